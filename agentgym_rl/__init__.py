@@ -6,23 +6,36 @@
                         reward ─► trajectory ─► buffer ─► batch ─► trainer ─► weights ─► engine
                                    (durable)   (staleness-bounded)  (torch, FSDP2)
 
-Each word is a file or folder of this package; docs/map.md walks through them. The names below
+Each word is a file or folder of this package (docs/map.md has all of them). The names below
 are the public ones; they load on first use, so `import agentgym_rl` stays fast and torch-free.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from agentgym_rl.gym.gymnasium.ids import publish_plugins as _publish_plugins
+from agentgym_rl.runtime.moved import MOVED as _MOVED
+from agentgym_rl.runtime.moved import install as _install
 
 if TYPE_CHECKING:
     from agentgym_rl.config import Config as Config
     from agentgym_rl.config import load_config as load_config
     from agentgym_rl.core.chat import Message as Message
     from agentgym_rl.core.chat import ToolSpec as ToolSpec
+    from agentgym_rl.core.errors import AgentError as AgentError
+    from agentgym_rl.core.errors import ArlError as ArlError
+    from agentgym_rl.core.errors import ConfigError as ConfigError
+    from agentgym_rl.core.errors import EnvError as EnvError
+    from agentgym_rl.core.errors import InfraError as InfraError
+    from agentgym_rl.core.errors import SandboxError as SandboxError
+    from agentgym_rl.core.errors import SandboxLost as SandboxLost
+    from agentgym_rl.core.errors import SandboxUnavailable as SandboxUnavailable
     from agentgym_rl.core.task import Task as Task
     from agentgym_rl.core.task import TaskSource as TaskSource
     from agentgym_rl.core.trajectory import Trajectory as Trajectory
+    from agentgym_rl.evaluate.command import evaluate as evaluate
+    from agentgym_rl.gym import data as data
+    from agentgym_rl.gym import wrappers as wrappers
     from agentgym_rl.gym.agent import Agent as Agent
     from agentgym_rl.gym.check import check_env as check_env
     from agentgym_rl.gym.env import Env as Env
@@ -39,25 +52,37 @@ if TYPE_CHECKING:
     from agentgym_rl.gym.tool_env import ToolEnv as ToolEnv
     from agentgym_rl.gym.tool_env import ToolError as ToolError
     from agentgym_rl.gym.tool_env import tool as tool
+    from agentgym_rl.gym.verifier import Verifier as Verifier
+    from agentgym_rl.run.launch import train as train
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Agent": "gym.agent",
+    "AgentError": "core.errors",
+    "ArlError": "core.errors",
     "Config": "config",
+    "ConfigError": "core.errors",
     "Env": "gym.env",
+    "EnvError": "core.errors",
     "EnvSpec": "gym.specs",
-    "Message": "gym.env",
+    "InfraError": "core.errors",
+    "Message": "core.chat",
     "Sandbox": "gym.sandbox",
+    "SandboxError": "core.errors",
+    "SandboxLost": "core.errors",
+    "SandboxUnavailable": "core.errors",
     "Step": "gym.env",
     "SyncEnv": "gym.sync_env",
     "Task": "core.task",
     "TaskSource": "core.task",
     "ToolEnv": "gym.tool_env",
     "ToolError": "gym.tool_env",
-    "ToolSpec": "gym.env",
+    "ToolSpec": "core.chat",
     "Trajectory": "core.trajectory",
+    "Verifier": "gym.verifier",
     "check_env": "gym.check",
+    "evaluate": "evaluate.command",
     "load_config": "config",
     "make": "gym.registry",
     "make_agent": "gym.registry",
@@ -66,15 +91,25 @@ _HOMES = {
     "register": "gym.registry",
     "spec": "gym.registry",
     "tool": "gym.tool_env",
+    "train": "run.launch",
 }
+_MODULES = {"data": "gym.data", "wrappers": "gym.wrappers"}
 
 __all__ = [
     "Agent",
+    "AgentError",
+    "ArlError",
     "Config",
+    "ConfigError",
     "Env",
+    "EnvError",
     "EnvSpec",
+    "InfraError",
     "Message",
     "Sandbox",
+    "SandboxError",
+    "SandboxLost",
+    "SandboxUnavailable",
     "Step",
     "SyncEnv",
     "Task",
@@ -83,8 +118,11 @@ __all__ = [
     "ToolError",
     "ToolSpec",
     "Trajectory",
+    "Verifier",
     "__version__",
     "check_env",
+    "data",
+    "evaluate",
     "load_config",
     "make",
     "make_agent",
@@ -93,18 +131,23 @@ __all__ = [
     "register",
     "spec",
     "tool",
+    "train",
+    "wrappers",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{home}", __name__), name)
+    if module := _MODULES.get(name):
+        return import_module(f".{module}", __name__)
+    if home := _HOMES.get(name):
+        return getattr(import_module(f".{home}", __name__), name)
+    if name in _MOVED:
+        return sys.modules[f"{__name__}.{name}"]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return __all__
 
 
-_publish_plugins()
+_install()

@@ -1,15 +1,11 @@
 """The objective as pure functions: tensors in, tensors out.
 
-    shaping.py      rewards as they were paid -> as the advantages see them
-    advantages.py   rewards and groups -> one advantage per episode
-    critic.py       token rewards and a critic's values -> advantages by GAE; the critic's loss
-    corrections.py  proximal and behavior log-probs -> behavior weights
-    aggregation.py  what each token's loss counts, exactly
-    losses.py       PPO, decoupled or naive; GSPO, CISPO, REINFORCE, DPPO
-    loss_tokens.py  what a loss is given, and what it returns
-    own_loss.py     a loss that somebody else wrote, as module:function
+    advantages.py   rewards, shaped -> one advantage per episode, or one per token with a critic
+    losses.py       log-probs -> behavior weights; PPO, decoupled or naive; GSPO, CISPO, DPPO, ...
+    own_loss.py     the input and output of a loss; a user's own loss, as module:function
+    aggregation.py  the exact weight of each token's loss
     kl.py           divergence from a reference model, in the loss or as a reward
-    mismatch.py     how far trainer and engine log-probs are apart, by staleness
+    mismatch.py     the difference of trainer and engine log-probs, by staleness
     balance.py      lengths -> even parts, or bins under a budget (no torch)
     packing.py      rows -> one padding-free sequence
 

@@ -1,4 +1,4 @@
-"""Metrics as sums and counts, so that merging ranks or micro-batches is exact.
+"""The metrics of a batch as sums and counts, so that merging ranks or micro-batches is exact.
 
 The weights that make a loss exact under any packing, micro-batching and number of ranks.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class Tally:
-    """Collects means (total and count), counts and maxima by metric name."""
+    """A collection of means (total and count), counts and maxima by metric name."""
 
     def __init__(self) -> None:
         self._means: dict[str, tuple[float, float]] = {}
@@ -34,13 +34,13 @@ class Tally:
         self._maxima[name] = max(self._maxima.get(name, float("-inf")), float(value))
 
     def parts(self) -> tuple[Mapping[str, tuple[float, float]], ...]:
-        """Plain dictionaries for the way to another rank; see `merged`."""
+        """Return plain dictionaries to send to another rank; see `merged`."""
         wide = [{k: (v, 0.0) for k, v in d.items()} for d in (self._counts, self._maxima)]
         return (dict(self._means), *wide)
 
     @classmethod
     def merged(cls, ranks: Sequence[tuple[Mapping[str, tuple[float, float]], ...]]) -> Tally:
-        """The tally of all ranks' `parts`."""
+        """Return the tally of all ranks' `parts`."""
         tally = cls()
         for means, counts, maxima in ranks:
             for name, (total, count) in means.items():
@@ -52,7 +52,7 @@ class Tally:
         return tally
 
     def values(self) -> dict[str, float]:
-        """Name to number; means of nothing are left out."""
+        """Return the metrics by name; means of no observations are left out."""
         means = {name: total / count for name, (total, count) in self._means.items() if count}
         return {**means, **self._counts, **self._maxima}
 
@@ -69,13 +69,13 @@ def aggregation_weights(
     num_episodes: int,
     max_tokens: int,
 ) -> Tensor:
-    """[N] float64: what each token's loss counts, so that losses are only ever summed.
+    """Return [N] float64, the weight of each token's loss, so that losses are only ever summed.
 
-    The counts are those of the whole batch, over all ranks; `num_episodes` counts episodes with
+    The counts are those of the complete batch, over all ranks; `num_episodes` counts episodes with
     a trained token. `token`: 1/tokens, DAPO, Yu et al. 2025 (https://arxiv.org/abs/2503.14476).
     `sequence`: mean over episodes of their token mean, GRPO, Shao et al. 2024
-    (https://arxiv.org/abs/2402.03300). `constant`: 1/(episodes · max_tokens), Dr. GRPO, Liu et
-    al. 2025 (https://arxiv.org/abs/2503.20783).
+    (https://arxiv.org/abs/2402.03300). `constant`: 1/(episodes · max_tokens), Dr. GRPO, Liu et al.
+    2025 (https://arxiv.org/abs/2503.20783).
     """
     if aggregation == "token":
         return torch.full(episodes.shape, 1.0 / max(num_trained_tokens, 1), dtype=torch.float64)

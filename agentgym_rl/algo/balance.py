@@ -1,4 +1,4 @@
-"""Even parts and full bins of rows, by length (no torch, so the controller may use it)."""
+"""The split of rows into even parts and full bins, by length (no torch: the controller uses it)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Sequence
 
 
 def balance(sizes: Sequence[int], num_parts: int) -> list[list[int]]:
-    """Indices of `sizes` in `num_parts` parts of nearly equal sum; parts may be empty.
+    """Return the indices of `sizes` in `num_parts` parts of nearly equal sum; parts may be empty.
 
-    Largest differencing, Karmarkar & Karp 1982: the two partial solutions that differ most are
-    merged, the heaviest part of one with the lightest of the other. Deterministic.
+    The method is largest differencing, Karmarkar & Karp 1982: the two partial solutions with the
+    largest spread are merged, the heaviest part of one with the lightest of the other.
+    Deterministic.
     """
     if num_parts < 1:
         raise ValueError(f"num_parts is {num_parts}, expected at least 1")
-    # Heap entries: (−spread, tie-breaker, parts sorted by sum), a part being (sum, indices).
+    # Heap entries are (−spread, tie-breaker, parts sorted by sum); a part is (sum, indices).
     heap = [
         (-size, index, [(0, [])] * (num_parts - 1) + [(size, [index])])
         for index, size in enumerate(sizes)
@@ -31,10 +32,10 @@ def balance(sizes: Sequence[int], num_parts: int) -> list[list[int]]:
 
 
 def fill_bins(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Indices of `lengths` in few bins whose sums stay within `budget`, evenly filled.
+    """Return the indices of `lengths` in few bins whose sums stay within `budget`, evenly filled.
 
-    As many bins as first-fit decreasing needs; where `balance` can spread the rows over that
-    many without breaking the budget, it does.
+    The number of bins is that of first-fit decreasing. `balance` spreads the rows over so many
+    bins, if its sums stay within the budget.
 
     Raises:
         ValueError: one length exceeds the budget.

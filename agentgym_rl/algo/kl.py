@@ -1,4 +1,4 @@
-"""KL divergence of the policy from a frozen reference, estimated on the sampled tokens."""
+"""The KL divergence of the policy from a frozen reference, estimated on the sampled tokens."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from torch import Tensor
 
 from agentgym_rl.config import KlConfig
 
-from .corrections import row_sums_to_come
+from .losses import row_sums_to_come
 
 
 def kl_estimates(logprobs: Tensor, reference_logprobs: Tensor, estimator: str) -> Tensor:
-    """[N] estimates of KL(policy ‖ reference), in nats, from one sampled token each.
+    """Return [N] estimates of KL(policy ‖ reference), in nats, from one sampled token each.
 
     With r = π_ref/π: k1 = −log r, k2 = ½(log r)², k3 = r − log r − 1 (Schulman 2020,
-    http://joschu.net/blog/kl-approx.html). 0 where a log-prob is not finite.
+    http://joschu.net/blog/kl-approx.html). An estimate is 0 if a log-prob is not finite.
     """
     log_ratio = reference_logprobs - logprobs
     log_ratio = torch.where(torch.isfinite(log_ratio.detach()), log_ratio, 0.0)
@@ -32,10 +32,10 @@ def kl_loss(
     weights: Tensor,  # [N] from `aggregation_weights`
     kl: KlConfig,
 ) -> Tensor:
-    """coef · Σ weights · k, to be added to the policy loss; never times the behavior weight.
+    """Return coef · Σ weights · k, to be added to the policy loss; never times the behavior weight.
 
-    With `on_policy`, each estimate is multiplied by exp(x − b) with its gradient, which makes
-    the gradient that of the divergence itself (its score-function term included).
+    With `on_policy`, each estimate is multiplied by exp(x − b) with its gradient. The result's
+    gradient is that of the divergence itself (its score-function term included).
     """
     estimates = kl_estimates(logprobs, reference_logprobs, kl.estimator)
     if kl.on_policy:
@@ -51,8 +51,8 @@ def kl_to_come(
     rows: Tensor,  # [N] int64, ascending
     kl: KlConfig,
 ) -> Tensor:
-    """[N] −coef · (estimates of the token and of those after it in its row): what the penalty,
-    as a reward of each token, adds to that token's advantage.
+    """Return [N] −coef · (estimates of the token and of those after it in its row): the addition to
+    each token's advantage, if the penalty is a reward of each token.
 
     REINFORCE++, Hu et al. 2025 (https://arxiv.org/abs/2501.03262); undiscounted.
     """

@@ -1,8 +1,10 @@
-"""The policy losses: what an update gains by moving each token's probability.
+"""The behavior weights: exp(proximal − behavior), with outliers bounded or dropped.
+
+The policy losses: functions of each token's probability under the updated policy.
 
 All are −Σ_t weight_t · w'_t · objective_t, with w' the behavior weight (a constant) and the
-objective named by `algo.loss`; they differ in the ratio and in what bounds it. What is not named
-here is a function of somebody's own (own_loss.py).
+objective named by `algo.loss`. The losses differ in the ratio and in its bound. A name with a colon
+is a user's own function (own_loss.py).
 """
 
 from __future__ import annotations
@@ -13,28 +15,84 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agentgym_rl.config import AlgoConfig
+from agentgym_rl.config import AlgoConfig, Correction
 
-from .corrections import row_means
 from .own_loss import LossTokens, TokenObjective, own_objective
 
 
+class BehaviorWeights(NamedTuple):
+    """The weights of the trained tokens; constants of the batch, without gradient."""
+
+    weight: Tensor
+    """The factor of each token's objective, [N]."""
+    masked: Tensor
+    """The tokens dropped (weight 0) by the correction or for a non-finite log-prob, [N] bool."""
+
+
+def behavior_weights(
+    proximal_logprobs: Tensor,  # [N]
+    behavior_logprobs: Tensor,  # [N]
+    rows: Tensor,  # [N] int64, row of the token
+    correction: Correction,
+) -> BehaviorWeights:
+    """Return the outlier-controlled weights of decoupled PPO.
+
+    `clamp`: min(w, cap), token-level truncated importance sampling (Ionides 2008). `mask`: a token
+    outside [low, high] is dropped, AReaL (https://arxiv.org/abs/2505.24298). `sequence_mask`: a row
+    whose geometric mean is outside [low, high] is dropped, the others keep their raw weights. The
+    caller's denominators also count dropped tokens.
+    """
+    difference = (proximal_logprobs - behavior_logprobs).detach()
+    finite = torch.isfinite(difference)
+    difference = torch.where(finite, difference, 0.0)
+    weight = difference.exp()
+    if correction.type == "clamp":
+        kept = finite
+        weight = weight.clamp(max=correction.cap)
+    elif correction.type == "mask":
+        kept = finite & (weight >= correction.low) & (weight <= correction.high)
+    else:
+        mean = row_means(difference, rows, finite).exp()
+        kept = finite & (mean >= correction.low) & (mean <= correction.high)
+    return BehaviorWeights(torch.where(kept, weight, 0.0), ~kept)
+
+
+def row_means(values: Tensor, rows: Tensor, counted: Tensor) -> Tensor:
+    """Return [N], the mean of `values` over the counted tokens of each token's row; 0 without
+    any."""
+    zeros = values.new_zeros(int(rows.max()) + 1 if len(rows) else 0)
+    total = zeros.index_add(0, rows, torch.where(counted, values, 0.0))
+    count = zeros.index_add(0, rows, counted.to(values.dtype))
+    return (total / count.clamp(min=1))[rows]
+
+
+def row_sums_to_come(values: Tensor, rows: Tensor) -> Tensor:
+    """Return [N] float64, the sum of `values` over each token and the later ones of its row; `rows`
+    ascend."""
+    after = values.double().flip(0).cumsum(0).flip(0)
+    if not len(rows):
+        return after
+    first_of_next = torch.searchsorted(rows, rows, right=True)
+    beyond = torch.cat([after, after.new_zeros(1)])
+    return after - beyond[first_of_next]
+
+
 class PolicyLoss(NamedTuple):
-    """A loss and what it says about the update, summed over the tokens given."""
+    """A loss and statistics of the update, summed over the given tokens."""
 
     loss: Tensor
-    """Scalar, carries the gradient."""
+    """The scalar loss, which carries the gradient."""
     clipped: Tensor
-    """Scalar count of tokens whose ratio is bounded."""
+    """The number of tokens whose ratio is bounded, a scalar."""
     kl: Tensor
-    """Scalar sum of k3 estimates, u − 1 − log u, of the anchor against the current policy."""
+    """The sum of k3 estimates, u − 1 − log u, of the anchor against the current policy, a
+    scalar."""
 
 
 def policy_loss(tokens: LossTokens, algo: AlgoConfig) -> PolicyLoss:
-    """The loss `algo.loss` of some tokens.
+    """Return the loss `algo.loss` of some tokens.
 
-    Tokens of behavior weight 0 contribute nothing, whatever their log-probs: no NaN comes from
-    them.
+    Tokens of behavior weight 0 contribute nothing, whatever their log-probs: not even a NaN.
     """
     live = tokens.live
     log_ratio = tokens.log_ratio
@@ -47,7 +105,7 @@ def policy_loss(tokens: LossTokens, algo: AlgoConfig) -> PolicyLoss:
 
 
 def _ppo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
-    """min(u·A, clip(u)·A) with u = exp(x − anchor).
+    """Return min(u·A, clip(u)·A) with u = exp(x − anchor).
 
     With `dual_clip` c the objective of a negative advantage is at least c·A.
 
@@ -59,8 +117,8 @@ def _ppo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObject
 
 
 def _gspo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
-    """PPO's objective with one ratio for a row, the geometric mean of its tokens'; of all its
-    trained tokens, also those that are dropped.
+    """Return PPO's objective with one ratio per row, the geometric mean over all its trained
+    tokens, including those that are dropped.
 
     GSPO, Zheng et al. 2025 (https://arxiv.org/abs/2507.18071).
     """
@@ -71,7 +129,7 @@ def _gspo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjec
 
 
 def _cispo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
-    """clip(u)·A·x, the clipped ratio a constant: tokens beyond the bound keep a gradient.
+    """Return clip(u)·A·x, with a constant clipped ratio: tokens beyond the bound keep a gradient.
 
     CISPO, MiniMax 2025 (https://arxiv.org/abs/2506.13585).
     """
@@ -81,7 +139,7 @@ def _cispo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObje
 
 
 def _reinforce(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
-    """A·x, no ratio and no bound: with w' the importance-weighted policy gradient.
+    """Return A·x, no ratio and no bound: with w' the importance-weighted policy gradient.
 
     Williams 1992 (https://doi.org/10.1007/BF00992696).
     """
@@ -91,11 +149,11 @@ def _reinforce(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> Token
 
 
 def _dppo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
-    """u·A, but nothing for a token whose probability is more than δ from the behavior policy's
-    and which the update would move farther away.
+    """Return u·A, but 0 for a token whose probability is more than δ from the behavior policy's if
+    the update would move it farther away.
 
-    The distance is |exp(x) − exp(b)|, the token's own part of the total variation: DPPO, Qi et
-    al. 2026 (https://arxiv.org/abs/2602.04879).
+    The distance is |exp(x) − exp(b)|, the token's own part of the total variation: DPPO, Qi et al.
+    2026 (https://arxiv.org/abs/2602.04879).
     """
     now, then = tokens.logprobs.detach().exp(), tokens.behavior_logprobs.exp()
     away = (now - then) * tokens.advantages > 0
@@ -111,7 +169,7 @@ LOSSES: Mapping[str, Callable[[LossTokens, Tensor, AlgoConfig], TokenObjective]]
     "reinforce": _reinforce,
     "dppo": _dppo,
 }
-"""By `algo.loss`."""
+"""The objectives by name in `algo.loss`."""
 
 
 def _clipped(ratio: Tensor, advantages: Tensor, algo: AlgoConfig) -> TokenObjective:
@@ -127,5 +185,5 @@ def _clipped(ratio: Tensor, advantages: Tensor, algo: AlgoConfig) -> TokenObject
 
 
 def _finite(tokens: LossTokens) -> Tensor:
-    """x, and 0 where the token is dropped: it may be −∞ there."""
+    """Return x, and 0 for a dropped token, where x may be −∞."""
     return torch.where(tokens.live, tokens.logprobs, 0.0)

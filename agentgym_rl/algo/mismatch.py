@@ -1,7 +1,7 @@
-"""How far the trainer's log-probs are from the engine's, overall and by staleness.
+"""The mismatch of the trainer's and the engine's log-probs, overall and by staleness.
 
-On fresh tokens the two differ by rounding alone: a multiplicative error away from 1 at staleness
-0 is a bug in one of them (or KV of older weights, under `interrupt = "keep"`), not a lag.
+On fresh tokens the two differ only by rounding. A multiplicative error away from 1 at staleness 0
+is a bug in one of them (or KV of older weights, under `interrupt = "keep"`), not a lag.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .aggregation import Tally
-from .corrections import BehaviorWeights
+from .losses import BehaviorWeights
 
 
 def tally_mismatch(
@@ -23,9 +23,9 @@ def tally_mismatch(
     """Add `mismatch/…` and `policy/approx_entropy` of all trained tokens.
 
     `token_mult_prob_error` is the mean of exp|p − b|. Tokens of turns that span a weight update
-    have a bucket of their own: their staleness differs within one request. Tokens whose p − b
-    is not finite are in `mismatch/num_nonfinite` only. One token that moved far makes the mean of
-    exponentials whatever it likes; `mean_abs`, in nats, says how far tokens moved in general.
+    have a separate bucket: their staleness differs within one request. Tokens whose p − b is not
+    finite are in `mismatch/num_nonfinite` only. One outlier can dominate the mean of exponentials;
+    `mean_abs`, in nats, shows how far tokens moved in general.
     """
     difference = (proximal_logprobs - behavior_logprobs).double()
     finite = torch.isfinite(difference)
@@ -52,7 +52,8 @@ def tally_mismatch(
 
 
 def tally_weights(tally: Tally, weights: BehaviorWeights) -> None:
-    """Add `policy/behavior_weight_{mean,max,masked}`: as applied, and the share dropped."""
+    """Add `policy/behavior_weight_{mean,max,masked}`: the applied weights, and the share
+    dropped."""
     if not len(weights.weight):
         return
     tally.mean("policy/behavior_weight_mean", float(weights.weight.sum()), len(weights.weight))

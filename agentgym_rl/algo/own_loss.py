@@ -1,12 +1,12 @@
-"""What a loss is given of the tokens it trains, and what it says of each of them.
+"""The input of a loss for the tokens it trains, and its output for each of them.
 
-`algo.loss = "module:function"`: an objective that somebody else wrote.
+`algo.loss = "module:function"`: a user's own objective.
 
     def loss(tokens: LossTokens, log_ratio: Tensor, **options) -> Tensor | TokenObjective
 
-It gets the trained tokens of one micro-batch and log u, [N], and returns the objective of each
-token, [N]: larger is better, before it is multiplied by behavior weight and aggregation weight.
-`options` are those of `algo.loss_options`.
+The function gets the trained tokens of one micro-batch and log u, [N]. The result is the objective
+of each token, [N]: larger is better, before multiplication by behavior weight and aggregation
+weight. `options` are those of `algo.loss_options`.
 """
 
 from __future__ import annotations
@@ -26,51 +26,52 @@ from agentgym_rl.runtime.imports import import_object
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossTokens:
-    """Trained tokens of whole rows; every field is [N]."""
+    """The trained tokens of complete rows; every field is [N]."""
 
     logprobs: Tensor
-    """x: of the policy being optimized, carries the gradient."""
+    """The log-probs x of the optimized policy, which carry the gradient."""
     anchor: Tensor
-    """Centre of the trust region: proximal log-probs (behavior if naive)."""
+    """The centre of the trust region: proximal log-probs (behavior if naive)."""
     behavior_logprobs: Tensor
-    """b: of the policy that sampled the token."""
+    """The log-probs b of the policy that sampled the token."""
     behavior_weight: Tensor
-    """w' from `behavior_weights` (ones if naive); 0 where the token is dropped."""
+    """The weights w' from `behavior_weights` (ones if naive); 0 for a dropped token."""
     advantages: Tensor
     weights: Tensor
-    """From `aggregation_weights`."""
+    """The weights from `aggregation_weights`."""
     rows: Tensor
-    """int64, row of the token."""
+    """The index of each token's row, int64."""
 
     @property
     def live(self) -> Tensor:
-        """bool: not dropped."""
+        """Return whether each token is kept, bool: False if it was dropped."""
         return self.behavior_weight != 0
 
     @property
     def log_ratio(self) -> Tensor:
-        """log u = x − anchor; 0 where the token is dropped, whatever its log-probs."""
+        """Return log u = x − anchor; 0 for a dropped token, whatever its log-probs."""
         return torch.where(self.live, self.logprobs - self.anchor, 0.0)
 
 
 class TokenObjective(NamedTuple):
-    """Of each token, [N]; tokens that were dropped may hold any finite number."""
+    """The objective of each token, [N]; dropped tokens may hold any finite number."""
 
     value: Tensor
-    """What is gained: larger is better. Carries the gradient."""
+    """The objective to maximize, which carries the gradient."""
     clipped: Tensor
-    """bool: the ratio is bounded there, as `policy/clip_fraction` counts it."""
+    """The tokens whose ratio is bounded, bool, counted by `policy/clip_fraction`."""
 
 
 OwnLoss = Callable[..., Tensor | TokenObjective]
 
 
 def own_objective(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
-    """What the function `algo.loss` says of the tokens; `log_ratio` is 0 where one is dropped.
+    """Return the objective of the tokens by the function `algo.loss`; `log_ratio` is 0 for a
+    dropped one.
 
     Raises:
-        ConfigError: there is no such function, it raised, or it returned something else; says
-            what and what is allowed.
+        ConfigError: there is no such function, it raised, or it returned something else; the
+            message says what, and what is allowed.
     """
     function = _function(algo.loss)
     try:
@@ -89,10 +90,10 @@ def own_objective(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> To
 
 
 def check_loss(algo: AlgoConfig) -> None:
-    """Try a function of one's own on six made-up tokens, one of them dropped.
+    """Try a user's own function on six synthetic tokens, one of them dropped.
 
     Raises:
-        ConfigError: see `own_objective`; or its objective is not finite, or teaches nothing.
+        ConfigError: see `own_objective`; or value or gradient is not finite, or the gradient is 0.
     """
     if ":" not in algo.loss:
         return

@@ -1,4 +1,4 @@
-"""Rows end to end in one sequence, without padding."""
+"""The packing of rows end to end into one sequence, without padding."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from agentgym_rl.core.trajectory import Row
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedRows:
-    """One micro-batch. Attention must be causal within each row and blind across rows."""
+    """A micro-batch. Attention must be causal within each row and must not cross rows."""
 
     tokens: Tensor
-    """[1, T] int64."""
+    """The token ids, [1, T] int64."""
     position_ids: Tensor
-    """[1, T] int64; starts at 0 in every row."""
+    """The positions, [1, T] int64; 0 at the start of every row."""
     cu_seqlens: Tensor
-    """[R + 1] int32: row r is tokens[cu_seqlens[r]:cu_seqlens[r + 1]]."""
+    """The boundaries, [R + 1] int32: row r is tokens[cu_seqlens[r]:cu_seqlens[r + 1]]."""
     lengths: tuple[int, ...]
-    """Of the rows, as plain numbers."""
+    """The lengths of the rows, as plain numbers."""
     positions: Tensor
-    """[N] int64: where the logits of the trained tokens are, one before the token itself."""
+    """The places of the trained tokens' logits, [N] int64, one before the token itself."""
     targets: Tensor
-    """[N] int64: the trained tokens, row after row."""
+    """The trained tokens, [N] int64, row after row."""
     temperatures: Tensor
-    """[N] float32: temperature each was sampled at."""
+    """The temperature that each token was sampled at, [N] float32."""
 
     def to(self, device: torch.device) -> PackedRows:
-        """The same on another device."""
+        """Return the same rows on another device."""
         return PackedRows(
             self.tokens.to(device),
             self.position_ids.to(device),

@@ -1,10 +1,10 @@
-"""Was every group trained exactly once? An auditor of runs: it reads what a run has left on disk
-(episodes.db, metrics.jsonl, the manifests of its checkpoints) and shares no code with those that
-wrote it.
+"""The auditor of runs: was every group trained exactly once? The module reads the files of a run
+(episodes.db, metrics.jsonl, the manifests of its checkpoints) and shares no code with the modules
+that write them.
 
-A run has incarnations: each begins with the weights of a checkpoint, or those of the model. What is
-true of the weights that survive is told by the steps of the last incarnation, those that the one
-before had done when its checkpoint was made, and so on.
+A run has incarnations: each begins with the weights of a checkpoint, or those of the model. The
+weights that survive have the steps of the last incarnation, the steps that the incarnation before
+had done when that checkpoint was made, and so on.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ class Trained:
 
 @dataclass
 class Ledger:
-    """What is known, and what is wrong with it."""
+    """The facts read from a run, and the faults found in them."""
 
     run: Path
     groups_per_batch: int
     steps: int
-    """Batches the run was to train."""
+    """The number of batches the run was configured to train."""
     trained: dict[int, Trained] = field(default_factory=dict[int, Trained])
-    """By step, those that the surviving weights have."""
+    """The batches that the surviving weights have, by step."""
     again: int = 0
-    """Batches that were trained a second time, their first weights being lost."""
+    """The number of batches that were trained again because their first weights were lost."""
     exact: int = 0
-    """Of these, those that gave the same weights bit for bit."""
+    """The number of batches trained again that gave the same weights bit for bit."""
     incarnations: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     missing: list[int] = field(default_factory=list)
-    """Tasks before the last one that was played, of whose groups the log has nothing: in flight,
+    """The indices of tasks before the last played one whose groups are not in the log: in flight,
     of weight 0, or skipped."""
     faults: list[str] = field(default_factory=list)
 
@@ -58,7 +58,7 @@ class Ledger:
         return len(self.trained) >= self.steps
 
     def report(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the report as a JSON object."""
         return {
             "run": str(self.run),
             "passed": not self.faults,
@@ -75,10 +75,10 @@ class Ledger:
 
 
 def audit_ledger(run: Path) -> dict[str, Any]:
-    """The report on a run, living or not; `faults` says, a sentence each, what is wrong.
+    """Return the report on a run, living or not; `faults` has a sentence for each fault.
 
     Raises:
-        ConfigError: the folder holds no run, or none that this can read.
+        ConfigError: the folder holds no run, or none that can be read.
     """
     try:
         config = tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))
@@ -87,7 +87,7 @@ def audit_ledger(run: Path) -> dict[str, Any]:
         mode = "mode=ro" if path.with_name("episodes.db-wal").exists() else "immutable=1"
         url = f"{path.absolute().as_uri()}?{mode}"
         with contextlib.closing(sqlite3.connect(url, uri=True)) as log:
-            log.execute("BEGIN")  # one moment of a living run
+            log.execute("BEGIN")  # a consistent snapshot of a living run
             _read_steps(ledger, log)
             groups = _read_groups(log)
     except (OSError, sqlite3.Error, KeyError, ValueError) as error:
@@ -103,7 +103,7 @@ def audit_ledger(run: Path) -> dict[str, Any]:
 
 
 def _read_steps(ledger: Ledger, log: sqlite3.Connection) -> None:
-    """Follow the incarnations; each may only go on from what there is."""
+    """Follow the incarnations; each may only continue from batches that the log has."""
     begun = log.execute("SELECT incarnation, step FROM incarnations ORDER BY 1").fetchall()
     ledger.incarnations = len(begun)
     if [number for number, _ in begun] != list(range(len(begun))):
@@ -150,7 +150,8 @@ def _read_groups(log: sqlite3.Connection) -> dict[str, dict[str, Any]]:
 
 
 def _check_batches(ledger: Ledger, groups: Mapping[str, Mapping[str, Any]]) -> None:
-    """Of the surviving weights: each batch once, of so many groups, and no group twice."""
+    """Check that the surviving weights have each batch once, with the configured number of groups,
+    and no group twice."""
     if sorted(ledger.trained) != list(range(len(ledger.trained))):
         ledger.faults.append(f"batches are missing: there are {_few(map(str, ledger.trained))}")
     seen: dict[str, int] = {}
@@ -174,10 +175,10 @@ def _check_batches(ledger: Ledger, groups: Mapping[str, Mapping[str, Any]]) -> N
 
 
 def _check_groups(ledger: Ledger, groups: Mapping[str, Mapping[str, Any]]) -> None:
-    """What was given to a batch is in it, and in the end nothing is left over.
+    """Check that each group given to a batch is in it, and no group is left over at the end.
 
-    Batches that the surviving weights do not have yet (a crash came before they had, perhaps a
-    second one before they had again) are whole, and follow one on the other.
+    Batches that the surviving weights do not have yet (because of a crash, or of a second one while
+    they were trained again) must be complete, and consecutive.
     """
     last = len(ledger.trained)
     given = Counter(g["step"] for g in groups.values() if g["step"] is not None)
@@ -200,7 +201,7 @@ def _check_groups(ledger: Ledger, groups: Mapping[str, Mapping[str, Any]]) -> No
 
 
 def _check_cursor(ledger: Ledger, groups: Mapping[str, Mapping[str, Any]]) -> None:
-    """Each task was played once, and none is passed over."""
+    """Check that each task was played once, and none was skipped."""
     places = Counter(group["task_index"] for group in groups.values())
     twice = [str(index) for index, count in places.items() if count > 1]
     if twice:
@@ -216,7 +217,8 @@ def _check_cursor(ledger: Ledger, groups: Mapping[str, Mapping[str, Any]]) -> No
 
 
 def _check_checkpoints(ledger: Ledger, groups: Mapping[str, Mapping[str, Any]]) -> None:
-    """What the trainer says its weights have seen, against what the log says it was given."""
+    """Compare the groups that the trainer says its weights have seen with those that the log says
+    it was given."""
     given: dict[int, set[str]] = {}
     for name, group in groups.items():
         if group["step"] is not None:
@@ -255,7 +257,7 @@ def _metrics(run: Path) -> list[dict[str, Any]]:
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     found: list[dict[str, Any]] = []
     for line in lines:
-        with contextlib.suppress(ValueError):  # the last one, cut short by a crash
+        with contextlib.suppress(ValueError):  # the last line, cut short by a crash
             found.append(json.loads(line))
     return found
 

@@ -1,4 +1,4 @@
-"""A batch of a run, trained once more from the log and the checkpoint before it."""
+"""The replay of a batch of a run: trained once more from the log and the checkpoint before it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from agentgym_rl.storage.recovery import batches
 from agentgym_rl.storage.run_folder import config_of, shown
 
 LOSS_TOLERANCE = 1e-4
-"""Relative, where the run had several ranks and equality up to rounding is all there can be."""
+"""The tolerance, relative and absolute, for a run of several ranks, equal only up to rounding."""
 
 
 def replay(
     run: Path, *, step: int, on_batch: Callable[[int], None] = lambda count: None
 ) -> dict[str, Any]:
-    """Train batch `step` of `run` again, and what lies between it and the checkpoint before it.
+    """Train batch `step` of `run` again, after the batches between it and the checkpoint before it.
 
     Raises:
         ConfigError: there is no such batch in the run's log.
@@ -67,7 +67,7 @@ def replay(
 
 
 def _whole(config: Config, step: int, found: dict[int, Any]) -> Any:
-    """Batch `step`, for one rank."""
+    """Return batch `step` as the shard of a single rank."""
     if step not in found:
         raise ConfigError(f"the log lacks batch {step}: is it the run's own?")
     (shard,) = split_batch(
@@ -81,7 +81,7 @@ def _whole(config: Config, step: int, found: dict[int, Any]) -> Any:
 
 
 def _recorded(log: Path) -> dict[int, dict[str, Any]]:
-    """Loss, weights and ranks of every batch that became a version, as last trained."""
+    """Return loss, weights and ranks of every batch that became a version, as last trained."""
     query = """
         SELECT steps.step, metrics, parameters, num_ranks FROM steps JOIN incarnations
         USING (incarnation) ORDER BY incarnation"""

@@ -1,6 +1,7 @@
-"""Keys of the configuration on the command line: the table of --help, and `--section.key=value`.
+"""The configuration keys on the command line: the table of --help, and `--section.key=value`.
 
-The configuration is loaded by what needs it: it takes 0.3 s, and most commands have no keys.
+Only functions that need the configuration import it: that takes 0.3 s, and most commands have no
+keys.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def key_table() -> str:
-    """The keys of every section, wrapped to 80 columns."""
+    """Return the keys of every section, wrapped to 80 columns."""
     from agentgym_rl.config import Config
 
     lines = [KEYS]
@@ -39,8 +40,8 @@ def dotted_keys(
     takes_config: bool,
     commands_with: Callable[[str], list[str]],
 ) -> dict[str, str]:
-    """`--a.b=c` and `--a.b c` as {"a.b": "c"}; anything else is unknown, and `commands_with` says
-    which other commands have it."""
+    """Parse `--a.b=c` and `--a.b c` to {"a.b": "c"}; any other word is an error, for which
+    `commands_with` returns the other commands that have it."""
     found: dict[str, str] = {}
     words = iter(rest)
     for word in words:
@@ -63,7 +64,8 @@ def _near(
     takes_config: bool,
     commands_with: Callable[[str], list[str]],
 ) -> str:
-    """ "; did you mean --steps?", or --rollout.max_staleness where its section was left out."""
+    """Return a hint: "; did you mean --steps?", or --rollout.max_staleness if only the section was
+    missing, or the commands that have the argument; "" if there is none."""
     name = word.removeprefix("--").partition("=")[0]
     if name == word:
         return ""
@@ -91,10 +93,10 @@ def _near(
 def _sections(
     model: type[BaseModel], prefix: str = "", kind: str = ""
 ) -> Iterator[tuple[str, str, list[str]]]:
-    """Each section, its type and its own keys; the whole configuration's is "".
+    """Yield each section, its type and its own keys; the section of the top-level keys is "".
 
-    A section that comes in several types is there once for each, its `type` first; the type is ""
-    where there is but one.
+    A section with several types is yielded once per type, its key `type` first; the type is ""
+    if there is only one.
     """
     from agentgym_rl.config import section_types
 

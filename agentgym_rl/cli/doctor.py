@@ -1,4 +1,4 @@
-"""What of this machine works: a probe for each thing that some part of the package needs."""
+"""The probes of this machine, one for each requirement of some part of the package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.core.errors import ArlError
-from agentgym_rl.engines.vllm.build import find_build
+from agentgym_rl.engines.vllm.command import find_build
 from agentgym_rl.gym.registry import listing, make_sandbox
 from agentgym_rl.gym.sandbox import Probe
 from agentgym_rl.models.resolve import BUNDLED_MODELS, weights_size
@@ -26,11 +26,11 @@ from agentgym_rl.models.resolve import BUNDLED_MODELS, weights_size
 PYTHON = (3, 11)
 SHARED_MEMORY = Path("/dev/shm")
 OPEN_FILES = 4096
-"""Sockets and pipes of some hundred episodes at once, each with sandbox and connections."""
+"""The sockets and pipes of several hundred concurrent episodes, with sandbox and connections."""
 FREE_BYTES = 2 * 10**9
-"""Of a run of the bundled model with its checkpoints, many times over."""
+"""The disk space for many runs of the bundled model with its checkpoints."""
 _PUBLISHED = 4
-"""Versions that are in shared memory at once, at most: see `weights.keep_versions`."""
+"""The maximum number of versions in shared memory at once: see `weights.keep_versions`."""
 _FLOAT32_OVER_BFLOAT16 = 2
 _SANDBOX_TIMEOUT_S = 60.0
 _TORCH_TIMEOUT_S = 120.0
@@ -43,12 +43,12 @@ print(json.dumps(found | {"gpus": [[it.name, it.total_memory] for it in gpus]}))
 
 
 REQUIRED = ("python", "torch", "model", "disk")
-"""What `arl train --env math` needs."""
+"""The names of the probes that `arl train --env math` needs."""
 
 
 async def examine(python: str = "") -> list[Probe]:
-    """All probes; those of `REQUIRED` are required. `python`: the
-    interpreter that has vLLM, where it is another one than this."""
+    """Run all probes; those in `REQUIRED` are required. `python`: the interpreter that has vLLM,
+    if it is not this one."""
     asked: dict[str, Callable[[], Probe]] = {
         "python": _python,
         "torch": _torch,
@@ -66,7 +66,7 @@ async def examine(python: str = "") -> list[Probe]:
 
 
 def _guarded(name: str, probe: Callable[[], Probe]) -> Probe:
-    """What cannot even be asked does not work; the other probes go on."""
+    """Run a probe; an error in it is a failed probe, so that the other probes still run."""
     try:
         return probe()
     except Exception as error:
@@ -87,10 +87,10 @@ def _memory() -> str:
 
 @cache
 def _asked_torch() -> dict[str, Any]:
-    """What torch says of itself, in a process of its own: a driver that is broken may end it.
+    """Return the facts that torch reports, from a separate process: a broken driver may end it.
 
     Raises:
-        OSError, SubprocessError, ValueError: it says nothing.
+        OSError, SubprocessError, ValueError: the process reports nothing.
     """
     answer = subprocess.run(
         [sys.executable, "-c", _ASK_TORCH],
@@ -192,7 +192,7 @@ def _slurm() -> Probe:
 
 
 async def _sandbox(id: str) -> Probe:
-    """A sandbox backend, in one line: `arl doctor sandbox` has all of its probes."""
+    """Summarize a sandbox backend in one probe: `arl doctor sandbox` shows all of its probes."""
     name = f"sandbox {id}"
     more = f"arl doctor sandbox --sandbox={id}"
     try:

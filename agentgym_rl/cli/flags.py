@@ -1,4 +1,4 @@
-"""Which flags each command has, and what --help says of them."""
+"""The flags of each command, and their texts in --help."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .config_keys import key_table
 
 
 class _Parser(ArgumentParser):
-    """Mistakes are ConfigErrors, said as all others are."""
+    """A parser that raises ConfigErrors for mistakes, like the rest of the package."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; `{self.prog} --help` shows what is known")
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
-        """Refuse what is none of the choices, with the nearest of them."""
+        """Refuse a value that is not one of the choices; the message has the nearest choice."""
         if action.choices is None or value in action.choices:
             return
         choices = [str(choice) for choice in action.choices]
@@ -34,7 +34,7 @@ class _Parser(ArgumentParser):
 
 
 def commands_with(flag: str) -> list[str]:
-    """Return the commands that have `flag`, written with its dashes."""
+    """Return the commands that have `flag`, which includes its dashes."""
     found = []
     for name, (add_flags, _) in _COMMANDS.items():
         parser = ArgumentParser(add_help=False)
@@ -45,7 +45,8 @@ def commands_with(flag: str) -> list[str]:
 
 
 def make_parser(asked: Sequence[str]) -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
-    """Flags only of what `asked` names: tables of keys load the configuration, 0.3 s."""
+    """Return the parser and its commands; only commands in `asked` get their flags, because the
+    table of keys loads the configuration, which takes 0.3 s."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = _Parser(
         "arl", description=help_texts.DESCRIPTION, formatter_class=raw, allow_abbrev=False
@@ -97,7 +98,7 @@ def _eval(parser: ArgumentParser) -> None:
 def _engine(parser: ArgumentParser) -> None:
     _config(parser)
     parser.add_argument("--backend", metavar="TYPE", help="embedded (default) or vllm")
-    parser.add_argument("--index", type=int, default=0, metavar="N", help="of several servers")
+    parser.add_argument("--index", type=int, default=0, metavar="N", help="index of this server")
     parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="default: 8000")
     parser.add_argument("--weight-version", default="0.0", metavar="LABEL", help="default: 0.0")
@@ -106,9 +107,9 @@ def _engine(parser: ArgumentParser) -> None:
 
 def _rollout(parser: ArgumentParser) -> None:
     _config(parser)
-    parser.add_argument("--controller", required=True, metavar="URL", help="says what to play")
-    parser.add_argument("--index", type=int, default=0, metavar="N", help="of several workers")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="as if started there")
+    parser.add_argument("--controller", required=True, metavar="URL", help="assigns the groups")
+    parser.add_argument("--index", type=int, default=0, metavar="N", help="index of this worker")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="working folder")
 
 
 def _trainer(parser: ArgumentParser) -> None:
@@ -117,11 +118,11 @@ def _trainer(parser: ArgumentParser) -> None:
     parser.add_argument("--weights", type=Path, required=True, metavar="DIR", help="published here")
     parser.add_argument("--controller", required=True, metavar="URL", help="gives the batches")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="default: 0")
-    parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="of ranks")
+    parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="for ranks")
     parser.add_argument("--incarnation", type=int, default=0, metavar="N", help="times resumed")
-    parser.add_argument("--resume", type=Path, metavar="DIR", help="checkpoint to go on from")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="checkpoint to resume from")
     parser.add_argument(
-        "--served", type=int, metavar="N", help="version that engines have, of ranks before"
+        "--served", type=int, metavar="N", help="version on the engines, from earlier ranks"
     )
 
 
@@ -129,7 +130,7 @@ def _warm_up(parser: ArgumentParser) -> None:
     _config(parser)
     parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run's folder")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="default: 0")
-    parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="of ranks")
+    parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="for ranks")
 
 
 def _audit(parser: ArgumentParser) -> None:
@@ -181,31 +182,33 @@ def _engines(parser: ArgumentParser) -> None:
     _json(parser)
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
     parser.add_argument(
-        "--add", nargs="?", const="1", metavar="N|URL", help="so many more (1), or the one at URL"
+        "--add", nargs="?", const="1", metavar="N|URL", help="add N engines (1), or the one at URL"
     )
-    parser.add_argument("--remove", metavar="ENGINE", help="let this one go, by name or URL")
+    parser.add_argument("--remove", metavar="ENGINE", help="remove one, by name or URL")
 
 
 def _workers(parser: ArgumentParser) -> None:
     parser.description = help_texts.WORKERS
     _json(parser)
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
-    parser.add_argument("--add", nargs="?", const=1, type=int, metavar="N", help="so many more (1)")
-    parser.add_argument("--remove", metavar="WORKER", help="let this one go, by name")
+    parser.add_argument("--add", nargs="?", const=1, type=int, metavar="N", help="add N more (1)")
+    parser.add_argument("--remove", metavar="WORKER", help="remove one, by name")
 
 
 def _replay(parser: ArgumentParser) -> None:
     parser.description = help_texts.REPLAY
     _json(parser)
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
-    parser.add_argument("--step", type=int, required=True, metavar="K", help="as in metrics.jsonl")
+    parser.add_argument(
+        "--step", type=int, required=True, metavar="K", help="step in metrics.jsonl"
+    )
 
 
 def _reverify(parser: ArgumentParser) -> None:
     parser.description = help_texts.REVERIFY
     _json(parser)
     parser.epilog = key_table()
-    parser.set_defaults(config=None)  # it is the run's; keys go on top
+    parser.set_defaults(config=None)  # uses the run's configuration; keys override it
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
     parser.add_argument("--write", type=Path, metavar="FILE", help="old and new rewards, as JSONL")
 
@@ -214,7 +217,7 @@ def _export(parser: ArgumentParser) -> None:
     parser.description = help_texts.EXPORT
     _json(parser)
     parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="of a run, a checkpoint, or `arl eval --out`"
+        "folder", type=Path, metavar="FOLDER", help="a run, a checkpoint, or `arl eval --out`"
     )
     parser.add_argument("--sft", action="store_true", help="supervised data")
     parser.add_argument(
@@ -223,7 +226,7 @@ def _export(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, required=True, metavar="NEW", help="a JSONL file; --model: a folder"
     )
-    parser.add_argument("--min-reward", type=float, metavar="X", help="leave out what paid less")
+    parser.add_argument("--min-reward", type=float, metavar="X", help="minimum reward")
     parser.add_argument("--split", choices=["train", "eval"], help="tasks of this split alone")
     parser.add_argument(
         "--format", choices=["messages", "tokens"], default="messages", help="default: messages"
@@ -246,12 +249,12 @@ def _plan(parser: ArgumentParser) -> None:
     parser.add_argument("--engine", metavar="TYPE", help="embedded or vllm")
     parser.add_argument("--steps", type=int, metavar="N", help="training batches")
     parser.add_argument("--run", type=Path, metavar="RUN", help="calibrate on this finished run")
-    parser.add_argument("--rates", type=Path, metavar="FILE", help="how fast parts are, as TOML")
+    parser.add_argument("--rates", type=Path, metavar="FILE", help="speed of each part, as TOML")
     parser.add_argument("--gpu", default="", metavar="NAME", help="estimate rates: H100, A100, ...")
     parser.add_argument(
-        "--parameters", type=float, default=0.0, metavar="N", help="of the model, with --gpu"
+        "--parameters", type=float, default=0.0, metavar="N", help="model size, with --gpu"
     )
-    parser.add_argument("--gpus", type=int, metavar="N", help="in all, to be split (see above)")
+    parser.add_argument("--gpus", type=int, metavar="N", help="total, to be split (see above)")
     parser.add_argument("--cores", type=float, metavar="N", help="shared by all (see above)")
     parser.add_argument("--no-search", action="store_true", help="only the run as configured")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="a picture, PNG")
@@ -292,7 +295,7 @@ def _bench(parser: ArgumentParser) -> None:
 
 def _new(parser: ArgumentParser) -> None:
     parser.description = help_texts.NEW
-    parser.add_argument("what", choices=["env"], help="what to write")
+    parser.add_argument("what", choices=["env"], help="the part to write")
     parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and _")
     parser.add_argument("--into", type=Path, metavar="DIR", help="folder to write; default: NAME")
     _json(parser)
@@ -307,16 +310,16 @@ _COMMANDS = {
     "replay": (_replay, "train a batch of a run once more, and compare"),
     "export": (_export, "recorded episodes as supervised data, or a checkpoint's model"),
     "reverify": (_reverify, "would recorded episodes be paid the same today?"),
-    "timeline": (_timeline, "when what happened in a run, as a trace to look at"),
+    "timeline": (_timeline, "the events of a run over time, as a trace to look at"),
     "runs": (_runs, "the runs that are here: list, compare, delete"),
     "inspect": (_inspect, "look at runs in a browser, while they train and afterwards"),
-    "plan": (_plan, "what a run would do, before it is paid for"),
+    "plan": (_plan, "predict the speed of a run before paying for it"),
     "list": (lambda parser: _json(parser), "environments, agents and sandboxes, plugins included"),
     "check": (_check, "does an environment keep the contract?"),
     "new": (_new, "a package with an environment of your own, ready to train"),
-    "doctor": (_doctor, "what of this machine works, and what to do where it does not"),
-    "engines": (_engines, "the engines of a run that lives: list them, add some, remove one"),
-    "workers": (_workers, "its rollout workers, likewise"),
+    "doctor": (_doctor, "check what works on this machine, and suggest fixes"),
+    "engines": (_engines, "the engines of a live run: list them, add some, remove one"),
+    "workers": (_workers, "the rollout workers of a live run: list, add, remove"),
     "engine": (_engine, "serve a policy over the engine protocol"),
     "rollout": (_rollout, "one rollout worker (started by `arl train`)"),
     "trainer": (_trainer, "one trainer rank (started by `arl train`)"),
@@ -339,7 +342,7 @@ def _config(parser: ArgumentParser, *, action: str = "store") -> None:
     several = "; again for more" if action == "append" else ""
     text = f"bundled, a folder, or a hub id{several}"
     parser.add_argument("--model", action=action, metavar="MODEL", help=text)
-    parser.add_argument("--seed", type=int, metavar="N", help="of tasks and sampling")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of tasks and sampling")
 
 
 def _training(parser: ArgumentParser) -> None:
@@ -349,7 +352,7 @@ def _training(parser: ArgumentParser) -> None:
     parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run that ended")
     parser.add_argument("--steps", type=int, metavar="N", help="training batches")
     parser.add_argument(
-        "--cluster", metavar="TYPE", help="where: local, ray (on its nodes), slurm (as a job)"
+        "--cluster", metavar="TYPE", help="place: local, ray (on its nodes), slurm (as a job)"
     )
     parser.add_argument("--address", metavar="HOST:PORT", help="Ray's (default: auto, found here)")
     parser.add_argument(
@@ -376,5 +379,5 @@ def _data(parser: ArgumentParser) -> None:
 
 def _sandbox(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--sandbox", metavar="ID", help="where programs run: local, docker, e2b, module:Class"
+        "--sandbox", metavar="ID", help="runs programs: local, docker, e2b, module:Class"
     )

@@ -1,4 +1,4 @@
-"""What `arl COMMAND --help` teaches, beside the flags themselves."""
+"""The descriptions that `arl COMMAND --help` prints, beside the flags themselves."""
 
 DESCRIPTION = """\
 Train any agent that speaks the OpenAI API, by asynchronous reinforcement
@@ -25,7 +25,7 @@ float32: every token must agree within the limit (1e-3; engines agree to about
 1e-5). bfloat16: the mean of every version must (1e-2); single tokens differ
 by more between correct kernels, so one wrong segment can go unnoticed there.
 
-Where rollout.interrupt is keep, tokens sampled after an update of their own
+If rollout.interrupt is keep, tokens sampled after an update of their own
 request stand on KV of older weights: counted and reported apart, not judged.
 A control recomputes some tokens under the version before theirs: if that is
 within the limit too, versions hardly differ and the audit proves little.
@@ -60,7 +60,7 @@ parameter ends it at once.
 --eval.samples_per_task=8 plays each task 8 times and shows pass@1, 2, 4 and 8;
 a success has eval.success_reward. Intervals are 95 %, errors clustered by task.
 Cost: by --eval.price_prompt and --eval.price_completion (USD per million
-tokens), or as LiteLLM knows the price; what nobody knows is not shown.
+tokens), or by the price LiteLLM knows; an unknown cost is not shown.
 
 --out DIR keeps finished episodes in DIR/episodes.db: the same command again
 plays what is missing, another configuration is refused. Several --model are
@@ -91,7 +91,7 @@ explains what is in it.
   arl new env shop            writes the folder shop/: shop.py, a test, ...
   pip install -e shop         from now on `arl list` shows shop-v0
   arl check shop              does it keep what an environment promises?
-  arl train --env shop        trains at once, on the CPU
+  arl train --env shop        trains the bundled tiny model, on the CPU
 """
 LEDGER = """\
 Was every group of episodes trained exactly once, and none skipped?
@@ -135,7 +135,7 @@ log-probs and advantage (docs/inspect.md).
 
 Runs are only read. The page asks nobody but this machine for anything, and this
 machine alone can open it; with another --host it takes the token that is part
-of the printed URL. Of 100,000 episodes the newest are there at once, the others
+of the printed URL. The newest of 100,000 episodes are there at once, the others
 a few seconds later. Ctrl-C ends it.
 """
 
@@ -195,8 +195,8 @@ Plays every episode that a run has recorded again: the same task, the same
 actions, in a new environment made from the run's configuration. No model is
 asked, and the run itself is only read. Rewards that differ are listed, with
 what the verifier says of them today; so are tool outputs that differ, and
-episodes that end elsewhere. What cannot be played again, as sandboxes fail,
-say, counts neither as changed nor as unchanged.
+episodes that end elsewhere. An episode that cannot be played again, because a
+sandbox fails, say, counts neither as changed nor as unchanged.
 
   arl reverify runs/NAME --write new.jsonl  the old and the new rewards, a line
                                             each
@@ -217,22 +217,23 @@ a checkpoint as a folder that from_pretrained loads.
 
 Each line has messages and tools, as `messages` datasets of TRL and Hugging Face
 have them, and reward, task_id, env, split, episode_id and policy_versions.
-Episodes that failed are left out. Of an episode that forked (its agent rewrote
-history, or held several conversations) it is the last conversation alone.
+Episodes that failed are left out. An episode that forked (its agent rewrote
+history, or held several conversations) has its last conversation alone.
 
 --format tokens has input_ids and labels instead: exactly what the engine was
 fed and sampled (labels are -100 elsewhere), every conversation a line. Models
 that somebody else serves leave no tokens.
 """
 TIMELINE = """\
-When what happened in a run, living or not: a trace that https://ui.perfetto.dev
-and chrome://tracing show.
+A trace of the events of a run, living or not, that https://ui.perfetto.dev and
+chrome://tracing show.
 
   arl timeline runs/NAME
 
-It has the phases of the trainer, and every episode of training with its turns
-(first to last token, policy versions): what waits for what, and which turns an
-update met. Times are the machine's monotonic clock, so all processes agree.
+The trace has the phases of the trainer, and every training episode with its
+turns (first to last token, policy versions): what waits for what, and which
+turns an update met. Times are the machine's monotonic clock, so all processes
+agree.
 """
 PLAN = """\
 What a run would do, before it is paid for: throughput, staleness, idle time;
@@ -248,17 +249,17 @@ run in virtual time, around simulated engines, a trainer and episodes
 Engines, slots, ranks, batches and bounds are those of the configuration
 (without --config that of --run), and its keys may follow. All else, how fast
 parts are and how long episodes, are rates: measured by --run, estimated by
---gpu, or in a file, --rates, as --write-rates writes it. What the file says
-counts over --gpu.
+--gpu, or in a file, --rates, as --write-rates writes it. The file overrides
+--gpu.
 
 --cores N: engines, trainer and rollout share N processors, as they do on one
 machine without GPUs. Left out, none is ever short of one.
 --gpus N: N GPUs in all, and the search may split them otherwise between engines
-and trainer. It changes one thing at a time, and keeps what is 3 % faster. It
-does not know what staleness or a batch's size does to learning.
+and trainer. The search changes one thing at a time, and keeps what is 3 %
+faster. Effects of staleness or a batch's size on learning are not modelled.
 """
 DOCTOR = """\
-What of this machine works, and what to do where it does not.
+The parts of this machine that work, and what to do about those that do not.
 
 `arl doctor` looks at Python, torch, models, shared memory, disk, open files,
 GPUs, vLLM, Ray, Slurm and every sandbox backend; only what `arl train --env
@@ -268,9 +269,8 @@ asks another interpreter for vLLM.
 `arl doctor sandbox` tries each thing that the chosen sandbox backend needs of
 kernel, daemon or account, one by one, and says what programs get there. The
 local backend never runs a program with less isolation than it promises: where
-a required probe fails it refuses to start, with the same lines. Where that is
-for want of namespaces, --sandbox.options.isolation=landlock tries what it can
-do instead.
+a required probe fails it refuses to start, with the same lines. If namespaces
+are missing, --sandbox.options.isolation=landlock tries what it can do instead.
 
 Exit code: 0 it works, 1 it does not.
 """

@@ -1,4 +1,4 @@
-"""`arl`: the command line. One JSON object on stdout with --json; everything else on stderr."""
+"""The command line `arl`. One JSON object on stdout with --json; everything else on stderr."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 
 from agentgym_rl.cli.commands.showing import print_json
-from agentgym_rl.core.errors import ArlError, ConfigError, ProcessDied, leaves
+from agentgym_rl.core.errors import ArlError, ConfigError, cause_of
 from agentgym_rl.runtime.log import kept_for_json
 from agentgym_rl.runtime.oom import end_without_memory
 from agentgym_rl.runtime.signals import leave_in_time
@@ -22,7 +22,6 @@ from .parse import parse
 _READER_LEFT = 141
 _EXIT_CODES: list[tuple[type[BaseException], int]] = [
     (KeyboardInterrupt, 130),
-    (ProcessDied, 1),  # before what followed from it
     (ConfigError, 2),
     (ArlError, 1),
     (TimeoutError, 1),
@@ -58,7 +57,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The entry point of `arl`; exits with 0, 1 (failed), 2 (wrong use) or 130 (interrupted)."""
+    """Run `arl`; exits with 0, 1 (failed), 2 (wrong use) or 130 (interrupted)."""
     end_without_memory()
     sys.path.insert(0, os.getcwd())  # `--env module:Class` finds modules of the current folder
     code = _main(sys.argv[1:] if argv is None else list(argv))
@@ -76,17 +75,17 @@ def _main(argv: list[str]) -> int:
                 raise
             except BaseException as error:
                 code = _explain(error, as_json=as_json)
-        sys.stdout.flush()  # whoever reads it may have left: noticed here, not as Python ends
+        sys.stdout.flush()  # raises here if the reader has left, not at Python's exit
         return code
     except BrokenPipeError as error:
         return _without_reader() or _explain(error, as_json=False)
 
 
 def _run(argv: list[str]) -> int:
-    """Run a command; returns its exit code.
+    """Run a command and return its exit code.
 
     Raises:
-        ArlError: code that it runs, an environment or an agent, called `sys.exit`.
+        ArlError: an environment or an agent called `sys.exit`.
     """
     args = parse(argv)
     try:
@@ -101,7 +100,8 @@ def _run(argv: list[str]) -> int:
 
 
 def _without_reader() -> int:
-    """141, as of a program that SIGPIPE ends, if stdout has no reader (`arl list | head`); or 0."""
+    """Return 141 if stdout has no reader (`arl list | head`), like a program ended by SIGPIPE;
+    0 otherwise."""
     stdout = select.poll()
     stdout.register(sys.stdout.fileno(), 0)
     if not any(event & select.POLLERR for _, event in stdout.poll(0)):
@@ -111,11 +111,12 @@ def _without_reader() -> int:
 
 
 def _explain(error: BaseException, *, as_json: bool) -> int:
-    """Say in one message why the command ended; returns the exit code.
+    """Print one message with the cause of the end, and return the exit code.
 
-    Errors that are not ours keep their traceback.
+    Errors of other kinds than `_EXIT_CODES` keep their traceback.
     """
-    cause, code = _cause(error)
+    cause = cause_of(error)
+    code = next((code for kind, code in _EXIT_CODES if isinstance(cause, kind)), None)
     message = str(cause) or type(cause).__name__
     if isinstance(cause, KeyboardInterrupt):
         message = "interrupted"
@@ -125,16 +126,6 @@ def _explain(error: BaseException, *, as_json: bool) -> int:
         raise error
     print(f"arl: {message}", file=sys.stderr)
     return code
-
-
-def _cause(error: BaseException) -> tuple[BaseException, int | None]:
-    """The error inside nested groups that explains the others, and its exit code."""
-    found = leaves(error)
-    for kind, code in _EXIT_CODES:
-        for leaf in found:
-            if isinstance(leaf, kind):
-                return leaf, code
-    return found[0], None
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What stands on the command line of `arl`, and the configuration it asks for."""
+"""The arguments on the command line of `arl`, and the configuration they select."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SHORT_FORMS = {
 
 
 def parse(argv: Sequence[str]) -> Namespace:
-    """The command (`command`), its flags, and the dotted keys (`overrides`).
+    """Parse the command (`command`), its flags, and the dotted keys (`overrides`).
 
     Raises:
         ConfigError: an unknown or misused argument; the message names the near match.
@@ -57,48 +57,40 @@ def parse(argv: Sequence[str]) -> Namespace:
 
 
 def load_configuration(args: Namespace) -> Config:
-    """The configuration file of `args` with its flags and dotted keys on top.
+    """Load the configuration file of `args`, or that of the run to resume, with its flags and
+    dotted keys on top.
 
     Raises:
-        ConfigError: see `load_config`; or a key is given twice.
+        ConfigError: see `load_config` and `resumed_config`; or a key is given twice.
     """
     from agentgym_rl.config import load_config
 
+    overrides = overrides_of(args)
+    if getattr(args, "resume", None) is None or args.command not in ("train", "serve"):
+        return load_config(args.config, overrides)
+    from agentgym_rl.run.resume import resumed_config
+
+    return resumed_config(args.resume, args.config, overrides)
+
+
+def overrides_of(args: Namespace) -> dict[str, Any]:
+    """Return the dotted keys of `args`, and its flags as such.
+
+    Raises:
+        ConfigError: a key is given twice.
+    """
     short_forms = _SHORT_FORMS | ({"run": "run"} if args.command in ("train", "serve") else {})
     overrides: dict[str, Any] = dict(args.overrides)
     for name, key in short_forms.items():
         value = getattr(args, name, None)
         if value is None:
             continue
-        if name == "data":  # written into a run's folder, it means the same from anywhere
+        if name == "data":  # stored in a run's folder, where a relative path would be ambiguous
             value = str(Path(value).absolute())
-            if getattr(args, "init", None) == "sft":  # environments have --env.options.data too
+            if getattr(args, "init", None) == "sft":  # environments also have --env.options.data
                 key = "init.data"
         if key in overrides:
             raise ConfigError(f"--{name}={value} and --{key}={overrides[key]}: give one of them")
-        # As a TOML string, so that `--run 7` stays text.
+        # Encode as a TOML string, so that `--run 7` stays text.
         overrides[key] = json.dumps(value) if isinstance(value, str) else value
-    if getattr(args, "resume", None) is not None and args.command in ("train", "serve"):
-        return _resumed(args, overrides)
-    return load_config(args.config, overrides)
-
-
-def _resumed(args: Namespace, overrides: dict[str, Any]) -> Config:
-    """The configuration of the run that goes on, or the file that is given, with `overrides`.
-
-    Raises:
-        ConfigError: there is no run, or it cannot go on with that.
-    """
-    from agentgym_rl.config import load_config
-    from agentgym_rl.models.resolve import model_folder, resolve_learning_rate, resolve_paths
-    from agentgym_rl.run.resume import check_begun_with, check_resumable
-    from agentgym_rl.storage.run_folder import config_of
-
-    if "run" in overrides:
-        raise ConfigError("--resume goes on in the run's own folder: leave out --run")
-    file = config_of(args.resume, f"--resume {args.resume}")
-    check_begun_with(args.resume)
-    config = resolve_paths(load_config(args.config or file, overrides))
-    config = resolve_learning_rate(config, model_folder(config))
-    check_resumable(args.resume, config)
-    return config
+    return overrides

@@ -1,1 +1,1 @@
-"""Who runs where: `local` on this machine, `ray` on the nodes of a cluster, `slurm` starts that."""
+"""The processes of a run: `local` on this machine, `ray` on a cluster, `slurm` to start Ray."""

@@ -1,8 +1,8 @@
-"""What the processes of a run need, and whether the nodes of a cluster have it.
+"""The resources that the processes of a run need, checked against the nodes of a cluster.
 
-Cluster schedulers leave a run that does not fit waiting without end. So everything is asked here
-before anything starts, process by process: that the sum is there is not enough, since a process
-has to find all it needs on one node.
+Cluster schedulers let a run that does not fit wait forever. So all demands are checked here before
+anything starts, process by process: a sufficient sum is not enough, since a process needs all its
+resources on one node.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from agentgym_rl.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Demand:
-    """`count` alike processes, and what each needs; or places, that each share with a guest."""
+    """A demand for `count` equal processes, or for places that each share with a guest."""
 
     role: str
     count: int
     cpus: int
     gpus: int = 0
     guest: str = ""
-    """Role of as many processes that take turns with these on the same GPUs."""
+    """The role of as many other processes, which alternate with these on the same GPUs."""
     guest_cpus: int = 0
-    """Of `cpus`, those of the guest."""
+    """The share of `cpus` that the guest gets."""
 
     @property
     def name(self) -> str:
-        """Who it is for."""
+        """Return the roles of the demand, for messages."""
         return f"{self.role} + {self.guest}" if self.guest else self.role
 
     def share(self, role: str) -> tuple[int, float]:
-        """CPUs and GPUs of one of its processes; of two that share a GPU each is given a half."""
+        """Return the CPUs and GPUs of one process; two processes that share a GPU get half each."""
         cpus = self.guest_cpus if role == self.guest else self.cpus - self.guest_cpus
         return cpus, self.gpus / 2 if self.guest else self.gpus
 
 
 @dataclass(frozen=True)
 class Node:
-    """A machine, and what of it is free."""
+    """A machine and its free resources."""
 
     name: str
     cpus: float
@@ -48,8 +48,8 @@ class Node:
 
 
 def demands(config: Config, *, gpus: bool) -> list[Demand]:
-    """The processes of a run that has its engines started. `gpus`: whether there are any, which
-    decides what device "auto" is."""
+    """Return the demands of a run that starts its own engines. `gpus` states that there are GPUs,
+    which decides the meaning of device "auto"."""
     engine, trainer = config.own_engine, config.trainer
     found: list[Demand] = []
     if isinstance(engine, VllmEngineConfig):
@@ -70,7 +70,7 @@ def demands(config: Config, *, gpus: bool) -> list[Demand]:
 
 
 def _shared(engine: Demand, rank_cpus: int, rank_gpus: int) -> Demand:
-    """Places for a server and the ranks on its GPUs, as many as it has: these count once."""
+    """Return places for a server and one rank on each of its GPUs; shared GPUs count once."""
     each = max(engine.gpus, 1)
     return Demand(
         "engine",
@@ -88,7 +88,7 @@ def _on_gpu(device: str, gpus: bool) -> bool:
 
 @dataclass(frozen=True)
 class Line:
-    """Of the table: a resource, what is asked of it, what there is, and what is missing."""
+    """A line of the table: a resource, the amount asked for, the amount there and the lack."""
 
     resource: str
     asked: float
@@ -100,7 +100,7 @@ class Line:
 
 
 def totals(asked: Iterable[Demand], nodes: Iterable[Node]) -> list[Line]:
-    """Of all processes, and of all nodes."""
+    """Return the sums over all processes and all nodes."""
     asked, nodes = list(asked), list(nodes)
     return [
         Line("CPU", sum(it.count * it.cpus for it in asked), sum(node.cpus for node in nodes)),
@@ -109,13 +109,13 @@ def totals(asked: Iterable[Demand], nodes: Iterable[Node]) -> list[Line]:
 
 
 def check(asked: Sequence[Demand], nodes: Sequence[Node]) -> dict[str, list[str]]:
-    """The processes of each node, by its name, in a placement that works; Ray finds its own.
+    """Find a placement; return its processes by node name. Ray later finds a placement of its own.
 
     The largest processes are placed first, each on the first node that has room for it.
 
     Raises:
-        ConfigError: there is none; with a table of what was asked, what there is, and what is
-            missing, and the first process that found no place.
+        ConfigError: there is no placement; with a table of the resources asked for, there and
+            missing, and the first process without a place.
     """
     free = {node.name: [node.cpus, node.gpus] for node in nodes}
     placed: dict[str, list[str]] = {node.name: [] for node in nodes}
@@ -140,7 +140,7 @@ def check(asked: Sequence[Demand], nodes: Sequence[Node]) -> dict[str, list[str]
 
 
 def table(asked: Sequence[Demand], nodes: Sequence[Node]) -> str:
-    """What each kind of process needs, what each node has, and the sums; 80 columns."""
+    """Return a table of the needs of each kind of process, the nodes and the sums; 80 columns."""
     lines = [f"{'asked':<36}{'CPU':>8}{'GPU':>8}"]
     lines += [
         f"  {f'{it.count} x {it.name} of {it.cpus} CPU, {it.gpus} GPU':<34}"

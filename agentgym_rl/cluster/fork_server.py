@@ -1,14 +1,14 @@
-"""Forks processes that need the same slow imports from one that has made them.
+"""A fork server: it makes slow imports once, and forks the processes that need them.
 
     python -m agentgym_rl.cluster.fork_server FD MODULE...
 
 imports the modules, then answers requests on the socket FD until its other end closes. A request
-is what an exec would be given (`Request`), with stdout and stderr as file descriptors beside it. A
-forked process is as one that was started by itself: its own session, environment, command line and
-interpreter exit; and it dies with the fork server, which dies with whoever started it.
+has the arguments of an exec (`Request`), and stdout and stderr as file descriptors beside them. A
+forked process is like a separately started one: its own session, environment, command line and
+interpreter exit. Forked processes die with the fork server, which dies with its own parent.
 
-A fork keeps no thread but one: where importing has started others (or a GPU, which starts some),
-or under thread counts other than those that were imported with, a request is refused.
+A fork keeps only one thread. So a request is refused if importing has started other threads (as a
+GPU does), or if its thread counts differ from those at import.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from .spec import die_with_parent
 
 MESSAGE_BYTES = 1 << 20
 READ_AT_IMPORT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""Variables that numeric libraries read once, when they are loaded."""
+"""The variables that numeric libraries read once, when they are loaded."""
 OWN_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
-"""Of the fork server alone: numpy's library would start its threads at import."""
+"""The variables of the fork server alone: numpy's library would start its threads at import."""
 INHERITED = "ARL_FORK_SERVER"
-"""Set by whoever has started a fork server for a process already: its socket's descriptor and its
-process id, "FD:PID"."""
+"""The variable that names a fork server already started for a process, by the descriptor of its
+socket and its process id, "FD:PID"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class Request:
     module: str
     arguments: Sequence[str]
     environment: Mapping[str, str]
-    """All of it."""
+    """The complete environment."""
     folder: str
     path: Sequence[str]
-    """Its `sys.path`."""
+    """The `sys.path` of the process."""
     nested: bool = False
-    """Whether it gets a fork server of its own, forked before it begins."""
+    """A flag: the process gets a fork server of its own, forked before it begins."""
 
     def pack(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -65,7 +65,7 @@ class _Server:
         self._obstacle = obstacle
         self._imported_with = _numeric(os.environ)
         self._children: dict[int, int] = {}
-        """Process id -> request."""
+        """The ids of requests by process id."""
         # SIGCHLD ends the wait for a request; its handler itself has nothing to do.
         self._ended, self._on_signal = socket.socketpair()
         for end in (self._ended, self._on_signal):
@@ -74,8 +74,8 @@ class _Server:
         signal.set_wakeup_fd(self._on_signal.fileno(), warn_on_full_buffer=False)
 
     def serve(self) -> Request | None:
-        """Answer until the other end closes. Returns twice or more: with None in the fork server,
-        and in each forked process with its request."""
+        """Answer requests until the other end closes. Return in several processes: None in the
+        fork server, and in each forked process its request."""
         while True:
             ready, _, _ = select([self._requests, self._ended], [], [])
             if self._ended in ready:
@@ -92,7 +92,7 @@ class _Server:
                     os.close(file)
 
     def _fork(self, request: Request, files: Sequence[int]) -> bool:
-        """Whether this is the forked process."""
+        """Fork a process for a request, or refuse it; return True only in the forked process."""
         reason = self._obstacle
         if not reason and _numeric(request.environment) != self._imported_with:
             reason = f"{', '.join(READ_AT_IMPORT)}: other values than when torch was imported"
@@ -104,7 +104,7 @@ class _Server:
         child = os.fork()
         if child:
             os.close(has_begun)
-            os.read(waits, 1)  # until it leads a group, which whoever hears of it may kill
+            os.read(waits, 1)  # wait until the child leads a group, which the client may kill
             os.close(waits)
             self._children[child] = request.id
             self._answer(request.id, pid=child)
@@ -120,7 +120,7 @@ class _Server:
         return True
 
     def _forget(self) -> None:
-        """In a forked process: nothing of the server is left."""
+        """Close everything of the server in a forked process."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for end in (self._requests, self._ended, self._on_signal):
@@ -142,15 +142,15 @@ def _numeric(environment: Mapping[str, str]) -> list[str | None]:
 
 
 def _import(modules: Sequence[str]) -> str:
-    """Import them; why nothing can be forked, or ""."""
-    gc.disable()  # nothing that importing makes is garbage: a tenth of the time goes to looking
+    """Import the modules; return the reason why nothing can be forked, or ""."""
+    gc.disable()  # imports make no garbage, and collections would take a tenth of the time
     for name in modules:
         try:
             import_module(name)
-        except Exception as error:  # the process itself will say it better
+        except Exception as error:  # the process itself will report it in detail
             return f"import {name}: {error!r}"
     gc.collect()
-    gc.freeze()  # a later collection would write to every page, and so copy it
+    gc.freeze()  # a later collection would write to every page, which copies it
     gc.enable()
     threads = len(list(Path("/proc/self/task").iterdir()))
     return f"importing has started {threads - 1} threads" if threads > 1 else ""
@@ -159,7 +159,7 @@ def _import(modules: Sequence[str]) -> str:
 def _with_fork_server(request: Request) -> Request | None:
     """Give this forked process a fork server of its own.
 
-    Returns twice or more, as `serve` does: here, and in what belongs to the new server.
+    Return in several processes, as `serve` does: here, in the new server and in its forks.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
@@ -174,7 +174,7 @@ def _with_fork_server(request: Request) -> Request | None:
 
 
 def _become(request: Request) -> None:
-    """Run the module as `python -m` does; returns when it does."""
+    """Run the module as `python -m` does; return when it returns."""
     setproctitle(" ".join([sys.executable, "-m", request.module, *request.arguments]))
     os.environ.clear()
     os.environ.update(request.environment)

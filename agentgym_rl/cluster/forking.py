@@ -1,4 +1,4 @@
-"""A fork server as whoever starts it sees it, and the processes that it forks."""
+"""The client side of a fork server, and the processes that it forks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from .fork_server import INHERITED, MESSAGE_BYTES, OWN_ENVIRONMENT, Request
 log = logging.getLogger(__name__)
 
 IMPORT_TIMEOUT_S = 180.0
-"""For a first answer, which waits for the imports: on a busy machine they take a minute."""
+"""The limit for the first answer, which waits for imports: a minute on a busy machine."""
 ANSWER_TIMEOUT_S = 30.0
-"""For all others: a fork takes milliseconds."""
+"""The limit for all later answers: a fork takes milliseconds."""
 
 
 class ForkedProcess:
-    """Like asyncio's `Process`: `pid`, `returncode` once it has ended (-N: signal N), `wait`."""
+    """A forked process, with the interface of asyncio's `Process`: `pid`, `wait`, and `returncode`
+    after its end (-N: signal N)."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -47,22 +48,22 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """Imports `modules` in a process of its own, from now on until the context ends.
+    """A process that imports `modules` and forks others, until the context ends.
 
-    Nobody has to wait for it: `Forks` asks it.
+    Callers need not wait for the imports: `Forks` sends the requests.
     """
 
     def __init__(self, modules: Sequence[str], *, environment: Mapping[str, str]) -> None:
         self.modules = modules
         self.ids = count()
-        """Of requests, so that what is heard of one is taken for no other one."""
+        """The ids of requests, unique per server, so that no answer is taken for another one."""
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self.pid = 0
 
     def __enter__(self) -> ForkServer:
         self._output = tempfile.TemporaryFile()
-        # Who has forked this process may have forked a server beside it.
+        # The process that forked this one may have forked a server for it, too.
         if inherited := os.environ.pop(INHERITED, None):
             number, self.pid = map(int, inherited.split(":"))
             self.socket = socket.socket(fileno=number)
@@ -98,12 +99,12 @@ class ForkServer:
 
     @property
     def output(self) -> str:
-        """What it has printed: normally nothing."""
+        """Return the output of the server, which is normally empty."""
         return os.pread(self._output.fileno(), 1 << 16, 0).decode(errors="replace").strip()
 
 
 class Forks:
-    """What is forked from a server, in a running event loop. Use as a context manager."""
+    """The processes forked from a server, in a running event loop. Use it as a context manager."""
 
     def __init__(self, server: ForkServer) -> None:
         self._server = server
@@ -112,7 +113,7 @@ class Forks:
         self._forked: dict[int, ForkedProcess] = {}
         self._has_answered = False
         self._has_ended = False
-        self._vital = Vital(server.pid, depth=0)  # those below it are watched by whoever needs them
+        self._vital = Vital(server.pid, depth=0)  # forked processes are watched by their users
         self._next_look: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Forks:
@@ -124,8 +125,8 @@ class Forks:
         self._end()
 
     def _look(self) -> None:
-        """Wake the server if somebody has stopped it, now and again and again. It is not killed, as
-        other frozen processes are: all that were forked from it would die with it."""
+        """Wake the server if it has been stopped; repeat periodically. Other frozen processes are
+        killed, but with the server all processes forked from it would die."""
         if pid := self._vital.frozen():
             log.warning(
                 "the fork server (pid %d), which starts the run's processes and hears of their "
@@ -139,9 +140,9 @@ class Forks:
     async def fork(
         self, argv: Sequence[str], *, environment: Mapping[str, str], output: IO[bytes]
     ) -> ForkedProcess | None:
-        """`argv` (this Python, "-m", a module, arguments) forked; stdout and stderr are `output`.
+        """Fork `argv` (this Python, "-m", a module, arguments); stdout and stderr go to `output`.
 
-        Returns None, and logs why, where it cannot be forked and has to be executed.
+        Return None, and log the reason, if it cannot be forked and must be executed instead.
         """
         assert list(argv[:2]) == [sys.executable, "-m"], argv
         request = Request(
@@ -177,7 +178,7 @@ class Forks:
         socket.send_fds(self._socket, [request.pack()], files)
 
     def _read(self) -> None:
-        """One message of the server."""
+        """Read one message of the server."""
         try:
             message = self._socket.recv(MESSAGE_BYTES)
         except BlockingIOError:
@@ -199,7 +200,7 @@ class Forks:
         self, id: int, *, pid: int | None = None, code: int | None = None, refused: str = ""
     ) -> None:
         if code is not None:
-            if id in self._forked:  # and not asked for by somebody before, on the same server
+            if id in self._forked:  # else forked for an earlier client of the same server
                 self._forked.pop(id).end(code)
             return
         if pid is not None:
@@ -207,11 +208,11 @@ class Forks:
         answer = self._answers.get(id)
         if answer is not None and not answer.done():
             answer.set_result(refused or self._forked[id])
-        elif pid is not None:  # nobody waits for it any more
+        elif pid is not None:  # the request timed out or was cancelled
             os.kill(pid, signal.SIGKILL)
 
     def _end(self) -> None:
-        """The server is gone, or will be; its children are killed with it."""
+        """Mark the server and its children as ended: they die together."""
         if self._has_ended:
             return
         self._has_ended = True

@@ -1,8 +1,8 @@
-"""Child processes on this machine: started, watched, and ended together.
+"""The child processes of a run on this machine: started, watched and ended together.
 
-Nothing outlives `arl train`: each child leads its own process group, is killed by the kernel
-when its parent dies (PR_SET_PDEATHSIG), and is stopped (SIGTERM, then SIGKILL to the group) when
-the context closes.
+No child outlives `arl train`: each leads its own process group, is killed by the kernel when its
+parent dies (PR_SET_PDEATHSIG), and is stopped (SIGTERM, then SIGKILL to the group) when the context
+closes.
 """
 
 from __future__ import annotations
@@ -21,31 +21,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-import aiohttp
-
 from agentgym_rl.core.errors import ProcessDied
 from agentgym_rl.runtime.frozen import STARTED_BY, Vital, state
+from agentgym_rl.runtime.tasks import together
 
 from .forking import ForkedProcess, Forks
+from .health import ASK_EVERY_S, asking
 from .spec import ProcessSpec, die_with_parent, reserved_port
 
 log = logging.getLogger(__name__)
 
 POLL_S = 0.05
-ASK_EVERY_S = 1.0
-ASK_TIMEOUT_S = 1.0
 KILL_TIMEOUT_S = 5.0
 LOG_TAIL_LINES = 15
 _CAUSE = re.compile(
     r"^(\(\S+ pid=\d+\) )?(ERROR [^\]]*\] )?([\w.]+\.)?[A-Z]\w*(Error|Exception): \S"
 )
-"""A line that names an exception, bare or behind what vLLM's logging puts in front of it."""
+"""The pattern of a line that names an exception, bare or after the prefixes of vLLM's logging."""
 
 
 class LocalProcesses:
-    """The children of a run. Use as a context manager; `watch` raises when one dies.
+    """The children of a run. Use it as a context manager; `watch` raises an error when one dies.
 
-    With `forks`, children whose imports it has made are forked from it.
+    With `forks`, children that need the fork server's imports are forked from it.
     """
 
     def __init__(self, logs: Path, *, stop_timeout_s: float, forks: Forks | None = None) -> None:
@@ -54,12 +52,12 @@ class LocalProcesses:
         self.forks = forks
         self._children: dict[str, tuple[ProcessSpec, Process | ForkedProcess]] = {}
         self.finished = asyncio.Event()
-        """Set by `watch` once every finite child has ended well."""
+        """The event that `watch` sets once every finite child has ended well."""
         self._ready: set[str] = set()
         self._log_starts: dict[str, int] = {}
-        """Where the output of a child's present life begins in its log."""
+        """The offsets in the logs at which the output of the children's latest starts begins."""
         self._ports: dict[str, socket.socket] = {}
-        """Ports of children that are not ready yet."""
+        """The reserved ports of children that are not ready yet."""
         self._files = AsyncExitStack()
 
     async def __aenter__(self) -> LocalProcesses:
@@ -82,8 +80,8 @@ class LocalProcesses:
         return "127.0.0.1"
 
     async def address(self, name: str) -> tuple[str, int]:
-        """Loopback, whoever it is for, and a port of it that stays free until it is ready: what it
-        loads before it listens may take a while."""
+        """Return loopback, for any child, and a port that stays reserved until the child is ready:
+        it may load for a while before it listens."""
         self._release_port(name)
         self._ports[name] = held = reserved_port(self.host)
         return self.host, held.getsockname()[1]
@@ -108,7 +106,7 @@ class LocalProcesses:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                preexec_fn=die_with_parent,  # as forked ones do
+                preexec_fn=die_with_parent,  # as in forked processes
             )
         log.debug("started %s (pid %d): %s", spec.name, process.pid, " ".join(spec.argv))
         self._children[spec.name] = (spec, process)
@@ -119,7 +117,7 @@ class LocalProcesses:
         """Kill what is left of a child and its own children, and wait until it is gone.
 
         Raises:
-            ProcessDied: even the kernel does not get rid of it.
+            ProcessDied: the child still exists after SIGKILL.
         """
         process = self._children[name][1]
         await self.kill(name)
@@ -134,7 +132,7 @@ class LocalProcesses:
             ) from None
 
     async def forget(self, name: str) -> None:
-        """See `Processes.forget`; on one machine there is nothing but the process."""
+        """End a child; see `Processes.forget`. On one machine only its port is reserved."""
         self._release_port(name)
         if name in self._children:
             await self.end(name)
@@ -142,33 +140,33 @@ class LocalProcesses:
             self._ready.discard(name)
 
     async def kill(self, name: str) -> None:
-        """SIGKILL a child and its own children."""
+        """Kill a child and its own children with SIGKILL."""
         _signal_group(self._children[name][1], signal.SIGKILL)
 
     def log_path(self, name: str) -> Path:
-        """Where a child's output goes."""
+        """Return the path of a child's log file."""
         return self._logs / f"{name}.log"
 
     def pid(self, name: str) -> int:
-        """A child's process id."""
+        """Return a child's process id."""
         return self._children[name][1].pid
 
     async def ready(self, name: str, *, timeout_s: float) -> None:
         """Wait until a child's health URL answers 200.
 
         Raises:
-            ProcessDied: it ended instead, or was not ready in `timeout_s`.
+            ProcessDied: the child ended instead, is frozen, or was not ready in `timeout_s`.
         """
         spec, process = self._children[name]
         deadline = time.monotonic() + timeout_s
         vital = _vital(spec, process)
-        async with _asking() as http:
+        async with asking(spec.health_url) as health:
             while time.monotonic() < deadline:
                 if process.returncode is not None:
                     raise self._died(name)
                 if frozen := vital.frozen():
                     raise self._frozen(name, frozen)
-                if await _answers(http, spec.health_url):
+                if not await health.ask():
                     self._ready.add(name)
                     self._release_port(name)
                     return
@@ -178,24 +176,21 @@ class LocalProcesses:
         )
 
     async def watch(self) -> None:
-        """Raise as soon as a child dies or stops answering; else run until cancelled.
+        """Watch the children until cancelled; raise as soon as one dies or stops answering.
 
-        Children that are `restartable` are left to whoever started them. `finished` is set when
-        every finite child has ended well.
+        `restartable` children are left to the code that started them. `finished` is set when every
+        finite child has ended well.
 
         Raises:
             ProcessDied: names the child, its exit code or signal, and the end of its log.
         """
         watched = [spec for spec, _ in self._children.values() if not spec.restartable]
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                ends = [tasks.create_task(self._watch(s), name=f"watch {s.name}") for s in watched]
-                for spec, end in zip(watched, ends, strict=True):
-                    if spec.finite:
-                        await end
-                self.finished.set()
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from None
+        async with together() as tasks:
+            ends = [tasks.create_task(self._watch(s), name=f"watch {s.name}") for s in watched]
+            for spec, end in zip(watched, ends, strict=True):
+                if spec.finite:
+                    await end
+            self.finished.set()
 
     async def _watch(self, spec: ProcessSpec) -> None:
         died = await self.ended(spec.name)
@@ -203,27 +198,23 @@ class LocalProcesses:
             raise died
 
     async def ended(self, name: str) -> ProcessDied | None:
-        """Wait until a child ends, is frozen or, once it was ready, hangs: its health URL has not
-        answered for `ProcessSpec.silence_limit_s` though it runs. One that is slow does none of it.
+        """Wait until a child ends, is frozen or, once it was ready, hangs: it runs, but its health
+        URL has not answered for `ProcessSpec.silence_limit_s`. A slow child does none of these.
 
-        Returns what happened, or None for a finite child that ended well.
+        Return the event as a ProcessDied, or None for a finite child that ended well.
         """
         spec, process = self._children[name]
-        vital, silent_s, asked = _vital(spec, process), 0.0, time.monotonic()
-        async with _asking() as http:
+        vital = _vital(spec, process)
+        async with asking(spec.health_url) as health:
+            silence = health.silence
             while process.returncode is None:
                 await asyncio.sleep(POLL_S)
                 if frozen := vital.frozen():
                     return self._frozen(name, frozen)
-                now = time.monotonic()
-                if name in self._ready and now - asked >= ASK_EVERY_S and vital.runs:
-                    answered = await _answers(http, spec.health_url)
-                    # What this process itself has slept through says nothing of the other one.
-                    passed = min(time.monotonic() - asked, 2 * (ASK_EVERY_S + ASK_TIMEOUT_S))
-                    silent_s = 0.0 if answered else silent_s + passed
-                    asked = time.monotonic()
-                    if silent_s > spec.silence_limit_s:
-                        return self._hangs(name, silent_s)
+                if name in self._ready and silence.since_look_s >= ASK_EVERY_S and vital.runs:
+                    await health.ask()
+                    if silence.seconds > spec.silence_limit_s:
+                        return self._hangs(name, silence.seconds)
         return None if spec.finite and process.returncode == 0 else self._died(name)
 
     def _hangs(self, name: str, silent_s: float) -> ProcessDied:
@@ -242,7 +233,7 @@ class LocalProcesses:
         )
 
     async def stop(self) -> None:
-        """End every child that still runs; returns once none does."""
+        """End every child that still runs; return once none does."""
         running = [(s, p) for s, p in self._children.values() if p.returncode is None]
         for _, process in running:
             _signal_group(process, signal.SIGTERM)
@@ -258,7 +249,7 @@ class LocalProcesses:
                 log.warning("killing %s", ", ".join(spec.name for spec, _ in left))
                 for _, process in left:
                     _signal_group(process, signal.SIGKILL)
-        for _, process in self._children.values():  # grandchildren of children that died earlier
+        for _, process in self._children.values():  # kill grandchildren whose parents died earlier
             _signal_group(process, signal.SIGKILL)
 
     def _died(self, name: str) -> ProcessDied:
@@ -272,7 +263,7 @@ class LocalProcesses:
             file.seek(self._log_starts[name])
             lines = file.read().splitlines()
         tail = lines[-LOG_TAIL_LINES:]
-        # A server of several processes logs its cause first, and ends with what followed from it.
+        # A server of several processes logs the cause first, and its consequences last.
         causes = [line for line in lines[:-LOG_TAIL_LINES] if _CAUSE.search(line)]
         if causes:
             tail = [f"the first error in it: {causes[0].strip()}", "...", *tail]
@@ -283,19 +274,6 @@ def _vital(spec: ProcessSpec, process: Process | ForkedProcess) -> Vital:
     return Vital(process.pid, depth=0) if spec.runs_strangers else Vital(process.pid)
 
 
-def _asking() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_TIMEOUT_S))
-
-
 def _signal_group(process: Process | ForkedProcess, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it may have ended meanwhile
+    with contextlib.suppress(ProcessLookupError):  # the group may have ended meanwhile
         os.killpg(process.pid, number)
-
-
-async def _answers(http: aiohttp.ClientSession, url: str) -> bool:
-    """Whether a health URL answers 200 now."""
-    try:
-        async with http.get(url) as answer:
-            return answer.status == 200
-    except (aiohttp.ClientError, TimeoutError):
-        return False

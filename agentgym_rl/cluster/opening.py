@@ -1,4 +1,4 @@
-"""The processes of a run, on whatever the configuration says they run on."""
+"""The processes of a run, on the local machine or the cluster of the configuration."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ log = logging.getLogger(__name__)
 
 @contextlib.asynccontextmanager
 async def cluster_of(config: Config) -> AsyncIterator[list[Node]]:
-    """Before a run writes anything: connected to its cluster, which has all that is needed. Its
-    nodes; none where the run is on this machine alone.
+    """Hold the connection to the run's cluster, after a check that it has enough resources.
+
+    Yields its nodes; none if the run uses only this machine. Enter before a run writes anything.
 
     Raises:
-        ConfigError: there is no such cluster, or it is too small; with the table of it.
+        ConfigError: there is no such cluster, or it is too small; the message has the table.
     """
     if config.cluster.type != "ray":
         yield []
         return
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("cluster.type 'ray' needs Ray: pip install 'agentgym-rl[ray]'")
-    from agentgym_rl.cluster.ray_nodes import connected
+    from .ray_nodes import connected
 
     async with connected(config.cluster) as nodes:
         gpus = any(node.gpus for node in nodes)
@@ -47,7 +48,7 @@ async def cluster_of(config: Config) -> AsyncIterator[list[Node]]:
 async def children(
     config: Config, run_dir: Path, weights_dir: Path, *, forks: Forks | None = None
 ) -> AsyncIterator[Processes]:
-    """Inside `cluster_of`: what starts the processes of the run, and ends them.
+    """Open the object that starts and ends the processes of the run; use inside `cluster_of`.
 
     Raises:
         ConfigError: a node of the cluster cannot take part.
@@ -57,8 +58,8 @@ async def children(
         async with LocalProcesses(logs, stop_timeout_s=stop_timeout_s, forks=forks) as local:
             yield local
         return
-    from agentgym_rl.cluster.ray_nodes import nodes
-    from agentgym_rl.cluster.ray_processes import RayProcesses
+    from .ray_nodes import nodes
+    from .ray_processes import RayProcesses
 
     start_timeout_s = config.cluster.start_timeout_s
     async with RayProcesses(
@@ -72,7 +73,8 @@ async def children(
 
 
 def _check_evaluations(config: Config, *, has_gpus: bool) -> None:
-    """Evaluations on schedule have an engine beside `arl train`, of which Ray knows nothing."""
+    """Refuse scheduled evaluations that need a GPU: Ray does not know of their engine, which
+    runs beside `arl train`."""
     engine = config.own_engine
     takes_gpu = has_gpus and (engine.type == "vllm" or engine.device != "cpu")
     if config.eval.scheduled and takes_gpu:

@@ -1,5 +1,5 @@
-"""What a run asks of whoever starts its processes: `local.py` on one machine, `ray_processes.py` on
-many."""
+"""The interface for starting a run's processes: `local.py` implements it for one machine,
+`ray_processes.py` for many."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Processes(Protocol):
 
     @property
     def forks(self) -> Forks | None:
-        """What children of this machine may be forked from."""
+        """Return the forks that children of this machine may use; None: there are none."""
         ...
 
     @property
     def host(self) -> str:
-        """The address at which every child reaches this process."""
+        """Return the address at which every child reaches this process."""
         ...
 
     async def address(self, name: str) -> tuple[str, int]:
-        """Where a child that is not started yet will run, and a port that is free there now."""
+        """Return the address where a child will run, and a port that is free there now."""
         ...
 
     async def start(self, spec: ProcessSpec) -> None:
@@ -37,12 +37,12 @@ class Processes(Protocol):
         """Kill what is left of a child and its own children, and wait until it is gone.
 
         Raises:
-            ProcessDied: it cannot be got rid of.
+            ProcessDied: the child does not end even after SIGKILL.
         """
         ...
 
     async def forget(self, name: str) -> None:
-        """`end` a child, and free what was set aside for it; nothing where there is none.
+        """End a child if it exists (see `end`), and free the resources reserved for it.
 
         Raises:
             ProcessDied: see `end`.
@@ -50,26 +50,26 @@ class Processes(Protocol):
         ...
 
     async def kill(self, name: str) -> None:
-        """SIGKILL a child and its own children."""
+        """Kill a child and its own children with SIGKILL."""
         ...
 
     def log_path(self, name: str) -> Path:
-        """Where a child's output goes."""
+        """Return the path of a child's log file."""
         ...
 
     def pid(self, name: str) -> int:
-        """A child's process id, on its machine."""
+        """Return a child's process id on its machine."""
         ...
 
     async def ready(self, name: str, *, timeout_s: float) -> None:
         """Wait until a child's health URL answers 200.
 
         Raises:
-            ProcessDied: it ended instead, or was not ready in `timeout_s`.
+            ProcessDied: the child ended instead, or was not ready in `timeout_s`.
         """
         ...
 
     async def ended(self, name: str) -> ProcessDied | None:
-        """Wait until a child ends, is frozen, hangs, or its machine is gone: what happened; None
-        for a finite child that ended well."""
+        """Wait until a child ends, is frozen, hangs, or its machine is gone; return the event, or
+        None for a finite child that ended well."""
         ...

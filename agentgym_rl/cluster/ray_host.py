@@ -1,6 +1,6 @@
-"""What the host of a process says, or how it failed: a ProcessDied, never an error of Ray's own.
+"""The answers of a process's host; failures are raised as ProcessDied, never as errors of Ray.
 
-The actor beside a process on a node of a Ray cluster: its parent there.
+The actor that is the parent of a process on a node of a Ray cluster.
 """
 
 # ray may not be in the environment that checks types.
@@ -20,14 +20,14 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from agentgym_rl import __version__
-from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.core.errors import ConfigError, ProcessDied
 
+from .local import LocalProcesses
 from .spec import ProcessSpec, free_port
 
 
 async def end_of(name: str, reference: Any) -> ProcessDied | None:
-    """What a host says, which is nothing or how its child has ended."""
+    """Return the answer of a host: None, or the ProcessDied of its child or of itself."""
     try:
         return await answer(name, reference)
     except ProcessDied as error:
@@ -53,38 +53,38 @@ async def answer(name: str, reference: Any, *, timeout_s: float | None = None) -
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a host finds on its node."""
+    """The facts that a host finds on its node."""
 
     address: str
     pid: int
     version: str
-    """Of this package there."""
+    """The version of this package on the node."""
     unseen: list[str]
-    """Of the folders that it was asked for, those that the driver's are not."""
+    """The token files of the driver that the node cannot read: their folders are not shared."""
 
 
 class Host:
-    """Starts one process as its own child: whatever ends the host, or its node, ends it too."""
+    """An actor that starts one process as its child, which ends with the host or its node."""
 
     def __init__(self, logs: str, stop_timeout_s: float) -> None:
         self._processes = LocalProcesses(Path(logs), stop_timeout_s=stop_timeout_s)
         self._has_begun = False
 
     async def look(self, tokens: Mapping[str, str]) -> Found:
-        """`tokens`: files that the driver has written, and what is in them."""
+        """Look at the node. `tokens` are files that the driver has written, with their content."""
         unseen = [path for path, text in tokens.items() if _read(Path(path)) != text]
         return Found(ray.util.get_node_ip_address(), os.getpid(), __version__, unseen)
 
     async def address(self) -> tuple[str, int]:
-        """This node's address, and a port of it that is free now."""
+        """Return this node's address, and a port that is free on it now."""
         address = ray.util.get_node_ip_address()
         return address, free_port(address)
 
     async def beat(self) -> None:
-        """A sign of life."""
+        """Answer a heartbeat."""
 
     async def start(self, spec: ProcessSpec, python: str) -> int:
-        """`python` is the driver's: this node has its own."""
+        """Start the process, with this node's interpreter if `argv` names the driver's `python`."""
         if spec.argv[0] == python:
             spec = replace(spec, argv=[sys.executable, *spec.argv[1:]])
         await self._processes.__aenter__()
@@ -114,7 +114,7 @@ def check_found(found: Found) -> None:
     """Refuse a node that cannot take part.
 
     Raises:
-        ConfigError: it has another version of this package, or does not see a shared folder.
+        ConfigError: the node has another version of this package, or does not see a shared folder.
     """
     if found.version != __version__:
         raise ConfigError(
@@ -131,10 +131,10 @@ def check_found(found: Found) -> None:
 
 
 def check_import(error: ProcessDied) -> None:
-    """Refuse a node on which a host fails because this package is not there.
+    """Refuse a node on which a host fails because this package is not installed.
 
     Raises:
-        ConfigError: that is why.
+        ConfigError: `error` is due to a missing module.
     """
     if "No module named" in str(error):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A Ray cluster as whoever connects to it finds it."""
+"""The connection to a Ray cluster, and its nodes."""
 
 # ray may not be in the environment that checks types.
 # pyright: reportMissingImports=false
@@ -26,7 +26,7 @@ LOOK_EVERY_S = 0.5
 
 @contextlib.asynccontextmanager
 async def connected(config: ClusterConfig) -> AsyncIterator[list[Node]]:
-    """Ray, initialized in this process, with the nodes that it has.
+    """Initialize Ray in this process while the context is open; yield the nodes of the cluster.
 
     Raises:
         ConfigError: there is no such cluster, or it has fewer than `config.nodes` nodes within
@@ -70,8 +70,8 @@ async def _connection(config: ClusterConfig) -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def _silent_stdout() -> Iterator[None]:
-    """Meanwhile, whatever is written to stdout goes to stderr: Ray announces dead nodes and actors
-    there, in the middle of what `--json` prints. Results come after the cluster is left."""
+    """Redirect stdout to stderr while the context is open: Ray announces dead nodes and actors on
+    stdout, amid the output of `--json`. Results are printed after the cluster is left."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -95,7 +95,7 @@ async def _wait_nodes(config: ClusterConfig) -> None:
 
 
 def nodes() -> list[Node]:
-    """The living nodes of the cluster that Ray is connected to."""
+    """Return the living nodes of the cluster to which Ray is connected."""
     return [
         Node(
             name=f"{node['NodeManagerAddress']} {node['NodeID'][:6]}",
@@ -108,5 +108,5 @@ def nodes() -> list[Node]:
 
 
 def own_address() -> str:
-    """The address at which the other nodes reach this one."""
+    """Return the address at which the other nodes reach this one."""
     return ray.util.get_node_ip_address()

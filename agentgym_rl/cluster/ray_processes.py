@@ -1,8 +1,8 @@
-"""Child processes on the nodes of a Ray cluster: what `local.py` does on one machine.
+"""The child processes of a run on the nodes of a Ray cluster, as `local.py` on one machine.
 
-Ray places and reserves; the processes are the same ones. Each has an actor beside it, its host,
-which is its parent there and looks after it as on one machine. Ray notices a dead node after tens
-of seconds, so hosts are asked for a sign of life every second.
+Ray reserves and places; the processes are the same. Each has an actor, its host, which is its
+parent on the node and watches it as on one machine. Ray notices a dead node only after tens of
+seconds, so each host is asked for a heartbeat every second.
 """
 
 # ray may not be in the environment that checks types.
@@ -27,33 +27,34 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from agentgym_rl.core.errors import ConfigError, ProcessDied
 from agentgym_rl.runtime.frozen import state
+from agentgym_rl.runtime.tasks import first_of, together
 
 from .demand import Demand
+from .health import ASK_AGAIN_S, ASK_EVERY_S
 from .ray_host import Found, Host, answer, check_found, check_import, end_of
 from .ray_nodes import own_address
 from .spec import ProcessSpec
 
 log = logging.getLogger(__name__)
 
-BEAT_S = 1.0
 RETRY_S = 2.0
-LOOK_EVERY_S = 0.25
 SILENT_LOOKS = 14
-"""So many looks in a row find no answer: with `BEAT_S`, 4.5 s. Looks are counted, and not seconds:
-what this process itself has slept through says nothing of a host."""
+"""The number of looks in a row without an answer after which a host is silent: after 4.5 s.
+Seconds are not counted: the time this process itself has slept says nothing about a host."""
 GIVEN_UP_S = 10.0
-"""For what a host does with a child that is lost anyhow."""
+"""The timeout of requests to a host about a child that is lost anyway."""
 CONTROL_TIMEOUT_S = 60.0
-"""For what a host does at once."""
+"""The timeout of requests that a host can answer at once."""
 
 _STRATEGIES = {"rollout": "SPREAD"}
-"""Of the kinds of process that Ray shall not put close together."""
+"""The placement strategies of roles whose processes Ray should spread; others are packed."""
 
 
 class RayProcesses:
-    """The children of a run (see `Processes`), in a process that Ray is initialized in.
+    """The children of a run (see `Processes`), for a process in which Ray is initialized.
 
-    Use as a context manager; `reserve` comes first. Names are those of the demands: "engine-0".
+    Use it as a context manager and call `reserve` first. Names are demand roles with an index:
+    "engine-0".
     """
 
     forks = None
@@ -67,10 +68,10 @@ class RayProcesses:
         self._hosts: dict[str, Any] = {}
         self._found: dict[str, Found] = {}
         self._lost: set[str] = set()
-        """Processes whose host says nothing any more."""
+        """The processes whose host does not answer any more."""
         self._pids: dict[str, int] = {}
         self._tokens: dict[str, str] = {}
-        """Files in the shared folders, and what is in them."""
+        """The token files in the shared folders, with their content."""
 
     async def __aenter__(self) -> RayProcesses:
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -89,12 +90,12 @@ class RayProcesses:
         return own_address()
 
     async def reserve(self, demands: Sequence[Demand], *, shared: Sequence[Path]) -> None:
-        """Room for these processes, and a host in each place: a placement group for each kind,
-        packed on as few nodes as hold it, or spread. All of them have to see the folders `shared`.
+        """Reserve room for these processes and start a host in each place. Each kind has a
+        placement group, packed on few nodes or spread. All nodes must see the folders `shared`.
 
         Raises:
-            ConfigError: the cluster did not give the room in time; or a node does not
-                see a folder, or has another version of this package, or none.
+            ConfigError: the cluster did not provide the room in time; or a node does not see a
+                folder, or lacks this package, or has another version of it.
         """
         for demand in demands:
             bundles = [_bundle(demand)] * demand.count
@@ -111,32 +112,29 @@ class RayProcesses:
                 "hold what the cluster has in all; see `ray status`"
             ) from None
         self._mark(shared)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for demand in demands:
-                    for role in filter(None, (demand.role, demand.guest)):
-                        for index in range(demand.count):
-                            tasks.create_task(self._settle(f"{role}-{index}"))
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from None
+        async with together() as tasks:
+            for demand in demands:
+                for role in filter(None, (demand.role, demand.guest)):
+                    for index in range(demand.count):
+                        tasks.create_task(self._settle(f"{role}-{index}"))
 
     async def address(self, name: str) -> tuple[str, int]:
-        """Where the process of that name will run, and a port that is free there."""
+        """Return the address where the process will run, and a port that is free there."""
         if name not in self._hosts:
             await self._settle(name)
         return await self._ask(name, "address")
 
     async def start(self, spec: ProcessSpec) -> None:
-        """See `Processes.start`."""
+        """Start a child; see `Processes.start`."""
         if spec.name not in self._hosts:
             await self._settle(spec.name)
         self._pids[spec.name] = await self._ask(spec.name, "start", spec, sys.executable)
 
     async def end(self, name: str) -> None:
-        """Kill what is left of a child; without a host that answers, it is given up.
+        """Kill what is left of a child; give it up if its host does not answer.
 
-        Its next life then has a new host, on another node if its own is gone. What runs on a node
-        that nobody reaches ends when Ray has noticed.
+        A later start then uses a new host, on another node if the old one is gone. Processes on an
+        unreachable node end when Ray has noticed that the node is dead.
         """
         if name in self._hosts and name not in self._lost:
             try:
@@ -146,8 +144,8 @@ class RayProcesses:
         self._give_up(name)
 
     async def forget(self, name: str) -> None:
-        """See `Processes.forget`. Room that was set aside as the run began stays its own, for the
-        next process of that name; other room is given back."""
+        """End a child; see `Processes.forget`. Room reserved at the start of the run stays reserved
+        for the next process of that name; other room is released."""
         if name not in self._hosts:
             return
         await self.end(name)
@@ -156,75 +154,63 @@ class RayProcesses:
             remove_placement_group(self._groups.pop(name))
 
     async def kill(self, name: str) -> None:
-        """SIGKILL a child and its own; without a host there is none."""
+        """Kill a child and its own children with SIGKILL; do nothing if its host is lost."""
         if name in self._hosts and name not in self._lost:
             with contextlib.suppress(ProcessDied):
                 await self._ask(name, "kill", name, timeout_s=GIVEN_UP_S)
 
     def log_path(self, name: str) -> Path:
-        """In the run's folder, which all nodes see."""
+        """Return the path of a child's log file, in the run's folder, which all nodes see."""
         return self._logs / f"{name}.log"
 
     def pid(self, name: str) -> int:
-        """On its node."""
+        """Return a child's process id on its node."""
         return self._pids[name]
 
     async def ready(self, name: str, *, timeout_s: float) -> None:
         """Wait until a child's health URL answers 200.
 
         Raises:
-            ProcessDied: it ended instead, its host did, or it was not ready in `timeout_s`.
+            ProcessDied: the child or its host ended, or it was not ready in `timeout_s`.
         """
         ready = self._hosts[name].ready.remote(name, timeout_s)
-        if error := await self._while_it_beats(name, end_of(name, ready)):
+        if error := await first_of(end_of(name, ready), self._silent(name)):
             raise error
 
     async def ended(self, name: str) -> ProcessDied | None:
         """Wait until a child ends, is frozen, hangs, or its host is silent."""
         ended = self._hosts[name].ended.remote(name)
-        return await self._while_it_beats(name, end_of(name, ended))
-
-    async def _while_it_beats(self, name: str, other: Any) -> ProcessDied | None:
-        """What `other` comes to, or that the host of a process fell silent before."""
-        async with asyncio.TaskGroup() as tasks:
-            ends = [
-                tasks.create_task(other, name=f"follow {name}"),
-                tasks.create_task(self._silent(name), name=f"heartbeat of {name}"),
-            ]
-            done, pending = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for task in pending:
-                task.cancel()
-        return done.pop().result()
+        return await first_of(end_of(name, ended), self._silent(name))
 
     async def _silent(self, name: str) -> ProcessDied:
-        """Ask a host for signs of life until none comes."""
+        """Ask a host for heartbeats until none comes; return the ProcessDied."""
         host = self._hosts[name]
         async with asyncio.TaskGroup() as tasks:
             while True:
                 beat = tasks.create_task(end_of(name, host.beat.remote()), name=f"beat of {name}")
                 looks = 0
                 while not beat.done() and (looks < SILENT_LOOKS or self._is_slow(name)):
-                    await asyncio.wait([beat], timeout=LOOK_EVERY_S)
+                    await asyncio.wait([beat], timeout=ASK_AGAIN_S)
                     looks += 1
                 if not beat.done():
                     beat.cancel()
                     self._lost.add(name)
                     return ProcessDied(
                         f"{name}: its node, or its host there, has been silent for "
-                        f"{BEAT_S + looks * LOOK_EVERY_S:g} s"
+                        f"{ASK_EVERY_S + looks * ASK_AGAIN_S:g} s"
                     )
                 if died := beat.result():
                     self._lost.add(name)
                     return died
-                await asyncio.sleep(BEAT_S)
+                await asyncio.sleep(ASK_EVERY_S)
 
     def _is_slow(self, name: str) -> bool:
-        """Whether a silent host is on this very machine, whose kernel knows that it runs."""
+        """Return whether a silent host is on this machine and alive according to the kernel."""
         found = self._found[name]
         return found.address == self.host and state(found.pid) in ("R", "S", "D")
 
     async def stop(self) -> None:
-        """End every child, its host, and what was reserved."""
+        """End every child and its host, and release all reservations."""
         limit_s = self._stop_timeout_s + GIVEN_UP_S
         async with asyncio.TaskGroup() as tasks:
             for name in self._hosts.keys() - self._lost:
@@ -237,7 +223,7 @@ class RayProcesses:
         self._groups.clear()
 
     async def _stop(self, name: str, limit_s: float) -> None:
-        with contextlib.suppress(ProcessDied):  # its node is gone, and it with it
+        with contextlib.suppress(ProcessDied):  # its node is gone, and the child with it
             await self._ask(name, "stop", timeout_s=limit_s)
 
     def _give_up(self, name: str) -> None:
@@ -248,22 +234,22 @@ class RayProcesses:
     async def _ask(
         self, name: str, method: str, *arguments: Any, timeout_s: float = CONTROL_TIMEOUT_S
     ) -> Any:
-        """What the host of a process says.
+        """Call a method of a process's host and return its result.
 
         Raises:
-            ProcessDied: what the host raised; or it is dead, or says nothing in time.
+            ProcessDied: the host raised it, is dead, or does not answer in time.
         """
         asked = getattr(self._hosts[name], method).remote(*arguments)
         return await answer(name, asked, timeout_s=timeout_s)
 
     # ------------------------------------------------------------------ hosts
     async def _settle(self, name: str) -> None:
-        """Make the host of a process, and check the node that it came to. Ray goes on placing on a
-        node that is dead until it has noticed, so this is tried for as long as starts may take.
+        """Make the host of a process, and check the node it runs on. Ray places hosts on a dead
+        node until it has noticed the death, so this is retried for `start_timeout_s`.
 
         Raises:
             ConfigError: see `reserve`.
-            ProcessDied: none came up.
+            ProcessDied: no host started.
         """
         deadline = time.monotonic() + self._start_timeout_s
         await self._reserve_more(name)
@@ -284,10 +270,10 @@ class RayProcesses:
                 return check_found(found)
 
     async def _reserve_more(self, name: str) -> None:
-        """Room for a process more than the run began with.
+        """Reserve room for a process beyond those the run began with.
 
         Raises:
-            ConfigError: the cluster did not give it in time.
+            ConfigError: the cluster did not provide it in time.
         """
         role, _, index = name.rpartition("-")
         if int(index) < self._demands[role].count or name in self._groups:
@@ -319,7 +305,7 @@ class RayProcesses:
         ).remote(str(self._logs), self._stop_timeout_s)
 
     def _mark(self, folders: Sequence[Path]) -> None:
-        """Write a file into each folder, with words that only this run can know."""
+        """Write a file with a random token into each folder."""
         for folder in folders:
             file = folder / f".seen-{secrets.token_hex(4)}"
             text = self._tokens[str(file)] = secrets.token_hex(8)
@@ -332,6 +318,6 @@ class RayProcesses:
 
 
 def _bundle(demand: Demand) -> dict[str, float]:
-    """What one process of that kind needs."""
+    """Return the resources that one process of this kind needs."""
     bundle = {"CPU": float(demand.cpus), "GPU": float(demand.gpus)}
     return {resource: amount for resource, amount in bundle.items() if amount}

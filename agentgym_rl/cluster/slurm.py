@@ -1,8 +1,7 @@
-"""A Slurm job that starts Ray on the nodes it gets, and a run on top of it.
+"""A Slurm job that starts Ray on its nodes, and a run on that cluster.
 
-Its nodes are Ray's for as long as the job lasts: `srun` keeps one Ray node on each, which Slurm
-ends with the job. The run is in the batch shell's place, so that a signal to it, and its exit code,
-are the run's own.
+Ray has the nodes for as long as the job lasts: `srun` keeps one Ray node on each, which Slurm ends
+with the job. The run replaces the batch shell, so the job's signals and exit code are the run's.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from agentgym_rl.core.errors import ConfigError
 from .demand import Demand, Node, check, demands
 
 OWN_CPUS = 1
-"""On the first node, for `arl train` itself: gateway, agents, environments."""
+"""The CPUs added to each node for `arl train` on the first: gateway, agents, environments."""
 SUBMIT_TIMEOUT_S = 60
 _SCRIPT = """\
 #!/bin/bash
@@ -45,10 +44,10 @@ srun --overlap --nodes={others} --ntasks={others} --exclude="$head" \\
 
 
 def script(config: Config, run_dir: Path, command: Sequence[str]) -> str:
-    """The job's batch script, for a run in `run_dir`; `command` is the run without its cluster.
+    """Return the job's batch script for a run in `run_dir`; `command` lacks the cluster options.
 
     Raises:
-        ConfigError: no number of CPUs makes such nodes enough.
+        ConfigError: the nodes are too small for the run with any number of CPUs.
     """
     cluster = config.cluster
     cpus = cpus_per_node(
@@ -78,11 +77,11 @@ def script(config: Config, run_dir: Path, command: Sequence[str]) -> str:
 
 
 def cpus_per_node(asked: Sequence[Demand], *, nodes: int, gpus: int) -> int:
-    """The fewest CPUs with which `nodes` alike nodes of so many GPUs hold these processes, placed
-    as `check` does.
+    """Return the fewest CPUs per node with which `nodes` equal nodes of `gpus` GPUs hold these
+    processes, placed by `check`.
 
     Raises:
-        ConfigError: the GPUs are too few, however many CPUs there are.
+        ConfigError: there are too few GPUs, regardless of the CPUs.
     """
     every = sum(demand.count * demand.cpus for demand in asked)
     for cpus in range(max((demand.cpus for demand in asked), default=0), every):
@@ -100,7 +99,7 @@ def _alike(nodes: int, cpus: int, gpus: int) -> list[Node]:
 
 
 def write_job(config: Config, run_dir: Path, text: str) -> Path:
-    """`slurm.sh` and the configuration it names, `slurm.toml`, in the run's folder."""
+    """Write `slurm.sh` and its configuration `slurm.toml` to `run_dir`; return the script."""
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "slurm.toml").write_text(dump_toml(config), encoding="utf-8")
     (run_dir / "slurm.sh").write_text(text, encoding="utf-8")
@@ -108,10 +107,10 @@ def write_job(config: Config, run_dir: Path, text: str) -> Path:
 
 
 def submit(job: Path) -> str:
-    """What sbatch says of a job; "" where there is no sbatch.
+    """Submit a job; return the output of sbatch, or "" if there is no sbatch.
 
     Raises:
-        ConfigError: it refuses the job.
+        ConfigError: sbatch refuses the job, or does not answer in time.
     """
     if shutil.which("sbatch") is None:
         return ""

@@ -1,6 +1,6 @@
-"""Every knob: TOML sections, one model each; `--section.key=value` sets any of them.
+"""The configuration: TOML sections, one model each; `--section.key=value` sets any key.
 
-Unknown keys are errors that name the near match. The resolved file of a run is complete: the
+Unknown keys are errors that name the nearest match. The resolved file of a run is complete: the
 same file gives the same run.
 """
 
@@ -36,7 +36,7 @@ from .engine import (
     VllmEngineConfig,
 )
 from .eval import EvalConfig
-from .file import load, preset_names, section_types
+from .file import load, preset_names
 from .gateway import GatewayConfig, ServeConfig
 from .model import InitConfig, LoraConfig
 from .play import (
@@ -47,7 +47,7 @@ from .play import (
     VerifierConfig,
 )
 from .rollout import RolloutConfig
-from .section import Section
+from .section import Anytime, InEval, OnResume, Section, free_keys, section_types
 from .trainer import TrainerConfig, WeightsConfig
 
 __all__ = [
@@ -57,7 +57,7 @@ __all__ = [
     "LoraConfig", "MaskCorrection", "ModelConfig", "OpenAIEngineConfig", "OwnEngineConfig",
     "RewardConfig", "RolloutConfig", "SandboxConfig", "Section", "SequenceMaskCorrection",
     "ServeConfig", "TrainerConfig", "VerifierConfig", "VllmEngineConfig", "WeightsConfig",
-    "dump_toml", "load_config", "preset_names", "section_types",
+    "dump_toml", "free_keys", "load_config", "preset_names", "section_types",
 ]  # fmt: skip
 
 
@@ -65,40 +65,40 @@ _GPU_KEYS = "trainer.gpus and engine.gpus"
 
 
 class Config(Section):
-    """A whole run."""
+    """The configuration of a whole run."""
 
     preset: str = ""
-    """A published recipe whose values these are on top of: a name of agentgym_rl/presets."""
+    """A published recipe, a name of agentgym_rl/presets; all other keys override its values."""
     seed: int = Field(default=1, ge=0)
-    """Of tasks and sampling."""
+    """The seed of tasks and sampling."""
     steps: int = Field(default=40, ge=1, le=10**9)
-    """Training batches."""
-    run: str = ""
-    """Run folder (default: runs/<env>-<agent>-<utc time>)."""
+    """The number of training batches."""
+    run: Anytime[str] = ""
+    """The run folder (default: runs/<env>-<agent>-<utc time>)."""
     env: EnvConfig = EnvConfig()
     agent: AgentConfig = AgentConfig()
-    sandbox: SandboxConfig = SandboxConfig()
-    verifier: VerifierConfig = VerifierConfig()
+    sandbox: Anytime[SandboxConfig] = SandboxConfig()
+    verifier: Anytime[VerifierConfig] = VerifierConfig()
     model: ModelConfig = ModelConfig()
     init: InitConfig = InitConfig()
     engine: EngineConfig = EmbeddedEngineConfig()
-    gateway: GatewayConfig = GatewayConfig()
+    gateway: OnResume[GatewayConfig] = GatewayConfig()
     rollout: RolloutConfig = RolloutConfig()
     algo: AlgoConfig = AlgoConfig()
-    trainer: TrainerConfig = TrainerConfig()
+    trainer: InEval[TrainerConfig] = TrainerConfig()
     lora: LoraConfig = LoraConfig()
-    weights: WeightsConfig = WeightsConfig()
-    eval: EvalConfig = EvalConfig()
-    serve: ServeConfig = ServeConfig()
-    cluster: ClusterConfig = ClusterConfig()
-    logging: LoggingConfig = LoggingConfig()
+    weights: Anytime[WeightsConfig] = WeightsConfig()
+    eval: OnResume[EvalConfig] = EvalConfig()
+    serve: Anytime[ServeConfig] = ServeConfig()
+    cluster: Anytime[ClusterConfig] = ClusterConfig()
+    logging: Anytime[LoggingConfig] = LoggingConfig()
 
     @property
     def own_engine(self) -> OwnEngineConfig:
-        """`engine`, where this package needs one whose tokens and weights it knows.
+        """Return `engine`, which must be one with known tokens and weights.
 
         Raises:
-            ConfigError: it is somebody else's (engine.type "openai" or "litellm").
+            ConfigError: it is an external endpoint (engine.type "openai" or "litellm").
         """
         if isinstance(self.engine, OwnEngineConfig):
             return self.engine
@@ -112,7 +112,7 @@ class Config(Section):
     @field_validator("engine", mode="before")
     @classmethod
     def _default_engine(cls, value: Any) -> Any:
-        """A table that names no `type` changes the default engine."""
+        """Apply a table without `type` to the default engine."""
         return {"type": "embedded"} | value if isinstance(value, dict) else value
 
     @model_validator(mode="after")
@@ -167,7 +167,7 @@ class Config(Section):
         return self
 
     def _check_cluster(self) -> None:
-        """Not everything of one machine can be had on several."""
+        """Refuse features that work only on one machine."""
         where = f"cluster.type {self.cluster.type!r}"
         if self.init.method != "none":
             raise ValueError(
@@ -184,7 +184,7 @@ class Config(Section):
             )
 
     def _check_evaluations(self) -> None:
-        """Evaluations on schedule have an engine of their own, which reads weights as files."""
+        """Check that scheduled evaluations can have their own engine, which reads weight files."""
         engine = self.engine
         if self.trainer.keeps_best_evaluated and not self.eval.num_tasks:
             raise ValueError(
@@ -217,23 +217,30 @@ class Config(Section):
             )
 
 
-def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
-    """The configuration of a TOML file with dotted `overrides` on top, both on top of the preset
-    that either of them names.
+def load_config(
+    source: Config | Mapping[str, Any] | Path | str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Config:
+    """Load a configuration with dotted `overrides` on top, both on top of the preset that either
+    of them names.
 
     Args:
-        path: A TOML file, or None for the defaults.
+        source: A TOML file, its content as nested mappings, a `Config`, or None for the defaults.
         overrides: `{"rollout.max_staleness": 1}`; string values are read as TOML literals
-            where they are one, as plain strings otherwise. For a key that holds text, only
-            a quoted literal counts: `--run=2026` is the folder "2026", no number.
+            if they are one, as plain strings otherwise. For a key that holds text, only
+            a quoted literal counts: `--run=2026` is the folder "2026", not a number.
 
     Raises:
-        ConfigError: a file that cannot be read, an unknown key, or a bad value.
+        ConfigError: an unreadable file, an unknown key, or a bad value.
     """
-    return load(Config, path, overrides or {})
+    if isinstance(source, Config):
+        if not overrides:
+            return source
+        source = source.model_dump(exclude_none=True)
+    return load(Config, Path(source) if isinstance(source, str) else source, overrides or {})
 
 
 def dump_toml(config: BaseModel) -> str:
-    """The resolved configuration as TOML (None is written as an absent key)."""
+    """Return the resolved configuration as TOML (None is written as an absent key)."""
     values = config.model_dump(exclude_none=True)
     return tomli_w.dumps(values)

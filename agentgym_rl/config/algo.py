@@ -1,4 +1,4 @@
-"""`algo`: the objective."""
+"""The section `algo`: the objective."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .section import Section
 
 
 class ClampCorrection(Section):
-    """Behavior weight clamped to [0, cap] (token-level truncated importance sampling)."""
+    """A behavior weight clamped to [0, cap] (token-level truncated importance sampling)."""
 
     type: Literal["clamp"] = "clamp"
     cap: float = Field(default=5.0, gt=0)
@@ -28,7 +28,7 @@ class _Interval(Section):
 
 
 class MaskCorrection(_Interval):
-    """Tokens whose behavior weight is outside [low, high] are dropped."""
+    """A mask that drops tokens whose behavior weight is outside [low, high]."""
 
     type: Literal["mask"] = "mask"
     low: float = Field(default=0.0, ge=0)
@@ -36,7 +36,7 @@ class MaskCorrection(_Interval):
 
 
 class SequenceMaskCorrection(_Interval):
-    """Rows whose geometric-mean behavior weight is outside [low, high] are dropped."""
+    """A mask that drops rows whose geometric-mean behavior weight is outside [low, high]."""
 
     type: Literal["sequence_mask"] = "sequence_mask"
     low: float = Field(default=0.9, ge=0)
@@ -49,19 +49,19 @@ Correction = Annotated[
 
 
 class KlConfig(Section):
-    """`algo.kl`: staying close to a frozen reference model."""
+    """The section `algo.kl`: a penalty on the divergence from a frozen reference model."""
 
     coef: float = Field(default=0.0, ge=0)
-    """What a nat of divergence costs; 0: no reference model is loaded."""
+    """The cost of one nat of divergence; 0: no reference model is loaded."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
-    """Of the divergence from one sampled token: −log r, ½(log r)², r − log r − 1. In the loss, k1
-    has a gradient of mean 0 unless `on_policy`."""
+    """The estimator of the divergence from one sampled token: −log r, ½(log r)², r − log r − 1.
+    With `placement` loss, k1 has a gradient of mean 0 unless `on_policy`."""
     placement: Literal["loss", "reward"] = "loss"
-    """A term of the loss, or a reward of each token that later tokens of its row count into."""
+    """A term of the loss; or a reward per token, to which later tokens of its row contribute."""
     on_policy: bool = False
-    """In the loss: weighted by exp(current − behavior), with that weight's gradient."""
+    """The switch to weight the loss term by exp(current − behavior), a weight with a gradient."""
     reference: str = ""
-    """"initial": the model the run begins with; or a model folder or Hugging Face id."""
+    """The reference: "initial" (the model the run begins with), a folder or a Hugging Face id."""
 
     @model_validator(mode="after")
     def _consistent(self) -> KlConfig:
@@ -76,35 +76,35 @@ class KlConfig(Section):
 
 
 class CriticConfig(Section):
-    """`algo.critic`: a model of values, which learns what comes of each token (`algo.baseline`
-    "critic")."""
+    """The section `algo.critic`: a value model, which learns the return of each token
+    (`algo.baseline` "critic")."""
 
     discount: float = Field(default=1.0, ge=0, le=1)
-    """γ, from one trained token to the next."""
+    """The discount γ from one trained token to the next."""
     gae_lambda: float = Field(default=1.0, ge=0, le=1)
-    """λ: 1 judges a token by what really came of it, 0 by the value of the next token alone."""
+    """The λ of GAE: 1 uses a token's actual return, 0 only the value of the next token."""
     value_clip: float | None = Field(default=None, gt=0)
-    """How far a batch may move a value, in units of shaped reward; None: as far as it wants."""
+    """The limit on a batch's change of a value, in units of shaped reward; None: no limit."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Training batches at the beginning that teach the critic alone."""
+    """The number of initial training batches that train only the critic."""
 
 
 class RewardConfig(Section):
-    """`algo.reward`: rewards as the advantages see them; in this order."""
+    """The section `algo.reward`: the shaping of rewards for the advantages, in this order."""
 
     overlong_penalty: float = Field(default=0.0, ge=0)
-    """Taken from the reward of an episode as long as `overlong_limit` or longer."""
+    """The penalty on the reward of an episode as long as `overlong_limit` or longer."""
     overlong_limit: int | None = Field(default=None, ge=1)
-    """Trained tokens of an episode (default: `algo.max_tokens`)."""
+    """The limit in trained tokens of an episode (default: `algo.max_tokens`)."""
     overlong_buffer: int | None = Field(default=None, ge=1)
-    """Tokens before the limit over which the penalty rises from 0 (default: a fifth of it)."""
+    """The tokens before the limit over which the penalty rises from 0 (default: a fifth of it)."""
     bias: float = 0.0
-    """Added; then the sum is multiplied by `scale`."""
+    """A number added to the reward; then the sum is multiplied by `scale`."""
     scale: float = 1.0
     clip: float | None = Field(default=None, gt=0)
-    """Bound on the magnitude."""
+    """The bound on the magnitude."""
     normalize: bool = False
-    """Take out the batch's mean and deviation."""
+    """The switch to subtract the batch's mean and divide by its standard deviation."""
 
     @model_validator(mode="after")
     def _consistent(self) -> RewardConfig:
@@ -123,33 +123,35 @@ class AlgoConfig(Section):
     """The objective (formulas and sources: agentgym_rl/algo)."""
 
     loss: str = "ppo"
-    """ppo: the clipped surrogate; gspo: with one ratio a row; cispo: with a constant ratio and
-    log-probs; reinforce: no ratio at all; dppo: PPO's ratio with tokens that stray from the
-    behavior policy left out; or `module:function` (algo/own_loss.py)."""
+    """The loss. ppo: the clipped surrogate; gspo: with one ratio per row; cispo: with a constant
+    ratio and log-probs; reinforce: no ratio at all; dppo: PPO's ratio without tokens that are far
+    from the behavior policy; or `module:function` (algo/own_loss.py)."""
     loss_options: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments of that function."""
+    """The keyword arguments of that function."""
     naive: bool = False
-    """Ratio against the behavior policy, no behavior weight: plain PPO, for ablations."""
+    """A ratio against the behavior policy, no behavior weight: plain PPO, for ablations."""
     clip_low: float = Field(default=0.2, gt=0, le=1)
     clip_high: float = Field(default=0.2, gt=0)
     dual_clip: float | None = Field(default=None, gt=1)
-    """Bound c on the objective of negative advantages (ppo, gspo); None is off."""
+    """The bound c on the objective of negative advantages (ppo, gspo); None is off."""
     divergence_limit: float = Field(default=0.2, gt=0, le=1)
-    """δ of dppo: how far a token's probability may be from the behavior policy's."""
+    """The δ of dppo: the maximum distance of a token's probability from the behavior policy's."""
     behavior_correction: Correction = MaskCorrection()
     aggregation: Literal["token", "sequence", "constant"] = "token"
     max_tokens: int = Field(default=192, ge=1)
-    """Nominal trained tokens of an episode: the constant of `constant` aggregation."""
+    """The nominal trained tokens of an episode: the constant of `constant` aggregation."""
     baseline: Literal["none", "mean", "leave_one_out", "batch_mean", "critic"] = "mean"
-    """What rewards are compared with. "critic": a value for each token, learned (`critic`)."""
+    """The baseline of rewards. "critic": a learned value for each token (`critic`)."""
     scale: Literal["none", "group_std", "batch_std"] = "group_std"
-    """With a critic, batch_std takes out mean and deviation of the batch's token advantages."""
+    """The scale of advantages. With a critic, batch_std normalizes mean and standard deviation of
+    the batch's token advantages."""
     entropy_coef: float = Field(default=0.0, ge=0)
-    """What a nat of the policy's entropy is worth, at each trained token."""
+    """The bonus for one nat of the policy's entropy, at each trained token."""
     turn_discount: float = Field(default=1.0, ge=0, le=1)
-    """γ: a turn's reward counts γ^d for the turn d turns before it in the same conversation."""
+    """The γ of turns: a turn's reward counts γ^d for the turn d turns earlier in the same
+    conversation."""
     shuffle_advantages: bool = False
-    """Negative control: permute advantages over the batch; reward must then not rise."""
+    """A negative control: permute advantages over the batch; reward must then not rise."""
     kl: KlConfig = KlConfig()
     reward: RewardConfig = RewardConfig()
     critic: CriticConfig = CriticConfig()
@@ -157,7 +159,7 @@ class AlgoConfig(Section):
     @field_validator("behavior_correction", mode="before")
     @classmethod
     def _default_type(cls, value: Any) -> Any:
-        """A table that names no `type` changes the default correction."""
+        """Apply a table without `type` to the default correction."""
         return {"type": "mask"} | value if isinstance(value, dict) else value
 
     @field_validator("loss")

@@ -1,17 +1,16 @@
-"""Who computes on how many devices, in one line: `vllm:d4t2+fsdp:d8`.
+"""The allocation of engines and trainer to devices, in one line: `vllm:d4t2+fsdp:d8`.
 
-The form is AReaL's (github.com/inclusionAI/AReaL, `alloc_mode`), for what there is here:
+The form is AReaL's (github.com/inclusionAI/AReaL, `alloc_mode`), for the backends of this package:
 
-    allocation  component ("+" component)*        on devices of their own
+    allocation  component ("+" component)*        on separate devices
     component   part ("|" part)*                  on the same devices
     part        backend ["[" name "]"] ":" dimension+
     backend     vllm | embedded                   engines: d servers (of t GPUs each)
                 fsdp                              trainer: d ranks
     dimension   a letter and a number: d4
 
-Spaces do not count. It says what `engine.type`, `engine.num_servers`,
-`engine.tensor_parallel_size`, `trainer.num_ranks` and `cluster.colocated` say, and is turned into
-them.
+Spaces are ignored. An allocation is converted into `engine.type`, `engine.num_servers`,
+`engine.tensor_parallel_size`, `trainer.num_ranks` and `cluster.colocated`.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ KEY = "cluster.allocation"
 _ENGINES = {"vllm": "dt", "embedded": "d"}
 _TRAINERS = {"fsdp": "d"}
 _DIMENSIONS = _ENGINES | _TRAINERS
-"""Backends, and the dimensions of each."""
+"""The backends, with the dimensions of each."""
 _MEANING = {
     "d": "data parallelism: servers, or ranks",
     "t": "tensor parallelism: GPUs a server splits the model over",
 }
 _WITH_THE_ACTOR = ("critic", "ref")
-"""Models that every trainer rank holds beside the policy."""
+"""The models that every trainer rank holds beside the policy."""
 _WHY_NOT = {
     ("fsdp", "t"): "trainer ranks compute whole matrices, sharded in memory alone: fsdp:d8",
     ("fsdp", "c"): "trainer ranks hold whole rows: lower trainer.max_tokens_per_microbatch",
@@ -48,7 +47,7 @@ _NUMBER = re.compile(r"[1-9][0-9]*")
 
 @dataclass(frozen=True)
 class Part:
-    """One backend and its dimensions; `start` is where it stands in the text."""
+    """A backend with its dimensions; `start` is its position in the text."""
 
     backend: str
     name: str
@@ -57,7 +56,7 @@ class Part:
 
     @property
     def world(self) -> int:
-        """Its devices."""
+        """Return the number of devices."""
         return math.prod(self.dimensions.values())
 
     @property
@@ -66,16 +65,16 @@ class Part:
 
 
 def expanded(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`overrides` of a file's `values`, with what the allocation in force stands for.
+    """Return `overrides` of a file's `values`, plus the keys of the allocation in force.
 
     Raises:
-        ConfigError: see `settings`; or a key that stands beside it says something else.
+        ConfigError: see `settings`; or another key contradicts the allocation.
     """
     text = str({**_dotted(values), **overrides}.get(KEY, ""))
     if not text:
         return overrides
     found = settings(text)
-    # One that is given anew has the last word over the whole file.
+    # An allocation in the overrides takes precedence over the whole file.
     beside = overrides if KEY in overrides else {**_dotted(values), **overrides}
     for key, value in found.items():
         given = beside.get(key, value)
@@ -87,16 +86,16 @@ def expanded(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping
 
 
 def _dotted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a file's sections as overrides name them."""
+    """Return the keys of a file's sections in dotted form, like overrides."""
     sections = [(section, it) for section, it in values.items() if isinstance(it, Mapping)]
     return {f"{section}.{key}": value for section, it in sections for key, value in it.items()}
 
 
 def settings(text: str) -> dict[str, Any]:
-    """The dotted keys that an allocation stands for.
+    """Return the dotted keys of an allocation.
 
     Raises:
-        ConfigError: it is none, or nothing that can be run; a caret shows where.
+        ConfigError: the text is not an allocation, or cannot be run; a caret shows the place.
     """
     reader = _Reader(text)
     components = _components(reader)
@@ -125,7 +124,7 @@ def settings(text: str) -> dict[str, Any]:
 
 
 def _check_shared(engine: Part, actor: Part, shared: list[Part], reader: _Reader) -> None:
-    """The engine sleeps while the policy's ranks train, on the same devices."""
+    """Check parts on the same devices: the engine sleeps while the policy's ranks train there."""
     late = max(engine.start, actor.start)
     if actor not in shared:
         reader.fail(late, "an engine shares devices with the policy's ranks, or with nobody")
@@ -138,7 +137,7 @@ def _check_shared(engine: Part, actor: Part, shared: list[Part], reader: _Reader
 
 
 def _check_models(trainers: list[Part], components: list[list[Part]], reader: _Reader) -> None:
-    """Beside the policy, other models may be named, if they are where the policy is."""
+    """Check the models named beside the policy: they must be on the policy's devices."""
     actor, *others = trainers
     if actor.name not in ("", "actor"):
         reader.fail(
@@ -167,7 +166,7 @@ def _check_models(trainers: list[Part], components: list[list[Part]], reader: _R
 
 
 def _product(part: Part) -> str:
-    """The arithmetic of its devices: d4 x t2 = 8."""
+    """Return the arithmetic of a part's devices: d4 x t2 = 8."""
     return f"{' x '.join(f'{k}{n}' for k, n in part.dimensions.items())} = {part.world}"
 
 
@@ -183,7 +182,7 @@ def _components(reader: _Reader) -> list[list[Part]]:
 
 
 def _part(reader: _Reader, names: set[str]) -> Part:
-    """The next part, whose name is put into `names`."""
+    """Read the next part, and add its name to `names`."""
     start = reader.position
     backend = reader.take(_NAME, f"a backend, {', '.join(_DIMENSIONS)}")
     if backend not in _DIMENSIONS:
@@ -215,7 +214,7 @@ def _part(reader: _Reader, names: set[str]) -> Part:
 
 
 class _Reader:
-    """Goes through the text; spaces do not count."""
+    """A reader of the text that ignores spaces."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -1,4 +1,4 @@
-"""`engine`: what samples the tokens."""
+"""The section `engine`: the sampler of the tokens."""
 
 from __future__ import annotations
 
@@ -8,84 +8,85 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from .section import SECRET, Section
+from .section import SECRET, Anytime, OnResume, Section
 
 
 class _Engine(Section):
-    """What every engine has."""
+    """The keys of every engine of this package."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of weights and KV cache, and of the trainer's forward and backward: one for both, so that
-    their log-probs agree (the trainer's master weights stay float32)."""
-    max_num_seqs: int = Field(default=128, ge=1)
-    """Requests decoded together; more wait in line."""
+    """The dtype of weights and KV cache, and of the trainer's forward and backward: one for both,
+    so that their log-probs agree (the trainer's master weights stay float32)."""
+    max_num_seqs: Anytime[int] = Field(default=128, ge=1)
+    """The maximum number of requests decoded together; more wait in a queue."""
     max_model_len: int = Field(default=512, ge=16)
-    """Context length in tokens, prompt and reply together (at most the model's own)."""
-    num_servers: int = Field(default=1, ge=1)
-    """Engine processes; an episode stays on one of them while that one lives."""
-    stream_interval: int = Field(default=8, ge=1)
-    """Tokens of a reply that are sent at a time; a turn that outlives its server loses fewer."""
-    num_threads: int = Field(default=1, ge=1)
-    """CPU threads of each engine process (OMP_NUM_THREADS)."""
-    max_restarts: int = Field(default=3, ge=0)
-    """Times a server that died is started again; then it is retired, and the last one to be
+    """The context length in tokens, prompt and reply together (at most the model's own)."""
+    num_servers: Anytime[int] = Field(default=1, ge=1)
+    """The number of engine processes; an episode stays on one of them while that one lives."""
+    stream_interval: Anytime[int] = Field(default=8, ge=1)
+    """The tokens of a reply per message; a turn whose server dies loses fewer tokens than that."""
+    num_threads: Anytime[int] = Field(default=1, ge=1)
+    """The CPU threads of each engine process (OMP_NUM_THREADS)."""
+    max_restarts: Anytime[int] = Field(default=3, ge=0)
+    """The maximum number of restarts of a dead server; then it is retired, and the last one to be
     retired ends the run."""
-    start_timeout_s: float = Field(default=120.0, gt=0)
-    """Longest wait for a server to load its model."""
-    stall_timeout_s: float = Field(default=60.0, gt=0)
-    """Longest time a server that was asked may send no token at all before it is restarted."""
-    request_timeout_s: float = Field(default=120.0, gt=0)
-    """Longest wait for one request, queueing included."""
+    start_timeout_s: Anytime[float] = Field(default=120.0, gt=0)
+    """The longest wait for a server to load its model."""
+    stall_timeout_s: Anytime[float] = Field(default=60.0, gt=0)
+    """The longest time without any token from a server with requests before it is restarted."""
+    request_timeout_s: Anytime[float] = Field(default=120.0, gt=0)
+    """The longest wait for one request, queueing included."""
 
 
 class EmbeddedEngineConfig(_Engine):
     """The engine that comes with the package: transformers, continuous batching."""
 
     type: Literal["embedded"] = "embedded"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` takes a GPU when there is one. CUDA is experimental: not measured yet."""
+    device: Anytime[Literal["auto", "cpu", "cuda"]] = "auto"
+    """The device; `auto` takes a GPU if there is one. CUDA is experimental: not measured yet."""
     deterministic: bool = False
-    """Decode one request at a time: what is sampled then depends on the request, its seed and the
-    weights alone, to the last bit, on one machine. Several times slower."""
-    fused: Literal["auto", "never"] = "auto"
-    """Decode Qwen/Llama-style models by the fused path, or all by the model's own forward."""
+    """The switch to decode one request at a time: then samples depend only on the request, its seed
+    and the weights, to the last bit, on one machine. Several times slower."""
+    fused: OnResume[Literal["auto", "never"]] = "auto"
+    """The decoding path: `auto` uses the fused path for Qwen/Llama-style models, `never` always
+    uses the model's own forward."""
 
     @property
     def decoded_together(self) -> int:
-        """Requests that are decoded at a time, at most."""
+        """Return the maximum number of requests decoded together."""
         return 1 if self.deterministic else self.max_num_seqs
 
 
 class VllmEngineConfig(_Engine):
-    """vLLM servers, started here or elsewhere. On GPUs experimental: not measured yet."""
+    """The vLLM servers, started by the run or elsewhere. Experimental on GPUs: not measured yet."""
 
     type: Literal["vllm"] = "vllm"
-    urls: tuple[str, ...] = ()
-    """Servers that run already (http://host:port); empty: `num_servers` are started here."""
-    python: str = ""
-    """Interpreter that has vLLM and this package's wheel; empty: the one that runs `arl`."""
-    gpus: tuple[int, ...] = ()
-    """GPUs to spread the servers over, `tensor_parallel_size` each; empty: those visible."""
-    tensor_parallel_size: int = Field(default=1, ge=1)
-    """GPUs a server splits the model over."""
-    gpu_memory_utilization: float = Field(default=0.0, ge=0, le=1)
-    """Fraction of a GPU's memory a server may use; 0: vLLM's own default."""
-    kv_cache_gib: int = Field(default=1, ge=1)
-    """KV cache of a server that runs on a CPU, in GiB."""
-    prefix_cache: Literal["by_version", "shared", "off"] = "by_version"
-    """`by_version` never serves KV of older weights to a new request; `shared` may, and is here
-    to show that `arl audit` notices."""
-    flags: tuple[str, ...] = ()
-    """More flags of the vLLM server, passed on as they are."""
-    env: dict[str, str] = Field(default_factory=dict)
-    """Environment variables of the servers."""
-    start_timeout_s: float = Field(default=600.0, gt=0)
-    """Longest wait for a server to load its model."""
+    urls: Anytime[tuple[str, ...]] = ()
+    """The running servers to use (http://host:port); empty: the run starts `num_servers`."""
+    python: Anytime[str] = ""
+    """The interpreter that has vLLM and this package's wheel; empty: the one that runs `arl`."""
+    gpus: Anytime[tuple[int, ...]] = ()
+    """The GPUs of the servers, `tensor_parallel_size` each; empty: all visible ones."""
+    tensor_parallel_size: Anytime[int] = Field(default=1, ge=1)
+    """The number of GPUs over which a server splits the model."""
+    gpu_memory_utilization: Anytime[float] = Field(default=0.0, ge=0, le=1)
+    """The fraction of a GPU's memory that a server may use; 0: vLLM's own default."""
+    kv_cache_gib: Anytime[int] = Field(default=1, ge=1)
+    """The KV cache of a server that runs on a CPU, in GiB."""
+    prefix_cache: OnResume[Literal["by_version", "shared", "off"]] = "by_version"
+    """The prefix cache: `by_version` never serves KV of older weights to a new request; `shared`
+    may, and exists to show that `arl audit` notices."""
+    flags: OnResume[tuple[str, ...]] = ()
+    """More flags of the vLLM server, passed on unchanged."""
+    env: OnResume[dict[str, str]] = Field(default_factory=dict)
+    """The environment variables of the servers."""
+    start_timeout_s: Anytime[float] = Field(default=600.0, gt=0)
+    """The longest wait for a server to load its model."""
 
     @field_validator("urls", mode="before")
     @classmethod
     def _urls(cls, value: Any) -> Any:
-        """`--engine.urls=http://a:8000,http://b:8000` is a list too."""
+        """Split a text like `--engine.urls=http://a:8000,http://b:8000` into a list."""
         return tuple(filter(None, value.split(","))) if isinstance(value, str) else value
 
     @model_validator(mode="after")
@@ -110,25 +111,26 @@ SampledBy = Literal["temperature", "max_tokens", "max_completion_tokens", "seed"
 
 
 class _Endpoint(Section):
-    """A model that somebody else serves: `arl eval` alone. `model.path` is its name there."""
+    """An externally served model, only for `arl eval`. `model.path` is its name there."""
 
     base_url: str = ""
     api_key_env: str = ""
     send: tuple[SampledBy, ...] = ("temperature", "max_tokens")
-    """Sampling parameters that are set on every request; what a model refuses is left out, or
-    goes by its other name (`max_completion_tokens`). What is not here is the agent's to set."""
+    """The sampling parameters set on every request; omit one that a model refuses, or use its
+    other name (`max_completion_tokens`). The agent may set all others."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """More keys of every request (`--engine.extra_body.reasoning_effort=low`)."""
-    request_timeout_s: float | None = Field(default=None, gt=0)
-    """Longest silence of one attempt (default: rollout.turn_timeout_s, which bounds a reply with
-    all its attempts)."""
-    max_retries: int = Field(default=4, ge=0)
-    """Times a request is sent again after 408, 409, 429, 5xx or a lost connection, ever later."""
+    request_timeout_s: Anytime[float | None] = Field(default=None, gt=0)
+    """The longest silence of one attempt (default: rollout.turn_timeout_s, which limits a reply
+    with all its attempts)."""
+    max_retries: Anytime[int] = Field(default=4, ge=0)
+    """The number of times that a request is sent again after 408, 409, 429, 5xx or a lost
+    connection, with increasing pauses."""
 
     @field_validator("send", mode="before")
     @classmethod
     def _names(cls, value: Any) -> Any:
-        """`--engine.send=temperature,seed` is a list too."""
+        """Split a text like `--engine.send=temperature,seed` into a list."""
         return tuple(filter(None, value.split(","))) if isinstance(value, str) else value
 
     @field_validator("api_key_env")
@@ -166,32 +168,32 @@ class _Endpoint(Section):
 
 
 class OpenAIEngineConfig(_Endpoint):
-    """A model behind somebody else's OpenAI-compatible URL: `arl eval` alone. `model.path` is its
+    """A model behind an external OpenAI-compatible URL, only for `arl eval`. `model.path` is its
     name there."""
 
     type: Literal["openai"] = "openai"
     base_url: str = Field(default="https://api.openai.com/v1", min_length=1)
-    """What comes before /chat/completions."""
+    """The URL before /chat/completions."""
     api_key_env: str = "OPENAI_API_KEY"
-    """Name of the environment variable that holds the API key; empty: the server wants none."""
+    """The name of the environment variable with the API key; empty: the server needs none."""
 
 
 class LiteLLMEngineConfig(_Endpoint):
-    """Any model that LiteLLM reaches (extra `litellm`): `arl eval` alone. `model.path` is
+    """A model that LiteLLM reaches (extra `litellm`), only for `arl eval`. `model.path` is
     LiteLLM's name of it, PROVIDER/NAME."""
 
     type: Literal["litellm"] = "litellm"
     base_url: str = ""
-    """LiteLLM's `api_base`; empty: the provider's own."""
+    """The `api_base` of LiteLLM; empty: the provider's own."""
     api_key_env: str = ""
-    """Name of the environment variable that holds the API key; empty: those that LiteLLM knows the
-    provider by (ANTHROPIC_API_KEY, ...)."""
+    """The name of the environment variable with the API key; empty: the names that LiteLLM knows
+    for the provider (ANTHROPIC_API_KEY, ...)."""
 
 
 OwnEngineConfig = EmbeddedEngineConfig | VllmEngineConfig
-"""Engines that this package runs, or whose weights it sets."""
+"""The engines that this package runs, or whose weights it sets."""
 EndpointConfig = OpenAIEngineConfig | LiteLLMEngineConfig
-"""Models that somebody else serves."""
+"""The endpoints of externally served models."""
 EngineConfig = Annotated[
     EmbeddedEngineConfig | VllmEngineConfig | OpenAIEngineConfig | LiteLLMEngineConfig,
     Field(discriminator="type"),

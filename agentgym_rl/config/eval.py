@@ -1,4 +1,4 @@
-"""`eval`: held-out evaluation."""
+"""The section `eval`: held-out evaluation."""
 
 from __future__ import annotations
 
@@ -6,54 +6,54 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from .section import Section
+from .section import InEval, Section
 
 
 class EvalConfig(Section):
-    """Held-out evaluation: of `arl eval`, and of a run: before the first batch and after the last
-    on its own engines, on schedule on one more."""
+    """The held-out evaluation of `arl eval` and of a run: before the first batch and after the last
+    on the run's own engines, and on schedule on an additional one."""
 
     num_tasks: int = Field(default=1024, ge=0)
-    """Held-out tasks; 0 skips evaluation."""
-    every: int = Field(default=0, ge=0)
-    """Steps between evaluations while a run trains, each of one version; 0: by steps none."""
-    every_minutes: float = Field(default=0.0, ge=0)
-    """Minutes between them, after the next step; 0: by time none."""
+    """The number of held-out tasks; 0 skips evaluation."""
+    every: InEval[int] = Field(default=0, ge=0)
+    """The steps between evaluations during training, each of one version; 0: none by steps."""
+    every_minutes: InEval[float] = Field(default=0.0, ge=0)
+    """The minutes between evaluations, each after the next step; 0: none by time."""
     temperature: float = Field(default=1.0, ge=0)
-    """0 is greedy."""
-    max_concurrent: int = Field(default=128, ge=1)
-    """Episodes played at once."""
+    """The sampling temperature; 0 is greedy."""
+    max_concurrent: InEval[int] = Field(default=128, ge=1)
+    """The maximum number of concurrent episodes."""
     seed: int = 0
-    """Seed of the held-out tasks (the same for every run, so that runs compare)."""
+    """The seed of the held-out tasks (the same for every run, so that runs compare)."""
     samples_per_task: int = Field(default=1, ge=1)
-    """n: episodes of each task."""
-    pass_at: tuple[int, ...] = ()
-    """k of pass@k, each at most n (`--eval.pass_at=1,8`); empty: the powers of two up to n."""
-    success_reward: float = 1.0
-    """An episode with at least this reward is a success, for pass@k."""
-    price_prompt: float | None = Field(default=None, ge=0)
-    """USD per million prompt tokens; with `price_completion`, what a cost is reckoned with."""
-    price_completion: float | None = Field(default=None, ge=0)
-    """USD per million tokens of replies."""
-    price_cached: float | None = Field(default=None, ge=0)
-    """USD per million prompt tokens that came from a cache, where the endpoint counts them
-    (default: `price_prompt`)."""
+    """The number n of episodes of each task."""
+    pass_at: InEval[tuple[int, ...]] = ()
+    """The k of pass@k, each at most n (`--eval.pass_at=1,8`); empty: the powers of two up to n."""
+    success_reward: InEval[float] = 1.0
+    """The lowest reward of a success, for pass@k."""
+    price_prompt: InEval[float | None] = Field(default=None, ge=0)
+    """The USD per million prompt tokens; a cost needs `price_completion` too."""
+    price_completion: InEval[float | None] = Field(default=None, ge=0)
+    """The USD per million tokens of replies."""
+    price_cached: InEval[float | None] = Field(default=None, ge=0)
+    """The USD per million prompt tokens from a cache, if the endpoint counts them (default:
+    `price_prompt`)."""
 
     @property
     def scheduled(self) -> bool:
-        """Whether there are evaluations while a run trains."""
+        """Return whether there are evaluations while a run trains."""
         return self.every > 0 or self.every_minutes > 0
 
     @property
     def ks(self) -> tuple[int, ...]:
-        """`pass_at`, or its default."""
+        """Return `pass_at`, or its default."""
         n = self.samples_per_task
         return self.pass_at or tuple(1 << i for i in range(n.bit_length()))
 
     @field_validator("pass_at", mode="before")
     @classmethod
     def _numbers(cls, value: Any) -> Any:
-        """`--eval.pass_at=1,8` and `--eval.pass_at=8` are lists too."""
+        """Convert `--eval.pass_at=1,8` and `--eval.pass_at=8` into lists."""
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return (value,) if isinstance(value, int) else value

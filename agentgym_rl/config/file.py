@@ -1,4 +1,6 @@
-"""From a TOML file and `--section.key=value` to a checked model; mistakes name the near match."""
+"""The loading of a TOML file and `--section.key=value` into a checked model.
+
+Error messages name the nearest match."""
 
 from __future__ import annotations
 
@@ -7,8 +9,9 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -16,21 +19,24 @@ from pydantic.fields import FieldInfo
 from agentgym_rl.core.errors import ConfigError
 
 from .allocation import expanded
-from .section import SECRET, Section
+from .section import SECRET, Section, section_types
 
 M = TypeVar("M", bound=BaseModel)
 
 PRESETS = Path(__file__).parent / "presets"
-"""Files of values known by name, one published recipe each."""
+"""The folder of presets: named files of values, one published recipe each."""
 
 
-def load(model: type[M], path: Path | None, overrides: Mapping[str, Any]) -> M:
-    """`model` from a TOML file with dotted `overrides` on top (see `config.load_config`).
+def load(
+    model: type[M], source: Mapping[str, Any] | Path | None, overrides: Mapping[str, Any]
+) -> M:
+    """Load `model` from a TOML file, or the tables of one, with dotted `overrides` on top (see
+    `config.load_config`).
 
     Raises:
-        ConfigError: a file that cannot be read, an unknown preset or key, or a bad value.
+        ConfigError: an unreadable file, an unknown preset or key, or a bad value.
     """
-    values = _read(path) if path is not None else {}
+    values = _read(source) if isinstance(source, Path) else deepcopy(dict(source or {}))
     preset = str(overrides.get("preset", values.get("preset", "")))
     if preset:
         name = str(_literal(model, ["preset"], preset))
@@ -58,7 +64,7 @@ def load(model: type[M], path: Path | None, overrides: Mapping[str, Any]) -> M:
 
 
 def preset_names() -> list[str]:
-    """The sets of values that `preset` may name."""
+    """Return the names that `preset` may have."""
     return sorted(file.stem for file in PRESETS.glob("*.toml"))
 
 
@@ -77,7 +83,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _on_top(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables merged key by key; of a section that names another `type`, nothing is left below."""
+    """Merge tables key by key; a section with another `type` replaces the one below completely."""
     merged = dict(below)
     for key, value in above.items():
         under = below.get(key)
@@ -91,7 +97,7 @@ def _on_top(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 def _switch_types(
     model: type[BaseModel], values: dict[str, Any], overrides: Mapping[str, Any]
 ) -> None:
-    """Where an override makes a section of the file another type, keys the new type has not go."""
+    """Remove keys of a section that its new type lacks, if an override changes that type."""
     for name, field in model.model_fields.items():
         table, wanted = values.get(name), overrides.get(f"{name}.type")
         kinds = section_types(field)
@@ -109,16 +115,16 @@ _ROWS_OF: Mapping[str, Sequence[str]] = {
     "path": ("eval_path",),
     "dataset": ("config", "revision", "train_split", "eval_split"),
 }
-"""Where rows of an environment come from, and the keys that say more of that source alone."""
+"""The sources of an environment's rows, each with the keys that apply only to that source."""
 
 
 def _switch_rows(values: dict[str, Any], above: Mapping[str, Any]) -> None:
-    """Where `above` names another source of an environment's rows, drop the one in `values`, with
-    what is said of it: the later choice wins."""
+    """Drop the source of an environment's rows in `values`, with the keys that belong to it, if
+    `above` names another source: the later choice wins."""
     below, chosen = _rows(values), _rows(above)
     if not below:
         return
-    again = {"path", "eval_path"} & chosen.keys()  # perhaps in the other of the ways to say it
+    again = {"path", "eval_path"} & chosen.keys()  # possibly in the other of the two forms
     if sources := chosen.keys() & _ROWS_OF:
         for source, its_own in _ROWS_OF.items():
             kept = source in sources and (source == "path" or below.get(source) == chosen[source])
@@ -128,7 +134,7 @@ def _switch_rows(values: dict[str, Any], above: Mapping[str, Any]) -> None:
 
 
 def _rows(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The rows of `env.options` with their short forms, where `data` is a path."""
+    """Return the rows of `env.options`, including the short forms (`data` is a path)."""
     env = values.get("env")
     options = env.get("options") if isinstance(env, dict) else None
     if not isinstance(options, dict):
@@ -147,8 +153,8 @@ def _drop_row_key(values: dict[str, Any], key: str) -> None:
 
 
 def _literal(model: type[BaseModel], keys: Sequence[str], text: str) -> Any:
-    """The value of `--a.b=text`: TOML where it is TOML; for a key that holds a list, `x,y` is
-    a list, too."""
+    """Return the value of `--a.b=text`: TOML if it is valid TOML, else text; for a key that holds
+    a list, `x,y` is a list, too."""
     holds = _annotations(model, keys)
     value = _plain(text)
     if any(get_origin(kind) is tuple for kind in holds) and not isinstance(value, list):
@@ -158,7 +164,7 @@ def _literal(model: type[BaseModel], keys: Sequence[str], text: str) -> Any:
 
 
 def _plain(text: str) -> Any:
-    """`text` as TOML, or as it is where it is none."""
+    """Parse `text` as TOML; return it unchanged if it is not TOML."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -166,7 +172,7 @@ def _plain(text: str) -> Any:
 
 
 def _annotations(model: type[BaseModel], keys: Sequence[str]) -> list[Any]:
-    """The types that the key may have, one for each type of its section."""
+    """Return the types that the key may have, one for each type of its section."""
     field = model.model_fields.get(keys[0])
     if field is None:
         return []
@@ -207,22 +213,14 @@ def _reject_unknown(
 
 
 def _hint(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """The near match of an unknown name, or all there are."""
+    """Return a hint with the nearest match of an unknown name, or with all names."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {prefix}{near[0]}?" if near else f"allowed: {', '.join(names)}"
 
 
-def section_types(field: FieldInfo) -> Sequence[type[BaseModel]]:
-    """The sections a key may hold, the default one first; none if it holds a plain value."""
-    if not isinstance(field.default, BaseModel):
-        return ()
-    default = type(field.default)
-    return (default, *(kind for kind in get_args(field.annotation) if kind is not default))
-
-
 def _section_of(field: FieldInfo, value: Any) -> type[BaseModel] | None:
-    """The section a table fills; of several, the one its `type` names, or else the default's."""
+    """Return the section of a table; if several are possible, by its `type`, or the default."""
     kinds = section_types(field)
     if not kinds or not isinstance(value, Mapping):
         return None
@@ -249,13 +247,13 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
         if item["type"] == SECRET:
             lines.append(f"  {where}: {said}")
             continue
-        # Without a place it is about sections together: what was got would be the whole file.
+        # Without a place the error is about several sections: the input would be the whole file.
         lines.append(f"  {where}: {said} (got {got!r})" if where else f"  {said}")
     return "\n".join(lines)
 
 
 def _place(model: type[BaseModel], loc: Sequence[int | str]) -> str:
-    """The dotted key of an error; pydantic's own mention of a section's type is left out."""
+    """Return the dotted key of an error, without pydantic's own mention of a section's type."""
     kinds: Sequence[type[BaseModel]] = (model,)
     parts: list[str] = []
     for part in loc:

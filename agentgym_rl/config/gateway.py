@@ -1,4 +1,4 @@
-"""`gateway` and `serve`: the endpoint that agents talk to."""
+"""The sections `gateway` and `serve`: the endpoint that agents talk to."""
 
 from __future__ import annotations
 
@@ -6,57 +6,57 @@ from typing import Literal
 
 from pydantic import Field
 
-from .section import Section
+from .section import InEval, Section
 
 
 class GatewayConfig(Section):
     """The OpenAI-compatible endpoint between agents and engine."""
 
-    host: str = "127.0.0.1"
-    port: int = Field(default=0, ge=0, le=65535)
-    """0 picks a free port."""
+    host: InEval[str] = "127.0.0.1"
+    port: InEval[int] = Field(default=0, ge=0, le=65535)
+    """The port; 0 picks a free one."""
     tool_parser: Literal[
         "auto", "hermes", "qwen3_xml", "llama3_json", "response_template", "none"
     ] = "auto"
-    """How tool calls are read from the model's text; "auto" asks the chat template
+    """The parser of tool calls in the model's text; "auto" depends on the chat template
     (docs/parsers.md)."""
     reasoning_parser: Literal["auto", "think", "none"] = "auto"
-    """What becomes of thoughts: "think" takes what stands in <think>…</think> out of the content,
-    "none" leaves it there; "auto" is the former if the chat template knows the tags."""
+    """The parser of thoughts: "think" removes text in <think>…</think> from the content, "none"
+    leaves it there; "auto" is "think" if the chat template knows the tags."""
     thinking_history: Literal["as_generated", "template"] = "as_generated"
-    """What a model sees of its earlier thoughts: all it generated, always; or what its chat
-    template shows, which starts a new training row where a user's message makes thoughts vanish."""
+    """The earlier thoughts that a model sees: all that it generated, always; or those that its chat
+    template shows, which starts a new training row when a user's message removes thoughts."""
     edited_calls: Literal["fork", "trust"] = "fork"
-    """When a client sends a sampled tool call back with other arguments: the conversation forks,
-    or goes on from what was sampled."""
+    """The reaction to a client that returns a sampled tool call with other arguments: the
+    conversation forks, or continues from the sampled call."""
     train_side_lineages: bool = True
-    """Whether conversations under other system messages or tools than the main one's (of helper
-    agents, for titles) train too."""
+    """The switch to train conversations with other system messages or tools than the main one, too
+    (of helper agents, for titles)."""
     canary_fraction: float = Field(default=0.002, ge=0, le=1)
-    """Share of turns compared with a rendering of the whole conversation (`canary_…` counters)."""
+    """The share of turns checked against a rendering of the whole conversation (`canary_…`)."""
     max_body_bytes: int = Field(default=4_000_000, ge=1_000)
-    """Larger requests are refused with 413."""
+    """The maximum size of a request; larger ones are refused with 413."""
     disconnect_grace_s: float = Field(default=2.0, ge=0)
-    """How long a reply is sampled on when its client hung up: SDKs ask again, and then get it."""
+    """The time of sampling after a client disconnects: SDKs retry, and then get the reply."""
     keep_alive_s: float = Field(default=15.0, gt=0)
-    """A stream that has nothing to say for so long says that it is still there."""
+    """The longest silence of a stream before it sends a keep-alive."""
     max_requests: int = Field(default=4096, ge=1)
-    """Requests answered at once; more are told to ask again (429)."""
+    """The maximum number of concurrent requests; more are told to retry (429)."""
     max_session_requests: int = Field(default=64, ge=1)
-    """Of these: by one session."""
+    """The maximum number of concurrent requests of one session."""
     max_session_turns: int = Field(default=10_000, ge=1)
-    """Turns of a session; then it is refused more (403)."""
+    """The maximum number of turns of a session; more are refused (403)."""
 
 
 class ServeConfig(Section):
-    """`arl serve`: episodes that other programs play."""
+    """The section of `arl serve`: episodes that other programs play."""
 
     admin_key_env: str = "ARL_ADMIN_KEY"
-    """Name of the environment variable with the key that opens sessions. Where it is not set, a
-    gateway on loopback makes a key up and tells it; any other host needs one."""
+    """The name of the environment variable with the key that opens sessions. If it is not set, a
+    gateway on loopback generates and reports a key; any other host needs the variable."""
     max_sessions: int = Field(default=1024, ge=1)
-    """Sessions open at once; more are told to ask again (429)."""
+    """The maximum number of open sessions; more are told to retry (429)."""
     idle_timeout_s: float = Field(default=600.0, gt=0)
-    """A session that asks nothing for so long is closed, and its seat in the group is free."""
+    """The time without requests after which a session is closed and its group seat is freed."""
     group_timeout_s: float = Field(default=3600.0, gt=0)
-    """A group that is not complete by then is dropped."""
+    """The time after which an incomplete group is dropped."""

@@ -1,6 +1,6 @@
-"""`init`: what happens to the model before the first batch.
+"""The section `init`: the preparation of the model before the first batch.
 
-`lora`: train a low-rank adapter beside frozen weights.
+The section `lora`: training of a low-rank adapter beside frozen weights.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from .section import Section
 
 
 class InitConfig(Section):
-    """Where the policy begins: with the model as it is, or after a supervised warm-up."""
+    """The start of the policy: the unchanged model, or the model after a supervised warm-up."""
 
     method: Literal["none", "sft"] = "none"
-    """`sft`: the model first learns the assistant's turns of `data`."""
+    """The method; `sft`: the model first learns the assistant's turns of `data`."""
     data: str = ""
-    """JSONL of `arl export --sft`'s form: `messages` and `tools`, or `input_ids` and `labels`."""
+    """A JSONL file in the format of `arl export --sft`: `messages` and `tools`, or `input_ids`
+    and `labels`."""
     epochs: int = Field(default=1, ge=1)
-    """Passes over the data."""
+    """The number of passes over the data."""
     rows_per_step: int = Field(default=32, ge=1)
-    """Conversations an optimizer step."""
+    """The number of conversations per optimizer step."""
     learning_rate: float = Field(default=5e-4, gt=0)
-    """At its height; the schedule is the trainer's."""
+    """The peak learning rate; the schedule is the trainer's."""
 
     @model_validator(mode="after")
     def _data_for_sft(self) -> InitConfig:
@@ -39,27 +40,28 @@ class InitConfig(Section):
 
 
 class LoraConfig(Section):
-    """Hu et al. 2021 (https://arxiv.org/abs/2106.09685), through peft, by peft's names."""
+    """The LoRA of Hu et al. 2021 (https://arxiv.org/abs/2106.09685), with peft and its names."""
 
     absent: ClassVar[Mapping[str, str]] = {
         "dropout": "it would give a token another log-prob each time, and ratios compare them",
     }
 
     rank: int = Field(default=0, ge=0)
-    """Of the matrices added to each linear layer (peft's `r`); 0: none, all weights train."""
+    """The rank of the matrices added to each linear layer (peft's `r`); 0: none, all weights
+    train."""
     alpha: float = Field(default=32.0, gt=0)
-    """They count alpha / rank (peft's `lora_alpha`)."""
+    """The numerator of the matrices' scale, alpha / rank (peft's `lora_alpha`)."""
     use_rslora: bool = False
-    """They count alpha / √rank."""
+    """The switch to the scale alpha / √rank."""
     target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
-    """Names of the layers, like q_proj; `all-linear`: all of the model's blocks."""
+    """The names of the layers, like q_proj; `all-linear`: all linear layers of the blocks."""
     exclude_modules: tuple[str, ...] = ()
-    """Names of layers that get none all the same."""
+    """The names of layers that get no adapter in any case."""
 
     @field_validator("target_modules", "exclude_modules", mode="before")
     @classmethod
     def _names(cls, value: Any) -> Any:
-        """`--lora.target_modules=q_proj,v_proj` is a list too."""
+        """Split a text like `--lora.target_modules=q_proj,v_proj` into a list."""
         if not isinstance(value, str) or value == "all-linear":
             return value
         return tuple(filter(None, value.split(",")))

@@ -1,4 +1,4 @@
-"""`rollout`: how episodes are made and admitted."""
+"""The section `rollout`: the play and admission of episodes."""
 
 from __future__ import annotations
 
@@ -6,73 +6,75 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from .section import Section
+from .section import Anytime, OnResume, Section
 
 
 class RolloutConfig(Section):
-    """How episodes are made and admitted. B = `groups_per_batch`; counts are groups."""
+    """The play and admission of episodes. B = `groups_per_batch`; counts are groups."""
 
     groups_per_batch: int = Field(default=8, ge=1)
-    """B: groups (tasks) in a training batch."""
+    """The number B of groups (tasks) in a training batch."""
     group_size: int = Field(default=8, ge=1)
-    """Episodes of each task, compared with each other; 1 needs `algo` to compare in the batch."""
+    """The number of episodes of each task, compared with each other; 1 needs an `algo` that
+    compares over the batch."""
     max_staleness: int = Field(default=2, ge=0)
-    """η: a batch trains no token older than this many policy versions; 0 is synchronous."""
+    """The bound η: a batch trains no token older than η policy versions; 0 is synchronous."""
     lookahead: int | None = Field(default=None, ge=0)
-    """η_target ≤ η: how far ahead of the trainer groups are admitted (default: η)."""
+    """The versions η_target ≤ η for which groups are admitted ahead of the trainer (default: η)."""
     stale_policy: Literal["drop", "train"] = "drop"
-    """What happens to a group older than η: dropped and counted, or trained all the same."""
-    max_concurrent: int | None = Field(default=None, ge=1)
-    """Groups played at once (default 2·B); where they are adapted, at most (default: what the bound
-    on staleness admits, (lookahead + 1)·B, which it never exceeds)."""
-    concurrency: Literal["fixed", "adaptive"] = "fixed"
-    """Groups at once are `max_concurrent`; or adapted to what engines and trainer do."""
-    start_concurrent: int | None = Field(default=None, ge=1)
-    """With `adaptive`: groups at once to begin with (default 2·B, or the most there may be)."""
-    min_concurrent: int | None = Field(default=None, ge=1)
-    """With `adaptive`: groups at once, at least (default 1)."""
-    interrupt: Literal["keep", "recompute", "abort", "wait"] = "keep"
-    """At a weight update, requests in flight go on with their KV cache, or with it recomputed
-    under the new weights, or are aborted and resubmitted with what they have; or the update
-    waits for them. No sampled token is lost in any of them, and the agent notices none."""
+    """The treatment of a group older than η: dropped and counted, or trained anyway."""
+    max_concurrent: OnResume[int | None] = Field(default=None, ge=1)
+    """The number of concurrent groups (default 2·B); with `adaptive`, the maximum (default: the
+    number that the staleness bound admits, (lookahead + 1)·B, which it never exceeds)."""
+    concurrency: OnResume[Literal["fixed", "adaptive"]] = "fixed"
+    """The number of concurrent groups: `max_concurrent`, or adapted to engines and trainer."""
+    start_concurrent: OnResume[int | None] = Field(default=None, ge=1)
+    """The initial number of concurrent groups with `adaptive` (default 2·B, or the maximum)."""
+    min_concurrent: OnResume[int | None] = Field(default=None, ge=1)
+    """The minimum number of concurrent groups with `adaptive` (default 1)."""
+    interrupt: OnResume[Literal["keep", "recompute", "abort", "wait"]] = "keep"
+    """The treatment of requests in flight at a weight update: they continue with their KV cache, or
+    with a KV cache recomputed under the new weights, or are aborted and resubmitted with their
+    tokens; or the update waits for them. No mode loses a sampled token or is visible to agents."""
     temperature: float = Field(default=1.0, gt=0)
-    """Sampling temperature of training episodes; recorded with each token."""
+    """The sampling temperature of training episodes; recorded with each token."""
     max_tokens: int = Field(default=48, ge=1)
-    """Longest reply of one turn, in tokens."""
-    episode_timeout_s: float = Field(default=600.0, gt=0)
-    """Longest episode; one that takes longer is dropped, not scored."""
-    turn_timeout_s: float = Field(default=30.0, gt=0)
-    """Longest wait for one reply of the model."""
-    tool_timeout_s: float | None = Field(default=None, gt=0)
-    """Longest `env.step` (or `env.reset`); default: what the environment itself asks for
+    """The longest reply of one turn, in tokens."""
+    episode_timeout_s: OnResume[float] = Field(default=600.0, gt=0)
+    """The time limit of an episode; a longer one is dropped, not scored."""
+    turn_timeout_s: OnResume[float] = Field(default=30.0, gt=0)
+    """The longest wait for one reply of the model."""
+    tool_timeout_s: OnResume[float | None] = Field(default=None, gt=0)
+    """The time limit of `env.step` and `env.reset`; default: the environment's own limit
     (`Env.step_timeout_s`, 10 s for most)."""
-    max_retries: int = Field(default=2, ge=0)
-    """Times an episode is played again after an infrastructure failure."""
+    max_retries: Anytime[int] = Field(default=2, ge=0)
+    """The number of times that an episode is played again after an infrastructure failure."""
     shuffle: bool = True
-    """Tasks of a finite source come in another order each epoch, by `seed`; if not, always in the
-    source's own."""
+    """The switch to shuffle tasks of a finite source in each epoch, by `seed`; if off, the order is
+    always the source's own."""
     max_input_tokens: int | None = Field(default=None, ge=1)
-    """Longest first prompt, messages and tools, in tokens; longer tasks are not played, but
+    """The longest first prompt, messages and tools, in tokens; longer tasks are not played, but
     dropped and counted as `too_long`."""
     should_accept: str = "all"
-    """`all`, `mixed_rewards`, or module:function over a finished group's trajectories."""
-    max_rejected: int = Field(default=1000, ge=1)
-    """Groups in a row that `should_accept` may refuse, or that may be too long, before the run
-    stops with an error; and tasks in a row that may have weight 0."""
+    """The filter of finished groups: `all`, `mixed_rewards`, or module:function over a group's
+    trajectories."""
+    max_rejected: OnResume[int] = Field(default=1000, ge=1)
+    """The number of groups in a row that `should_accept` may refuse, or that may be too long,
+    before the run stops with an error; and the number of tasks in a row with weight 0."""
 
-    workers: int = Field(default=0, ge=0)
-    """Processes that play episodes, each with a gateway, environments and sandboxes of its own; 0:
-    `arl train` itself plays them."""
-    worker_cpus: int = Field(default=1, ge=1)
-    """CPUs of each worker, its environments and sandboxes included: threads that libraries like
-    numpy may take, and what a cluster sets aside."""
-    max_restarts: int = Field(default=3, ge=0)
-    """Times that each of these is started again after it was lost; the last one to be lost for good
-    ends the run."""
+    workers: Anytime[int] = Field(default=0, ge=0)
+    """The number of processes that play episodes, each with its own gateway, environments and
+    sandboxes; 0: `arl train` itself plays them."""
+    worker_cpus: Anytime[int] = Field(default=1, ge=1)
+    """The CPUs of each worker with its environments and sandboxes: the threads that libraries like
+    numpy may take, and the CPUs that a cluster reserves."""
+    max_restarts: Anytime[int] = Field(default=3, ge=0)
+    """The maximum number of restarts of each lost worker; the last worker to be lost for good ends
+    the run."""
 
     @property
     def admitted_groups(self) -> int:
-        """Groups played at once as a run begins."""
+        """Return the number of concurrent groups at the start of a run."""
         if self.concurrency == "adaptive":
             usual = max(min(2 * self.groups_per_batch, self.most_groups), self.min_concurrent or 1)
             return self.start_concurrent or usual
@@ -80,7 +82,7 @@ class RolloutConfig(Section):
 
     @property
     def most_groups(self) -> int:
-        """Groups that are ever played at once."""
+        """Return the maximum number of concurrent groups."""
         if self.concurrency == "fixed":
             return self.admitted_groups
         bound = (self.target_staleness + 1) * self.groups_per_batch
@@ -88,7 +90,7 @@ class RolloutConfig(Section):
 
     @property
     def target_staleness(self) -> int:
-        """`lookahead`, or its default η."""
+        """Return `lookahead`, or its default η."""
         return self.max_staleness if self.lookahead is None else self.lookahead
 
     @model_validator(mode="after")

@@ -1,24 +1,44 @@
-"""What every section of the configuration is.
+"""The base class of every section of the configuration, and the comparison of configurations.
 
-What two configurations differ in, key by key, as a person would say it.
+A mark on a key says when it may have another value than before: `num_ranks: OnResume[int]`. Keys
+with a mark set where and how fast things run, and what is kept and shown. The keys without one set
+what is played and learned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
-import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
 
 SECRET = "secret"
-"""Type of the errors whose input is not shown: it may be a key."""
+"""The type of errors whose input is not shown, since it may be a key."""
 
 
 LARGEST = 2**53
-"""The largest whole number that JSON, SQLite and a float64 all keep as it is."""
+"""The largest integer that JSON, SQLite and a float64 all represent exactly."""
 LONGEST_S = 1e8
 """The longest time in seconds, three years: the clocks of event loops overflow later."""
+
+
+Occasion = Literal["resume", "eval"]
+"""The occasions for another value: a run is resumed, or a kept evaluation is continued."""
+
+
+class Free:
+    """The mark of a key, or of all keys of a section, that may change on some occasions."""
+
+    def __init__(self, *occasions: Occasion) -> None:
+        self.occasions = occasions
+
+
+T = TypeVar("T")
+OnResume = Annotated[T, Free("resume")]
+InEval = Annotated[T, Free("eval")]
+Anytime = Annotated[T, Free("resume", "eval")]
 
 
 class Section(BaseModel):
@@ -27,7 +47,7 @@ class Section(BaseModel):
     )
 
     absent: ClassVar[Mapping[str, str]] = {}
-    """Why there is no key of a name that one may look for."""
+    """The reasons for the absence of keys that users may look for, by name."""
 
     @field_validator("*", mode="after")
     @classmethod
@@ -40,12 +60,31 @@ class Section(BaseModel):
         return value
 
 
+def section_types(field: FieldInfo) -> Sequence[type[BaseModel]]:
+    """Return the sections a key may hold, the default one first; none if it holds a plain value."""
+    if not isinstance(field.default, BaseModel):
+        return ()
+    default = type(field.default)
+    return (default, *(kind for kind in get_args(field.annotation) if kind is not default))
+
+
+def free_keys(section: type[BaseModel], occasion: Occasion) -> Iterator[str]:
+    """Yield the dotted names of the keys and sections that may change on an occasion."""
+    for name, field in section.model_fields.items():
+        marks = [mark for mark in field.metadata if isinstance(mark, Free)]
+        if any(occasion in mark.occasions for mark in marks):
+            yield name
+            continue
+        for kind in section_types(field):
+            yield from (f"{name}.{key}" for key in free_keys(kind, occasion))
+
+
 def differences(
     one: Mapping[str, Any], other: Mapping[str, Any], *, free: Iterable[str] = ()
 ) -> list[str]:
-    """ "eval.seed is 1, not 0": where `other` has other values than `one`.
+    """Return the values of `other` that differ from `one`, like "eval.seed is 1, not 0".
 
-    Keys that are `free`, or in a section that is, may differ.
+    Keys that are `free`, or in a section that is `free`, may differ.
     """
     allowed = tuple(free)
     before, after = _flat(one), _flat(other)
@@ -60,10 +99,10 @@ def differences(
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in values.items():
-        inner = _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {}
-        found |= inner or {f"{prefix}{key}": value}
+        name = f"{prefix}{key}"
+        found |= _flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
     return found
 
 
 def _said(flat: Mapping[str, Any], key: str) -> str:
-    return tomli_w.dumps({"x": flat[key]}).strip()[4:] if key in flat else "unset"
+    return json.dumps(flat[key], ensure_ascii=False, default=str) if key in flat else "unset"

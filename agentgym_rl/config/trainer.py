@@ -1,4 +1,4 @@
-"""`trainer` and `weights`: who learns, and how what was learned travels."""
+"""The sections `trainer` and `weights`: the training, and the transfer of weights to engines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from .section import Section
+from .section import OnResume, Section
 
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -22,85 +22,87 @@ class TrainerConfig(Section):
         "head_chunk_tokens make room for long ones (docs/trainer.md#not-supported)",
     }
 
-    num_ranks: int = Field(default=1, ge=1)
-    """Trainer processes; the model is sharded over them."""
-    num_replicas: int = Field(default=1, ge=1)
-    """Copies of the model among the ranks (HSDP): each is sharded over num_ranks / num_replicas
+    num_ranks: OnResume[int] = Field(default=1, ge=1)
+    """The number of trainer processes; the model is sharded over them."""
+    num_replicas: OnResume[int] = Field(default=1, ge=1)
+    """The copies of the model among the ranks (HSDP): each is sharded over num_ranks / num_replicas
     of them. More copies take more memory and less communication."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """CUDA is experimental: not measured yet."""
-    gpus: tuple[int, ...] = ()
-    """GPUs of the ranks, in order; empty: those visible."""
-    num_threads: int = Field(default=1, ge=1)
-    """Torch threads of each rank."""
+    device: OnResume[Literal["auto", "cpu", "cuda"]] = "auto"
+    """The device of the ranks. CUDA is experimental: not measured yet."""
+    gpus: OnResume[tuple[int, ...]] = ()
+    """The GPUs of the ranks, in order; empty: all visible ones."""
+    num_threads: OnResume[int] = Field(default=1, ge=1)
+    """The torch threads of each rank."""
     num_minibatches: int = Field(default=4, ge=1)
-    """Optimizer steps a batch is split into."""
+    """The number of optimizer steps per batch."""
     epochs: int = Field(default=1, ge=1)
-    """Passes over each batch."""
+    """The number of passes over each batch."""
     learning_rate: float | None = Field(default=None, ge=0)
-    """Of AdamW, at its highest. Unset: by the size of the model, 3e-4 below 20 million parameters
-    (the bundled ones), 3e-5 below a billion, 2e-5 below ten billion, else 1e-5."""
+    """The peak learning rate of AdamW. Unset: by the size of the model, 3e-4 below 20 million
+    parameters (the bundled ones), 3e-5 below a billion, 2e-5 below ten billion, else 1e-5."""
     critic_learning_rate: float | None = Field(default=None, ge=0)
-    """Of the critic, on the same schedule (default: `learning_rate`)."""
+    """The peak learning rate of the critic, on the same schedule (default: `learning_rate`)."""
     schedule: Literal["constant", "linear", "cosine"] = "linear"
     warmup_steps: int = Field(default=0, ge=0)
-    """Training batches of linear warm-up."""
+    """The number of training batches of linear warm-up."""
     learning_rate_floor: float = Field(default=0.1, ge=0, le=1)
-    """Final learning rate as a fraction of `learning_rate`."""
+    """The final learning rate as a fraction of `learning_rate`."""
     betas: tuple[_Decay, _Decay] = (0.9, 0.99)
-    """AdamW's decays of the mean gradient and of its square."""
-    mismatch_warn: float | None = Field(default=None, gt=0)
-    """Mean |Δ log-prob| in nats between trainer and engine, on tokens that the very weights of the
-    batch sampled, above which the run warns once; unset: 0.001, with engine.dtype bfloat16
-    0.05."""
-    mismatch_stop: float | None = Field(default=None, gt=0)
-    """The same, above which the run ends before it learns from the batch; unset: 0.1, with
+    """The decays of AdamW for the mean gradient and for its square."""
+    mismatch_warn: OnResume[float | None] = Field(default=None, gt=0)
+    """The mean |Δ log-prob| in nats between trainer and engine, on tokens sampled by the batch's
+    own weights, above which the run warns once; unset: 0.001, with engine.dtype bfloat16 0.05."""
+    mismatch_stop: OnResume[float | None] = Field(default=None, gt=0)
+    """The same mean, above which the run ends before it trains on the batch; unset: 0.1, with
     bfloat16 0.5. A large number: never."""
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
-    max_tokens_per_microbatch: int = Field(default=4096, ge=16)
-    """Packed tokens of one forward; at least `engine.max_model_len`, the longest row there is."""
-    activation_checkpointing: bool = False
-    """Keep only the inputs of the model's blocks, and compute each again for its gradient."""
-    cpu_offload: bool = False
-    """Keep parameters, gradients and optimizer state in the CPU's memory (on a GPU: experimental,
-    not measured yet)."""
-    head_chunk_tokens: int = Field(default=0, ge=0)
-    """Tokens whose logits are in memory at once; computed again for the gradient. 0: all."""
-    compile: bool = False
-    """Compile the model's blocks with torch.compile (experimental: see docs/trainer.md)."""
-    attention: Literal["rows", "varlen"] = "rows"
-    """Of packed rows: one after the other with SDPA, or all at once with torch's variable-length
-    flash attention (a GPU and engine.dtype bfloat16; experimental: not run yet)."""
-    peak_tflops: float | None = Field(default=None, gt=0)
-    """Dense bfloat16 teraFLOP/s of one device, for throughput/mfu; unset: known for many GPUs."""
-    checkpoint_every: int = Field(default=0, ge=0)
-    """Steps between checkpoints; 0: by steps only at the end."""
-    checkpoint_every_minutes: float = Field(default=0.0, ge=0)
-    """Minutes between checkpoints, after the next step; 0: by time none."""
-    keep_checkpoints: int = Field(default=2, ge=1)
-    """The newest ones that stay."""
-    keep_best: int = Field(default=0, ge=0)
-    """Of all others, the best ones by `best_metric` that stay too."""
-    best_metric: str = "reward/mean"
+    max_tokens_per_microbatch: OnResume[int] = Field(default=4096, ge=16)
+    """The packed tokens of one forward; at least `engine.max_model_len`, the longest possible
+    row."""
+    activation_checkpointing: OnResume[bool] = False
+    """The switch to keep only the inputs of the model's blocks, and recompute for the gradient."""
+    cpu_offload: OnResume[bool] = False
+    """The switch to keep parameters, gradients and optimizer state in CPU memory (on a GPU:
+    experimental, not measured yet)."""
+    head_chunk_tokens: OnResume[int] = Field(default=0, ge=0)
+    """The tokens whose logits are in memory at once; recomputed for the gradient. 0: all."""
+    compile: OnResume[bool] = False
+    """The switch to compile blocks with torch.compile (experimental: see docs/trainer.md)."""
+    attention: OnResume[Literal["rows", "varlen"]] = "rows"
+    """The attention over packed rows: one row after the other with SDPA, or all at once with
+    torch's variable-length flash attention (a GPU and engine.dtype bfloat16; experimental: not run
+    yet)."""
+    peak_tflops: OnResume[float | None] = Field(default=None, gt=0)
+    """The dense bfloat16 teraFLOP/s of one device, for throughput/mfu; unset: known for many
+    GPUs."""
+    checkpoint_every: OnResume[int] = Field(default=0, ge=0)
+    """The steps between checkpoints; 0: by steps only at the end."""
+    checkpoint_every_minutes: OnResume[float] = Field(default=0.0, ge=0)
+    """The minutes between checkpoints, each after the next step; 0: none by time."""
+    keep_checkpoints: OnResume[int] = Field(default=2, ge=1)
+    """The number of newest checkpoints to keep."""
+    keep_best: OnResume[int] = Field(default=0, ge=0)
+    """The number of other checkpoints to keep, the best by `best_metric`."""
+    best_metric: OnResume[str] = "reward/mean"
     """A metric of the checkpoint's last batch, or one of `eval/…` of its evaluation
     (docs/metrics.md): the largest is best, or with a - before its name the smallest. With
-    `eval/…` every version that is evaluated on schedule is saved, too."""
-    max_restarts: int = Field(default=3, ge=0)
-    """Times the ranks are started again, from the newest checkpoint and within the run, when one
-    of them is lost; then the run stops."""
-    stall_timeout_s: float = Field(default=900.0, gt=0)
-    """Longest time that the ranks may ask for and report nothing: then they hang."""
-    start_timeout_s: float = Field(default=120.0, gt=0)
-    """Longest wait for the trainer to load its model."""
-    batch_timeout_s: float = Field(default=600.0, gt=0)
-    """Longest wait of the trainer for one batch before the run stops with an error."""
-    finish_timeout_s: float = Field(default=300.0, gt=0)
-    """Longest time for a checkpoint, and at the end for the last one and the export."""
+    `eval/…` every version that is evaluated on schedule is also saved."""
+    max_restarts: OnResume[int] = Field(default=3, ge=0)
+    """The maximum number of restarts of the ranks, from the newest checkpoint and within the run,
+    when one of them is lost; then the run stops."""
+    stall_timeout_s: OnResume[float] = Field(default=900.0, gt=0)
+    """The longest time without a request or report from the ranks: then they count as hanging."""
+    start_timeout_s: OnResume[float] = Field(default=120.0, gt=0)
+    """The longest wait for the trainer to load its model."""
+    batch_timeout_s: OnResume[float] = Field(default=600.0, gt=0)
+    """The longest wait of the trainer for one batch before the run stops with an error."""
+    finish_timeout_s: OnResume[float] = Field(default=300.0, gt=0)
+    """The time limit for a checkpoint, and at the end for the last one and the export."""
 
     @property
     def keeps_best_evaluated(self) -> bool:
-        """Whether it depends on evaluations which checkpoints stay."""
+        """Return whether evaluations determine the checkpoints to keep."""
         return self.keep_best > 0 and self.best_metric.removeprefix("-").startswith("eval/")
 
     @model_validator(mode="after")
@@ -115,16 +117,16 @@ class TrainerConfig(Section):
 
 
 class WeightsConfig(Section):
-    """How policy versions travel from trainer to engines."""
+    """The transfer of policy versions from trainer to engines."""
 
     transport: Literal["shm", "gloo", "nccl", "ipc"] = "shm"
-    """`shm`: safetensors files in a folder both can see. vLLM only: `gloo` broadcasts over
-    sockets; `nccl` between GPUs and `ipc` within one are vLLM's own (experimental: not
-    measured yet)."""
+    """The transport. `shm`: safetensors files in a folder that both can access. vLLM only: `gloo`
+    broadcasts over sockets; `nccl` between GPUs and `ipc` within one are vLLM's own
+    (experimental: not measured yet)."""
     folder: str = ""
-    """Where `shm` files go; empty: /dev/shm. Engines on other machines need a shared one."""
+    """The folder of `shm` files; empty: /dev/shm. Engines on other machines need a shared one."""
     keep_versions: Annotated[int, Field(ge=1)] | Literal["all"] = 2
-    """Versions kept while the run lives; `all` keeps each one in the run's folder for good
-    (`weights/v-N.safetensors`), which `arl audit` needs."""
+    """The number of versions kept while the run lives; `all` keeps each one in the run's folder for
+    good (`weights/v-N.safetensors`), which `arl audit` needs."""
     update_timeout_s: float = Field(default=60.0, gt=0)
-    """Longest time for every engine to take a new version."""
+    """The longest time for every engine to load a new version."""

@@ -1,39 +1,46 @@
-"""How trainer ranks reach the controller: private HTTP, a bearer token, msgpack bodies.
+"""The controller's API for trainer ranks: private HTTP, a bearer token, msgpack bodies.
 
     POST /ready  {"rank": r}          the rank has loaded its model
     GET  /batch/{step}?rank=r         200 a BatchShard | 204 not complete yet | 410 run is ending
                                       rank 0: 205 publish the current version again, first
     POST /publish/begin {"version"}   200 {"engines": {name: url}} | 204 none serves yet | 410
     POST /publish/end   {"version", "served": [name], "failed": {name: why}}
-    POST /report                      a StepReport, once its version is on every engine; the log
-                                      has it when 200 {metric: value}, all there are of the step
-    POST /failed {"why"}              what failed would fail again: the run ends with it
-    POST /warn   {"text"}             said on the console of the run
-    POST /current {}                  whether these ranks are still the run's
-    POST /checkpoint {"step", "folder"}   of the first `step` batches, complete
+    POST /report                      a StepReport, once its version is on every engine; after it
+                                      is logged: 200 {metric: value}, all metrics of the step
+    POST /failed {"why"}              an error that would happen again: the run ends with it
+    POST /warn   {"text"}             a warning for the console of the run
+    POST /current {}                  200 if these ranks are still the run's, else 401
+    POST /checkpoint {"step", "folder"}   a complete checkpoint of the first `step` batches
 
-Ranks that have been replaced have a token that is no longer known.
+The token of ranks that have been replaced is no longer known.
 """
 
 from __future__ import annotations
 
-import hmac
-import re
+import logging
 import time
-from urllib.parse import parse_qs
 
 import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 from agentgym_rl.core.batch import StepReport
 from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.runtime.http_server import Receive, Scope, Send, header, read_body, reply
+from agentgym_rl.runtime.http_server import (
+    MSGPACK,
+    Api,
+    bearer,
+    is_secret,
+    json_response,
+    read_body,
+)
 
 from .controller import Controller
 
-MAX_REPORT_BYTES = 1_000_000
+log = logging.getLogger(__name__)
 
-_UNKNOWN = 401, b"unknown token"
-_ENDING = 410, b"the run is ending"
+MAX_REPORT_BYTES = 1_000_000
 
 
 class _PublishBegin(msgspec.Struct, forbid_unknown_fields=True):
@@ -59,82 +66,107 @@ class _Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
     folder: str
 
 
-class ControllerApi:
+class ControllerApi(Api):
     """The ASGI app of a controller."""
 
     def __init__(self, controller: Controller, *, num_ranks: int) -> None:
+        routes = {
+            "GET /batch/{step:int}": self._get_batch,
+            "POST /ready": self._ready,
+            "POST /publish/begin": self._begin_publication,
+            "POST /publish/end": self._end_publication,
+            "POST /report": self._report,
+            "POST /failed": self._end_run,
+            "POST /warn": self._warn,
+            "POST /current": self._current,
+            "POST /checkpoint": self._checkpoint,
+        }
+        super().__init__(routes, statuses={ValueError: 400})
         self._controller = controller
         self._num_ranks = num_ranks
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            status, body = await self._route(scope, receive)
-        except ValueError as error:
-            status, body = 400, str(error).encode()
-        except Exception as error:  # not the rank's fault: the run ends with this very error
-            status, body = 500, f"the controller failed: {error!r}".encode()
-            self._controller.fail(error)
-        await reply(send, status, body, content_type="application/msgpack")
+    def check(self, request: Request) -> None:
+        if not is_secret(bearer(request), self._controller.token):
+            raise _unknown()
+        self._controller.heard_s = time.monotonic()
 
-    async def _route(self, scope: Scope, receive: Receive) -> tuple[int, bytes]:
-        controller = self._controller
-        given = header(scope, b"authorization").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), controller.token.encode()):
-            return _UNKNOWN
-        controller.heard_s = time.monotonic()
-        method, path = scope["method"], scope["path"]
-        if method == "GET" and (match := re.fullmatch(r"/batch/(\d+)", path)):
-            return await self._get_batch(int(match[1]), scope)
-        if method != "POST":
-            return 404, f"no route {method} {path}".encode()
-        body = await read_body(receive, limit_bytes=MAX_REPORT_BYTES)
-        if given != controller.token:  # the ranks have been replaced meanwhile
-            return _UNKNOWN
-        match path:
-            case "/report":
-                found = await controller.reported(StepReport.unpack(body), token=given)
-                return _UNKNOWN if found is None else (200, msgspec.json.encode(found))
-            case "/checkpoint":
-                done = msgspec.json.decode(body, type=_Checkpoint)
-                await controller.checkpointed(done.step, done.folder)
-            case "/failed":
-                failed = msgspec.json.decode(body, type=_Failed)
-                controller.fail(TrainerError(failed.why))
-            case "/warn":
-                controller.warn(msgspec.json.decode(body, type=_Warning).text)
-            case "/current":
-                pass  # the token is known
-            case "/ready":
-                controller.ready(int(msgspec.json.decode(body)["rank"]))
-                await controller.all_ready()
-            case "/publish/begin":
-                return await self._begin_publication(body)
-            case "/publish/end":
-                end = msgspec.json.decode(body, type=_PublishEnd)
-                await controller.publications.end_publication(
-                    end.version, served=end.served, failed=end.failed
-                )
-            case _:
-                return 404, f"no route {method} {path}".encode()
-        return 200, b""
+    def failed(self, request: Request, error: Exception) -> str:
+        self._controller.fail(error)  # not the rank's fault: the run ends with this error
+        return f"the controller failed: {error!r}"
 
-    async def _begin_publication(self, body: bytes) -> tuple[int, bytes]:
-        begin = msgspec.json.decode(body, type=_PublishBegin)
-        if self._controller.is_closing:
-            return _ENDING
-        engines = await self._controller.publications.begin_publication(begin.version)
-        return (200, msgspec.json.encode({"engines": engines})) if engines else (204, b"")
-
-    async def _get_batch(self, step: int, scope: Scope) -> tuple[int, bytes]:
-        controller = self._controller
-        query = parse_qs(scope["query_string"].decode("latin-1"))
-        rank = int(query.get("rank", ["0"])[0])
+    async def _get_batch(self, request: Request) -> Response:
+        controller, step = self._controller, request.path_params["step"]
+        rank = int(request.query_params.get("rank", "0"))
         if not 0 <= rank < self._num_ranks:
-            return 400, f"rank {rank} of {self._num_ranks}".encode()
+            raise ValueError(f"rank {rank} of {self._num_ranks}")
         is_new = step >= controller.version
         if rank == 0 and controller.publications.wanted and is_new and not controller.is_closing:
-            return 205, b""
+            return _done(205)
         shard = await controller.batch(step, rank)
-        if shard is None:
-            return _ENDING if controller.is_over(step) else (204, b"")
-        return 200, shard.pack()
+        if shard is not None:
+            return Response(shard.pack(), media_type=MSGPACK)
+        if controller.is_over(step):
+            raise _ending()
+        return _done(204)
+
+    async def _ready(self, request: Request) -> Response:
+        self._controller.ready(int(msgspec.json.decode(await self._read(request))["rank"]))
+        await self._controller.all_ready()
+        return _done()
+
+    async def _begin_publication(self, request: Request) -> Response:
+        begin = msgspec.json.decode(await self._read(request), type=_PublishBegin)
+        if self._controller.is_closing:
+            raise _ending()
+        engines = await self._controller.publications.begin_publication(begin.version)
+        return json_response({"engines": engines}) if engines else _done(204)
+
+    async def _end_publication(self, request: Request) -> Response:
+        end = msgspec.json.decode(await self._read(request), type=_PublishEnd)
+        await self._controller.publications.end_publication(
+            end.version, served=end.served, failed=end.failed
+        )
+        return _done()
+
+    async def _report(self, request: Request) -> Response:
+        report = StepReport.unpack(await self._read(request))
+        found = await self._controller.report(report, token=bearer(request))
+        if found is None:
+            raise _unknown()
+        return json_response(found)
+
+    async def _end_run(self, request: Request) -> Response:
+        failed = msgspec.json.decode(await self._read(request), type=_Failed)
+        self._controller.fail(TrainerError(failed.why))
+        return _done()
+
+    async def _warn(self, request: Request) -> Response:
+        log.warning("%s", msgspec.json.decode(await self._read(request), type=_Warning).text)
+        return _done()
+
+    async def _current(self, request: Request) -> Response:
+        await self._read(request)  # checks the token
+        return _done()
+
+    async def _checkpoint(self, request: Request) -> Response:
+        done = msgspec.json.decode(await self._read(request), type=_Checkpoint)
+        await self._controller.episodes.checkpointed(done.step, done.folder)
+        return _done()
+
+    async def _read(self, request: Request) -> bytes:
+        body = await read_body(request.receive, limit_bytes=MAX_REPORT_BYTES)
+        if bearer(request) != self._controller.token:  # the ranks have been replaced meanwhile
+            raise _unknown()
+        return body
+
+
+def _done(status: int = 200) -> Response:
+    return Response(status_code=status, media_type=MSGPACK)
+
+
+def _unknown() -> HTTPException:
+    return HTTPException(401, "unknown token")
+
+
+def _ending() -> HTTPException:
+    return HTTPException(410, "the run is ending")

@@ -1,4 +1,4 @@
-"""Splitting a batch into ranks and minibatches, the same way for any number of ranks."""
+"""The split of a batch into ranks and minibatches, the same for any number of ranks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def split_batch(
     turn_discount: float = 1.0,
     checkpoint: bool = False,
 ) -> list[BatchShard]:
-    """One shard per rank.
+    """Return one shard per rank.
 
-    Episodes are dealt to minibatches first, balanced by tokens and without regard to ranks;
-    groups are then dealt whole to ranks, balanced by tokens. So minibatch j holds the same
-    episodes over all ranks together, however many there are. A rank may get no group at all.
+    Episodes are first dealt to minibatches, balanced by tokens and independent of ranks. Whole
+    groups are then dealt to ranks, balanced by tokens. So minibatch j holds the same episodes
+    over all ranks together, for any number of ranks. A rank may get no group at all.
     """
     episodes = [member for group in groups for member in group.members]
     group_of = [i for i, group in enumerate(groups) for _ in group.members]
@@ -63,18 +63,18 @@ def split_batch(
 
 
 def taught(metrics: Mapping[str, float | None]) -> bool:
-    """Return whether a batch of these metrics moved the policy: a gradient, and a rate above 0."""
+    """Return whether a batch with these metrics moved the policy: a gradient and a rate above 0."""
     return bool(metrics.get("grad_norm")) and bool(metrics.get("lr"))
 
 
 def tells_apart(members: Sequence[Trajectory]) -> bool:
-    """Return whether some tokens of a group are to become likelier than others."""
+    """Return whether training on a group makes some of its tokens likelier than others."""
     rewards = {member.reward for member in members}
     return len(rewards) > 1 or any(member.credit.turn_rewards for member in members)
 
 
 def why_nothing_taught(groups: Sequence[Group], metrics: Mapping[str, float | None]) -> str:
-    """Return why a batch of `groups` taught nothing, with counts, and what can be done."""
+    """Return the reasons why a batch of `groups` taught nothing, with counts and remedies."""
     episodes = [member for group in groups for member in group.members]
     silent = sum(not e.num_sampled for e in episodes)
     masked = sum(e.num_sampled > 0 and not e.num_trained for e in episodes)
@@ -112,9 +112,9 @@ def why_nothing_taught(groups: Sequence[Group], metrics: Mapping[str, float | No
 
 
 def _deal(sizes: Sequence[int], num_bins: int) -> list[int]:
-    """A bin for each size: largest first, each to the emptiest bin (LPT), counts level ±1.
+    """Return a bin for each size: largest first, each to the emptiest bin (LPT), counts equal ±1.
 
-    The level counts keep minibatches alike in episodes as well as in tokens.
+    The equal counts keep minibatches alike in episodes as well as in tokens.
     """
     totals = [0] * num_bins
     chosen = [0] * len(sizes)
@@ -132,9 +132,9 @@ def _deal(sizes: Sequence[int], num_bins: int) -> list[int]:
 def batch_metrics(
     groups: Sequence[Group], version: int, dropped: Mapping[str, int]
 ) -> dict[str, float]:
-    """What a batch says of the rollout that made it (names: docs/metrics.md).
+    """Return the metrics of the rollout that produced a batch (names: docs/metrics.md).
 
-    An environment's own metric becomes `episode/<name>`, unless that name is one of ours.
+    An environment's own metric becomes `episode/<name>`, unless a built-in metric has that name.
     """
     episodes: list[Trajectory] = [member for group in groups for member in group.members]
     ages = [g.staleness(version) for g in groups]
@@ -153,7 +153,7 @@ def batch_metrics(
 
 
 def _episode_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
-    """`reward/…` and `episode/…` of some episodes, at least one."""
+    """Return the `reward/…` and `episode/…` metrics of one or more episodes."""
     rewards = [e.reward for e in episodes]
     mean = sum(rewards) / len(rewards)
     variance = sum((r - mean) ** 2 for r in rewards) / max(1, len(rewards) - 1)

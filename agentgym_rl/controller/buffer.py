@@ -14,6 +14,8 @@ from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core.group import Group
 from agentgym_rl.runtime.waiting import Changes
 
+ADMISSION_TIMEOUT_S = 3600.0
+
 
 def capacity(
     *,
@@ -24,10 +26,10 @@ def capacity(
     running: int,
     accepted: int,
 ) -> int:
-    """Groups that may start now; may be negative.
+    """Return the number of groups that may start now; it may be negative.
 
     min(max_concurrent − running, (max_staleness + version + 1)·batch − (accepted + running)),
-    where `max_staleness` is the lookahead η_target ≤ η.
+    with `max_staleness` as the lookahead η_target ≤ η.
     """
     pacing = (max_staleness + version + 1) * batch - (accepted + running)
     return min(max_concurrent - running, pacing)
@@ -35,26 +37,28 @@ def capacity(
 
 @dataclass
 class Buffer:
-    """Counts groups in flight and hands out batches of B, oldest first, each group once.
+    """A buffer that counts groups in flight and hands out batches of B, oldest first.
 
-    `accepted` counts only groups that were or will be trained: a group that is dropped,
-    filtered or failed gives its budget back.
+    Each group is handed out once. `accepted` counts only groups that were or will be trained:
+    a group that is dropped, filtered or failed gives its budget back.
     """
 
     config: RolloutConfig
     total_groups: int
-    """Groups the whole run trains: admission never starts more."""
+    """The number of groups that the whole run trains: admission never starts more."""
     version: int = 0
     running: int = 0
     accepted: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    """Groups whose budget came back, by cause: stale, filtered, or an outcome."""
+    """The number of groups that gave their budget back, by cause: stale, filtered, an outcome."""
+    sampled_tokens: int = 0
+    """The number of tokens sampled so far, of all episodes, whether or not their groups train."""
     changes: Changes = field(default_factory=Changes)
     limit: int = field(init=False)
-    """Groups played at once; whoever raises it notifies `changes`."""
+    """The maximum number of concurrent groups; code that raises it notifies `changes`."""
     _waiting: list[Group] = field(default_factory=list)
     _leased: dict[int, list[Group]] = field(default_factory=dict)
-    """Batches that were handed out to ranks that are gone, to be handed out again."""
+    """The batches that lost ranks had received, to be handed out again."""
 
     def __post_init__(self) -> None:
         self.limit = self.config.admitted_groups
@@ -67,10 +71,10 @@ class Buffer:
         waiting: Sequence[Group],
         dropped: Mapping[str, int],
     ) -> None:
-        """Go on from policy `version`, with what a log has of the run so far.
+        """Continue from policy `version`, with the logged state of the run so far.
 
-        Batches `leased` for steps from `version` on come again, each at its step, before any that
-        waits: whatever was sampled by a later version is younger than those steps.
+        The `leased` batches of steps from `version` on are handed out again, each at its step,
+        before any waiting group: data sampled by a later version is younger than those steps.
         """
         assert not self.accepted + self.running, "only a fresh buffer is restored"
         self.version = version
@@ -82,12 +86,12 @@ class Buffer:
 
     @property
     def capacity(self) -> int:
-        """Groups that may start now."""
+        """Return the number of groups that may start now."""
         return self._admitted(self.limit)
 
     @property
     def room(self) -> int:
-        """Groups that could start now, were it not for `limit`."""
+        """Return the number of groups that could start now without `limit`."""
         return self._admitted(self.running + self.total_groups)
 
     def _admitted(self, max_concurrent: int) -> int:
@@ -101,26 +105,40 @@ class Buffer:
         )
         return min(law, self.total_groups - (self.accepted + self.running))
 
+    async def wait_room(self) -> None:
+        """Wait until a group may start.
+
+        Raises:
+            TimeoutError: there was no room for an hour.
+        """
+        await self.changes.wait_for(
+            lambda: self.capacity >= 1,
+            who="rollout",
+            what="room under the staleness bound",
+            timeout_s=ADMISSION_TIMEOUT_S,
+            on="trainer",
+        )
+
     def admit(self) -> None:
         """Take the budget of one group; call only while `capacity` ≥ 1."""
         assert self.capacity >= 1, "admission without capacity"
         self.running += 1
 
     def accept(self, group: Group) -> None:
-        """A running group finished, was logged, and waits to be trained."""
+        """Queue a running group for training, after it finished and was logged."""
         self.running -= 1
         self.accepted += 1
         self._waiting.append(group)
         self.changes.notify()
 
     def give_back(self, cause: str) -> None:
-        """A running group will not train: return its budget and count why."""
+        """Return the budget of a running group that will not train, and count the cause."""
         self.running -= 1
         self.dropped[cause] += 1
         self.changes.notify()
 
     def publish(self, version: int) -> None:
-        """Policy `version` is on every engine."""
+        """Record that every engine has policy `version`."""
         self.version = version
         self.changes.notify()
 
@@ -139,26 +157,27 @@ class Buffer:
 
     @property
     def complete(self) -> bool:
-        """Whether a whole batch waits (stale groups included until dropped), or comes again."""
+        """Return whether a complete batch waits (stale groups included until they are dropped),
+        or a leased batch is to be handed out again."""
         return self.version in self._leased or len(self._waiting) >= self.config.groups_per_batch
 
     def lease_again(self, batches: Mapping[int, list[Group]]) -> None:
-        """These batches, by step, were handed out, and are to be handed out again."""
+        """Set the batches, by step, that were handed out and are to be handed out again."""
         self._leased = dict(batches)
 
     def comes_again(self, step: int) -> bool:
-        """Whether batch `step` was handed out to ranks that are gone."""
+        """Return whether batch `step` is to be handed out again because its ranks are lost."""
         return step in self._leased
 
     def take_again(self, step: int) -> list[Group] | None:
-        """Batch `step` as it was handed out before, in its order; or None."""
+        """Take batch `step` as it was handed out before, in its order; None if there is none."""
         return self._leased.pop(step, None)
 
     def take(self) -> list[Group]:
-        """The next batch: the B oldest groups, in the order they were admitted; call `drop_stale`
-        first, only when `complete`.
+        """Take the next batch: the B oldest groups, in their order of admission.
 
-        So a batch does not depend on who finished first, if it need not.
+        Call `drop_stale` first, and `take` only when `complete`. With this order a batch depends
+        on the order in which groups finished as little as possible.
         """
         assert self.complete, "no complete batch waits"
         count = self.config.groups_per_batch

@@ -1,11 +1,11 @@
-"""Groups at once, adapted while a run goes on (`rollout.concurrency = "adaptive"`).
+"""The number of concurrent groups, adapted during a run (`rollout.concurrency = "adaptive"`).
 
-How many groups are played at once, adapted to what engines and trainer are seen to do.
+The number of concurrent groups, adapted to the observed load of engines and trainer.
 
-More while the trainer waits, the limit is what keeps groups from starting, engines have nobody in
-line, and the last raise made them sample faster. Fewer when requests stand in line, when they are
-put back for want of KV memory, or when groups become too old to train. All counts are groups;
-times are of whatever clock the caller has: `arl plan` has a virtual one.
+The limit rises while the trainer waits, the limit is what keeps groups from starting, engines
+have no queue, and the last raise increased their throughput. The limit falls when requests queue,
+when they are preempted for lack of KV memory, or when groups become too old to train. All counts
+are groups; times come from the caller's clock: `arl plan` has a virtual one.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ log = logging.getLogger(__name__)
 
 METRIC = "rollout/max_concurrent"
 _SOONEST_S, _LATEST_S = 0.5, 10.0
-"""Between two looks: often enough for a verdict, and no burden where groups take minutes."""
+"""The shortest and longest pause between two looks: often enough for a verdict, and cheap when
+groups take minutes."""
 _LOOKS = 8
-"""Looks that a verdict should rest on."""
+"""The number of looks that a verdict should be based on."""
 
 
 class Loads(Protocol):
-    """Who knows how busy the engines are (see engine_loads.EngineLoads)."""
+    """A source that knows how busy the engines are (see engine_loads.EngineLoads)."""
 
     async def read(self) -> EngineLoad | None:
-        """All in service; None where they do not answer."""
+        """Return the load of all engines in service; None if they do not answer."""
         ...
 
 
 class TrainerSide(Protocol):
-    """What is asked of a controller."""
+    """The part of a controller that `adapt` needs."""
 
     rollout_metrics: dict[str, float]
 
@@ -51,14 +52,15 @@ class TrainerSide(Protocol):
 async def adapt(
     config: RolloutConfig, buffer: Buffer, controller: TrainerSide, loads: Loads
 ) -> None:
-    """Look at the engines now and then, and keep `buffer.limit` where it should be, until
-    cancelled; returns at once where the configuration says a fixed number."""
+    """Look at the engines from time to time and adapt `buffer.limit`, until cancelled.
+
+    Returns at once if the configuration sets a fixed number."""
     if config.concurrency == "fixed":
         return
     concurrency = Concurrency(config)
     buffer.limit = concurrency.limit
     controller.rollout_metrics[METRIC] = buffer.limit
-    clock = ENGINES.time  # in their sleep they say nothing of how busy they would be
+    clock = ENGINES.time  # sleeping engines do not show how busy they would be
     pause_s, since_s = _SOONEST_S, clock()
     while True:
         await asyncio.sleep(pause_s)
@@ -94,54 +96,54 @@ async def adapt(
 
 
 _LEAST_LOOKS = 4
-"""Looks at the engines that a verdict rests on, at least."""
+"""The minimum number of looks at the engines for a verdict."""
 _ENOUGH = 16
-"""Groups that ended, a verdict on many rests on: of a few, shares are accidents."""
+"""The number of ended groups for a verdict on a high limit: shares of few groups are noise."""
 _BINDING = 0.5
-"""Share of the time in which the limit must be what keeps groups from starting."""
+"""The minimum share of the time in which the limit keeps groups from starting, for a raise."""
 _WAITING = 0.05
-"""Share of the time in which the trainer must wait, for more to be of use."""
+"""The minimum share of the time in which the trainer waits, for a raise to be useful."""
 _PATIENCE = 2
-"""Stretches in a row that show too much of something, before it is lowered."""
+"""The number of consecutive stretches above an upper threshold before the limit is lowered."""
 _LINE = (0.5, 1.0)
-"""Requests in line for each that runs: with more than the first nothing is raised, with more than
-the second it is lowered. Between them it stays. A short line is of use: lengths
-differ, and a place that falls free is taken at once."""
+"""The queued requests per running request: above the first value the limit is not raised, above
+the second it is lowered. Between the two it stays. A short queue is useful: lengths differ, and
+a queued request takes a free slot at once."""
 _PUT_BACK = (0.5, 1.0)
-"""The same for requests that were put back, for each episode that ended."""
+"""The same thresholds for preempted requests per ended episode."""
 _STALE = (0.2, 0.3)
-"""The same for groups that were too old, as a share of those that ended: engines and tools with
-time to spare may well waste some of it."""
+"""The same thresholds for groups that were too old, as a share of the ended groups: engines and
+tools with idle time may waste some of it."""
 _GAIN = 0.05
-"""By how much twice as many groups must raise tokens a second."""
+"""The minimum relative gain in tokens per second from twice as many groups."""
 _FASTER, _SLOWER = 1.25, 0.8
-"""Factors of a step up, once the first steps (twice as many each) are over, and of a step down."""
+"""The factors of a step up, after the first steps (a factor of 2 each), and of a step down."""
 _TRIALS = 2
-"""Stretches in which a raise may show that it was of use."""
+"""The number of stretches in which a raise may prove useful."""
 _REMEMBERED = 12
-"""Stretches for which a limit that was too high is not tried again."""
+"""The number of stretches for which a limit that was too high is not tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Everything at one moment that a verdict may rest on."""
+    """The data of one moment on which a verdict may be based."""
 
     now_s: float
     load: EngineLoad
     running: int
-    """Groups that are played."""
+    """The groups being played."""
     ended: int
-    """Groups so far that were played to their end, whatever came of them."""
+    """The groups played to their end so far, with any result."""
     stale: int
-    """Of these, those that were too old."""
+    """The ended groups that were too old to train."""
     has_room: bool
-    """Whether the staleness bound would admit one more."""
+    """The flag that the staleness bound would admit one more group."""
     trainer_waits: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a stretch of time has shown."""
+    """The decision after a stretch of time: the limit before and after, and the reason."""
 
     before: int
     limit: int
@@ -150,7 +152,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Stretch:
-    """What was seen between two verdicts, integrated over time."""
+    """The observations between two verdicts, integrated over time."""
 
     first: Look
     last: Look
@@ -185,50 +187,50 @@ class _Stretch:
 
     @property
     def line(self) -> float:
-        """Requests in line for each that runs."""
+        """Return the number of queued requests per running request."""
         return self.waiting / max(self.running, 1e-9)
 
 
 @dataclass(slots=True)
 class _Trial:
-    """A raise whose use is not shown yet."""
+    """A raise of the limit that is not proven useful yet."""
 
     before: int
     tokens_per_s: float
-    """Before it."""
+    """The throughput before the raise."""
     best: float = 0.0
     stretches: int = 0
 
 
 @dataclass
 class Concurrency:
-    """The limit, and what it was adapted by; see the module. Never more than what the bound on
-    staleness admits, nor outside of `min_concurrent` and `max_concurrent`."""
+    """The limit and the state of its adaptation; see the module. The limit never exceeds what the
+    staleness bound admits, and stays between `min_concurrent` and `max_concurrent`."""
 
     config: RolloutConfig
     limit: int = field(init=False)
     _stretch: _Stretch | None = None
     _trial: _Trial | None = None
     _doubles: bool = True
-    """Until something was too much."""
+    """The flag that a raise doubles the limit; cleared when the limit is lowered."""
     _too_many: int | None = None
-    """A limit that was, not long ago."""
+    """A limit that was recently too high."""
     _forget_in: int = 0
     _pressed: int = 0
-    """Stretches in a row in which there was too much of something."""
+    """The number of consecutive stretches above an upper threshold."""
 
     def __post_init__(self) -> None:
         self.limit = self.config.admitted_groups
 
     def restart(self) -> None:
-        """What was seen last is no basis for a verdict any more (engines did not answer, say)."""
+        """Discard the observations since the last verdict (engines did not answer, for example)."""
         self._stretch = None
 
     def observe(self, look: Look) -> Verdict | None:
-        """Take a look into account; a verdict where enough has been seen since the last one."""
+        """Add a look; return a verdict if there are enough observations since the last one."""
         stretch = self._stretch
         if stretch is None or look.load.engines != stretch.last.load.engines:
-            if stretch is not None:  # others are there: what was too much need not be now
+            if stretch is not None:  # with other engines, the old limit may be fine
                 self._too_many = self._trial = None
             self._stretch = _Stretch(look, look)
             return None
@@ -269,7 +271,8 @@ class Concurrency:
         return self._raise(seen)
 
     def _tried(self, trial: _Trial, seen: _Stretch) -> str:
-        """What came of the last raise; "" where it was of use, or cannot be told any more."""
+        """Judge the last raise and return the reason to keep or undo it; "" if it was useful, or
+        its use can no longer be measured."""
         trial.stretches += 1
         trial.best = max(trial.best, seen.tokens_per_s)
         needed = 1 + _GAIN * (self.limit / trial.before - 1)
@@ -298,7 +301,7 @@ class Concurrency:
         return f"the trainer waits {waits:.0%} of the time, and engines have room"
 
     def _lower(self, factor: float, reason: str) -> str:
-        """Fewer, for a while; the next raises are careful."""
+        """Lower the limit for a while; later raises take smaller steps."""
         self._trial, self._doubles, self._pressed = None, False, 0
         fewer = min(math.ceil(self.limit * factor - 1e-9), self.limit - 1)
         lower = max(self.config.min_concurrent or 1, fewer)
@@ -315,5 +318,5 @@ class Concurrency:
 
 
 def _wants_more(seen: _Stretch) -> bool:
-    """Whether more groups are still what all wait for."""
+    """Return whether the trainer still waits and the limit still keeps groups from starting."""
     return seen.trainer_waits >= _WAITING * seen.seconds and seen.bound >= _BINDING * seen.seconds

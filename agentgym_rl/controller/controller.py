@@ -1,7 +1,7 @@
 """The controller: between the rollout side and the trainer ranks.
 
-It assembles and leases batches, follows published versions, and keeps the run's numbers.
-(`api.py` is how trainer ranks reach it.) The trainer never sees tasks, agents or text.
+The controller assembles and leases batches, follows published versions, and keeps metrics.
+(Trainer ranks reach it through `api.py`.) The trainer never sees tasks, agents or text.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ StepListener = Callable[[int, Mapping[str, float]], None]
 
 
 class Controller:
-    """State of one run between its processes. One event loop only."""
+    """The state of one run between its processes. One event loop only."""
 
     def __init__(
         self,
@@ -56,29 +56,27 @@ class Controller:
         evaluations: Evaluations | None = None,
         devices: Devices | None = None,
     ) -> None:
-        """`recovered`: what there is of the run already; the buffer and the metrics file have
-        theirs of it. `evaluations`: None where nothing is evaluated. `devices`: None where engines
-        and ranks have devices of their own."""
+        """Set up the controller. `recovered`: the state of a resumed run; the buffer and the
+        metrics file already have their parts of it. `evaluations`: None without scheduled
+        evaluations. `devices`: None if engines and ranks do not share devices."""
         self.overlap = Overlap()
         self.ready_ranks: set[int] = set()
         self.changes = Changes()
-        """Wakes those who wait for ranks or versions."""
-        self.generated_tokens = 0
-        """Tokens sampled in training episodes so far (rollout adds them)."""
+        """The condition for tasks that wait for ranks or versions."""
         self.rollout_metrics: dict[str, float] = {}
-        """Numbers of the rollout as a whole that go with every step (rollout sets them)."""
+        """The metrics of the whole rollout, added to every step (the rollout side sets them)."""
         self.history: list[Mapping[str, float]] = list(recovered.history)
-        """Metrics of every finished step."""
+        """The metrics of every finished step."""
         self._config = config
         self.buffer = buffer
-        self._episodes = episodes
+        self.episodes = episodes
         self._metrics = metrics
         self._phases = phases
         self.publications = publications
         self.token = token
         self._on_step = on_step
         self._parameters = dict(recovered.parameters)
-        """Hashes of the weights that batches made: those of this run, until then those before."""
+        """The hash of the weights after each batch, by step: from before a crash until replaced."""
         self._evaluations = evaluations
         self._devices = devices
         self._plan = Plan(config)
@@ -86,72 +84,64 @@ class Controller:
         self._leased: dict[int, list[BatchShard]] = {}
         self._pending: dict[int, dict[str, float]] = {}
         self._groups: dict[int, Sequence[Group]] = {}
-        """Those of the batch that ranks have, by its step."""
+        """The groups of the batch that ranks have, by its step."""
         self._said_nothing_taught = False
         self._turn = asyncio.Lock()
-        """Held while a batch is leased, a report recorded, or the ranks are replaced."""
+        """The lock held while a batch is leased, a report recorded, or the ranks are replaced."""
         self.num_reports = 0
-        """Of batches, those that were trained again included."""
+        """The number of reported batches, including batches that were trained again."""
         self.heard_s = time.monotonic()
-        """When a rank last said anything."""
+        """The time of the last request from a rank."""
         self.is_closing = False
-        """Whether the run is ending."""
+        """The flag that the run is ending."""
         self._num_asking = 0
-        """Ranks that wait for a batch."""
+        """The number of requests that wait for a batch."""
         self._failure: asyncio.Future[Never] = asyncio.get_running_loop().create_future()
         self._last_report = (time.monotonic(), 0)
 
     @property
     def version(self) -> int:
-        """The policy version on every engine."""
+        """Return the policy version on every engine."""
         return self.buffer.version
 
     @property
     def trainer_waits(self) -> bool:
-        """Whether a rank is waiting for a batch now."""
+        """Return whether a rank is waiting for a batch now."""
         return self._num_asking > 0
 
-    def count_sampled(self, num_tokens: int) -> None:
-        """So many tokens of an episode were sampled."""
-        self.generated_tokens += num_tokens
-
     def close(self) -> None:
-        """Ranks that ask for a batch from now on are told that the run is ending."""
+        """Begin the end of the run: ranks that request a batch from now on are told of it."""
         self.is_closing = True
         self.buffer.changes.notify()
 
     def is_over(self, step: int) -> bool:
-        """Whether batch `step` will not come: the run is ending, and it was never trained."""
+        """Return whether batch `step` will not come: the run is ending and it was never trained."""
         return self.is_closing and step >= self.buffer.version
 
     def fail(self, error: Exception) -> None:
-        """Something went wrong that is nobody else's fault: the run ends with it."""
+        """End the run with `error`: no other process is responsible for it."""
         if not self._failure.done():
             self._failure.set_exception(error)
 
-    def warn(self, text: str) -> None:
-        """Say on the console what a rank has found."""
-        log.warning("%s", text)
-
     async def watch(self) -> None:
-        """Wait until the controller itself fails, and raise what went wrong (a full disk, say)."""
+        """Wait until the controller itself fails, and raise the error (such as a full disk)."""
         await asyncio.shield(self._failure)
 
     def ready(self, rank: int) -> None:
-        """A rank has loaded its model."""
+        """Record that a rank has loaded its model."""
         if rank == 0 and self._evaluations is not None:
             self._evaluations.began()
         self.ready_ranks.add(rank)
         self.changes.notify()
 
     async def all_ready(self) -> None:
-        """Engines may have the devices back, once every rank has loaded its model."""
+        """Return the devices to the engines, once every rank has loaded its model."""
         if self._devices and len(self.ready_ranks) == self._config.trainer.num_ranks:
             await self._devices.ranks_started()
 
     async def batch(self, step: int, rank: int) -> BatchShard | None:
-        """`rank`'s shard of batch `step`; None if it is not complete within the long poll, or
-        whoever asks has been replaced."""
+        """Return the shard of `rank` of batch `step`; None if it is not complete within the long
+        poll, the run is ending, or the requesting ranks have been replaced."""
         asked_by = self.token
         if step not in self._leased:
             self._num_asking += 1
@@ -187,24 +177,24 @@ class Controller:
         return self.buffer.version == step and self.buffer.complete
 
     async def _lease(self, step: int) -> None:
-        """Assemble batch `step` of the oldest groups that are fresh enough; one that was assembled
-        before a crash is the same again."""
+        """Assemble batch `step` from the oldest groups that are fresh enough; a batch that was
+        assembled before a crash is the same again."""
         again = self.buffer.take_again(step)
         if again is not None:
             self._hand_out(step, again, overlap=math.nan)
             return
         while stale := self.buffer.drop_stale():
-            await self._episodes.drop(stale, "stale")  # meanwhile another may end, as old as these
+            await self.episodes.drop(stale, "stale")  # an equally old group may end meanwhile
         if not self._ready_for(step):
             return
         groups = self.buffer.take()
-        await self._episodes.lease(groups, step)
+        await self.episodes.lease(groups, step)
         episodes = [member for group in groups for member in group.members]
         overlap = self.overlap.add_episodes(episodes) if step else math.nan
         self._hand_out(step, groups, overlap=overlap)
 
     def _hand_out(self, step: int, groups: Sequence[Group], *, overlap: float) -> None:
-        """Ranks may ask for batch `step`, which the log has."""
+        """Make batch `step`, which is in the log, available to ranks."""
         found = batch_metrics(groups, step, self.buffer.dropped)
         self._pending[step] = found | {"overlap": overlap}
         self._groups = {step: groups}
@@ -223,68 +213,68 @@ class Controller:
         self.buffer.changes.notify()
 
     def _due_after(self, step: int) -> Due:
-        if step < self.buffer.version:  # it was all done when the batch was trained first
+        if step < self.buffer.version:  # done when the batch was first trained
             return Due(checkpoint=False, evaluation=False)
         owed = self._evaluations is not None and self._evaluations.owed(step + 1)
         return self._plan.after(step + 1, owed=owed)
 
-    async def reported(self, report: StepReport, *, token: str) -> dict[str, float | None] | None:
-        """See `report`; None if whoever reports has been replaced."""
-        async with self._turn:
-            return await self.report(report) if token == self.token else None
+    async def report(self, report: StepReport, *, token: str) -> dict[str, float | None] | None:
+        """Record a finished step of rank 0, and return all metrics of the step; None if the
+        reporting ranks have been replaced.
 
-    async def report(self, report: StepReport) -> dict[str, float | None]:
-        """Rank 0 finished a step: its version becomes the current one, unless a later one is. All
-        metrics of the step.
+        The version of the step becomes the current one, unless a later one already is.
 
         Raises:
-            ValueError: it is not the step that was handed out, or was made of other groups.
+            ValueError: the step was not handed out, or was trained on other groups.
         """
-        if report.version != report.step + 1 or report.step not in self._pending:
-            raise ValueError(
-                f"report of step {report.step}, version {report.version}: expected the version "
-                f"after a leased step ({sorted(self._pending)})"
-            )
-        shard = self._leased[report.step][0]
-        leased = list(dict.fromkeys(shard.group_ids))
-        if list(report.group_ids) != leased:
-            raise ValueError(
-                f"report of step {report.step}: trained on {report.group_ids}, not on {leased}"
-            )
-        self.overlap.add_intervals(report.intervals)
-        metrics = self._pending.pop(report.step) | dict(report.metrics)
-        metrics |= self.rollout_metrics
-        metrics |= self._throughput(shard.num_trained_tokens)
-        others = self._with_sleep(report, metrics)
-        kept = finite(metrics)
-        await self._episodes.publish(report, kept)
-        self._compare(report)
-        due = self._due.pop(report.step)
-        is_new = report.version > self.buffer.version
-        if is_new and self._evaluations is not None:
-            # the trainer waits for the answer: the version's file is still there
-            self._evaluations.published(report.version, report.parameters, due=due.evaluation)
-        self._metrics.write(report.step, metrics)
-        self._phases.write(StepPhases(report.step, report.intervals, others))
-        self.history.append(metrics)
-        self.num_reports += 1
-        if is_new:
-            self.buffer.publish(report.version)
-        self.buffer.changes.notify()
-        self.changes.notify()
-        self._on_step(report.step, metrics)
-        self._say_if_nothing_taught(report.step, metrics)
-        return kept
+        async with self._turn:
+            if token != self.token:
+                return None
+            if report.version != report.step + 1 or report.step not in self._pending:
+                raise ValueError(
+                    f"report of step {report.step}, version {report.version}: expected the version "
+                    f"after a leased step ({sorted(self._pending)})"
+                )
+            shard = self._leased[report.step][0]
+            leased = list(dict.fromkeys(shard.group_ids))
+            if list(report.group_ids) != leased:
+                raise ValueError(
+                    f"report of step {report.step}: trained on {report.group_ids}, not on {leased}"
+                )
+            self.overlap.add_intervals(report.intervals)
+            metrics = self._pending.pop(report.step) | dict(report.metrics)
+            metrics |= self.rollout_metrics
+            metrics |= self._throughput(shard.num_trained_tokens)
+            others = self._with_sleep(report, metrics)
+            kept = finite(metrics)
+            await self.episodes.publish(report, kept)
+            self._compare(report)
+            due = self._due.pop(report.step)
+            is_new = report.version > self.buffer.version
+            if is_new and self._evaluations is not None:
+                # the trainer waits for the reply, so the version's file still exists
+                self._evaluations.published(report.version, report.parameters, due=due.evaluation)
+            self._metrics.write(report.step, metrics)
+            self._phases.write(StepPhases(report.step, report.intervals, others))
+            self.history.append(metrics)
+            self.num_reports += 1
+            if is_new:
+                self.buffer.publish(report.version)
+            self.buffer.changes.notify()
+            self.changes.notify()
+            self._on_step(report.step, metrics)
+            self._say_if_nothing_taught(report.step, metrics)
+            return kept
 
     def _say_if_nothing_taught(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Warn of the first batch that left the policy as it was.
+        """Warn about the first batch that did not change the policy.
 
-        Two kinds are no fault: batches that teach the critic alone, and those of a policy that has
-        learned to get the best rewards of the run.
+        Two kinds of batches are no fault: batches that train only the critic, and batches of a
+        policy that has learned to get the best rewards of the run.
         """
         algo = self._config.algo
         warms_up = algo.baseline == "critic" and step < algo.critic.warmup_steps
-        rewards = [found["reward/mean"] for found in self.history]  # this batch's is the last
+        rewards = [found["reward/mean"] for found in self.history]  # this batch is the last
         learned = min(rewards) < rewards[-1] == max(rewards)
         if self._said_nothing_taught or warms_up or learned or taught(metrics):
             return
@@ -298,7 +288,8 @@ class Controller:
     def _with_sleep(
         self, report: StepReport, metrics: dict[str, float]
     ) -> dict[str, list[tuple[str, float, float]]]:
-        """What other processes did, the sleep of engines included, which the metrics get too."""
+        """Return the intervals of other processes, plus the sleep of engines; add the longest
+        sleep to `metrics`."""
         others = {name: list(intervals) for name, intervals in report.others.items()}
         if self._devices is not None:
             slept = self._devices.slept()
@@ -308,30 +299,25 @@ class Controller:
             metrics["time/asleep"] = max(times, default=0.0)
         return others
 
-    async def checkpointed(self, step: int, folder: str) -> None:
-        """A checkpoint of the first `step` batches is complete."""
-        await self._episodes.checkpointed(step, folder)
-
     def revoke(self) -> None:
-        """The ranks have another token from now on: what is still under way of those before counts
-        no more."""
+        """Change the token of the ranks: requests still in flight with the old token are void."""
         self.token = secrets.token_hex(16)
 
     async def regroup(self, step: int, checkpoint: Path | None) -> int:
-        """The ranks have ended, and others take their place, who begin with what `checkpoint` has
-        of the first `step` batches; returns their incarnation.
+        """Replace ranks that have ended; return the incarnation of the new ranks.
 
-        They have another token (see `revoke`). Batches from `step` on come again, all that the log
-        has; versions that were published stay published.
+        The new ranks start from `checkpoint`, after the first `step` batches, with a new token (see
+        `revoke`). All batches in the log from `step` on are handed out again; published versions
+        stay published.
         """
         self.revoke()
         async with self._turn:
             self.ready_ranks.clear()
             self._leased, self._pending = {}, {}
             again = await asyncio.to_thread(
-                batches, self._episodes.path, first=step, last=sys.maxsize
+                batches, self.episodes.path, first=step, last=sys.maxsize
             )
-            incarnation = await self._episodes.restarted(
+            incarnation = await self.episodes.restarted(
                 step=step,
                 checkpoint=str(checkpoint or ""),
                 num_ranks=self._config.trainer.num_ranks,
@@ -343,7 +329,7 @@ class Controller:
         return incarnation
 
     def _compare(self, report: StepReport) -> None:
-        """Say whether a batch that was trained before a crash gave the same weights again."""
+        """Log whether a batch that was trained before a crash gave the same weights again."""
         before = self._parameters.get(report.step)
         self._parameters[report.step] = report.parameters
         if before == report.parameters:
@@ -358,10 +344,10 @@ class Controller:
     def _throughput(self, trained_tokens: int) -> dict[str, float]:
         now = time.monotonic()
         since, generated = self._last_report
-        self._last_report = (now, self.generated_tokens)
+        self._last_report = (now, self.buffer.sampled_tokens)
         elapsed = max(now - since, 1e-9)
         return {
             "throughput/trained_tokens_per_s": trained_tokens / elapsed,
-            "throughput/generated_tokens_per_s": (self.generated_tokens - generated) / elapsed,
+            "throughput/generated_tokens_per_s": (self.buffer.sampled_tokens - generated) / elapsed,
             "time/step": elapsed,
         }

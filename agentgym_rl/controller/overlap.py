@@ -13,10 +13,10 @@ from agentgym_rl.storage.metrics import COMPUTE_PHASES
 
 
 class Overlap:
-    """Share of sampled tokens whose decode step ended while the trainer computed.
+    """The share of sampled tokens whose decode step ended while the trainer computed.
 
-    Both sides stamp CLOCK_MONOTONIC, which all processes of a machine share. Tokens of batch 0
-    are left out: the trainer has nothing to do yet.
+    Engines and trainer take times from CLOCK_MONOTONIC, which all processes of a machine share.
+    Tokens of batch 0 are left out: the trainer has nothing to do yet.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Overlap:
                 self._ends.append(end)
 
     def add_episodes(self, episodes: Sequence[Trajectory]) -> float:
-        """Count a batch's tokens; returns the batch's own share (NaN without tokens).
+        """Count a batch's tokens; return the batch's own share (NaN without tokens).
 
         Call before the batch itself is trained: its tokens were sampled before that.
         """
@@ -42,7 +42,7 @@ class Overlap:
         stamps = stamps[stamps > 0]
         inside = 0
         if self._starts and len(stamps):
-            # Of the steps since the oldest of them began: there may be many.
+            # Only the intervals since the oldest stamp: there may be many.
             first = max(bisect_right(self._starts, float(stamps.min())) - 1, 0)
             slot = np.searchsorted(np.array(self._starts[first:]), stamps, side="right") - 1
             ends = np.array(self._ends[first:])[np.maximum(slot, 0)]
@@ -53,5 +53,5 @@ class Overlap:
 
     @property
     def share(self) -> float:
-        """Over the whole run so far; 0 before any token counts."""
+        """Return the share over the complete run so far; 0 before any token counts."""
         return self._inside / self._tokens if self._tokens else 0.0

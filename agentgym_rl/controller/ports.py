@@ -1,4 +1,4 @@
-"""Who the controller works with, as it sees them."""
+"""The protocols of the objects that the controller works with."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Protocol
 
 
 class Publications(Protocol):
-    """Who must get a policy version, and what came of it (see fleet.Fleet)."""
+    """The publications of policy versions to the servers that must get them (see fleet.Fleet)."""
 
     @property
     def wanted(self) -> bool:
-        """Whether a server waits for a publication to bring it to the current version."""
+        """Return whether a server waits for a publication to bring it to the current version."""
         ...
 
     async def begin_publication(self, version: int) -> dict[str, str]: ...
@@ -22,7 +22,7 @@ class Publications(Protocol):
 
 
 class Devices(Protocol):
-    """Whose turn it is on devices that engines and ranks share (see colocation.Colocation)."""
+    """The turns on devices that engines and trainer ranks share (see colocation.Colocation)."""
 
     async def ranks_started(self) -> None: ...
 
@@ -32,7 +32,7 @@ class Devices(Protocol):
 
 
 class Evaluations(Protocol):
-    """Who evaluates versions on schedule (see eval_queue.EvalQueue)."""
+    """The scheduled evaluations of policy versions (see eval_queue.EvalQueue)."""
 
     def owed(self, version: int) -> bool: ...
 

@@ -1,4 +1,4 @@
-"""What is to be done after which batch: every so many steps, every so many minutes."""
+"""The schedule of checkpoints and evaluations: every so many steps, every so many minutes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _SECONDS = 60.0
 
 
 class Schedule:
-    """Due every `every` batches (0: never) and every `every_minutes` (0: never), which count from
-    the making and from each time it was due."""
+    """A schedule that is due every `every` batches (0: never) and every `every_minutes` (0: never),
+    which count from its construction and from each time that it was due."""
 
     def __init__(
         self, every: int, every_minutes: float, *, clock: Callable[[], float] = time.monotonic
@@ -24,7 +24,8 @@ class Schedule:
         self._last_s = clock()
 
     def due(self, done: int) -> bool:
-        """Whether it is time, with `done` batches trained; if so the minutes begin again."""
+        """Return whether the schedule is due with `done` batches trained; if so, restart the
+        minutes."""
         now = self._clock()
         by_steps = self._every > 0 and done % self._every == 0
         by_time = self._every_s > 0 and now - self._last_s >= self._every_s
@@ -35,14 +36,14 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What a batch is followed by."""
+    """The actions that follow a batch."""
 
     checkpoint: bool
     evaluation: bool
 
 
 class Plan:
-    """Both schedules of a run. The last batch is evaluated and saved anyway."""
+    """The two schedules of a run. The last batch is evaluated and saved anyway."""
 
     def __init__(self, config: Config, *, clock: Callable[[], float] = time.monotonic) -> None:
         trainer, eval = config.trainer, config.eval
@@ -54,9 +55,9 @@ class Plan:
         self._saves_evaluated = trainer.keeps_best_evaluated
 
     def after(self, done: int, *, owed: bool = False) -> Due:
-        """What is due with `done` batches trained. Call it once for each, in order.
+        """Return the actions due with `done` batches trained. Call it once for each, in order.
 
-        `owed`: an evaluation of that version is owed from before a crash.
+        `owed`: an evaluation of that version is still missing because of a crash.
         """
         saved, evaluated = self._checkpoints.due(done), self._evaluations.due(done) or owed
         if done >= self._steps:

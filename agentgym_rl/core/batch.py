@@ -1,4 +1,4 @@
-"""Training batches: what the controller hands to trainer ranks, and what they report back.
+"""Training batches that the controller hands to trainer ranks, and the reports on them.
 
 One batch is one policy version. The controller fixes the split into ranks and minibatches, so
 any number of ranks computes the same step.
@@ -21,12 +21,12 @@ class BatchRow:
 
     row: Row
     episode: int
-    """Index into the batch's `rewards` and `group_ids`; rows of one episode share it."""
+    """The index into the batch's `rewards` and `group_ids`; rows of one episode share it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchShard:
-    """One rank's share of a training batch.
+    """The share of one rank of a training batch.
 
     `rewards`, `group_ids` and the counts describe the WHOLE batch (every rank gets the same),
     `minibatches` only this rank's rows. Every rank has the same number of minibatches; one of
@@ -34,30 +34,30 @@ class BatchShard:
     """
 
     step: int
-    """0-based; also the policy version current when the batch was assembled."""
+    """The 0-based step; also the policy version current when the batch was assembled."""
     rewards: Sequence[float]
-    """Per episode of the batch."""
+    """The reward per episode of the batch."""
     group_ids: Sequence[str]
-    """Per episode of the batch."""
+    """The group ID per episode of the batch."""
     num_trained_tokens: int
-    """Tokens with loss_mask True, whole batch."""
+    """The number of tokens with loss_mask True in the whole batch."""
     num_episodes: int
-    """Episodes with at least one trained token, whole batch."""
+    """The number of episodes with at least one trained token in the whole batch."""
     minibatches: Sequence[Sequence[BatchRow]]
     weights: Sequence[float] = ()
-    """Per episode of the batch, of its task; multiplies its advantage. Empty: all are 1."""
+    """The weight of the task per episode of the batch, a factor of its advantage. Empty: all 1."""
     turn_returns: Sequence[Sequence[float]] = ()
-    """Per episode of the batch, per turn: what `Credit.turn_returns` says; an episode without
-    such rewards has none. Empty: no episode has any."""
+    """The returns per episode of the batch, per turn, from `Credit.turn_returns`; an episode
+    without turn rewards has none. Empty: no episode has any."""
     lengths: Sequence[int] = ()
-    """Per episode of the batch: its trained tokens."""
+    """The number of trained tokens per episode of the batch."""
     names: Sequence[str] = ()
-    """Per episode of the batch: its id and environment, for errors. Empty: not known."""
+    """The ID and environment per episode of the batch, for errors. Empty: not known."""
     checkpoint: bool = False
-    """Whether what this batch makes is to be saved, beyond `trainer.checkpoint_every`."""
+    """The request for a checkpoint after this batch, in addition to `trainer.checkpoint_every`."""
 
     def pack(self) -> bytes:
-        """Bytes for the wire (msgpack)."""
+        """Return the bytes for the wire (msgpack)."""
         head = {name: getattr(self, name) for name in _HEAD}
         head["minibatches"] = [
             [{"episode": item.episode, "row": msgspec.Raw(item.row.packed)} for item in minibatch]
@@ -67,7 +67,7 @@ class BatchShard:
 
     @classmethod
     def unpack(cls, data: bytes) -> BatchShard:
-        """The inverse of `pack`; raises ValueError on anything else."""
+        """Decode the output of `pack`; raises ValueError on anything else."""
         try:
             head: dict[str, Any] = msgspec.msgpack.decode(data)
             minibatches = [
@@ -87,30 +87,30 @@ _HEAD = (
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """Rank 0's report once step `step` is trained and version `version` is on every engine."""
+    """The report of rank 0 after step `step` is trained and every engine has version `version`."""
 
     step: int
     version: int
     metrics: Mapping[str, float]
-    """Names of docs/metrics.md: loss, mismatch/…, policy/…, grad_norm, lr, time/…"""
+    """The metrics, as in docs/metrics.md: loss, mismatch/…, policy/…, grad_norm, lr, time/…"""
     intervals: Sequence[tuple[str, float, float]] = field(default_factory=list)
-    """(phase, start, end) in CLOCK_MONOTONIC seconds; phases rollout_wait, proximal,
-    forward_backward, optimizer, weight_sync, checkpoint; where there are such models, reference,
+    """The (phase, start, end) intervals in CLOCK_MONOTONIC seconds; phases rollout_wait, proximal,
+    forward_backward, optimizer, weight_sync, checkpoint; if there are such models, also reference,
     values and critic."""
     group_ids: Sequence[str] = ()
-    """The groups it trained on, in the order of the batch, as the trainer saw them."""
+    """The IDs of the trained groups, in the order of the batch, as the trainer saw them."""
     parameters: str = ""
     """A hash of the weights of `version` (trainer.fingerprint)."""
     others: Mapping[str, Sequence[tuple[str, float, float]]] = field(default_factory=dict)
-    """`intervals` of other processes, by name: trainer ranks, and the pauses of engines."""
+    """The `intervals` of other processes, by name: trainer ranks, and the pauses of engines."""
 
     def pack(self) -> bytes:
-        """Bytes for the wire (msgpack)."""
+        """Return the bytes for the wire (msgpack)."""
         return msgspec.msgpack.encode({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
     def unpack(cls, data: bytes) -> StepReport:
-        """The inverse of `pack`; raises ValueError on anything else."""
+        """Decode the output of `pack`; raises ValueError on anything else."""
         try:
             head: dict[str, Any] = msgspec.msgpack.decode(data)
             head["intervals"] = [tuple(item) for item in head["intervals"]]

@@ -14,16 +14,16 @@ ToolSpec = Mapping[str, Any]
 
 
 _TEXT_PARTS = ("text", "input_text", "output_text")
-"""Types of the parts of a message's content that are text, in OpenAI's APIs."""
+"""The types of a message's content parts that are text, in OpenAI's APIs."""
 
 
 def text_message(message: Message) -> Message:
-    """Return the message with its content as one text, where it came as a list of text parts.
+    """Return the message with its content as one text, if it is a list of text parts.
 
-    Parts are joined without anything between them, as chat templates do it.
+    Parts are joined without a separator, as chat templates do.
 
     Raises:
-        ValueError: a part is no text, such as an image.
+        ValueError: a part is not text, such as an image.
     """
     content = message.get("content")
     if not isinstance(content, list):

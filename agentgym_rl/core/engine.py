@@ -14,9 +14,9 @@ from typing import Literal
 FinishReason = Literal["stop", "length", "abort"]
 
 Interrupt = Literal["keep", "recompute", "abort", "wait"]
-"""What a pause does with requests in flight: they go on with the KV cache they have; or with it
-rebuilt under the weights served on resume; or end with what they have (`finish_reason` abort);
-or the pause waits until they are done."""
+"""The effect of a pause on requests in flight. keep: they continue with their KV cache.
+recompute: they continue with a KV cache rebuilt under the weights served on resume. abort: they
+end with the tokens so far (`finish_reason` abort). wait: the pause waits until they are done."""
 
 PAUSE_PATHS: Mapping[Interrupt, str] = {
     "keep": "/pause?mode=keep&clear_cache=false",
@@ -24,36 +24,36 @@ PAUSE_PATHS: Mapping[Interrupt, str] = {
     "abort": "/pause?mode=abort&clear_cache=true",
     "wait": "/pause?mode=wait&clear_cache=true",
 }
-"""The pause route of vLLM's RL API, by what it does."""
+"""The pause routes of vLLM's RL API, by their effect."""
 
 
 Memory = Literal["weights", "kv_cache"]
-"""What an engine that sleeps has given back of its device; the tags of vLLM's /wake_up."""
+"""The device memory that a sleeping engine has released; the tags of vLLM's /wake_up."""
 SleepLevel = Literal[1, 2]
-"""1 keeps the weights aside, in memory of the CPU; 2 forgets them: new ones have to come."""
+"""The depth of sleep: 1 keeps the weights in CPU memory; 2 discards them: new ones must follow."""
 
 
 def sleep_path(level: SleepLevel) -> str:
-    """The sleep route of vLLM's RL API; what is in flight stays."""
+    """Return the sleep route of vLLM's RL API; requests in flight are kept."""
     return f"/sleep?level={level}&mode=keep"
 
 
 def wake_path(tags: Sequence[Memory] = ()) -> str:
-    """The route that wakes a sleeper, or gives it back that memory alone."""
+    """Return the route that wakes a sleeping engine, or restores only the memory of `tags`."""
     return "/wake_up" + "".join(f"{'&' if n else '?'}tags={tag}" for n, tag in enumerate(tags))
 
 
 UNKNOWN_VERSION = -2
-"""The version of a token that was sampled, by a policy that nobody can name any more."""
+"""The version of a sampled token whose policy version can no longer be determined."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to sample one request. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off.
+    """The sampling parameters of a request. `temperature` 0: greedy; `top_k` 0, `top_p` 1: off.
 
-    `grammar`, in Lark as llguidance reads it, is what the whole reply must match, the token that
-    ends it included: no other token is ever drawn, and log-probs are of what is left. A request
-    that has one cannot go on from partial tokens elsewhere.
+    `grammar`, in Lark as llguidance reads it, must match the whole reply, including its end token:
+    tokens outside the grammar are never drawn, and log-probs are of the masked distribution. A
+    request with a grammar cannot continue from partial tokens on another engine.
     """
 
     max_tokens: int
@@ -68,18 +68,18 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Some newly sampled tokens; the last delta of a request carries `finish_reason`.
+    """A group of newly sampled tokens; the last delta of a request carries `finish_reason`.
 
     `logprobs` and `times_s` have one entry per token of the delta. `logprobs` are natural logs
-    of the distribution really sampled from; `times_s` are CLOCK_MONOTONIC seconds at the end of
+    of the actual sampling distribution; `times_s` are CLOCK_MONOTONIC seconds at the end of
     the token's decode step (arrival time for engines that do not report it).
 
-    `versions` are stamped by the engine at the token's own decode step. They come in token order
-    but may lag behind: vLLM reports those of a whole request on its last delta, which then has
-    more versions than tokens. Over a request that finished, there are as many as tokens.
+    `versions` are stamped by the engine at the token's own decode step. Versions come in token
+    order but may lag behind: vLLM reports the versions of a whole request on its last delta, which
+    then has more versions than tokens. A finished request has as many versions as tokens.
 
-    `admitted_version` is the version known to serve when the request was sent: a token of that
-    very version stands on KV of that version alone; one of a later version may not.
+    `admitted_version` is the version known to serve when the request was sent: the KV cache under
+    a token of that version is only of that version; under a later version it may be mixed.
     """
 
     token_ids: Sequence[int]
@@ -93,7 +93,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine says of itself."""
+    """The self-description of an engine."""
 
     model: str
     max_model_len: int
@@ -115,10 +115,11 @@ class Sampler(ABC):
         stream: bool = False,
         cache_salt: str = "",
     ) -> AsyncIterator[Delta]:
-        """Sample a continuation; with `stream` False it comes whole, at the end: in one delta, or
-        in one for each `admitted_version` where a request had to be sent again.
+        """Sample a continuation.
 
-        Requests share cached prefixes only with requests of the same `cache_salt`.
+        With `stream` False all tokens come at the end: in one delta, or in one per
+        `admitted_version` if a request had to be sent again. Requests share cached prefixes only
+        with requests of the same `cache_salt`.
 
         Raises EngineError when the engine fails: a stream that ends without a finish_reason
         has failed. Closing the iterator aborts the request.
@@ -126,51 +127,51 @@ class Sampler(ABC):
 
 
 class Engine(Sampler):
-    """A sampler that can be paused, and given new weights while it works."""
+    """A sampler that can be paused, and can get new weights while it works."""
 
     @abstractmethod
     async def pause(self, *, interrupt: Interrupt) -> None:
-        """Stop between two decode steps; `interrupt` says what becomes of what is in flight.
+        """Stop between two decode steps; `interrupt` sets the effect on requests in flight.
 
         Requests that arrive while paused wait for `resume`.
         """
 
     @abstractmethod
     async def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
 
     @abstractmethod
     async def sleep(self, *, level: SleepLevel = 1) -> None:
-        """Give the device's memory back, between two decode steps; nothing if it sleeps already.
+        """Release the device's memory between two decode steps; no effect on a sleeping engine.
 
-        Requests in flight, and those that come, wait. They keep the tokens they have; their KV is
-        computed again once all is awake. A sleeper cannot be resumed, only woken.
+        Requests in flight and new requests wait. Sampled tokens are kept; the KV cache is
+        recomputed once all memory is back. A sleeping engine cannot be resumed, only woken.
         """
 
     @abstractmethod
     async def wake_up(self, *tags: Memory) -> None:
-        """Have that memory again (default: all); once all of it is there, go on sampling.
+        """Restore the memory of `tags` (default: all); once all is back, continue sampling.
 
         After a sleep of level 2 the weights come first, then an update, then the KV cache.
 
         Raises:
-            EngineError: it would sample without weights.
+            EngineError: the engine would sample without weights.
         """
 
     @abstractmethod
     async def is_sleeping(self) -> bool:
-        """Whether it waits for `wake_up`, or is paused: vLLM does not tell these apart."""
+        """Return whether the engine sleeps or is paused: vLLM does not distinguish the two."""
 
     @abstractmethod
     async def update_weights(self, path: str, *, version: int) -> None:
         """Load the safetensors file at `path` and serve it as `version` from the next step.
 
-        A sleeper needs its weights awake for that, and sleeps on.
+        A sleeping engine needs its weights awake for that, and stays asleep.
         """
 
     @abstractmethod
     async def info(self) -> EngineInfo:
-        """Model, context length, and the policy version served now."""
+        """Return the model, the context length, and the policy version served now."""
 
     async def close(self) -> None:
         """Release connections; the engine process itself is not ended."""
@@ -178,12 +179,12 @@ class Engine(Sampler):
 
 
 def version_label(version: int, *, incarnation: int = 0) -> str:
-    """The label of a policy version: "incarnation.version", never reused after a crash."""
+    """Return the label of a policy version: "incarnation.version", never reused after a crash."""
     return f"{incarnation}.{version}"
 
 
 def parse_version(label: str) -> int:
-    """The policy version inside a label; the inverse of `version_label`.
+    """Return the policy version inside a label; the inverse of `version_label`.
 
     Raises:
         ValueError: the label does not end in an integer (vLLM says "default" before the
@@ -199,16 +200,16 @@ def parse_version(label: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """All engines in service together, at one moment."""
+    """The load of all engines in service together, at one moment."""
 
     engines: int
     running: float
-    """Requests that are decoded."""
+    """The requests being decoded."""
     waiting: float
-    """Requests in line inside engines."""
+    """The requests queued inside engines."""
     tokens: float
-    """Sampled since somebody began to count."""
+    """The tokens sampled since counting began."""
     put_back: float = 0.0
-    """Requests preempted since then, as the KV memory was full."""
+    """The requests preempted since then because the KV memory was full."""
     kv_use: float = 0.0
-    """Share of the KV memory in use, of the engine that has most; 0 where it is not told."""
+    """The share of the KV memory in use, of the fullest engine; 0 if it is not reported."""

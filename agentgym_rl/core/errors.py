@@ -1,26 +1,26 @@
-"""What can go wrong, and whose fault it is.
+"""The errors of this package, by cause.
 
     ArlError
-    ├ ConfigError(ValueError)     the user asked for something impossible
-    ├ EpisodeError                one episode failed; recorded as data in episode.py
+    ├ ConfigError(ValueError)     the user requested something impossible
+    ├ EpisodeError                one episode failed; recorded as data in rollout/episode.py
     │  ├ AgentError               the agent's code raised
     │  ├ EnvError                 the environment's code raised
     │  └ InfraError               neither: retried, then dropped, never a reward of 0
     │     ├ SandboxError          the sandbox (not the program in it) failed
     │     │  ├ SandboxUnavailable it cannot work on this machine, as configured
     │     │  ├ SandboxLost        it died, with its files and sessions
-    │     │  └ SandboxStartTimeout none was to be had in time
-    │     ├ VerifierError         the pool that runs verifiers failed (not what it ran)
-    │     └ EngineError           the engine or the way to it failed
-    │        └ RequestRefused     the engine works, and takes no such request
+    │     │  └ SandboxStartTimeout no sandbox was available in time
+    │     ├ VerifierError         the pool that runs verifiers failed (not the verifier)
+    │     └ EngineError           the engine or the connection to it failed
+    │        └ RequestRefused     the engine works, but refuses this request
     ├ ContextLengthError(EpisodeError, ValueError)   the prompt leaves no room to sample
     ├ TooManyErrors               episodes fail too often for the run to make sense
     ├ WeightsError                a policy version could not be published or loaded
     ├ TrainerError                the trainer could not do its step
-    ├ StorageError                what a run must keep could not be written
-    └ ProcessDied                 a supervised child process ended before its time
+    ├ StorageError                a file that a run must keep could not be written
+    └ ProcessDied                 a supervised child process ended too early
 
-Messages say: what happened, what was got, what is allowed, what to do. All are picklable.
+Messages state the event, the actual value, the allowed values and a remedy. All are picklable.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from typing import cast
 
 
 def too_slow(what: str, key: str, limit_s: float) -> str:
-    """Return what to say of a deadline that has passed: how long it was, which key of the
-    configuration sets it, and what to do where the machine is merely slow."""
+    """Return the message for a passed deadline: its length, the configuration key that sets it,
+    and the remedy if the machine is merely slow."""
     return (
         f"{what} took more than {limit_s:g} s ({key}): on a machine or with a model that is only "
         f"slow, give it longer, such as --{key}={4 * limit_s:g}"
@@ -39,79 +39,80 @@ def too_slow(what: str, key: str, limit_s: float) -> str:
 
 
 class ArlError(Exception):
-    """Base of every error this package raises on purpose."""
+    """The base class of every error that this package raises on purpose."""
 
 
 class ConfigError(ArlError, ValueError):
-    """The configuration or command line is wrong; nothing has been started."""
+    """An error in the configuration or command line; nothing has been started."""
 
 
 class EpisodeError(ArlError):
-    """One episode failed. `episode.py` turns it into a typed outcome."""
+    """A failure of one episode. `rollout/episode.py` turns it into a typed outcome."""
 
 
 class AgentError(EpisodeError):
-    """The agent's own code raised."""
+    """An error raised by the agent's own code."""
 
 
 class EnvError(EpisodeError):
-    """The environment's own code raised."""
+    """An error raised by the environment's own code."""
 
 
 class InfraError(EpisodeError):
-    """Infrastructure failed: the episode is retried, then dropped; it is never a reward of 0."""
+    """A failure of infrastructure: the episode is retried, then dropped, never a reward of 0."""
 
 
 class SandboxError(InfraError):
-    """The sandbox itself failed (a program failing inside it is a result, not an error)."""
+    """A failure of the sandbox itself (a program failing inside it is a result, not an error)."""
 
 
 class SandboxUnavailable(SandboxError):
-    """A sandbox backend cannot work on this machine, as configured; says what to do about it."""
+    """The error for a sandbox backend that cannot work on this machine as configured; its message
+    has a remedy."""
 
 
 class SandboxLost(SandboxError):
-    """A sandbox died, with its files and sessions; the same work may succeed in another one."""
+    """The loss of a sandbox with its files and sessions; the same work may succeed in another."""
 
 
 class SandboxStartTimeout(SandboxError):
-    """No sandbox was to be had in time."""
+    """The error if no sandbox was available in time."""
 
 
 class VerifierError(InfraError):
-    """The pool that runs verifiers failed; what a verifier itself does is a result."""
+    """A failure of the pool that runs verifiers; a failure of a verifier itself is a result."""
 
 
 class EngineError(InfraError):
-    """The inference engine, or the connection to it, failed."""
+    """A failure of the inference engine or of the connection to it."""
 
 
 class RequestRefused(EngineError):
-    """The engine takes no such request; another engine of the kind would not either."""
+    """The refusal of a request that no engine of this kind would accept."""
 
 
 class ContextLengthError(EpisodeError, ValueError):
-    """A prompt leaves no room to sample within the model's context length."""
+    """The error for a prompt that leaves no room to sample within the model's context length."""
 
 
 class TooManyErrors(ArlError):
-    """Episodes fail too often for the run to make sense; says of what most of them do."""
+    """The error if episodes fail too often for the run to make sense; states the main cause."""
 
 
 class WeightsError(ArlError):
-    """A policy version could not be written, verified or loaded; the old one keeps serving."""
+    """A failure to write, verify or load a policy version; the old one keeps serving."""
 
 
 class TrainerError(ArlError):
-    """The trainer could not complete a step."""
+    """The failure of the trainer to complete a step."""
 
 
 class StorageError(ArlError):
-    """A file that a run must keep could not be written: a full or broken disk."""
+    """A failure to write a file that a run must keep: a full or broken disk."""
 
     @classmethod
     def of(cls, path: Path, error: Exception) -> StorageError:
-        """Of a file that only ever grows, or is put in place whole."""
+        """Return the error of a file that is only appended to, or is replaced atomically."""
         return cls(
             f"{path} cannot be written: {error}. Nothing that was recorded before is lost: make "
             "room on its disk and go on, a run with `arl train --resume`, an evaluation with the "
@@ -120,12 +121,23 @@ class StorageError(ArlError):
 
 
 class ProcessDied(ArlError, RuntimeError):
-    """A supervised child process ended before its time."""
+    """The error for a supervised child process that ended too early."""
 
 
 def leaves(error: BaseException) -> list[BaseException]:
-    """The errors inside nested groups, in their order; of any other error that one alone."""
+    """Return the errors inside nested groups, in their order; for any other error, that error."""
     if not isinstance(error, BaseExceptionGroup):
         return [error]
     group = cast("BaseExceptionGroup[BaseException]", error)
     return [leaf for inner in group.exceptions for leaf in leaves(inner)]
+
+
+_CAUSES = (KeyboardInterrupt, ProcessDied, ConfigError, ArlError, TimeoutError, OSError)
+"""The kinds of errors that explain others, the first first: a process that died causes the rest."""
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """Return the error inside nested groups that explains the others."""
+    found = leaves(error)
+    causes = (leaf for kind in _CAUSES for leaf in found if isinstance(leaf, kind))
+    return next(causes, found[0])

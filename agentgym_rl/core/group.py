@@ -10,17 +10,17 @@ from .trajectory import Trajectory
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """The finished episodes of one task; trains whole or not at all."""
+    """The finished episodes of one task; all of them are trained, or none."""
 
     group_id: str
     task_id: str
     members: Sequence[Trajectory]
     weight: float = 1.0
-    """Of its task: multiplies the advantages of its episodes."""
+    """The weight of the task: multiplies the advantages of the group's episodes."""
     index: int = 0
-    """Its place in the order of admission."""
+    """The position of the group in the order of admission."""
     oldest_version: int | None = field(init=False)
-    """Lowest policy version among trained tokens; None when no token trains."""
+    """The lowest policy version among trained tokens; None when no token trains."""
 
     def __post_init__(self) -> None:
         found = [t.oldest_version for t in self.members]
@@ -28,6 +28,6 @@ class Group:
         object.__setattr__(self, "oldest_version", oldest)
 
     def staleness(self, version: int) -> int:
-        """Age at policy version `version`, in versions; 0 for a group that trains nothing."""
+        """Return the age in versions at `version`; 0 for a group without trained tokens."""
         oldest = self.oldest_version
         return 0 if oldest is None else version - oldest

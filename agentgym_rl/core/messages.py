@@ -1,4 +1,4 @@
-"""What travels between the controller and its rollout workers (msgpack)."""
+"""The messages between the controller and its rollout workers (msgpack)."""
 
 from __future__ import annotations
 
@@ -20,79 +20,80 @@ class ReplicaView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FleetView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The engines as the controller's router has them."""
+    """The engines in the state of the controller's router."""
 
     replicas: tuple[ReplicaView, ...]
     updating_to: int | None
     """The version that engines may begin to serve; None between publications."""
     updates: int
-    """Publications that have ended."""
+    """The number of publications that have ended."""
     asleep: bool
-    """Whether they sleep: deadlines of replies stand still."""
+    """True while the engines sleep: the deadlines of replies stand still."""
     salts: int
-    """Times that cached prefixes became nobody's: versions may come again, with other weights."""
+    """The number of times that all cached prefixes were invalidated, since a version number may
+    come again with other weights."""
 
 
 class NumberedView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A view, and its number: a later one has a larger one."""
+    """A view and its number, which is larger for a later view."""
 
     number: int
     view: FleetView
 
 
 class Used(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a process's environments have had of sandboxes and verifiers, since it began."""
+    """The use of sandboxes and verifiers by a process's environments, since the process began."""
 
     machine: str = ""
     cores: int = 0
-    """Of the machine, that the process may run on."""
+    """The number of the machine's cores that the process may run on."""
     programs: int = 0
-    """Programs and session cells that gave a result in sandboxes."""
+    """The number of programs and session cells that gave a result in sandboxes."""
     program_statuses: dict[str, int] = {}
     calls: int = 0
-    """Of the verifier."""
+    """The number of calls of the verifier."""
     call_statuses: dict[str, int] = {}
     retries: int = 0
     queue_s: float = 0.0
-    """What calls have waited for a free verifier process, their sum."""
+    """The total time that calls have waited for a free verifier process."""
     queue_max_s: float = 0.0
 
 
 class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a worker says each time it asks for the engines: a sign of life."""
+    """The report of a worker with each request for the engines, which is its sign of life."""
 
     seen: int
-    """The number of the view that it acts on; 0: none yet."""
+    """The number of the view that the worker uses; 0: none yet."""
     silent_s: dict[str, float]
-    """By engine: for how long it was asked and has sent no token."""
+    """The time for which each engine has had requests and has sent no token."""
     counters: dict[str, int]
-    """Its router's, since it began."""
+    """The counters of the worker's router, since it began."""
     failed: tuple[str, ...] = ()
-    """Engines that have failed a request since it last said so."""
+    """The engines that have failed a request since the worker's last report."""
     used: Used = Used()
 
 
 class Lease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A group to be played: those of its members that are not there yet."""
+    """A group to be played, with those of its members that are still missing."""
 
     group_id: str
     task_id: str
     seed: int
     data_json: str
-    """JSON knows larger integers than msgpack."""
+    """The task's data as JSON, which supports larger integers than msgpack."""
     split: Split
     weight: float
     members: tuple[str, ...]
-    """Episode ids."""
+    """The episode ids of the missing members."""
 
     @classmethod
     def of(cls, group_id: str, task: Task, members: Sequence[str]) -> Lease:
-        """See the fields."""
+        """Return the lease of a group of `task` for these members; see the fields."""
         data = json.dumps(dict(task.data))
         return cls(group_id, task.id, task.seed, data, task.split, task.weight, tuple(members))
 
     @property
     def task(self) -> Task:
-        """As its source gave it; what it holds is JSON."""
+        """Return the task as its source made it, with data decoded from JSON."""
         data = json.loads(self.data_json)
         return Task(self.task_id, self.seed, data, self.split, self.weight)

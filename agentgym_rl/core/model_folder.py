@@ -1,6 +1,6 @@
-"""The safetensors files of a model folder: which they are, and what their headers promise.
+"""The safetensors files of a model folder: their names, and the contents of their headers.
 
-It is read inside vLLM's processes, too, so it imports little.
+The module imports little, since vLLM's processes import it, too.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from .errors import ConfigError
 
 
 class TensorHead(NamedTuple):
-    """A tensor of a safetensors file, without its numbers."""
+    """The header of a tensor in a safetensors file."""
 
     dtype: str
-    """As the file spells it: `BF16`, `F32`, `I64`, …"""
+    """The dtype in the spelling of the file: `BF16`, `F32`, `I64`, …"""
     shape: tuple[int, ...]
     file: Path
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a model folder, by its index where it has one.
+    """Return the safetensors files of a model folder, according to its index if it has one.
 
     Raises:
         ConfigError: the index cannot be read.
@@ -44,7 +44,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def tensor_heads(folder: Path) -> dict[str, TensorHead]:
-    """What the safetensors files of a model folder hold, by name; reads their headers alone.
+    """Return the tensors in the safetensors files of a model folder, by name; read headers alone.
 
     Raises:
         ConfigError: there are no such files, one is missing, cut short or damaged, or the index
@@ -106,7 +106,7 @@ def _heads_of(file: Path) -> dict[str, TensorHead]:
 
 
 def _without_weights(folder: Path) -> str:
-    """Why a folder without safetensors files cannot be used, and what to do."""
+    """Return the reason why a folder without safetensors files cannot be used, and advice."""
     patterns = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "adapter_model.*")
     others = sorted({file.name for pattern in patterns for file in folder.glob(pattern)})
     if not others:
@@ -130,7 +130,7 @@ def _some(names: list[str]) -> str:
 
 
 def template_files(folder: Path) -> dict[str, Path]:
-    """The chat templates that a model folder has in files, by name."""
+    """Return the chat templates that a model folder has as files, by name."""
     single = folder / "chat_template.jinja"
     others = sorted((folder / "additional_chat_templates").glob("*.jinja"))
     found = {file.stem: file for file in others}

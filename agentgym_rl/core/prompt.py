@@ -1,4 +1,4 @@
-"""A prompt that grows from turn to turn, and what of it need not be written down again."""
+"""A prompt that grows from turn to turn without encoding its earlier tokens again."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import msgspec
 
 
 class Prompt(Sequence[int]):
-    """Token ids that go on from those of another prompt.
+    """An immutable sequence of token ids that continues another prompt.
 
-    Its length, its end and its JSON take no work per token of what it goes on from, but for a copy
-    of bytes; anything else makes a list of all. It never changes.
+    The length, the tail and the JSON need no work per token of the earlier prompt, except for a
+    copy of bytes; all other operations make a list of all ids.
     """
 
     __slots__ = ("_before", "_ids", "_json", "_length")
@@ -38,11 +38,11 @@ class Prompt(Sequence[int]):
         return iter(self.whole())
 
     def whole(self) -> list[int]:
-        """All ids."""
+        """Return all ids."""
         return list(chain.from_iterable(reversed([piece._ids for piece in self._pieces()])))
 
     def tail(self, count: int) -> list[int]:
-        """The last `count` ids."""
+        """Return the last `count` ids."""
         ids: list[int] = []
         for piece in self._pieces():
             ids = [*piece._ids, *ids]
@@ -51,10 +51,10 @@ class Prompt(Sequence[int]):
         return ids[max(len(ids) - count, 0) :]
 
     def json(self) -> bytes:
-        """A JSON array of all ids.
+        """Return a JSON array of all ids.
 
-        What is written stays with the longest prompt of a conversation: the one that it went on
-        from would have to write its own anew.
+        The encoded ids are moved to the longest prompt of a conversation: an earlier prompt would
+        have to encode its own again.
         """
         if self._json is None:
             parts: list[bytes] = []
@@ -69,7 +69,7 @@ class Prompt(Sequence[int]):
         return b"[%b]" % self._json
 
     def _pieces(self) -> Iterator[Prompt]:
-        """From the last one up."""
+        """Yield the pieces of the prompt, the last one first."""
         piece: Prompt | None = self
         while piece is not None:
             yield piece

@@ -1,4 +1,4 @@
-"""Arrays that seldom change from one entry to the next, as runs of equal entries."""
+"""The run-length encoding of arrays that seldom change from one entry to the next."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 _BITS = {4: np.dtype(np.int32), 1: np.dtype(np.int8)}
-"""By how many bytes: as what they are compared."""
+"""The integer type as which entries are compared, by their number of bytes."""
 
 
 class Runs(NamedTuple):
-    """Where any of several arrays of one length changes, a run ends for all of them."""
+    """The common runs of several arrays of one length: a run ends when any array changes."""
 
     lengths: npt.NDArray[np.int32]
-    """[runs], each 1 or more."""
+    """The length of each run, 1 or more: [runs]."""
     values: Sequence[Array]
-    """Of each array: [runs]."""
+    """The values of each array: [runs]."""
 
 
 def runs_of(arrays: Sequence[Array]) -> Runs:
-    """The runs of these arrays, all [T]; numbers of 1 or 4 bytes, told apart by their bits."""
+    """Return the runs of arrays, all [T], of numbers of 1 or 4 bytes, compared by their bits."""
     length = len(arrays[0])
     if not length:
         return Runs(np.zeros(0, np.int32), arrays)
@@ -33,7 +33,7 @@ def runs_of(arrays: Sequence[Array]) -> Runs:
     for bits in others:
         changes |= bits[1:] != bits[:-1]
     inner = changes.nonzero()[0]
-    ends = np.empty(len(inner) + 1, np.int64)  # of each run, its last entry
+    ends = np.empty(len(inner) + 1, np.int64)  # the last entry of each run
     ends[:-1] = inner
     ends[-1] = length - 1
     lengths = np.empty(len(ends), np.int32)
@@ -43,10 +43,10 @@ def runs_of(arrays: Sequence[Array]) -> Runs:
 
 
 def repeated(runs: Runs, *, total: int) -> list[Array]:
-    """The arrays of these runs, all [total].
+    """Return the arrays of these runs, all [total].
 
     Raises:
-        ValueError: they have another length, or are none.
+        ValueError: the arrays have another length, or the runs are malformed.
     """
     lengths, values = runs
     if any(len(of) != len(lengths) for of in values) or (len(lengths) and int(lengths.min()) < 1):

@@ -1,6 +1,6 @@
-"""Tasks: the data half of an environment, apart from its dynamics.
+"""The tasks of an environment: its data, apart from its dynamics.
 
-Seeds: one run seed, and from it a seed for everything that draws.
+The seeds of a run: one run seed, and a seed derived from it for every random draw.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Literal
 from .errors import EnvError
 
 MAX_WEIGHT = 1e6
-"""Largest weight of a task: beyond it gradients overflow."""
+"""The largest weight of a task: beyond it gradients overflow."""
 
 Split = Literal["train", "eval"]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One problem: everything an environment needs to reset itself to it.
+    """A problem, with all data that an environment needs to reset itself to it.
 
     `id` is a stable key, `seed` feeds the environment's generators, `data` is JSON. `weight`
     multiplies the advantages of its training episodes; a task of weight 0 is not trained on.
@@ -47,7 +47,7 @@ def checked_task(value: object) -> Task:
     """Return `options["task"]` of a `reset`, which has to be a Task.
 
     Raises:
-        EnvError: it is something else.
+        EnvError: the value is no Task.
     """
     if isinstance(value, Task):
         return value
@@ -58,24 +58,24 @@ def checked_task(value: object) -> Task:
 
 
 class TaskSource(ABC):
-    """Tasks by index; a pure function of the index, so that a cursor is one integer."""
+    """A sequence of tasks, a pure function of the index, so that a cursor is a single integer."""
 
     @abstractmethod
     def __getitem__(self, index: int, /) -> Task:
-        """The task at `index` ≥ 0; raises IndexError past the end of a finite source."""
+        """Return the task at `index` ≥ 0; raise IndexError past the end of a finite source."""
 
     def __len__(self) -> int:
-        """Number of tasks; raises TypeError when the source is infinite."""
+        """Return the number of tasks; raise TypeError when the source is infinite."""
         raise TypeError(f"{type(self).__name__} is infinite: it has no length")
 
     def describe(self) -> dict[str, Any]:
-        """What the tasks come from, as JSON to be kept with a run; {}: nothing beyond what the
-        configuration says."""
+        """Return the origin of the tasks, as a JSON object to be kept with a run; {} if the
+        configuration says all."""
         return {}
 
 
 def length_of(tasks: TaskSource) -> int | None:
-    """Number of tasks; None: there is no end of them."""
+    """Return the number of tasks; None for an infinite source."""
     try:
         return len(tasks)
     except TypeError:
@@ -83,7 +83,7 @@ def length_of(tasks: TaskSource) -> int | None:
 
 
 class SeededTasks(TaskSource):
-    """Infinitely many tasks that are nothing but a seed; train and eval seeds are disjoint.
+    """An infinite source of tasks that consist of a seed; train and eval seeds are disjoint.
 
     The lowest bit of a task's seed is its split, so no seed belongs to both.
     """
@@ -99,10 +99,10 @@ class SeededTasks(TaskSource):
 
 
 def derived_seed(seed: int, name: str) -> int:
-    """48 bits, a function of `seed` and a name alone (an episode's id, a request's number)."""
+    """Return 48 bits derived from `seed` and a name alone (an episode's id, a request's number)."""
     return derived_number(f"{seed}/{name}")
 
 
 def derived_number(text: str, *, bits: int = 48) -> int:
-    """`bits` (a multiple of 8) that are `text`'s own."""
+    """Return a number of `bits` (a multiple of 8) bits, a hash of `text`."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=bits // 8).digest(), "big")

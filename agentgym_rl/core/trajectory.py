@@ -1,4 +1,4 @@
-"""Trajectories: what an episode leaves behind, token for token (numpy, no torch)."""
+"""The trajectory, the record of an episode, token for token (numpy, no torch)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ TimeArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 NOT_SAMPLED = -1
-"""`policy_versions` entry of a token no policy sampled. A sampled token whose version is lost has
-`engine.UNKNOWN_VERSION` and never trains."""
+"""The `policy_versions` entry of a token that no policy sampled. A sampled token whose version is
+lost has `engine.UNKNOWN_VERSION` and never trains."""
 
 IGNORED = -100
-"""Label, in supervised data, of a token that is not learned: what cross-entropy of torch leaves
-out."""
+"""The label, in supervised data, of a token that is not learned: torch's cross-entropy ignores it.
+"""
 
 
 class Outcome(StrEnum):
-    """How an episode ended. Only `completed` and `truncated` train."""
+    """The way an episode ended. Only `completed` and `truncated` train."""
 
     COMPLETED = "completed"
     TRUNCATED = "truncated"
@@ -39,8 +39,8 @@ class Outcome(StrEnum):
     INFRA_ERROR = "infra_error"
     ABORTED = "aborted"
     TOO_LONG = "too_long"
-    """Not played: its first prompt has more than `rollout.max_input_tokens`, or leaves no room for
-    a reply in the model's context."""
+    """The outcome of an episode whose first prompt has more than `rollout.max_input_tokens`, or
+    leaves no room for a reply in the model's context, so that it is not played."""
 
     @property
     def trains(self) -> bool:
@@ -48,44 +48,47 @@ class Outcome(StrEnum):
 
     @property
     def failed(self) -> bool:
-        """Whether something went wrong: neither that it trains, nor that it was left out."""
+        """Return whether an error ended the episode: it neither trains nor was left out."""
         return not self.trains and self not in (Outcome.FILTERED, Outcome.TOO_LONG)
 
 
 class Counts(NamedTuple):
-    """What is asked of a row again and again."""
+    """The counts of a row that are needed often."""
 
     sampled: int
     trained: int
     versions: Sequence[int]
-    """Distinct policy versions of the trained tokens, ascending."""
+    """The distinct policy versions of the trained tokens, ascending."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """One trainable token sequence: exactly what the engine was fed and what it sampled.
+    """A trainable token sequence: exactly the tokens that the engine was fed and sampled.
 
     All arrays are [T]. Entry t of the sampled arrays describes token t itself (not the next).
     """
 
     tokens: IntArray
     loss_mask: BoolArray
-    """True on sampled tokens that train."""
+    """The mask that is True on sampled tokens that train."""
     behavior_logprobs: FloatArray
-    """As the engine reported them; 0 where not sampled."""
+    """The log-probs that the engine reported; 0 on tokens that were not sampled."""
     policy_versions: IntArray
-    """Version that sampled the token; NOT_SAMPLED on prompt, tool output and template glue."""
+    """The version that sampled the token; NOT_SAMPLED on prompt, tool output and template tokens.
+    """
     admitted_versions: IntArray
-    """Version known to serve when the token's request was sent. Where it equals the policy
-    version, the token stands on KV of that version alone; NOT_SAMPLED where not sampled."""
+    """The version known to serve when the token's request was sent. If it equals the policy
+    version, the token's KV is of that version alone; NOT_SAMPLED on tokens that were not sampled.
+    """
     temperatures: FloatArray
-    """Temperature the token was sampled at; 0 where not sampled."""
+    """The temperature at which the token was sampled; 0 on tokens that were not sampled."""
     turn_ids: IntArray
-    """0-based sampled turn of the token within the episode; -1 where not sampled."""
+    """The 0-based sampled turn of the token within the episode; -1 on tokens not sampled."""
     times_s: TimeArray
-    """CLOCK_MONOTONIC end of the token's decode step; 0 where not sampled."""
+    """The end of the token's decode step, by CLOCK_MONOTONIC; 0 on tokens not sampled."""
     lineage: int = 0
-    """Which of the episode's conversations it is of: 0 is the main one, others are of helpers."""
+    """The number of the row's conversation in the episode: 0 is the main one, others are helpers'.
+    """
     _runs: Runs | None = field(init=False, default=None, repr=False, compare=False)
     _counts: Counts | None = field(init=False, default=None, repr=False, compare=False)
     _length: int = field(init=False, default=0, repr=False, compare=False)
@@ -104,42 +107,43 @@ class Row:
 
     @property
     def packed(self) -> bytes:
-        """As `pack_row` says, in msgpack."""
+        """Return the blocks of `pack_row` in msgpack."""
         return self._packed or msgspec.msgpack.encode(pack_row(self))
 
     def keep_packed(self) -> None:
-        """Have nothing from now on but `packed` and the counts: half the memory, in one piece, and
-        nothing is to be packed again. An array that is asked for is made anew each time."""
+        """Keep only `packed` and the counts from now on: half the memory, in one piece, and no
+        packing later. An array is then unpacked anew at each access."""
         if self._packed is not None:
             return
-        _ = self.counts  # of the arrays, which go
-        whole = memoryview(self.packed).tobytes()  # msgspec's bytes have room to grow: half as much
+        _ = self.counts  # computed from the arrays, which are deleted
+        # msgspec's bytes have spare room, half as much again; the copy has none.
+        whole = memoryview(self.packed).tobytes()
         object.__setattr__(self, "_packed", whole)
         object.__setattr__(self, "_runs", None)
         for name in _ROW_DTYPES:
             object.__delattr__(self, name)
 
-    if not TYPE_CHECKING:  # all that is not declared would be an attribute
+    if not TYPE_CHECKING:  # else a type checker would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
-            """An array that `keep_packed` let go: what has no value is looked for here."""
+            """Return an array that `keep_packed` deleted (called for missing attributes)."""
             if name not in _ROW_DTYPES:
                 raise AttributeError(f"a Row has no {name!r}")
-            if name == "times_s":  # every batch is asked when its tokens were sampled
+            if name == "times_s":  # needed for every batch, so it is fast
                 return np.frombuffer(_TIMES.decode(self._packed).times_s, _ROW_DTYPES[name])
             return getattr(unpack_row(msgspec.msgpack.decode(self._packed)), name)
 
     @property
     def runs(self) -> Runs:
-        """Of the arrays that say what kind of token each is (`_IN_RUNS`). Found once: who changes
-        an array makes another row of it (`dataclasses.replace`)."""
+        """Return the runs of the arrays that classify tokens (`_IN_RUNS`). Computed once, since
+        an array is never changed in place, only in a new row (`dataclasses.replace`)."""
         if self._runs is None:
             object.__setattr__(self, "_runs", runs_of([_of_type(self, n) for n in _IN_RUNS]))
         return cast("Runs", self._runs)
 
     @property
     def counts(self) -> Counts:
-        """Counted once, as `runs` are."""
+        """Return the counts, computed once, like `runs`."""
         if self._counts is None:
             sampled, trained, versions = 0, 0, set[int]()
             lengths, (masks, of, *_) = self.runs
@@ -159,7 +163,7 @@ class Row:
         return self.counts.trained
 
     def head(self, num_tokens: int) -> Row:
-        """The first tokens of it."""
+        """Return a row of the first `num_tokens` tokens."""
         return replace(self, **{name: getattr(self, name)[:num_tokens] for name in _ROW_DTYPES})
 
 
@@ -176,7 +180,7 @@ _ROW_DTYPES: dict[str, Any] = {
 
 
 class _Times(msgspec.Struct):
-    """Of a packed row this alone, without a copy."""
+    """The times of a packed row, decoded alone and without a copy."""
 
     times_s: memoryview
 
@@ -184,7 +188,7 @@ class _Times(msgspec.Struct):
 _TIMES = msgspec.msgpack.Decoder(_Times)
 
 _IN_RUNS = ("loss_mask", "policy_versions", "admitted_versions", "temperatures", "turn_ids")
-"""Arrays that are the same over many tokens."""
+"""The arrays that are constant over many tokens."""
 _WHOLE = ("tokens", "behavior_logprobs", "times_s")
 
 
@@ -194,8 +198,8 @@ def _of_type(row: Row, name: str) -> npt.NDArray[Any]:
 
 
 def pack_row(row: Row) -> dict[str, Any]:
-    """A row as raw little-endian blocks and its lineage, ready for msgpack. Of arrays that seldom
-    change there are the `runs`: half of the bytes."""
+    """Return a row as raw little-endian blocks and its lineage, ready for msgpack. Arrays that
+    seldom change are stored as their `runs`: half of the bytes."""
     blocks: dict[str, Any] = {name: _of_type(row, name).tobytes() for name in _WHOLE}
     lengths, values = row.runs
     blocks["runs"] = lengths.tobytes()
@@ -206,11 +210,11 @@ def pack_row(row: Row) -> dict[str, Any]:
 
 
 def unpack_row(blocks: Mapping[str, Any]) -> Row:
-    """The inverse of `pack_row`; rows of earlier versions have no runs, and no lineage but the main
-    one.
+    """Return the row of blocks from `pack_row`; rows of earlier versions have no runs, and only the
+    main lineage.
 
     Raises:
-        ValueError, KeyError, TypeError: they are no row.
+        ValueError, KeyError, TypeError: the blocks are no row.
     """
     arrays: dict[str, Any] = {
         name: np.frombuffer(blocks[name], dtype) for name, dtype in _ROW_DTYPES.items()
@@ -223,11 +227,11 @@ def unpack_row(blocks: Mapping[str, Any]) -> Row:
 
 
 MAX_REWARD = 1e12
-"""Largest reward, up or down: squares and weighted sums of those beyond it overflow in training."""
+"""The largest absolute reward: squares and weighted sums of larger ones overflow in training."""
 
 
 def added_reward(before: float, value: float, *, what: str = "a reward") -> float:
-    """Return `before` and a reward `value` on top of it; errors call the reward `what`.
+    """Return the sum of `before` and a reward `value`; errors call the reward `what`.
 
     Raises:
         ValueError: the value or the sum is not a finite number within ±MAX_REWARD.
@@ -243,22 +247,22 @@ def added_reward(before: float, value: float, *, what: str = "a reward") -> floa
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """What a session was paid, beside what the environment pays, and which turn follows which."""
+    """The rewards given to a session, beside the environment's, and the order of its turns."""
 
     episode_reward: float = 0.0
     parents: Sequence[int] = ()
-    """Per turn: the turn before it in its conversation, a smaller number; -1: none."""
+    """The turn before each turn in its conversation, a smaller number; -1: none."""
     lineages: Sequence[int] = ()
-    """Per turn."""
+    """The lineage of each turn."""
     turn_rewards: Sequence[float] = ()
-    """Per turn; empty where no turn and no lineage was paid anything."""
+    """The reward of each turn; empty if no turn and no lineage got a reward."""
     lineage_rewards: Sequence[float] = ()
-    """Per lineage; empty likewise."""
+    """The reward of each lineage; empty if no turn and no lineage got a reward."""
 
     def turn_returns(self, discount: float) -> list[float]:
-        """Per turn: its lineage's reward, and its own and those of all turns that follow from it,
-        each discounted by its distance along the conversation, never by the order of sampling.
-        Empty where nothing was paid to them."""
+        """Return for each turn the sum of its lineage's reward, its own reward and those of all
+        turns that follow from it, each discounted by its distance along the conversation, never by
+        the order of sampling. The result is empty if no turn and no lineage got a reward."""
         if not self.turn_rewards:
             return []
         returns = [float(reward) for reward in self.turn_rewards]
@@ -274,8 +278,8 @@ NO_CREDIT = Credit()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trajectory:
-    """An episode's record. `reward` is the sum of the environment's step rewards, and of what the
-    session was paid for the whole episode."""
+    """The record of an episode. `reward` is the sum of the environment's step rewards and of the
+    session's reward for the complete episode."""
 
     episode_id: str
     group_id: str
@@ -284,30 +288,30 @@ class Trajectory:
     reward: float
     rows: Sequence[Row]
     num_turns: int = 0
-    """Sampled turns (requests the engine answered)."""
+    """The number of sampled turns (requests that the engine answered)."""
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Numbers worth averaging: `tool_calls`, `invalid_actions`, the env's own."""
+    """The numbers that are averaged: `tool_calls`, `invalid_actions`, the env's own."""
     messages: Sequence[Mapping[str, Any]] = ()
     """The conversation as the agent saw it, for people to read."""
     error: str = ""
-    """What went wrong, for the outcomes that are errors."""
+    """The error message, for the outcomes that are errors."""
     env_id: str = ""
     """The environment that played: `info["env_id"]` of `reset`, or else the configured one."""
     actions_json: Sequence[bytes] | None = None
     """The messages given to `env.step`, as JSON; None: not recorded (logs of earlier versions)."""
     answers: Sequence[int] = ()
-    """Checksums of what `reset` and each of these steps answered (see `transcript`)."""
+    """The checksums of the answers of `reset` and of each of these steps (see `transcript`)."""
     tools: Sequence[Mapping[str, Any]] = ()
     """The tools that `messages` were sampled with; empty also in logs of earlier versions."""
     credit: Credit = NO_CREDIT
-    """What was paid through the session. Its episode reward is part of `reward`; those of turns
+    """The rewards given through the session. The episode reward is part of `reward`; those of turns
     and lineages are not."""
     verdict: str = ""
-    """What the verifier said, for people to read; empty also in logs of earlier versions."""
+    """The verifier's report, for people to read; empty also in logs of earlier versions."""
 
     @property
     def actions(self) -> list[dict[str, Any]] | None:
-        """The assistant messages exactly as they were given to `env.step`; None: not recorded."""
+        """Return the assistant messages exactly as given to `env.step`; None: not recorded."""
         return None if self.actions_json is None else [json.loads(a) for a in self.actions_json]
 
     @property
@@ -324,23 +328,23 @@ class Trajectory:
 
     @property
     def oldest_version(self) -> int | None:
-        """Lowest policy version among trained tokens; None if none trains."""
+        """Return the lowest policy version among trained tokens; None if none trains."""
         return min((r.counts.versions[0] for r in self.rows if r.counts.trained), default=None)
 
     @property
     def trained_versions(self) -> Sequence[int]:
-        """Distinct policy versions of the trained tokens, ascending; empty if none trains."""
+        """Return the distinct versions of the trained tokens, ascending; empty if none trains."""
         if len(self.rows) == 1:
             return self.rows[0].counts.versions
         return sorted({version for row in self.rows for version in row.counts.versions})
 
     def keep_packed(self) -> None:
-        """See `Row.keep_packed`."""
+        """Keep all rows packed; see `Row.keep_packed`."""
         for row in self.rows:
             row.keep_packed()
 
     def pack(self) -> bytes:
-        """Bytes for the durable log and the wire (msgpack)."""
+        """Return bytes for the durable log and the wire (msgpack)."""
         record: dict[str, Any] = {
             "episode_id": self.episode_id,
             "group_id": self.group_id,
@@ -361,7 +365,7 @@ class Trajectory:
         }
         try:
             return msgspec.msgpack.encode(record)
-        except (UnicodeEncodeError, TypeError):  # seldom: what agents write is nearly always plain
+        except (UnicodeEncodeError, TypeError):  # seldom: agents nearly always write plain JSON
             record["messages"] = _encodable([*self.messages])
             record["tools"] = _encodable([*self.tools])
             record["error"] = _encodable(self.error)
@@ -370,7 +374,7 @@ class Trajectory:
 
     @classmethod
     def unpack(cls, data: bytes) -> Trajectory:
-        """The inverse of `pack`.
+        """Return the trajectory in the bytes of `pack`.
 
         Raises:
             ValueError: the bytes are truncated or not a trajectory.
@@ -379,14 +383,14 @@ class Trajectory:
             head: dict[str, Any] = msgspec.msgpack.decode(data)
             rows = [unpack_row(blocks) for blocks in head.pop("rows")]
             outcome = Outcome(head.pop("outcome"))
-            credit = Credit(**head.pop("credit", {}))  # earlier versions knew none
+            credit = Credit(**head.pop("credit", {}))  # earlier versions have none
             return cls(**head, outcome=outcome, rows=rows, credit=credit)
         except UNPACK_ERRORS as error:
             raise ValueError(f"not a trajectory ({len(data)} bytes): {error}") from error
 
 
 def by_env(episodes: Iterable[Trajectory]) -> dict[str, list[Trajectory]]:
-    """Episodes by the environment that played them, its id in order; those that say it."""
+    """Return the episodes by the id of their environment, sorted; leave out those without an id."""
     found: dict[str, list[Trajectory]] = {}
     for episode in episodes:
         if episode.env_id:
@@ -395,7 +399,7 @@ def by_env(episodes: Iterable[Trajectory]) -> dict[str, list[Trajectory]]:
 
 
 def forks_json(metrics: Mapping[str, float]) -> str:
-    """How often an episode forked, by cause, as JSON; causes of which there are none are left out.
+    """Return the number of an episode's forks by cause, as JSON; causes with none are left out.
 
     `metrics` are an episode's, with the gateway's counters `forks_CAUSE`.
     """
@@ -407,11 +411,11 @@ def forks_json(metrics: Mapping[str, float]) -> str:
 
 
 UNPACK_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What foreign bytes can raise on the way through msgpack and our constructors."""
+"""The errors that foreign bytes can cause in msgpack and in the constructors of this module."""
 
 
 def _encodable(value: Any) -> Any:
-    """Plain JSON without lone surrogates: models do write them, UTF-8 has none."""
+    """Return plain JSON without lone surrogates, which models write and UTF-8 cannot encode."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What an environment was told, byte for byte: enough to play the episode again."""
+"""The transcript of the actions given to an environment, byte for byte, to replay an episode."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Transcript:
-    """The actions of an episode, and a checksum of what each was answered."""
+    """The actions of an episode, and a checksum of the answer to each."""
 
     def __init__(self) -> None:
         self.actions: list[bytes] = []
-        """Assistant messages as JSON, taken down as they came: the agent may go on to change its
-        own."""
+        """The assistant messages as JSON, encoded at once: the agent may change its own objects
+        later."""
         self.answers: list[int] = []
-        """CRC-32 of the first messages as JSON, then of the answer to each action."""
+        """The CRC-32 of the first messages as JSON, then of the answer to each action."""
 
     def act(self, action: object) -> None:
-        """Take down an action.
+        """Record an action.
 
         Raises:
-            AgentError: it is no mapping of JSON, as OpenAI messages are.
+            AgentError: the action is no mapping of JSON values, like OpenAI messages.
         """
         # msgspec would write dataclasses too, which environments cannot read
         if not isinstance(action, dict) and not isinstance(action, Mapping):
@@ -41,7 +41,7 @@ class Transcript:
         self.actions.append(encoded)
 
     def answered(self, messages: Sequence[Mapping[str, Any]]) -> None:
-        """Take down what the environment said."""
+        """Record the checksum of the environment's answer."""
         try:
             encoded = _encode(messages)
         except _UNKNOWN_TO_MSGSPEC:
@@ -50,7 +50,8 @@ class Transcript:
 
 
 def _json(action: object) -> bytes:
-    """As `json` writes it, which knows lone surrogates and huge numbers; models write both."""
+    """Return the action as `json` encodes it, which supports lone surrogates and huge numbers;
+    models write both."""
     try:
         return json.dumps(action, default=_plain).encode()
     except (TypeError, ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""How an engine process is started (`cluster/` does it; nothing here runs anything)."""
+"""The processes of engines, specified but not run (`cluster/` starts them)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from agentgym_rl.config import Config
 
 _IMPORTS = (
     "agentgym_rl.engines.embedded.main",
-    "transformers.activations",  # with the next, what any model of transformers imports
+    "transformers.activations",  # this and the next: imports of any model of transformers
     "transformers.modeling_layers",
     "transformers.masking_utils",
     "agentgym_rl.cli.main",
 )
 
 _SILENCE_LIMIT_S = 15.0
-"""At least: on a busy machine an event loop comes late."""
+"""The least silence limit, in seconds: on a busy machine an event loop is late."""
 
 
 def engine_process(
     config: Config, config_file: Path, *, index: int, label: str, host: str, port: int | str
 ) -> ProcessSpec:
-    """Server `index`, behind that address; an embedded one serves its model as version `label`.
+    """Return the process of server `index` at that address; an embedded one serves version `label`.
 
     `arl engine` becomes the vLLM server, so its process is the server's own.
     """
@@ -51,12 +51,13 @@ def engine_process(
 
 
 def engine_name(index: int) -> str:
-    """Of the server's process, its log and its lives."""
+    """Return the name of a server's process, log and incarnations."""
     return f"engine-{index}"
 
 
 def engine_imports(config: Config) -> tuple[str, ...]:
-    """The modules that a server may be forked from; none where it may use a GPU, or is vLLM's."""
+    """Return the modules that a server may be forked from; none if it may use a GPU, or is
+    vLLM's."""
     engine = config.own_engine
     if engine.type != "embedded" or may_use_gpu(engine.device):
         return ()

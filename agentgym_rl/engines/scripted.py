@@ -1,4 +1,4 @@
-"""An engine that says what it is told to, and keeps a journal of it: the oracle of tests."""
+"""A scripted engine with a journal: the oracle of tests."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from agentgym_rl.core.errors import EngineError, WeightsError
 from agentgym_rl.runtime.waiting import Changes
 
 _PATIENCE_S = 60.0
-"""Longest wait of a request for a resume, and of a pause for requests."""
+"""The longest wait of a request for a resume, and of a pause for requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """One scripted turn.
+    """A scripted turn.
 
-    `versions` one per token (default: the version served as each is sampled); `delay_s` before
-    every chunk of `chunk` tokens; `fail_after` raises EngineError after that many tokens;
+    `versions` has one per token (default: the version served as each is sampled); `delay_s` is
+    before every chunk of `chunk` tokens; `fail_after` raises EngineError after that many tokens;
     `finish_reason` None ends the stream without one, as a dying engine does.
     """
 
@@ -48,7 +48,7 @@ class Say:
 
 @dataclass(slots=True)
 class JournalEntry:
-    """What the engine was fed and what it sampled in one request, so far."""
+    """The prompt and the sampled tokens of one request, so far."""
 
     request_id: str
     session_id: str
@@ -72,15 +72,16 @@ class _Call:
 
 
 Script = Callable[[Sequence[int]], Sequence[int] | Say]
-"""Prompt ids in, the reply's ids (or a `Say`) out."""
+"""A function from prompt ids to the reply's ids (or a `Say`)."""
 
 
 class ScriptedEngine(Engine):
-    """Follows `script`: a function of the prompt, or replies given out in order.
+    """An engine that follows `script`: a function of the prompt, or replies given out in order.
 
-    `journal` has an entry per request, in order of arrival: exactly what was fed and "sampled".
-    Replies longer than `max_tokens` are cut and finish with "length". As vLLM does, it tells
-    versions on the last delta only with `versions_at_end`; without `has_spans`, none at all.
+    `journal` has an entry per request, in order of arrival, with its exact prompt and "sampled"
+    tokens. Replies longer than `max_tokens` are cut and finish with "length". With
+    `versions_at_end`, versions come only on the last delta, as from vLLM; without `has_spans`, none
+    come at all.
     """
 
     def __init__(
@@ -140,8 +141,8 @@ class ScriptedEngine(Engine):
             self._changes.notify()
 
     async def _play(self, say: Say, call: _Call) -> AsyncGenerator[Delta, None]:
-        """Chunk after chunk, each at its time and when the engine runs, or until a pause cuts
-        the request off."""
+        """Yield chunk after chunk, each after its delay and while the engine runs, until a pause
+        aborts the request."""
         for start in range(0, max(len(say.token_ids), 1), say.chunk):
             if say.delay_s:
                 await asyncio.sleep(say.delay_s)
@@ -182,7 +183,7 @@ class ScriptedEngine(Engine):
         return delta
 
     def _told(self, delta: Delta, entry: JournalEntry) -> Delta:
-        """With the versions such an engine would report by now."""
+        """Return the delta with the versions that such an engine would report by now."""
         if not self._has_spans:
             return replace(delta, versions=[])
         if self._versions_at_end:
@@ -190,10 +191,10 @@ class ScriptedEngine(Engine):
         return delta
 
     async def pause(self, *, interrupt: Interrupt) -> None:
-        """See `Engine.pause`. Chunks still wait out their `delay_s` before they are cut off.
+        """Pause; see `Engine.pause`. Chunks still wait out their `delay_s` before they are aborted.
 
         Raises:
-            EngineError: "wait", and a resume or another pause came before the end.
+            EngineError: with "wait", a resume or another pause came before the end.
         """
         self._paused = interrupt
         if interrupt == "abort":
@@ -222,17 +223,17 @@ class ScriptedEngine(Engine):
 
     @property
     def asleep(self) -> bool:
-        """Whether not all of it is awake."""
+        """Return whether some memory is asleep."""
         return bool(self._asleep)
 
     async def is_sleeping(self) -> bool:
         return self.asleep or self._paused is not None
 
     async def resume(self) -> None:
-        """Go on.
+        """Let requests continue.
 
         Raises:
-            EngineError: it sleeps.
+            EngineError: the engine sleeps.
         """
         if self._asleep:
             raise EngineError("the engine sleeps: only wake_up wakes it")
@@ -272,7 +273,7 @@ def _following(replies: Iterable[Sequence[int] | Say]) -> Sequence[int] | Say:
 
 
 def _logprob(say: Say, entry: JournalEntry, at: int) -> float:
-    """Scripted, or a number that differs from token to token and from prompt to prompt."""
+    """Return the scripted log-prob, or a number that differs between tokens and between prompts."""
     if say.logprobs is not None:
         return say.logprobs[at]
     return -((say.token_ids[at] * 31 + at * 17 + len(entry.prompt)) % 997 + 1) / 256

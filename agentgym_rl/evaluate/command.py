@@ -1,4 +1,6 @@
-"""`arl eval`: a model or checkpoint on held-out tasks, on an engine of its own or at a URL."""
+"""The evaluations of `arl eval` and `agentgym_rl.evaluate`: a model, or a checkpoint, on held-out
+tasks, with an own engine or at a URL.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ from typing import Any
 
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.config import Config, EndpointConfig, ModelConfig, dump_toml
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError, cause_of
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.models.resolve import model_folder
-from agentgym_rl.report.progress import Progress
+from agentgym_rl.report.progress import Progress, reporting_to
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.player import check, serving_policy, task_source
 from agentgym_rl.rollout.preflight import check_prompts
@@ -22,11 +24,50 @@ from agentgym_rl.rollout.throughput import Meter, Pace, measuring
 from agentgym_rl.storage.run_folder import file_name
 
 from .compare import Evaluated
-from .evaluate import evaluate_configured, planned
-from .folder import EvalFolder, open_folder
+from .evaluate import evaluate as play_all
+from .evaluate import planned
+from .folder import Asked, EvalFolder, open_folder
 from .foreign_model import check_endpoint, place, serving_endpoint
 from .result import EvalResult, summarize
-from .target import Asked
+from .target import chosen
+
+
+async def evaluate(
+    config: Config | Mapping[str, Any] | Path | str | None = None,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    run: Path | str | None = None,
+    checkpoint: Path | str | None = None,
+    out: Path | str | None = None,
+    progress: Progress | None = None,
+) -> EvalResult:
+    """Evaluate a model on held-out tasks; return when every process has ended.
+
+    It runs in the event loop of the caller, and leaves signal handlers and logging alone, like
+    `agentgym_rl.train`.
+
+    Args:
+        config: A `Config`, a TOML file, its content as nested mappings, or None for the defaults.
+        overrides: Dotted keys on top, as on the command line: `{"eval.num_tasks": 64}`.
+        run: The folder of a run: evaluates its final model, with its configuration.
+        checkpoint: A run's `checkpoints/step-N`: evaluates its weights, by default with the
+            configuration of that run.
+        out: A folder that keeps every finished episode; those that it has are not played again.
+        progress: The receiver of the evaluation's events; None: plain lines on stderr, unless
+            logging.progress is "rich" or "none".
+
+    Raises:
+        ConfigError: the evaluation cannot work as configured; no request has been sent.
+        ArlError: the evaluation failed. If several parts did, this is the cause of the others.
+    """
+    asked = chosen(config, overrides or {}, run=run, checkpoint=checkpoint)
+    folder = None if out is None else Path(out)
+    try:
+        with reporting_to(progress, asked.config.logging, total_steps=0) as progress:
+            (evaluated,) = await evaluate_all([asked], progress, out=folder)
+    except BaseExceptionGroup as error:
+        raise cause_of(error) from error
+    return evaluated.result
 
 
 async def evaluate_all(
@@ -34,11 +75,11 @@ async def evaluate_all(
 ) -> list[Evaluated]:
     """Evaluate one model after the other.
 
-    With `out` every finished episode is kept there, and what is there already is not played again.
-    Of several models each has a folder of its own in it.
+    With `out` every finished episode is kept there, and episodes already there are not replayed.
+    If there are several models, each has its own folder in it.
 
     Raises:
-        ConfigError: something cannot work, and nothing has been asked of any model yet.
+        ConfigError: some configuration cannot work; no request has been sent to any model yet.
     """
     for each in asked:
         await _check(each)
@@ -55,7 +96,7 @@ async def evaluate_all(
 async def evaluate_model(
     config: Config, progress: Progress, *, checkpoint: Path | None = None, out: Path | None = None
 ) -> dict[str, Any]:
-    """Evaluate one model; the JSON object of `arl eval --json`."""
+    """Evaluate one model; return the JSON object of `arl eval --json`."""
     (evaluated,) = await evaluate_all([Asked(config, checkpoint)], progress, out=out)
     return evaluated.report
 
@@ -103,15 +144,16 @@ async def _evaluate(asked: Asked, progress: Progress, out: Path | None) -> Evalu
         if folder is not None:
             report["out"] = str(folder.path)
             folder.write_result(report)
-        return Evaluated(report, result.rewards)
+        return Evaluated(report, result)
 
 
 async def _missing(
     asked: Asked, progress: Progress, folder: EvalFolder | None, before: Mapping[str, Any]
 ) -> tuple[EvalResult, Pace]:
-    """Play what is not there yet. If that is nothing, no engine is started."""
+    """Play the missing episodes. If there are none, no engine is started."""
     config = asked.config
-    places = planned(task_source(config, "eval", seed=config.eval.seed), config.eval)
+    tasks = task_source(config, "eval", seed=config.eval.seed)
+    places = planned(tasks, config.eval)
     there = [before[place.episode_id] for place in places if place.episode_id in before]
     if len(there) == len(places):
         progress.phase(f"all {len(there)} episodes of {asked.model} are there")
@@ -122,14 +164,14 @@ async def _missing(
     async with _serving(asked, progress) as player, measuring(player.services) as meter:
         progress.phase("evaluating on held-out tasks")
         keep = folder.log.add_evaluated if folder else None
-        result = await evaluate_configured(
-            config, player, on_progress=progress.evaluating, before=before, keep=keep
+        result = await play_all(
+            config, player, tasks, on_progress=progress.evaluating, before=before, keep=keep
         )
         return result, meter.read(episodes=sum(result.outcomes.values()) - result.resumed)
 
 
 def _report(asked: Asked, result: EvalResult, pace: Pace) -> dict[str, Any]:
-    """The JSON object; what each task was paid is in the episodes."""
+    """Return the JSON object, without the rewards per task, which are in the episodes."""
     report = asdict(result) | asdict(pace) | {"model": asked.model}
     del report["rewards"]
     engine = asked.config.engine
@@ -163,10 +205,8 @@ async def _serving(asked: Asked, progress: Progress) -> AsyncIterator[Player]:
 
 
 def _from_checkpoint(config: Config, checkpoint: Path, folder: Path) -> Config:
-    """The same configuration, its model being a checkpoint written out to `folder`."""
-    from agentgym_rl.trainer.export import (
-        export_checkpoint,
-    )  # torch, which nothing else here needs
+    """Export the checkpoint to `folder`; return the configuration with that folder as model."""
+    from agentgym_rl.trainer.export import export_checkpoint  # torch, which is only needed here
 
     model_dir = model_folder(config)
     export_checkpoint(checkpoint, folder, model_dir=model_dir, config=config)

@@ -1,8 +1,8 @@
-"""Several models on the same tasks, compared: the JSON object behind the table of `arl eval`."""
+"""The comparison of several models on the same tasks: the JSON object of `arl eval`'s table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from agentgym_rl.config import Config
 from agentgym_rl.core.errors import ConfigError
 
 from .folder import RESULT, differences, read_folder
-from .result import summarize
+from .result import EvalResult, summarize
 from .statistics import paired_difference
 
 
@@ -21,16 +21,15 @@ class Evaluated:
 
     report: dict[str, Any]
     """The JSON object of `arl eval --json`."""
-    rewards: Mapping[str, Sequence[float]]
-    """Of each task's episodes, as `EvalResult.rewards`."""
+    result: EvalResult
 
 
 def compare(evaluated: Sequence[Evaluated]) -> dict[str, Any]:
-    """`models`: their reports, each with its paired `difference` in reward to the first one."""
+    """Return the reports as `models`, each with its paired `difference` in reward to the first."""
     first, *others = evaluated
     reports = [first.report | {"difference": None}]
     for other in others:
-        difference = paired_difference(other.rewards, first.rewards)
+        difference = paired_difference(other.result.rewards, first.result.rewards)
         if difference is None:
             raise ConfigError(
                 f"{other.report['model']} and {first.report['model']} have no task in common"
@@ -40,10 +39,10 @@ def compare(evaluated: Sequence[Evaluated]) -> dict[str, Any]:
 
 
 def compare_folders(folders: Sequence[Path]) -> dict[str, Any]:
-    """`compare`, of evaluations that `arl eval --out` has kept, finished or not.
+    """Compare evaluations that `arl eval --out` has kept, finished or not, with `compare`.
 
     Raises:
-        ConfigError: a folder holds none, or one of other tasks.
+        ConfigError: a folder holds no evaluation, or one of other tasks.
     """
     found = [(folder, *read_folder(folder)) for folder in folders]
     first = found[0][1]
@@ -68,11 +67,11 @@ def compare_folders(folders: Sequence[Path]) -> dict[str, Any]:
             "finished": (folder / RESULT).exists(),
         }
         del report["rewards"]
-        evaluated.append(Evaluated(report, result.rewards))
+        evaluated.append(Evaluated(report, result))
     return compare(evaluated)
 
 
 def _tasks_of(config: Config) -> dict[str, Any]:
-    """What decides which tasks are played, and what they are."""
+    """Return the part of the configuration that determines the tasks."""
     values = config.model_dump(exclude_none=True)
     return {"env": values["env"], "eval": {"seed": values["eval"]["seed"]}}

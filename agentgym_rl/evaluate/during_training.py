@@ -1,7 +1,8 @@
-"""Evaluations of a run that trains: before and after on its own engines, on schedule beside it.
+"""The evaluations of a training run: before and after it on its own engines, or on schedule.
 
-On schedule there is one more engine, which nobody publishes to: it gets the weights of one version,
-plays that version's whole evaluation, and then gets the next. Rollout and training go on meanwhile.
+Scheduled evaluations use an additional engine that does not get publications: it gets the weights
+of one version, plays the whole evaluation of that version, and then gets the next version. Rollout
+and training continue meanwhile.
 """
 
 from __future__ import annotations
@@ -33,22 +34,21 @@ from agentgym_rl.gym.services import Services
 from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.report.progress import Progress
 from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.player import serving_policy
+from agentgym_rl.rollout.player import serving_policy, task_source
 
-from .evaluate import ON_PROGRESS, evaluate_configured
-from .folder import EvalFolder, open_folder, read_folder
+from .evaluate import ON_PROGRESS, evaluate
+from .folder import Asked, EvalFolder, open_folder, read_folder
 from .queue import EvalQueue
 from .result import EvalResult, summarize
-from .target import Asked
 
 log = logging.getLogger(__name__)
 
 _FAILURES = (InfraError, ProcessDied, WeightsError, TooManyErrors, OSError, StorageError)
-"""What ends an evaluation on schedule, and not the run (TimeoutError is an OSError)."""
+"""The errors that end a scheduled evaluation, but not the run (TimeoutError is an OSError)."""
 
 
 class Evaluator:
-    """Plays what the queue says; every finished episode is on disk before it counts."""
+    """The player of the queued evaluations; every finished episode is on disk before it counts."""
 
     def __init__(
         self,
@@ -61,9 +61,10 @@ class Evaluator:
         progress: Progress,
         forks: Forks | None = None,
     ) -> None:
-        """With `forks`, the engine of scheduled evaluations is forked like those of the run."""
+        """Set up the evaluator. With `forks`, the engine of scheduled evaluations is forked like
+        the engines of the run."""
         self.num_scheduled = 0
-        """Episodes played on schedule."""
+        """The number of episodes played on schedule."""
         self._config = config
         self._config_file = config_file
         self._run_dir = run_dir
@@ -76,20 +77,21 @@ class Evaluator:
     async def play(
         self, version: int, player: Player, *, on_progress: ON_PROGRESS = lambda done, total: None
     ) -> EvalResult:
-        """Evaluate `version`, which is what `player` asks, less the episodes that are there.
+        """Evaluate `version`, which `player` samples, without the episodes that are on disk.
 
         Raises:
             InfraError, TooManyErrors, ConfigError: see `evaluate`.
-            EngineError: other versions answered, too.
+            EngineError: other versions also replied.
         """
         config = self._config
         self._queue.begin(version)
         checkpoint = self._run_dir / "checkpoints" / f"step-{version}" if version else None
         asked = Asked(config, checkpoint)
         with _folder(self._queue.records.episodes(version), asked) as folder:
-            result = await evaluate_configured(
+            result = await evaluate(
                 config,
                 player,
+                task_source(config, "eval", seed=config.eval.seed),
                 on_progress=on_progress,
                 before=folder.finished(),
                 keep=folder.log.add_evaluated,
@@ -105,7 +107,7 @@ class Evaluator:
         return result
 
     def kept(self, version: int) -> EvalResult | None:
-        """What an evaluation came to that is on disk, whole; None: there is none."""
+        """Return the result of a complete evaluation on disk; None: there is none."""
         record = self._queue.records.read().get(version)
         if record is None or record.status != "done":
             return None
@@ -119,7 +121,7 @@ class Evaluator:
     async def run(self, services: Services) -> None:
         """Evaluate on schedule, until the queue is closed and empty.
 
-        A failure ends that evaluation alone, and its engine; the next has another one.
+        A failure ends only that evaluation and its engine; the next one gets a new engine.
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._queue.keep(), name="keep versions to evaluate")
@@ -134,7 +136,7 @@ class Evaluator:
                     break
 
     async def _play_all(self, fleet: Fleet, player: Player) -> None:
-        """On one engine, until there is nothing more to evaluate, or something fails."""
+        """Evaluate queued versions on one engine, until there are no more or an error occurs."""
         version = self._under_way
         while version is not None:
             self._under_way = version
@@ -146,7 +148,7 @@ class Evaluator:
             version = await self._queue.next()
 
     def _failed(self, error: BaseException) -> None:
-        """The engine is given up, and the evaluation that was under way there, if one was."""
+        """Log the failure of the engine, and end its evaluation as failed, if one was running."""
         version, self._under_way = self._under_way, None
         if version is None:
             return log.warning("the engine of evaluations, which was idle, failed: %s", error)
@@ -157,7 +159,7 @@ class Evaluator:
     async def _serving(
         self, version: int, services: Services
     ) -> AsyncIterator[tuple[Fleet, Player]]:
-        """An engine more than the run has, with the weights of `version`, and a gateway for it."""
+        """Open an additional engine with the weights of `version`, and a gateway for it."""
         own = self._config.own_engine
         config = self._config.model_copy(
             update={
@@ -186,7 +188,7 @@ class Evaluator:
 
 @contextlib.contextmanager
 def _folder(path: Path, asked: Asked) -> Iterator[EvalFolder]:
-    """The folder of an evaluation; what another configuration has played there is removed."""
+    """Open the folder of an evaluation; remove episodes that another configuration played there."""
     with contextlib.ExitStack() as stack:
         try:
             folder = stack.enter_context(open_folder(path, asked))
@@ -198,7 +200,7 @@ def _folder(path: Path, asked: Asked) -> Iterator[EvalFolder]:
 
 
 def eval_metrics(result: EvalResult) -> dict[str, float | None]:
-    """`eval/…` of an evaluation (names: docs/metrics.md)."""
+    """Return the `eval/…` metrics of an evaluation (names: docs/metrics.md)."""
     low, high = result.reward_ci or (None, None)
     found: dict[str, float | None] = {
         "eval/reward": result.reward,

@@ -1,4 +1,4 @@
-"""Held-out evaluation: the same gateway and engine, sessions of its own, never in the buffer."""
+"""Held-out evaluation: the same gateway and engine, separate sessions, never in the buffer."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from agentgym_rl.rollout.episode import (
     Player,
     play_with_retries,
 )
-from agentgym_rl.rollout.player import task_source
 
 from .result import DURATION, EnvResult, EvalResult, summarize
 
 __all__ = ["EnvResult", "EvalResult", "evaluate", "planned"]
 
 ON_PROGRESS = Callable[[int, int], None]
-"""(episodes finished, episodes in all)."""
+"""A callback with (episodes finished, episodes in all)."""
 Keep = Callable[[Task, int, Trajectory], Awaitable[None]]
-"""Stores an episode: its task, the task's index, its record."""
+"""A function that stores an episode: its task, the task's index, its record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Sample number `sample` of the task at `index`. The first sample of a task is named and
-    seeded as the only one would be."""
+    """The sample number `sample` of the task at `index`. The name and seed of the first sample
+    of a task do not depend on the number of samples."""
 
     index: int
     sample: int
@@ -46,7 +45,7 @@ class Place:
 
 
 def planned(tasks: TaskSource, config: EvalConfig) -> list[Place]:
-    """The episodes of an evaluation: `config.samples_per_task` of each of its tasks.
+    """Return the episodes of an evaluation: `config.samples_per_task` per task.
 
     Raises:
         ConfigError: there are no tasks.
@@ -56,42 +55,38 @@ def planned(tasks: TaskSource, config: EvalConfig) -> list[Place]:
 
 
 async def evaluate(
+    config: Config,
     player: Player,
     tasks: TaskSource,
-    config: EvalConfig,
     *,
-    max_tokens: int,
-    seed: int,
-    max_retries: int,
     on_progress: ON_PROGRESS = lambda done, total: None,
     before: Mapping[str, Trajectory] | None = None,
     keep: Keep | None = None,
 ) -> EvalResult:
-    """Play the first `config.num_tasks` tasks (all, if there are fewer) and average.
+    """Play the first `eval.num_tasks` tasks (all, if there are fewer) and average.
 
-    Each is played `config.samples_per_task` times, less those that are in `before` (by episode
-    id): they count as they are. Whatever is played goes through `keep` before it counts, but for
-    failures of infrastructure, which are no result.
+    Each task is played `eval.samples_per_task` times. Episodes in `before` (by episode id) are
+    not played; they count unchanged. Each played episode goes through `keep` before it counts,
+    except failures of infrastructure, which are not results.
 
-    An episode that fails for infrastructure is played again, up to `max_retries` times. One
-    that fails in the agent's or environment's code, or whose first prompt is too long, is left out
-    of the means; `outcomes` counts them. `seed` is that of sampling. The first that cannot be
-    played for infrastructure ends the evaluation.
+    An episode that fails because of infrastructure is played again, up to `rollout.max_retries`
+    times. The first one for which that fails too ends the evaluation. Episodes that fail in the
+    agent's or environment's code, or have too long a first prompt, are left out of the means;
+    `outcomes` counts them.
 
     Raises:
         ConfigError: there are no tasks, or every first prompt is too long.
-        InfraError: an episode could not be played for infrastructure.
+        InfraError: infrastructure kept an episode from being played.
         TooManyErrors: more than a fifth of the episodes failed.
     """
     start = time.monotonic()
-    places, before = planned(tasks, config), before or {}
+    places, before = planned(tasks, config.eval), before or {}
     finished = [before[place.episode_id] for place in places if place.episode_id in before]
     resumed = len(finished)
 
     async def play(place: Place) -> Trajectory:
-        sampling = _sampling(place, config, max_tokens=max_tokens, seed=seed)
         task = tasks[place.index]
-        played = await _play(player, task, place, sampling=sampling, max_retries=max_retries)
+        played = await _play(config, player, task, place)
         if keep and played.outcome is not Outcome.INFRA_ERROR:
             await keep(task, place.index, played)
         finished.append(played)
@@ -99,16 +94,16 @@ async def evaluate(
         return played
 
     missing = [place for place in places if place.episode_id not in before]
-    await _play_all(missing, play, at_once=config.max_concurrent)
+    await _play_all(missing, play, at_once=config.eval.max_concurrent)
     duration_s = time.monotonic() - start
-    return summarize(finished, config, duration_s=duration_s, resumed=resumed)
+    return summarize(finished, config.eval, duration_s=duration_s, resumed=resumed)
 
 
 async def _play_all(
     places: Sequence[Place], play: Callable[[Place], Awaitable[Trajectory]], *, at_once: int
 ) -> None:
-    """Play the episodes, until one fails for infrastructure: then no result will come of the
-    others."""
+    """Play the episodes until one fails because of infrastructure: then there is no result, and
+    the others are cancelled."""
 
     async def worker() -> None:
         for place in remaining:
@@ -121,61 +116,33 @@ async def _play_all(
         playing = [workers.create_task(worker()) for _ in range(min(at_once, len(places)))]
 
 
-async def _play(
-    player: Player, task: Task, place: Place, *, sampling: SessionSampling, max_retries: int
-) -> Trajectory:
-    """One episode, with its duration among its metrics."""
+async def _play(config: Config, player: Player, task: Task, place: Place) -> Trajectory:
+    """Play one episode, and add its duration to its metrics."""
     begun = time.monotonic()
     played = await play_with_retries(
         player,
         task,
         episode_id=place.episode_id,
         group_id=place.group_id,
-        sampling=sampling,
-        max_retries=max_retries,
+        sampling=SessionSampling(
+            temperature=config.eval.temperature,
+            max_tokens=config.rollout.max_tokens,
+            seed=derived_seed(config.seed, f"eval-{place.episode_id[1:]}"),
+            train=False,
+        ),
+        max_retries=config.rollout.max_retries,
     )
     return replace(played, metrics={**played.metrics, DURATION: time.monotonic() - begun})
 
 
-def _sampling(place: Place, config: EvalConfig, *, max_tokens: int, seed: int) -> SessionSampling:
-    return SessionSampling(
-        temperature=config.temperature,
-        max_tokens=max_tokens,
-        seed=derived_seed(seed, f"eval-{place.episode_id[1:]}"),
-        train=False,
-    )
-
-
 def num_available(tasks: TaskSource, wanted: int) -> int:
-    """How many of the `wanted` tasks there are.
+    """Return the number of the `wanted` tasks that exist.
 
     Raises:
-        ConfigError: none at all.
+        ConfigError: there is no task at all.
     """
     length = length_of(tasks)
     available = wanted if length is None else min(wanted, length)
     if available == 0:
         raise ConfigError(f"there are no tasks to evaluate on ({wanted} wanted)")
     return available
-
-
-async def evaluate_configured(
-    config: Config,
-    player: Player,
-    *,
-    on_progress: ON_PROGRESS,
-    before: Mapping[str, Trajectory],
-    keep: Keep | None,
-) -> EvalResult:
-    """The held-out tasks of a configuration, played by `player`; see `evaluate`."""
-    return await evaluate(
-        player,
-        task_source(config, "eval", seed=config.eval.seed),
-        config.eval,
-        max_tokens=config.rollout.max_tokens,
-        seed=config.seed,
-        max_retries=config.rollout.max_retries,
-        on_progress=on_progress,
-        before=before,
-        keep=keep,
-    )

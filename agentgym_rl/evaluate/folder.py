@@ -1,7 +1,9 @@
-"""The folder of an evaluation: what it has played so far, and what it was asked to play.
+"""A request to evaluate a model, with its configuration.
 
-`config.toml` (resolved, whole) · `evaluated.json` (which model) · `episodes.db` (every finished
-episode, on disk before it counts) · `result.json` (once all are there; as `arl eval --json`).
+The folder of an evaluation: its request, and the episodes played so far.
+
+`config.toml` (resolved, complete) · `evaluated.json` (the model) · `episodes.db` (every finished
+episode, on disk before it counts) · `result.json` (after the last episode; as `arl eval --json`).
 """
 
 from __future__ import annotations
@@ -12,60 +14,66 @@ import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.config import Config, EndpointConfig, dump_toml, load_config
+from agentgym_rl.config import Config, EndpointConfig, dump_toml, free_keys, load_config
 from agentgym_rl.config.section import differences as config_differences
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.trajectory import Trajectory
-from agentgym_rl.models.resolve import resolve_paths
+from agentgym_rl.models.resolve import model_name, resolve_paths
+from agentgym_rl.runtime.atomic_file import replace_text
 from agentgym_rl.storage.episode_log import EpisodeLog, check_log
 from agentgym_rl.storage.episode_reader import EpisodeReader
-from agentgym_rl.storage.run_folder import MARK
+from agentgym_rl.storage.run_folder import MARK, shown
 
-from .target import Asked
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The model to evaluate: `config.model`; the weights of `checkpoint` (a run's
+    `checkpoints/step-N`), if there is one, replace those of the model."""
+
+    config: Config
+    checkpoint: Path | None = None
+
+    @property
+    def model(self) -> str:
+        """Return the name of the model in results."""
+        if isinstance(self.config.engine, EndpointConfig):
+            return self.config.model.path
+        return shown(self.checkpoint) if self.checkpoint else model_name(self.config)
+
 
 MODEL = "evaluated.json"
 RESULT = "result.json"
 EPISODES = "episodes.db"
-FREE = (
-    *("cluster", "logging", "run", "trainer", "weights"),
-    *("eval.every", "eval.every_minutes"),
-    *("eval.max_concurrent", "eval.pass_at", "eval.success_reward"),
-    *("eval.price_prompt", "eval.price_completion", "eval.price_cached"),
-    *("gateway.host", "gateway.port", "rollout.max_retries"),
-    *("rollout.workers", "rollout.worker_cpus", "rollout.max_restarts"),
-    *("engine.max_restarts", "engine.max_retries", "engine.request_timeout_s"),
-)
-"""Keys that may be other ones when an evaluation goes on: no episode depends on them."""
 
 
 class EvalFolder:
-    """A folder that this process alone writes to, while it is open."""
+    """A folder that only this process writes to while it is open."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.log = EpisodeLog(path / EPISODES)
 
     def finished(self) -> dict[str, Trajectory]:
-        """Every episode that is there, by its id."""
+        """Return every episode in the folder, by its id."""
         return {episode.episode_id: episode for episode in self.log.trajectories()}
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """`result.json`, whole or not at all."""
+        """Write `result.json` atomically."""
         part = self.path / f"{RESULT}.part"
-        part.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-        part.replace(self.path / RESULT)
+        replace_text(self.path / RESULT, json.dumps(result, indent=2) + "\n", part=part)
 
 
 @contextlib.contextmanager
 def open_folder(path: Path, asked: Asked) -> Iterator[EvalFolder]:
-    """The folder `path` for an evaluation: a new one, or one that goes on.
+    """Open the folder `path` for a new or resumed evaluation.
 
     Raises:
-        ConfigError: it belongs to something else, to an evaluation with another configuration, or
-            to one that is under way; or it cannot be written.
+        ConfigError: the folder is of another kind, of an evaluation with another configuration,
+            or of one that is running; or it cannot be written.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -82,8 +90,7 @@ def open_folder(path: Path, asked: Asked) -> Iterator[EvalFolder]:
             else:
                 (path / MODEL).write_text(json.dumps(_identity(asked)) + "\n", encoding="utf-8")
                 part = path / f"{MARK}.part"
-                part.write_text(dump_toml(_resolved(asked.config)), encoding="utf-8")
-                part.replace(path / MARK)
+                replace_text(path / MARK, dump_toml(_resolved(asked.config)), part=part)
         except BlockingIOError as error:
             raise ConfigError(f"--out {path}: another `arl eval` is at work there") from error
         except OSError as error:
@@ -94,10 +101,10 @@ def open_folder(path: Path, asked: Asked) -> Iterator[EvalFolder]:
 
 
 def read_folder(path: Path) -> tuple[Config, str, list[Trajectory]]:
-    """The configuration, the model and the episodes of an evaluation, which is only read.
+    """Read the configuration, the model and the episodes of an evaluation.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no evaluation.
     """
     model = _read_identity(path)["model"]
     config = load_config(path / MARK)
@@ -107,7 +114,7 @@ def read_folder(path: Path) -> tuple[Config, str, list[Trajectory]]:
 
 
 def _identity(asked: Asked) -> dict[str, str]:
-    """What is evaluated; of an own model its folder is in the configuration."""
+    """Return the name of the model and the checkpoint; the configuration has the model's folder."""
     return {"model": asked.model, "checkpoint": str(asked.checkpoint or "")}
 
 
@@ -122,12 +129,12 @@ def _read_identity(path: Path) -> dict[str, str]:
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Where `other` has other values than `one`, that an evaluation depends on."""
-    return config_differences(one, other, free=FREE)
+    """Return the differences of `other` from `one` on which an evaluation depends."""
+    return config_differences(one, other, free=free_keys(Config, "eval"))
 
 
 def _resolved(config: Config) -> Config:
-    """The same, from whatever folder the command is given."""
+    """Return `config` with absolute paths, so that it is the same from any working folder."""
     return config if isinstance(config.engine, EndpointConfig) else resolve_paths(config)
 
 
@@ -154,7 +161,7 @@ def _check_same(path: Path, asked: Asked) -> None:
 
 def _check_whole(path: Path) -> None:
     if not (path / EPISODES).exists():
-        return  # it was killed before it played anything, or is played anew
+        return  # killed before its first episode, or to be replayed
     try:
         check_log(path / EPISODES)
     except ConfigError as error:
@@ -166,5 +173,5 @@ def _damaged(path: Path, fault: str) -> ConfigError:
 
 
 def _foreign(path: Path) -> Iterator[str]:
-    """What lies in a folder that no evaluation left there when it was killed at its start."""
+    """Return the files in a folder that an evaluation killed at its start cannot have left."""
     return (name for name in os.listdir(path) if name not in ("lock", MODEL, f"{MARK}.part"))

@@ -1,4 +1,4 @@
-"""The rollout side on somebody else's model: a relay to it, and a player on top."""
+"""The rollout side for an external model: a relay to its endpoint, and a player on top."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _OF_OUR_ENGINES = (
     *("tool_parser", "reasoning_parser", "thinking_history", "edited_calls"),
     *("train_side_lineages", "canary_fraction"),
 )
-"""Keys of `gateway` about conversations that are rendered and recorded here."""
+"""The keys of `gateway` that only apply to conversations rendered and recorded by our gateway."""
 
 
 async def check_endpoint(config: Config, engine: EndpointConfig) -> None:
-    """Refuse what cannot work before anything is started; the endpoint itself is not asked.
+    """Refuse a configuration that cannot work, before anything starts; sends no request.
 
     Raises:
-        ConfigError: no model is named, the API key is not there, LiteLLM is not or knows no such
-            provider, a key that means nothing here, or what `check_parts` finds.
+        ConfigError: no model is named, the API key is missing, LiteLLM is not installed or does
+            not know the provider, a key does not apply here, or `check_parts` fails.
     """
     if config.model.path == ModelConfig().path:
         raise ConfigError(
@@ -67,10 +67,11 @@ async def check_endpoint(config: Config, engine: EndpointConfig) -> None:
 
 @contextlib.asynccontextmanager
 async def serving_endpoint(config: Config, engine: EndpointConfig) -> AsyncIterator[Player]:
-    """A player whose model is `config.model.path` at `place(engine)`.
+    """Open a player whose model is `config.model.path` at `place(engine)`.
 
     Raises:
-        ConfigError: the endpoint takes no request at all, and why; at once, in an exception group.
+        ConfigError: the endpoint refuses all requests, with the reason; raised at once, in an
+            exception group.
     """
     upstream = _upstream(config, engine)
     relay = Relay(upstream, config=config.gateway)
@@ -87,7 +88,7 @@ async def serving_endpoint(config: Config, engine: EndpointConfig) -> AsyncItera
 
 
 def place(engine: EndpointConfig) -> str:
-    """Where the model is, in words."""
+    """Return the location of the model, for messages."""
     return engine.base_url or "LiteLLM"
 
 
@@ -100,7 +101,7 @@ def _upstream(config: Config, engine: EndpointConfig) -> Upstream:
 
 
 def _api_key(engine: EndpointConfig) -> str:
-    """The key, or "" where none is wanted, or LiteLLM finds it itself."""
+    """Return the key, or "" if none is needed or LiteLLM finds it itself."""
     if not engine.api_key_env:
         return ""
     key = os.environ.get(engine.api_key_env, "").strip()

@@ -1,9 +1,8 @@
-"""The evaluations that a run owes: versions that are due, each with its weights, in order.
+"""The queue of due evaluations of a run: versions with their weights, in order.
 
-A version is pinned the moment it is published: a hard link beside the file that engines read, so
-that pruning does not reach it. It then goes into the run's folder (on a thread, where that is
-another disk) until it is evaluated: as many may wait as the disk has room for, and they outlive
-the process.
+A version is pinned when it is published: a hard link beside the file that engines read protects
+it from pruning. A thread then moves it into the run's folder, which may be on another disk, until
+it is evaluated. Waiting versions are limited only by disk space, and outlive the process.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentgym_rl.config import Config
+from agentgym_rl.runtime.atomic_file import replacing
 from agentgym_rl.storage.evaluations import EvalRecord, EvalRecords, Status
 from agentgym_rl.storage.recovery import NOTHING, Recovered
 from agentgym_rl.storage.weights_folder import version_name
@@ -24,16 +24,16 @@ from agentgym_rl.storage.weights_folder import version_name
 log = logging.getLogger(__name__)
 
 PINS = "evaluating"
-"""Folder of pinned versions, in the run's weights folder."""
+"""The folder of pinned versions, in the run's weights folder."""
 _MANY = 2
-"""So many that wait are worth a warning."""
+"""The number of waiting versions that causes a warning."""
 
 
 class EvalQueue:
-    """What is due, what waits, and what came of it. One event loop only.
+    """The due and waiting evaluations, and their results. One event loop only.
 
-    `final`: the run evaluates its first and last version itself; here they are only recorded.
-    `on_end(record)` is called with each record that has come to an end.
+    `final`: the run evaluates its first and last version itself; the queue only records them.
+    `on_end(record)` is called with each record that has ended.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class EvalQueue:
         self._pinned: asyncio.Queue[int | None] = asyncio.Queue()
         self._ready: asyncio.Queue[int | None] = asyncio.Queue()
         self._owed: set[int] = set()
-        """Versions, of those that are still to be made again, that were due before a crash."""
+        """The versions that were due before a crash and are to be produced again."""
         self._is_resumed = recovered.incarnation > 0
 
     def recover(self) -> None:
-        """See what a run that was killed has left. Call it once, before anything else."""
+        """Recover the evaluations of a killed run. Call it once, before anything else."""
         if not self._is_resumed:
             return
         self.records.mend()
@@ -84,22 +84,23 @@ class EvalQueue:
 
     # ------------------------------------------------------------------ the trainer's side
     def replace_publishers(self, incarnation: int) -> None:
-        """Versions are published as `incarnation` from now on."""
+        """Set the `incarnation` of versions published from now on."""
         self._incarnation = incarnation
 
     def owed(self, version: int) -> bool:
-        """Whether `version` is to be evaluated whatever the schedule says."""
+        """Return whether `version` is to be evaluated independently of the schedule."""
         return version in self._owed
 
     def began(self) -> None:
-        """The trainer has published the version that the run goes on from."""
+        """Pin the version from which the run continues, if due; the trainer has published it."""
         if self._step in self._owed:
             self._owed.discard(self._step)
             self._pin(self._step, missing=self._interrupted)
 
     def published(self, version: int, parameters: str, *, due: bool) -> None:
-        """The trainer has made `version`, with weights of that hash; engines serve it, and its
-        file is there until this returns. `due`: it is to be evaluated."""
+        """Record a new `version` with the hash `parameters` of its weights, and pin it if `due`.
+
+        Engines serve it; its file exists until this returns. `due`: it is to be evaluated."""
         last = version == self._steps and self._final
         if not (last or (due and version < self._steps)):
             return
@@ -138,12 +139,12 @@ class EvalQueue:
         return self._weights_dir / PINS / f"step-{version}.safetensors"
 
     def close(self) -> None:
-        """No more versions will come."""
+        """Close the queue: no more versions will come."""
         self._pinned.put_nowait(None)
 
     # ------------------------------------------------------------------ the evaluator's side
     async def keep(self) -> None:
-        """Bring pinned versions into the run's folder, until `close` was called."""
+        """Move pinned versions into the run's folder, until `close` is called."""
         while (version := await self._pinned.get()) is not None:
             target = self.records.weights(version)
             try:
@@ -155,12 +156,12 @@ class EvalQueue:
         self._ready.put_nowait(None)
 
     async def next(self) -> int | None:
-        """The next version to evaluate; None: there will be none."""
+        """Wait for the next version to evaluate; None: there are no more."""
         return await self._ready.get()
 
     def begin(self, version: int) -> None:
-        """A version is evaluated that nobody has announced: the first one, or the last one of a
-        run that was resumed after it."""
+        """Record the start of an evaluation, if it has no record yet: of the first version, or of
+        the last version of a run that was resumed after it."""
         if version not in self.records.read():
             self.records.write(EvalRecord(version))
 
@@ -171,7 +172,7 @@ class EvalQueue:
         error: str = "",
         metrics: dict[str, float | None] | None = None,
     ) -> None:
-        """An evaluation has come to an end; its weights are no longer needed."""
+        """Record the end of an evaluation, and remove its weights."""
         record = self.records.read().get(version, EvalRecord(version))
         record = replace(record, status=status, error=error, metrics=metrics or {})
         self.records.write(record)
@@ -180,14 +181,12 @@ class EvalQueue:
 
 
 def _move(pin: Path, target: Path) -> None:
-    """Whole or not at all; a rename where both are on one disk."""
+    """Move a file atomically; a rename if both paths are on one disk."""
     try:
         pin.replace(target)
     except OSError:  # another disk
-        beside = target.with_name(f".{target.name}.tmp")
         try:
-            shutil.copyfile(pin, beside)
-            beside.replace(target)
+            with replacing(target) as part:
+                shutil.copyfile(pin, part)
         finally:
-            beside.unlink(missing_ok=True)
             pin.unlink(missing_ok=True)

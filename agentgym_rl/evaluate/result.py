@@ -1,4 +1,4 @@
-"""What an evaluation comes to: means over its episodes, pass@k, tokens and what they cost."""
+"""The result of an evaluation: means over its episodes, pass@k, tokens and their cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentgym_rl.evaluate import statistics
 from .statistics import Estimate
 
 DURATION = "duration_s"
-"""The metric that an evaluation adds to its episodes: seconds each took, with its retries."""
+"""The metric that an evaluation adds to its episodes: the seconds of each, with its retries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,55 +27,55 @@ class EnvResult:
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:
-    """Means over the episodes that were played to their end (those of `num_tasks` tasks)."""
+    """The means over the episodes that were played to their end (of `num_tasks` tasks)."""
 
     reward: float
     reward_ci: tuple[float, float] | None
-    """95 %; see `estimates`."""
+    """The 95 % confidence interval; see `estimates`."""
     num_tasks: int
     num_episodes: int
     pass_at: dict[str, Estimate]
-    """pass@k by k."""
+    """The pass@k by k."""
     turns: float
     tool_calls: float
     outcomes: dict[str, int]
     versions: tuple[int, ...]
-    """Policy versions that answered."""
+    """The policy versions that replied."""
     duration_s: float
     resumed: int
-    """Of the episodes, those that an earlier command had played."""
+    """The number of episodes that an earlier command had played."""
     prompt_tokens: int
-    """Of all turns of all episodes, each turn's whole prompt; what failed attempts used is not
-    in it."""
+    """The prompt tokens of all turns of all episodes, with each turn's whole prompt; without the
+    tokens of failed attempts."""
     cached_tokens: int | None
-    """Of these, from a cache; None: the endpoint did not say."""
+    """The prompt tokens from a cache; None: the endpoint did not report them."""
     completion_tokens: int
     uncounted_turns: int
-    """Turns whose tokens somebody else's endpoint did not count."""
+    """The turns whose tokens an external endpoint did not count."""
     cost_usd: float | None
-    """Of these tokens; None: nobody knows the price."""
+    """The cost of these tokens; None: the price is not known."""
     cut_turns: int
-    """Replies cut by rollout.max_tokens or the context length."""
+    """The replies cut by rollout.max_tokens or the context length."""
     outgrown: int
-    """Episodes whose conversation outgrew the context length after their first turn; they count as
-    they were paid."""
+    """The episodes whose conversation outgrew the context length after their first turn; they
+    count with their reward."""
     metrics: dict[str, float]
-    """Of what environment and session counted: the mean over the episodes that have it."""
+    """The metrics of environment and session: each is the mean over the episodes that have it."""
     envs: dict[str, EnvResult]
-    """By environment, those that some episode was played to its end in."""
+    """The results by environment, if some episode was played to its end in it."""
     rewards: dict[str, tuple[float, ...]] = field(repr=False)
-    """By task (its place in the source, and its id), of its episodes that were played to their
-    end."""
+    """The rewards of the episodes that were played to their end, by task (its index in the source
+    and its id)."""
 
 
 def summarize(
     finished: Sequence[Trajectory], config: EvalConfig, *, duration_s: float, resumed: int = 0
 ) -> EvalResult:
-    """The result of an evaluation whose episodes these are, in any order.
+    """Return the result of an evaluation with the episodes `finished`, in any order.
 
     Raises:
         ConfigError: every first prompt is too long.
-        InfraError: an episode could not be played for infrastructure.
+        InfraError: infrastructure kept an episode from being played.
         TooManyErrors: more than a fifth of the episodes failed.
     """
     scored = [t for t in finished if t.outcome.trains]
@@ -142,7 +142,8 @@ def _pass_at(rewards: Mapping[str, Sequence[float]], config: EvalConfig) -> dict
 
 
 def _cost(finished: Sequence[Trajectory], config: EvalConfig) -> float | None:
-    """By the prices configured, or else as the endpoint's prices are known; whole or not at all."""
+    """Return the cost by the configured prices, or else as reported per episode; None if it is
+    not known completely."""
     if config.price_prompt is None or config.price_completion is None:
         return _told_of_all(finished, "cost_usd")
     if _total(finished, "uncounted_turns"):
@@ -157,7 +158,7 @@ def _cost(finished: Sequence[Trajectory], config: EvalConfig) -> float | None:
 
 
 def _told_of_all(finished: Sequence[Trajectory], metric: str) -> float | None:
-    """The sum over the episodes that asked anything; None: it is not known of one of them."""
+    """Return the sum over the episodes with any turn; None: one of them does not report it."""
     asked = [t for t in finished if t.num_turns]
     if not asked or any(metric not in t.metrics for t in asked):
         return None
@@ -170,7 +171,7 @@ def _told(finished: Sequence[Trajectory], metric: str) -> int | None:
 
 
 def _means(scored: Sequence[Trajectory]) -> dict[str, float]:
-    """Of each metric, over the episodes that have it."""
+    """Return the mean of each metric, over the episodes that have it."""
     values: dict[str, list[float]] = {}
     for trajectory in scored:
         for name, value in trajectory.metrics.items():

@@ -1,6 +1,6 @@
-"""What an evaluation says of a model, and how sure it is: means, pass@k, paired differences.
+"""The estimates of an evaluation with their confidence: means, pass@k, paired differences.
 
-Tasks are the sampling unit: episodes of one task are alike, so errors are clustered by task
+Tasks are the sampling unit: episodes of one task are correlated, so errors are clustered by task
 (Miller 2024, arXiv:2411.00640). All intervals are two-sided, 95 %.
 """
 
@@ -13,7 +13,7 @@ from statistics import NormalDist
 
 _Z = NormalDist().inv_cdf(0.975)
 _ROUNDING = 1e-9
-"""Rewards are sums of steps' rewards: ten times 0.1 is a whole success."""
+"""The tolerance of a success: rewards are sums over steps, and ten times 0.1 is a success of 1."""
 
 Scores = Mapping[str, Sequence[float]]
 """The scores of each task's episodes, by the task's id."""
@@ -21,8 +21,8 @@ Scores = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean with its 95 % confidence interval; None: a single task whose scores may be of any size
-    says nothing of others."""
+    """A mean with its 95 % confidence interval; None: a single task with unbounded scores gives
+    no information about other tasks."""
 
     value: float
     ci: tuple[float, float] | None
@@ -30,7 +30,7 @@ class Estimate:
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """Chance that one of k episodes succeeds, of n that were played and c that succeeded.
+    """Return the chance that at least one of k episodes succeeds, if c of n succeeded.
 
     The unbiased estimator 1 - C(n-c, k) / C(n, k), Chen et al. 2021 (arXiv:2107.03374).
     """
@@ -40,11 +40,11 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def mean(scores: Scores) -> Estimate:
-    """The mean over episodes; standard error clustered by task (Miller 2024, section 2.2).
+    """Return the mean over episodes; standard error clustered by task (Miller 2024, section 2.2).
 
-    Scores that all lie in [0, 1] get Wilson's interval (Wilson 1927), with as many observations as
-    would give that standard error: with one episode a task and scores of 0 and 1 it is Wilson's
-    own, and a model that solved all of 20 tasks is not said to be perfect.
+    Scores that all lie in [0, 1] get Wilson's interval (Wilson 1927), for the number of
+    observations that would give that standard error: with one episode per task and scores of 0
+    and 1 it is Wilson's own. So a model that solved all of 20 tasks is not reported as perfect.
 
     Raises:
         ValueError: there are no scores.
@@ -62,7 +62,7 @@ def mean(scores: Scores) -> Estimate:
 
 
 def pass_at(scores: Scores, k: int, *, success: float) -> Estimate | None:
-    """pass@k: the mean over the tasks that have k scores; None: there is none.
+    """Return pass@k, the mean over the tasks that have k scores; None: there is no such task.
 
     A score of at least `success` is a success.
     """
@@ -75,10 +75,10 @@ def pass_at(scores: Scores, k: int, *, success: float) -> Estimate | None:
 
 
 def paired_difference(scores: Scores, first: Scores) -> Estimate | None:
-    """By how much the mean of `scores` is above that of `first`, over the tasks of both.
+    """Return the mean of `scores` minus the mean of `first`, over their common tasks.
 
-    The differences of each task's means are averaged, which leaves out of the error what makes
-    tasks hard for both (Miller 2024, section 4.2). None: they have no task in common.
+    The differences of each task's means are averaged, which removes the shared difficulty of
+    tasks from the error (Miller 2024, section 4.2). None: there is no common task.
     """
     tasks = [task for task in scores if scores[task] and first.get(task)]
     if not tasks:
@@ -95,7 +95,7 @@ def _interval(
     if not bounded:
         if clusters < 2:
             return None
-        # the spread of a sample about its own mean is too small by this much
+        # the spread of a sample around its own mean is too small by this factor
         half = _Z * error * math.sqrt(clusters / (clusters - 1))
         return value - half, value + half
     spread = value * (1 - value)

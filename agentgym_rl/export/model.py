@@ -1,4 +1,4 @@
-"""A checkpoint of a run as a folder in Hugging Face's form: `arl export --model`."""
+"""The export of a checkpoint as a folder in Hugging Face format: `arl export --model`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from agentgym_rl.storage.run_folder import config_of, shown
 
 
 def export_trained(folder: Path, out: Path) -> dict[str, Any]:
-    """Write the model of a checkpoint to `out`, which is new: of the one in `folder`, or, where
-    that is a run, of the best that it has by its `trainer.best_metric`; if none has such a number,
-    of the newest. The JSON object of `arl export --model --json`.
+    """Write the model of a checkpoint to `out`, a new folder, and return the JSON object of
+    `arl export --model --json`. `folder` is the checkpoint, or a run: then its best checkpoint by
+    `trainer.best_metric` is taken, or the newest if none has that metric.
 
     Raises:
-        ConfigError: neither a run with a checkpoint nor a checkpoint of one, or `out` is there.
-        TrainerError: the checkpoint is not whole, or cannot be written.
+        ConfigError: neither a run with a checkpoint nor a checkpoint of one, or `out` exists.
+        TrainerError: the checkpoint is incomplete, or `out` cannot be written.
     """
     if out.exists():
         raise ConfigError(f"--out {out} is there already; name a new folder")

@@ -1,9 +1,10 @@
-"""Recorded episodes as supervised data: one JSON object a line, chat messages or exact tokens.
+"""The export of recorded episodes as supervised data: one JSON object a line, with chat messages or
+exact tokens.
 
-`messages` and `tools` are those of the episode's last request and its reply, as OpenAI has them,
-save that the arguments of tool calls are objects, as chat templates of Hugging Face want them. An
-episode that forked (its agent rewrote history, or held several conversations) is its last
-conversation alone; `tokens` has every conversation it recorded.
+`messages` and `tools` are those of the episode's last request and its reply, in OpenAI's format,
+except that the arguments of tool calls are objects, as chat templates of Hugging Face expect. An
+episode that forked (its agent rewrote history, or held several conversations) gives its last
+conversation alone; the form `tokens` has every conversation that was recorded.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from agentgym_rl.storage.run_folder import config_of
 
 Form = Literal["messages", "tokens"]
 _ROUNDING = 1e-9
-"""Rewards are sums of steps' rewards."""
+"""The tolerance of `min_reward`, since rewards are sums of steps' rewards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which episodes become data, and in what form."""
+    """The selection of episodes that become data, and their form."""
 
     form: Form = "messages"
     min_reward: float | None = None
     split: Split | None = None
 
     def refusal(self, episode: Trajectory, task: Task) -> str:
-        """Why the episode is left out; "": it is not."""
+        """Return the reason why the episode is left out; "" if it is not."""
         if not episode.outcome.trains:
             return episode.outcome.value
         if self.split is not None and task.split != self.split:
@@ -59,13 +60,13 @@ def export_sft(
     *,
     on_progress: Callable[[int], None] = lambda count: None,
 ) -> dict[str, Any]:
-    """Write the episodes of a run or an evaluation to `out`; the JSON object of `arl export`.
+    """Write the episodes of a run or an evaluation to `out`; return the JSON of `arl export`.
 
-    `folder` is only read, whether it has finished or not. `out` is there when it is whole.
+    The run in `folder` is only read, finished or not. `out` appears once it is complete.
 
     Raises:
-        ConfigError: no run or evaluation there, a log that cannot be read, nothing that fits, or
-            `out` exists.
+        ConfigError: no run or evaluation in `folder`, a log that cannot be read, no episode that
+            fits, or `out` exists.
     """
     config = load_config(config_of(folder, f"arl export {folder}"))
     counts = _Counts()
@@ -91,24 +92,24 @@ def export_sft(
 
 @dataclass(slots=True)
 class _Counts:
-    """What was written, and what was not."""
+    """The counts of episodes that were written, and of those that were left out."""
 
     episodes: int = 0
     lines: int = 0
     left_out: Counter[str] = field(default_factory=Counter[str])
-    """Episodes, by why."""
+    """The number of episodes left out for each reason."""
     forked: int = 0
     splits: Counter[str] = field(default_factory=Counter[str])
 
     def add(self, episode: Trajectory, task: Task, *, lines: int) -> None:
-        """An episode that became so many lines."""
+        """Count an episode that became `lines` lines."""
         self.episodes += 1
         self.lines += lines
         self.forked += episode.metrics.get("forks", 0.0) > 0
         self.splits[task.split] += 1
 
     def report(self) -> dict[str, Any]:
-        """As `arl export --json` has them."""
+        """Return the counts for `arl export --json`."""
         return {
             "episodes": self.episodes,
             "lines": self.lines,
@@ -127,9 +128,9 @@ def _lines(episode: Trajectory, form: Form) -> Iterator[dict[str, Any]]:
 
 
 def _tokens(row: Row) -> dict[str, Any]:
-    """`input_ids`, and `labels` that are the same where the model sampled them.
+    """Return `input_ids`, and `labels` that equal them on sampled tokens and are IGNORED elsewhere.
 
-    A turn that forked conversations share is labelled in each of them.
+    A turn that is shared by forked conversations is labelled in each of them.
     """
     labels = np.where(row.turn_ids >= 0, row.tokens, IGNORED)
     return {"input_ids": row.tokens.tolist(), "labels": labels.tolist()}
@@ -148,7 +149,7 @@ def _about(episode: Trajectory, task: Task, env_id: str) -> dict[str, Any]:
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is null, and with arguments as objects where they are some."""
+    """Return a message without null values (except its content), with tool arguments as objects."""
     kept = {key: value for key, value in message.items() if value is not None or key == "content"}
     if calls := kept.pop("tool_calls", None):
         kept["tool_calls"] = [_call(call) for call in calls]
@@ -157,7 +158,7 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = dict(call.get("function") or {})
-    with contextlib.suppress(ValueError, TypeError):  # malformed: as it was said
+    with contextlib.suppress(ValueError, TypeError):  # malformed arguments stay a string
         arguments = json.loads(function["arguments"])
         function["arguments"] = arguments if isinstance(arguments, dict) else function["arguments"]
     return {**call, "function": function}

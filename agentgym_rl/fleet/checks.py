@@ -1,44 +1,23 @@
-"""What the servers of a fleet have in common, what they may not have, and who of them hangs."""
+"""The checks of a fleet's servers: common properties, conflicting seeds, and service in time."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Literal
+from collections.abc import Iterable, Mapping
 
-from agentgym_rl.config import Config, EmbeddedEngineConfig, VllmEngineConfig
+from agentgym_rl.config import Config
 from agentgym_rl.core.engine import EngineInfo
-from agentgym_rl.core.errors import ConfigError, EngineError, InfraError
+from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.engines.router.router import Router
 
 from .servers import Server
 
 
-def make_router(config: Config, on_failure: Callable[[str, EngineError], None]) -> Router:
-    """The router of the configured engines: the same in every process that asks them."""
-    engine = config.own_engine
-    return Router(
-        interrupt=config.rollout.interrupt,
-        salt=salt_of(config),
-        wait_s=engine.start_timeout_s,
-        on_failure=on_failure,
-        whole_turns=isinstance(engine, EmbeddedEngineConfig) and engine.deterministic,
-    )
-
-
-def salt_of(config: Config) -> Literal["by_version", "none"]:
-    """How the router salts prefix caches; engines without one ignore it."""
-    engine = config.own_engine
-    shared = isinstance(engine, VllmEngineConfig) and engine.prefix_cache == "shared"
-    return "none" if shared else "by_version"
-
-
 def check_seeds(servers: Iterable[Server]) -> None:
-    """Servers of one seed sample the same tokens for the members of a group.
+    """Check that all seeds differ: servers with one seed sample the same tokens for the members
+    of a group.
 
     Raises:
-        ConfigError: two were started with the same one.
+        ConfigError: two servers were started with the same seed.
     """
     seen: dict[int, Server] = {}
     for server in servers:
@@ -54,10 +33,10 @@ def check_seeds(servers: Iterable[Server]) -> None:
 
 
 def agreed(infos: Mapping[str, EngineInfo]) -> EngineInfo:
-    """What all servers have in common.
+    """Return the common properties of all servers.
 
     Raises:
-        ConfigError: they serve different models.
+        ConfigError: the servers serve different models.
     """
     first = next(iter(infos.values()))
     for name, info in infos.items():
@@ -70,10 +49,10 @@ def agreed(infos: Mapping[str, EngineInfo]) -> EngineInfo:
 
 
 def check_joins(name: str, info: EngineInfo, others: EngineInfo) -> None:
-    """Refuse a server that cannot take the place of the `others`, whose common ground this is.
+    """Refuse a server that cannot replace the others, whose common properties are `others`.
 
     Raises:
-        ConfigError: it serves another model, or has a shorter context.
+        ConfigError: the server has another model, or a shorter context.
     """
     agreed({"those that serve": others, name: info})
     if info.max_model_len < others.max_model_len:
@@ -83,26 +62,11 @@ def check_joins(name: str, info: EngineInfo, others: EngineInfo) -> None:
         )
 
 
-async def hanging(
-    silent_s: Callable[[], Mapping[str, float]], *, limit_s: float
-) -> AsyncIterator[tuple[str, float]]:
-    """For ever: servers that were asked and have sent no token for so long, and for how long."""
-    pause_s = min(1.0, limit_s / 4)
-    while True:
-        slept = time.monotonic()
-        await asyncio.sleep(pause_s)
-        if time.monotonic() - slept > 2 * pause_s + 1.0:
-            continue  # this process stood still, and what came meanwhile is not read yet
-        for name, seconds in silent_s().items():
-            if seconds > limit_s:
-                yield name, seconds
-
-
 async def wait_serving(config: Config, router: Router) -> None:
     """Wait until some engine serves.
 
     Raises:
-        InfraError: none did within `engine.start_timeout_s`.
+        InfraError: no engine served within `engine.start_timeout_s`.
     """
     limit_s = config.own_engine.start_timeout_s
     try:

@@ -1,11 +1,11 @@
-"""Whose turn it is, where engines and trainer ranks share devices (`cluster.colocated`).
+"""The turns of engines and trainer ranks that share devices (`cluster.colocated`).
 
-    a batch is assembled ─► all engines sleep ─► ranks have it, load their state, train
+    a batch is assembled ─► all engines sleep ─► ranks get it, load their state, train
     ranks let go, publish ─► engines wake their weights ─► update ─► engines wake the rest, sample
 
-Requests in flight wait meanwhile, at the engines; their deadlines stand still
-(`runtime/pausable_clock.py`). No engine is started while it is the ranks' turn, and it does not
-become theirs while one is being started. Loading a rank's model is a turn, too.
+Requests in flight wait at the sleeping engines; their deadlines stop
+(`runtime/pausable_clock.py`). No engine is started during the ranks' turn, and the ranks' turn does
+not begin while an engine is being started. Loading a rank's model is also a turn.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from .servers import Server
 log = logging.getLogger(__name__)
 
 Interval = tuple[str, float, float]
-"""Phase, start and end, in CLOCK_MONOTONIC seconds."""
+"""The phase, start and end of an interval, in CLOCK_MONOTONIC seconds."""
 
 _CALL_TIMEOUT_S = 45.0
-"""Longest time for an engine to fall asleep or to wake."""
+"""The time limit for an engine to fall asleep or to wake."""
 _POLL_S = 5.0
-"""Longest time that `to_ranks` waits before it says that it has to be asked again."""
+"""The longest wait of `to_ranks` before the caller has to ask again."""
 
 
 class _Turn(StrEnum):
     ENGINES = "engines"
     STARTING = "starting"
-    """Of ranks that load their model."""
+    """The turn of ranks that load their model."""
     TRAINING = "training"
 
 
 class Colocation:
-    """The turns of one run. One event loop only. Where nothing is shared, nothing happens.
+    """The turns of one run. One event loop only. Without shared devices, it does nothing.
 
-    `servers` are those that answer now; `give_up` ends one that did not do as it was told, which is
-    then started again.
+    `servers` returns the servers that answer now. `give_up` ends a server that failed to sleep or
+    wake; that server is then restarted.
     """
 
     def __init__(
@@ -65,34 +65,34 @@ class Colocation:
             + config.trainer.start_timeout_s
             + config.own_engine.start_timeout_s
         )
-        """Longest time that ranks or servers wait for each other."""
+        """The longest time that ranks or servers wait for each other."""
         self._router = router
         self._servers = servers
         self._give_up = give_up
         self._turn = _Turn.ENGINES
         self._starts = 1
-        """Servers that are being started; those of the beginning count as one."""
+        """The number of servers being started; the initial servers together count as one."""
         self._publishing = False
         self._lock = asyncio.Lock()
-        """Held while engines fall asleep, or wake."""
+        """The lock that is held while engines fall asleep or wake."""
         self._changes = Changes()
         self._bare: set[str] = set()
-        """Lives of servers that have forgotten their weights."""
+        """The lives of servers that have discarded their weights."""
         self._since: dict[str, float] = {}
-        """By the name of each sleeper, when it fell asleep."""
+        """The time at which each sleeping server fell asleep, by its name."""
         self._slept: dict[str, list[Interval]] = {}
 
     # ------------------------------------------------------------------ the ranks' turn
     def servers_started(self) -> None:
-        """Those of the beginning are there."""
+        """Record that the initial servers have started."""
         self._starts -= 1
         self._changes.notify()
 
     async def starting_ranks(self) -> None:
-        """Before ranks are started: they load their model onto devices that engines have left.
+        """Put the engines to sleep before ranks start and load their model onto shared devices.
 
         Raises:
-            TimeoutError: engines were being started, or did not fall asleep, for too long.
+            TimeoutError: engines took too long to start or to fall asleep.
         """
         if not self.is_on:
             return
@@ -105,14 +105,15 @@ class Colocation:
                 )
 
     async def ranks_started(self) -> None:
-        """All ranks have loaded their model, and have let go of the devices."""
+        """Wake the engines: all ranks have loaded their model and released the devices."""
         if self.is_on and self._turn is _Turn.STARTING:
             await self._wake_all()
 
     async def to_ranks(self, *, lead: bool, wanted: Callable[[], bool]) -> bool:
-        """Whether a batch may be handed to a rank: all engines sleep. Rank 0, the `lead`, which
-        publishes nothing while it asks, puts them to sleep; the others wait for that. False: ask
-        again, or it is not `wanted` any more."""
+        """Return whether a batch may be handed to a rank, because all engines sleep.
+
+        Rank 0, the `lead`, does not publish during this call and puts them to sleep; the other
+        ranks wait for that. False: call again, or the batch is not `wanted` any more."""
         if not self.is_on:
             return True
         if lead:
@@ -121,7 +122,7 @@ class Colocation:
         return asleep and wanted()
 
     async def _taken(self, turn: _Turn, wanted: Callable[[], bool]) -> bool:
-        """Whether it is the ranks' turn by now."""
+        """Take the turn for the ranks; return whether they have it now."""
         if not await self._waited(
             lambda: not (self._starts or self._publishing), "engines that are being started"
         ):
@@ -130,7 +131,7 @@ class Colocation:
             if self._starts or self._publishing or not wanted():
                 return False
             if self._turn is _Turn.ENGINES:
-                # A server that is started from here on waits for the ranks to let go.
+                # A server start from here on waits until the ranks release the devices.
                 self._turn = turn
                 try:
                     await self._sleep_all(self._level if turn is _Turn.TRAINING else 1)
@@ -162,8 +163,8 @@ class Colocation:
 
     # ------------------------------------------------------------------ the engines' turn
     async def begin_publication(self, servers: Iterable[Server]) -> None:
-        """Ranks have let go, and publish to these: sleepers have their weights again. Servers that
-        do not wake are given up."""
+        """Wake the weights of `servers`: ranks have released the devices and publish to them.
+        Servers that do not wake are given up."""
         if not self.is_on:
             return
         async with self._lock:
@@ -172,13 +173,13 @@ class Colocation:
             await self._each(asleep, lambda server: self._woken(server, "weights"))
 
     def let_go(self) -> None:
-        """Ranks have let go of the devices: servers may be started again."""
+        """Allow server starts again: ranks have released the devices."""
         if self.is_on:
             self._turn = _Turn.ENGINES
             self._changes.notify()
 
     async def end_publication(self, served: Iterable[Server]) -> None:
-        """It is over: these have new weights. All go on sampling."""
+        """End a publication that gave `served` new weights, and let all engines sample again."""
         if not self.is_on:
             return
         self._bare -= {server.life for server in served}
@@ -186,12 +187,12 @@ class Colocation:
         await self._wake_all()
 
     def give_up_publication(self) -> None:
-        """The ranks that published are gone; others will, and until then sleepers sleep."""
+        """End a publication whose ranks are lost; engines sleep until new ranks publish."""
         self._publishing = False
         self._changes.notify()
 
     async def _wake_all(self) -> None:
-        """Let all sample again that have weights to do it with; the others sleep until they do."""
+        """Wake all engines that have weights; the others sleep until they get weights."""
         async with self._lock:
             self._turn = _Turn.ENGINES
             asleep = [server for server in self._servers() if server.engine.asleep]
@@ -213,7 +214,7 @@ class Colocation:
     # ------------------------------------------------------------------ servers
     @asynccontextmanager
     async def starting_server(self, server: Server) -> AsyncIterator[None]:
-        """A server that was lost is started again inside, once it is the engines' turn.
+        """Hold the engines' turn while the caller restarts a lost server; wait for that turn first.
 
         Raises:
             TimeoutError: the ranks kept the devices for too long.
@@ -239,7 +240,7 @@ class Colocation:
     async def _each(
         self, servers: Sequence[Server], act: Callable[[Server], Awaitable[None]]
     ) -> None:
-        """At once; those that fail, or are too slow, are given up."""
+        """Run `act` on all servers concurrently; give up servers that fail or are too slow."""
 
         async def one(server: Server) -> None:
             try:
@@ -255,7 +256,7 @@ class Colocation:
                 tasks.create_task(one(server), name=f"turn of {server.name}")
 
     def slept(self) -> dict[str, list[Interval]]:
-        """By the name of each engine, when it slept since this was asked last."""
+        """Return the sleep intervals of each engine, by name, since the last call."""
         for name in list(self._since):
             self._rose(name)
             self._since[name] = time.monotonic()
@@ -263,6 +264,6 @@ class Colocation:
         return found
 
     def close(self) -> None:
-        """The run ends: nobody waits for a sleeper any more."""
+        """End the waiting for sleeping engines, as the run ends."""
         if self.is_on:
             self._router.set_asleep(False)

@@ -1,4 +1,4 @@
-"""A fleet whose servers may come and go during a run; `members.py` is what is asked of it."""
+"""A fleet whose servers may join and leave during a run; `members.py` has its requests."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from .fleet import Fleet
 from .servers import Server
 
 _MOVE_TIMEOUT_S = 5.0
-"""Longest wait for requests to let go of a server that leaves."""
+"""The longest wait for requests to move away from a server that leaves."""
 
 MemberState = Literal["serving", "waiting for weights", "starting", "leaving", "given up"]
 T = TypeVar("T")
 
 
 class ElasticFleet(Fleet):
-    """Changes happen while `watch` runs, and never during a publication."""
+    """A fleet that changes while `watch` runs, but never during a publication."""
 
     @cached_property
     def _lives(self) -> Counter[str]:
-        """By name: lives of servers that have left."""
+        """Return the number of lives of servers that have left, by server name."""
         return Counter()
 
     @property
     def members(self) -> Mapping[str, Server]:
-        """All servers, whatever state they are in."""
+        """Return all servers, in any state."""
         return self._servers
 
     @property
     def version(self) -> int:
-        """The current one."""
+        """Return the current policy version."""
         return self._version
 
     def state(self, name: str) -> MemberState:
-        """What is to be said of a server."""
+        """Return the reported state of a server."""
         if name in self.router.serving:
             return "serving"
         if name in self._waiting:
@@ -51,10 +51,11 @@ class ElasticFleet(Fleet):
         return "starting" if name in self._left else "given up"
 
     async def meanwhile(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something that is to end with `watch`, at the latest; its errors are the caller's.
+        """Run `work` and return its result; it ends with `watch` at the latest. Its errors are
+        raised to the caller.
 
         Raises:
-            InfraError: nobody watches over the servers yet, or no more.
+            InfraError: `watch` does not run yet, or has ended.
         """
         task: asyncio.Task[T | Exception] | None = None
         with contextlib.suppress(RuntimeError):  # the group is being cancelled
@@ -70,12 +71,12 @@ class ElasticFleet(Fleet):
         return found
 
     async def enlist(self, *, index: int, url: str = "") -> Server:
-        """One server more, with the checks of the start: brought to the current version before it
-        serves. What fails leaves nothing behind. Call it in `meanwhile`.
+        """Add one server, with the checks of the start; it gets the current version before it
+        serves. A failure leaves nothing behind. Call it in `meanwhile`.
 
         Raises:
-            ProcessDied, EngineError, WeightsError, TimeoutError: it did not come up.
-            ConfigError: it is not what the others are.
+            ProcessDied, EngineError, WeightsError, TimeoutError: the server did not start.
+            ConfigError: the server differs from the others.
         """
         server = self._make(index=index, url=url, incarnation=self._incarnation)
         server.first_life = self._lives[server.name]
@@ -100,11 +101,11 @@ class ElasticFleet(Fleet):
         return server
 
     async def dismiss(self, name: str) -> None:
-        """A server leaves: requests in flight go on elsewhere with what they have, then it
-        is ended. Waits while a version is published. Call it in `meanwhile`.
+        """Remove a server: its requests in flight continue on other servers from their current
+        state, then it is ended. Waits while a version is published. Call it in `meanwhile`.
 
         Raises:
-            InfraError: no other one serves; or it is just being started.
+            InfraError: no other server serves, or this one is being started.
             TimeoutError: a publication took too long.
         """
         async with asyncio.timeout(2 * self._config.weights.update_timeout_s):
@@ -131,7 +132,7 @@ class ElasticFleet(Fleet):
         await self._release_server(server)
 
     async def _release_server(self, server: Server) -> None:
-        """It is no member any more, from the first moment on; and end it."""
+        """End a server and remove it from the members."""
         self._lives[server.name] += server.restarts + 1
         try:
             await server.release()
@@ -140,7 +141,7 @@ class ElasticFleet(Fleet):
 
 
 async def _caught(work: Coroutine[Any, Any, T]) -> T | Exception:
-    """What came of it: an error is its asker's, and not the run's."""
+    """Return the result or the error: an error belongs to the caller, not to the run."""
     try:
         return await work
     except Exception as error:

@@ -1,8 +1,8 @@
 """The engines of a run: started or attached, watched, restarted, and kept at one version.
 
-A server serves only at the current policy version: one that died, fell silent or missed an update
-leaves the router at once, and comes back once it has been brought to that version. While a
-publication is under way nobody joins.
+A server serves only at the current policy version: a server that died, fell silent or missed an
+update leaves the router at once, and returns after it has got that version. No server joins
+during a publication.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+from agentgym_rl.cluster.health import was_awake
 from agentgym_rl.cluster.processes import Processes
+from agentgym_rl.cluster.supervised import Supervisor
 from agentgym_rl.config import Config
 from agentgym_rl.core.engine import EngineInfo
 from agentgym_rl.core.errors import ConfigError, EngineError, ProcessDied, WeightsError
 from agentgym_rl.engines.client.client import HttpEngine
+from agentgym_rl.engines.router.router import make_router
+from agentgym_rl.runtime.tasks import together
 from agentgym_rl.runtime.waiting import Wait, watched
 from agentgym_rl.storage.weights_folder import version_name
 
-from .checks import agreed, check_seeds, hanging, make_router, wait_serving
+from .checks import agreed, check_seeds, wait_serving
 from .colocation import Colocation
 from .mirrors import Followers, shortest
 from .servers import AttachedServer, OwnServer, Server, make_server, make_servers
@@ -35,12 +39,12 @@ LONG_POLL_S = 10.0
 _RESUME_TIMEOUT_S = 3.0
 
 
-class Fleet:
-    """Use inside `running()`; `watch` must run beside whatever uses `router`.
+class Fleet(Supervisor[Server]):
+    """The engines of a run. Use inside `running()`; `watch` must run while `router` is used.
 
-    `weights_dir`: where the run's policy versions are, for servers that come back; None where the
-    policy never changes (evaluation, on servers of its own). `version`: the current one; servers
-    that are started serve version 0, and another has to be published to them, unless it is in
+    `weights_dir`: the folder of the run's policy versions, for servers that return; None if the
+    policy never changes (evaluation on separate servers). `version`: the current version. Started
+    servers serve version 0; another version must be published to them, unless it is in
     `weights_file`: see `take`. The servers are numbered from `first_index`.
     """
 
@@ -57,8 +61,10 @@ class Fleet:
         weights_file: Path | None = None,
         first_index: int = 0,
     ) -> None:
+        limit = config.own_engine.max_restarts
+        super().__init__("engine", max_restarts=limit, key="engine.max_restarts")
         self.restarts = 0
-        """Servers that were started again and serve, so far: after a death, or a failed update."""
+        """The number of successful server restarts so far, after a death or a failed update."""
         self._config = config
         self._weights_dir = weights_dir
         self._weights_file = weights_file
@@ -72,34 +78,30 @@ class Fleet:
             first_index=first_index,
         )
         self._make = partial(make_server, config, config_file, processes, model_dir=model_dir)
-        """For servers that come later (elastic.py)."""
+        """The maker of servers that join later (elastic.py)."""
         self._servers = {server.name: server for server in servers}
-        self._left = set(self._servers)
-        """Servers that have not been retired."""
+        self._left.update(self._servers)
         self._agreed: EngineInfo | None = None
-        """What the servers have in common, once they are ready."""
-        self._tasks: asyncio.TaskGroup | None = None
-        """Of `watch`, while it runs."""
-        self._supervisors: dict[str, asyncio.Task[None]] = {}
+        """The common properties of the servers, once they are ready."""
         self._version = version
         self._waiting: set[str] = set()
-        """Servers that answer, and that only the next publication can bring up to date."""
+        """The servers that answer, and that only the next publication can bring up to date."""
         self._membership = asyncio.Lock()
-        """Held by a publication from begin to end, and by a server while it joins."""
+        """The lock held by a publication from begin to end, and by a server while it joins."""
         self._publishing = False
         self._publishers = incarnation
-        """The incarnation of the trainer ranks, whose next publication makes it the engines'."""
+        """The incarnation of the trainer ranks; engines get it with their next publication."""
         self.router = make_router(config, lambda name, error: self._suspect(name))
         self.followers = Followers(
             self.router,
             url_of=lambda name: self._servers[name].url,
             on_failure=self._suspect,
         )
-        """Other processes that ask the same engines."""
+        """The other processes that send requests to the same engines."""
         self.colocation = Colocation(
-            config, self.router, servers=self._answering, give_up=self._give_up
+            config, self.router, servers=self._answering, give_up=self._distrust
         )
-        """Whose turn it is, where engines share devices with the trainer."""
+        """The turns of engines and trainer, if they share devices."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Fleet]:
@@ -116,11 +118,11 @@ class Fleet:
                 await server.engine.close()
 
     async def ready(self) -> EngineInfo:
-        """Wait until every server answers, and put them in service; what they agree on.
+        """Wait until every server answers, put them in service, and return their common info.
 
         Raises:
-            ProcessDied: one died or did not answer in time.
-            ConfigError: one is not what the configuration asks for.
+            ProcessDied: a server died or did not answer in time.
+            ConfigError: a server does not match the configuration.
         """
         infos: dict[str, EngineInfo] = {}
 
@@ -128,88 +130,77 @@ class Fleet:
             await server.ready()
             infos[server.name] = await self._join(server)
 
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for server in self._servers.values():
-                    tasks.create_task(join(server), name=f"start {server.name}")
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from None
+        async with together() as tasks:
+            for server in self._servers.values():
+                tasks.create_task(join(server), name=f"start {server.name}")
         check_seeds(self._servers.values())
         self._agreed = agreed(infos)
         self.colocation.servers_started()
         return self._agreed
 
     async def watch(self) -> None:
-        """Bring back every server that dies or falls silent, until cancelled.
+        """Restart every server that dies or falls silent, until cancelled.
 
         Raises:
             ProcessDied: the last server was retired.
         """
-        try:
-            async with asyncio.TaskGroup() as self._tasks:
-                for server in self._servers.values():
-                    self._watch_over(server, self._tasks)
-                self._tasks.create_task(self._watch_progress(), name="watch progress")
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from None
-        finally:
-            self._tasks = None
-
-    def _watch_over(self, server: Server, tasks: asyncio.TaskGroup) -> None:
-        watch = tasks.create_task(self._supervise(server), name=f"watch {server.name}")
-        self._supervisors[server.name] = watch
+        async with self._supervising(self._servers.values()) as self._tasks:
+            self._tasks.create_task(self._watch_progress(), name="watch progress")
 
     def _suspect(self, name: str) -> None:
-        if name in self._servers:  # or it has left since
+        if name in self._servers:  # unless it has left
             self._servers[name].suspect()
 
     async def _watch_progress(self) -> None:
-        """A server that answers its health route may hang all the same: let it be restarted."""
+        """Restart servers that hang, although they may still answer their health route."""
         limit_s = self._config.own_engine.stall_timeout_s
-        async for name, silent_s in hanging(lambda: self.silent_s, limit_s=limit_s):
-            server = self._servers.get(name)
-            if not self._publishing and server is not None:
-                await self._give_up(
-                    server,
-                    f"it was asked, and has sent no token for {silent_s:.0f} s "
-                    "(engine.stall_timeout_s)",
-                )
+        while True:
+            found = self.silent_s if await was_awake(min(1.0, limit_s / 4)) else {}
+            for name, silent_s in found.items():
+                server = self._servers.get(name)
+                if silent_s > limit_s and not self._publishing and server is not None:
+                    await self._distrust(
+                        server,
+                        f"it was asked, and has sent no token for {silent_s:.0f} s "
+                        "(engine.stall_timeout_s)",
+                    )
 
     @property
     def silent_s(self) -> dict[str, float]:
-        """By name of the servers that are asked: how long none of those who wait got a token."""
+        """Return the seconds without a token for any waiting turn, by name of the server."""
         return shortest(self.router.silent_s, self.followers.silent_s)
 
     def _waits(self) -> list[Wait]:
-        """Turns that wait for the tokens of a server."""
+        """Return the waits of turns for the tokens of a server."""
         now, silent_s = time.monotonic(), self.silent_s
         return [Wait("turns", f"tokens of {n}", now - s, n) for n, s in silent_s.items() if s > 0]
 
     @property
     def counters(self) -> dict[str, int]:
-        """What happened to turns, whoever asked for them (`router.COUNTERS`)."""
+        """Return the event counts of turns from all processes (`router.COUNTERS`)."""
         found = Counter(self.router.counters)
         found.update(self.followers.counters)
         return dict(found)
 
     def in_service(self) -> dict[str, HttpEngine]:
-        """Engines that are asked, by name."""
+        """Return the engines that get requests, by name."""
         return {name: self._servers[name].engine for name in self.router.serving}
 
     async def wait_serving(self) -> None:
         """Wait until some engine serves.
 
         Raises:
-            InfraError: none did within `engine.start_timeout_s`.
+            InfraError: no engine served within `engine.start_timeout_s`.
         """
         await wait_serving(self._config, self.router)
 
     async def take(self, version: int, file: Path) -> None:
-        """Serve `version`, whose weights are in `file`, and nothing else until the next `take`:
-        the file stays there for servers that come back. For fleets that nobody publishes to.
+        """Serve only `version`, with the weights in `file`, until the next `take`.
+
+        The file stays there for servers that return. For fleets without publications.
 
         Raises:
-            EngineError, WeightsError: a server did not take it.
+            EngineError, WeightsError: a server did not load the version.
         """
         async with self._membership:
             self._weights_file = file
@@ -229,15 +220,15 @@ class Fleet:
     # ------------------------------------------------------------------ publication
     @property
     def wanted(self) -> bool:
-        """Whether a server waits for a publication to bring it to the current version."""
+        """Return whether a server needs a publication to get the current version."""
         return bool(self._waiting) and not self._publishing
 
     async def begin_publication(self, version: int) -> dict[str, str]:
-        """URLs of the engines that shall get `version`, by name; {} while there is none.
+        """Begin a publication; return the URLs of the engines that get `version`, by name.
 
-        The names are of a server's life: one that is started again has another, so that nobody
-        takes it for the one before. From here to `end_publication` no server joins. None either
-        while one is joining, which is waited for, up to 10 s.
+        Returns {} while there is no engine. A name identifies one life of a server: a restarted
+        server has another name, so that it is not mistaken for its predecessor. No server joins
+        from here to `end_publication`. Waits up to 10 s for a server that is joining.
         """
         asked_by = self._publishers
         self.colocation.let_go()
@@ -247,7 +238,7 @@ class Fleet:
                     await self._membership.acquire()
             except TimeoutError:
                 return {}
-            if asked_by != self._publishers:  # who asked is gone
+            if asked_by != self._publishers:  # the caller has been replaced
                 self._membership.release()
                 return {}
             self._publishing = True
@@ -276,12 +267,12 @@ class Fleet:
     async def end_publication(
         self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
     ) -> None:
-        """What came of it: `served` engines serve `version`, `failed` ones go out of service.
+        """End a publication: `served` engines serve `version`, `failed` ones leave service.
 
-        What became of a server's life that is over is nobody's concern any more.
+        Results for an earlier life of a server are ignored.
 
         Raises:
-            ValueError: no publication has begun, or it names an engine that is none.
+            ValueError: no publication has begun, or an engine is not known.
         """
         lives = {life: self._servers.get(life.partition("#")[0]) for life in (*served, *failed)}
         if not self._publishing or None in lives.values():
@@ -307,10 +298,10 @@ class Fleet:
             await alive[life].retire(failed[life])
 
     async def replace_publishers(self, incarnation: int) -> None:
-        """The trainer ranks are gone; others publish from now on, as `incarnation`.
+        """Replace the lost trainer ranks: new ranks publish from now on, as `incarnation`.
 
-        What those before had begun is given up: engines that took part go on with what they serve,
-        old or new (tokens say which), and each gets what the next publication brings.
+        An unfinished publication is given up: its engines continue with their old or new version
+        (tokens record which), and each gets the version of the next publication.
         """
         self._publishers = incarnation
         self.colocation.give_up_publication()
@@ -325,8 +316,8 @@ class Fleet:
             self._release()
 
     async def _resume(self, server: Server) -> None:
-        """Leave no engine paused by a publisher that is gone; one that does not answer ends. A
-        sleeper sleeps on, until the next publication."""
+        """Resume a server that lost ranks may have paused; a server that does not answer is ended.
+        A sleeping engine stays asleep until the next publication."""
         if server.engine.asleep:
             return
         try:
@@ -341,22 +332,13 @@ class Fleet:
         self._membership.release()
 
     # ------------------------------------------------------------------ one server
-    async def _supervise(self, server: Server) -> None:
-        """Follow one server's lives until it has used them up."""
-        while True:
-            died = await server.ended()
-            self._leave(server)
-            log.warning("%s is out of service: %s", server.name, died)
-            while not await self._brought_back(server):
-                if server.restarts >= self._config.own_engine.max_restarts:
-                    return await self._retire(server, died)
+    async def _lost(self, server: Server) -> Exception:
+        died = await server.ended()
+        self._leave(server)
+        log.warning("%s is out of service: %s", server.name, died)
+        return died
 
-    async def _brought_back(self, server: Server) -> bool:
-        limit = self._config.own_engine.max_restarts
-        if server.restarts >= limit:
-            return False
-        server.restarts += 1
-        log.info("starting %s again (%d of %d)", server.name, server.restarts, limit)
+    async def _start_again(self, server: Server) -> Exception | None:
         try:
             async with self.colocation.starting_server(server):
                 await server.restart()
@@ -364,16 +346,21 @@ class Fleet:
                 await self._join(server)
         except (ProcessDied, EngineError, WeightsError, ConfigError, TimeoutError) as error:
             log.warning("%s did not come back: %s", server.name, error)
-            return False
+            return error
         self.restarts += 1
         state = "serves again" if server.name in self.router.serving else "waits for weights"
         log.info("%s %s; policy version %d is current", server.name, state, self._version)
-        return True
+        return None
+
+    async def _give_up(self, server: Server, lost: Exception) -> None:
+        """Give a server up for good, and end its remaining processes; see `Supervisor`."""
+        await server.retire(str(lost))
+        await super()._give_up(server, lost)
 
     async def _join(self, server: Server) -> EngineInfo:
         """Bring a server that answers to the current version, and put it in service.
 
-        Where only a publication can bring it there, it waits for the next one.
+        If only a publication can give it that version, it waits for the next one.
         """
         async with asyncio.timeout(2 * self._config.weights.update_timeout_s):
             await self._membership.acquire()
@@ -388,13 +375,14 @@ class Fleet:
             self._membership.release()
 
     def _is_behind(self, server: Server, info: EngineInfo) -> bool:
-        """Whether it must get the current version; the label of one not ours proves nothing."""
+        """Return whether a server needs the current version; the label of an attached server is
+        not reliable."""
         return isinstance(server, AttachedServer) or info.version != self._version
 
     async def _updated(self, server: Server, info: EngineInfo) -> bool:
         """Give a server the current version; False if only a publication can."""
         if not self._version and isinstance(server, OwnServer):
-            await server.engine.name_version(0)  # as it started, with the model's own weights
+            await server.engine.name_version(0)  # it started with the model's own weights
             return True
         path = self._weights_file
         if path is None:
@@ -414,11 +402,11 @@ class Fleet:
         )
 
     def _answering(self) -> list[Server]:
-        """Those that serve, or wait for a publication to do so."""
+        """Return the servers that serve, or wait for a publication."""
         return [s for s in self._servers.values() if s.serves or s.name in self._waiting]
 
-    async def _give_up(self, server: Server, why: str) -> None:
-        """It goes its own ways: let it be started again."""
+    async def _distrust(self, server: Server, why: str) -> None:
+        """End a server that misbehaves, so that it is restarted."""
         self._leave(server)
         await server.retire(why)
 
@@ -426,16 +414,3 @@ class Fleet:
         server.serves = False
         self._waiting.discard(server.name)
         self.router.remove(server.name)
-
-    async def _retire(self, server: Server, died: Exception) -> None:
-        """Give a server up, and end what is left of it.
-
-        Raises:
-            ProcessDied: it was the last one.
-        """
-        await server.retire(str(died))
-        self._left.discard(server.name)
-        limit = self._config.own_engine.max_restarts
-        if not self._left:
-            raise ProcessDied(f"no engine is left after {limit} restarts each; the last: {died}")
-        log.error("%s is retired after %d restarts (engine.max_restarts)", server.name, limit)

@@ -1,4 +1,4 @@
-"""How busy the engines of a run are, as they say themselves on /metrics."""
+"""The load of the engines of a run, as they report it on /metrics."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ NAMES: Mapping[Counted, tuple[str, ...]] = {
     "put_back": ("vllm:num_preemptions_total",),
     "kv_use": ("vllm:kv_cache_usage_perc",),
 }
-"""By what is meant: what vLLM and the embedded engine call it (which has no KV memory to fill)."""
+"""The metric names of vLLM and the embedded engine (which has no KV memory to fill), by meaning."""
 _TIMEOUT_S = 2.0
 
 
 class EngineLoads:
-    """Asks the engines in service; counts on where one was started again."""
+    """A reader of the load of the engines in service; its totals continue across restarts."""
 
     def __init__(self, engines: Callable[[], Mapping[str, HttpEngine]]) -> None:
-        """`engines`: those in service now, by name."""
+        """Set up the reader. `engines` returns the engines in service now, by name."""
         self._engines = engines
         self._counted: dict[tuple[str, Counted], float] = {}
         self._total: dict[Counted, float] = {"tokens": 0.0, "put_back": 0.0}
 
     async def read(self) -> EngineLoad | None:
-        """All of them together; None where there is none, or one does not answer."""
+        """Return the load of all engines together; None if there is none or one does not answer."""
         counted = await self._ask()
         if not counted:
             return None
@@ -50,7 +50,7 @@ class EngineLoads:
         )
 
     async def _ask(self) -> dict[str, Mapping[str, float]]:
-        """What each counts, by name; {} where one does not answer."""
+        """Return the counters of each engine, by its name; {} if one does not answer."""
         asked: dict[str, asyncio.Task[dict[str, float]]] = {}
         try:
             async with asyncio.timeout(_TIMEOUT_S), asyncio.TaskGroup() as tasks:
@@ -68,14 +68,14 @@ class EngineLoads:
         totals: tuple[Counted, ...] = ("tokens", "put_back")
         for key in totals:
             before = self._counted.get((engine, key), found[key])
-            again = found[key] < before  # it has begun at 0 again
+            again = found[key] < before  # the engine restarted its count at 0
             self._total[key] += found[key] - (0.0 if again else before)
             self._counted[engine, key] = found[key]
         return found
 
 
 async def requests_of(engine: HttpEngine) -> int | None:
-    """How many it has, in line or running; None if it does not say."""
+    """Return the engine's number of queued and running requests; None if it does not answer."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             counters = await engine.counters()

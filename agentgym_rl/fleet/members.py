@@ -1,4 +1,4 @@
-"""Engines that come and go during a run, as its user asks for them."""
+"""Engines that join and leave during a run, at the user's request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .loads import requests_of
 log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 64
-"""Engines that one request may ask for."""
+"""The maximum number of engines in one request."""
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -25,35 +25,35 @@ class Member(msgspec.Struct, frozen=True):
     name: str
     url: str
     state: str
-    """serving, waiting for weights, starting, leaving or given up."""
+    """The state: serving, waiting for weights, starting, leaving or given up."""
     version: int | None
-    """That it serves; None while it is not in service."""
+    """The version that the engine serves; None while it is not in service."""
     requests: int | None
-    """That it has, in line or running; None if it does not say."""
+    """The number of queued and running requests; None if the engine does not report it."""
     restarts: int
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """What came of an engine that was to join."""
+    """The result of an engine's attempt to join."""
 
     name: str
     url: str = ""
     state: str = ""
     error: str = ""
-    """Why it did not; empty if it did."""
+    """The reason why the engine did not join; empty if it did."""
 
 
 class Members:
-    """What may be asked of the engines of a living run."""
+    """The user's requests about the engines of a live run."""
 
     def __init__(self, config: Config, fleet: ElasticFleet) -> None:
         self._config = config
         self._fleet = fleet
         self._coming: set[int] = set()
-        """Numbers of those that are joining."""
+        """The numbers of engines that are joining."""
 
     async def all(self) -> list[Member]:
-        """Every engine, in the order of their numbers."""
+        """Return every engine, in the order of their numbers."""
         fleet = self._fleet
         servers = sorted(fleet.members.values(), key=lambda server: _number(server.name))
         async with asyncio.TaskGroup() as tasks:
@@ -72,11 +72,11 @@ class Members:
         ]
 
     async def add(self, *, count: int = 1, url: str = "") -> list[Joined]:
-        """Start `count` engines, or attach to the server at `url`; once they serve, or have failed.
-        One that fails leaves the others and the run alone.
+        """Start `count` engines, or attach to the server at `url`; return once each serves or has
+        failed. A failed engine does not affect the others or the run.
 
         Raises:
-            ConfigError: it cannot be asked of this run.
+            ConfigError: the request is not possible for this run.
             InfraError: the run is starting or ending.
         """
         self._check(count, url)
@@ -101,11 +101,11 @@ class Members:
         return Joined(name, server.url, state)
 
     async def remove(self, engine: str) -> str:
-        """Let an engine go, by its name or URL; its name, once it is gone.
+        """Remove an engine, by its name or URL, and return its name once it has left.
 
         Raises:
-            ConfigError: there is none of that name.
-            InfraError, TimeoutError: it cannot go, or not now.
+            ConfigError: there is no engine of that name.
+            InfraError, TimeoutError: the engine cannot leave, or not now.
         """
         members = self._fleet.members
         found = next((s for s in members.values() if engine.rstrip("/") in (s.name, s.url)), None)
@@ -142,15 +142,15 @@ class Members:
             raise ConfigError(f"{count} engines: between 1 and {MOST_AT_ONCE} can join at once")
 
     def _free(self, count: int) -> list[int]:
-        """The smallest numbers that no engine has: GPUs and room go by them.
+        """Return the smallest free engine numbers: the number of an engine selects its GPUs.
 
         Raises:
-            ConfigError: there are no GPUs for so many.
+            ConfigError: there are not enough GPUs.
         """
         config, engine = self._config, self._config.own_engine
         taken = {_number(name) for name in self._fleet.members} | self._coming
         if config.eval.scheduled:
-            taken.add(engine.num_servers)  # of the engine that evaluates beside training
+            taken.add(engine.num_servers)  # the engine of scheduled evaluations
         highest = len(taken) + count
         free = [number for number in range(highest + 1) if number not in taken][:count]
         if isinstance(engine, VllmEngineConfig) and engine.gpus and not engine.urls:

@@ -1,7 +1,7 @@
-"""Who else sends requests to the engines: rollout workers, each with a router of its own.
+"""The rollout workers that send requests to the engines, each with its own router.
 
-They are told of every change, and a publication begins at them before it begins at any engine.
-So what a router promises of versions and cached prefixes holds in all of them.
+Workers are told of every change, and a publication begins at them before it begins at any engine.
+So the guarantees of a router about versions and cached prefixes hold in all of them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from agentgym_rl.engines.router.router import Router
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
-"""Longest time without an answer to a follower, even if nothing has changed."""
+"""The longest time without a reply to a follower, even if nothing has changed."""
 BEGIN_TIMEOUT_S = 10.0
-"""Longest time that a publication waits for a follower to know of its beginning. A frozen worker is
-found sooner; this is for one that runs, and is slower than anybody can wait for."""
+"""The longest wait of a publication until a follower knows of its beginning. A frozen worker is
+detected sooner; this limit is for a worker that runs, but is too slow."""
 _LOOKS = 20
 
 
 @dataclass(eq=False)
 class _Follower:
     seen: int | None = None
-    """The view that it acts on; None: it has never asked, and so asks nothing of engines."""
+    """The view that the follower uses; None: it has never connected, so it uses no engine."""
     silent_s: Mapping[str, float] = field(default_factory=dict[str, float])
     counters: Counter[str] = field(default_factory=Counter)
     used: Used = field(default_factory=Used)
@@ -36,29 +36,30 @@ class _Follower:
 class Followers:
     """The followers of one router, by name. One event loop only.
 
-    `url_of`: where a replica is; `on_failure`: told the name of a replica that failed somebody.
+    `url_of`: returns the URL of a replica. `on_failure`: gets the name of a replica that failed a
+    follower's request.
     """
 
     def __init__(
         self, router: Router, *, url_of: Callable[[str], str], on_failure: Callable[[str], None]
     ) -> None:
         self.on_late: Callable[[str, str], None] = lambda name, why: None
-        """Called with a follower that did not hear of a publication in time, and why that is bad:
-        from here on it is no follower, and what it says counts no more."""
+        """The callback for a follower that did not learn of a publication in time, with the reason:
+        from then on it is no longer a follower, and its reports are ignored."""
         self._router = router
         self._url_of = url_of
         self._on_failure = on_failure
         self._followers: dict[str, _Follower] = {}
         self._gone: Counter[str] = Counter()
-        """Counters of those that have left."""
+        """The counters of followers that have left."""
         self._used_before: list[Used] = []
-        """By those that have left."""
+        """The resources used by followers that have left."""
         self._is_over = False
         self._last = NumberedView(1, self._view())
 
     @property
     def now(self) -> NumberedView:
-        """What is the case now."""
+        """Return the current view of the fleet."""
         view = self._view()
         if view != self._last.view:
             self._last = NumberedView(self._last.number + 1, view)
@@ -79,23 +80,23 @@ class Followers:
 
     # ------------------------------------------------------------------ followers
     def add(self, name: str) -> None:
-        """From now on a publication waits for it, too."""
+        """Add a follower: from now on publications wait for it, too."""
         self._followers[name] = _Follower()
 
     def remove(self, name: str) -> None:
-        """It is gone: nobody waits for it. Idempotent."""
+        """Remove a follower that has left: publications do not wait for it. Idempotent."""
         if (follower := self._followers.pop(name, None)) is not None:
             self._gone += follower.counters
             self._used_before.append(follower.used)
             self._router.changes.notify()
 
     def close(self) -> None:
-        """Nothing that followers sample from now on counts: no publication waits for them."""
+        """Stop waiting for followers in publications: tokens sampled from now on do not count."""
         self._is_over = True
         self._router.changes.notify()
 
     def hear(self, name: str, told: Told) -> None:
-        """Take note of what a follower says; of nobody else."""
+        """Record the report of a follower; reports of others are ignored."""
         if (follower := self._followers.get(name)) is None:
             return
         follower.silent_s, follower.used = told.silent_s, told.used
@@ -106,8 +107,8 @@ class Followers:
         self._router.changes.notify()
 
     async def follow(self, name: str, told: Told) -> NumberedView | None:
-        """What a follower does not know yet; None where there is nothing new for a second, or it
-        is no follower any more."""
+        """Record a report, and wait for a view that the follower does not know yet; None if there
+        is nothing new for a second, or it is no longer a follower."""
         self.hear(name, told)
         try:
             await self._router.changes.wait_for(
@@ -121,8 +122,7 @@ class Followers:
         return self.now if name in self._followers else None
 
     async def all_know(self) -> None:
-        """Wait until every follower acts on what is the case now; those that do not in time are
-        followers no more."""
+        """Wait until every follower uses the current view; remove followers that are too late."""
         number = self.now.number
 
         def late() -> list[str]:
@@ -131,7 +131,7 @@ class Followers:
             pairs = self._followers.items()
             return [name for name, it in pairs if it.seen is not None and it.seen < number]
 
-        for _ in range(_LOOKS):  # counted: what this process itself sleeps through is one of them
+        for _ in range(_LOOKS):  # a pause of this whole process uses up only one look
             try:
                 await self._router.changes.wait_for(
                     lambda: not late(),
@@ -148,10 +148,10 @@ class Followers:
                 name, f"it did not answer within {BEGIN_TIMEOUT_S:g} s that a version comes"
             )
 
-    # ------------------------------------------------------------------ what they say
+    # ------------------------------------------------------------------ reports of followers
     @property
     def counters(self) -> Counter[str]:
-        """The sum of their routers' counters, those that have left included."""
+        """Return the sum of the followers' router counters, including those that have left."""
         found = Counter(self._gone)
         for follower in self._followers.values():
             found.update(follower.counters)
@@ -159,18 +159,18 @@ class Followers:
 
     @property
     def used(self) -> list[Used]:
-        """What their environments have used, those that have left included."""
+        """Return the resources used by followers' environments, including those that have left."""
         return [*self._used_before, *(follower.used for follower in self._followers.values())]
 
     @property
     def silent_s(self) -> dict[str, float]:
-        """By engine that some follower asks: the shortest time for which one has had no token.
-        (Who waits behind the requests of another hears nothing, and nothing is wrong.)"""
+        """Return, by engine, the shortest time for which any follower has had no token. (A follower
+        that waits behind the requests of another gets no token, and that is no fault.)"""
         return shortest(*(follower.silent_s for follower in self._followers.values()))
 
 
 def shortest(*silent_s: Mapping[str, float]) -> dict[str, float]:
-    """By engine, over all who ask it."""
+    """Return the minimum by engine, over all its users."""
     found: dict[str, float] = {}
     for said in silent_s:
         for name, seconds in said.items():

@@ -1,4 +1,4 @@
-"""The servers of a fleet: processes of ours, or servers that ran before us."""
+"""The servers of a fleet: child processes, or attached servers that were running already."""
 
 from __future__ import annotations
 
@@ -10,30 +10,23 @@ from abc import ABC, abstractmethod
 from functools import partial
 from pathlib import Path
 
-import aiohttp
-
+from agentgym_rl.cluster.health import ASK_AGAIN_S, ASK_EVERY_S, SILENCE_LIMIT_S, asking
 from agentgym_rl.cluster.processes import Processes
 from agentgym_rl.config import Config, VllmEngineConfig
 from agentgym_rl.core.engine import UNKNOWN_VERSION, Interrupt, version_label
 from agentgym_rl.core.errors import EngineError, ProcessDied
 from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.launch import engine_name, engine_process
-from agentgym_rl.engines.vllm.build import check_interrupt, find_build
 from agentgym_rl.engines.vllm.checks import check_server
+from agentgym_rl.engines.vllm.command import check_interrupt, find_build
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.2
-ASK_EVERY_S = 1.0
-ASK_TIMEOUT_S = 1.0
-ASK_AGAIN_S = 0.25
-SILENCE_LIMIT_S = 4.0
-"""With the above, one that falls silent is found out within 4.5 s."""
 REPORT_EVERY_S = 30.0
 
 
 class Server(ABC):
-    """One engine behind a URL, and how its life is followed."""
+    """An engine behind a URL, and the supervision of its life."""
 
     def __init__(self, name: str, url: str, engine: HttpEngine) -> None:
         self.name = name
@@ -41,49 +34,49 @@ class Server(ABC):
         self.engine = engine
         self.restarts = 0
         self.first_life = 0
-        """Lives that servers of its name have had before it."""
+        """The number of lives that earlier servers of the same name have had."""
         self.serves = False
-        """Whether it has been put in service, at a version of this run."""
+        """True once the server has been put in service, at a version of this run."""
         self.seed: int | None = None
-        """What its sampling began with, where nobody but the server itself knows."""
+        """The server's sampling seed, if only the server itself knows it."""
 
     @property
     def life(self) -> str:
-        """Its name, other each time it is started: "engine-1#2" after two restarts."""
+        """Return a name that differs for each start: "engine-1#2" after two restarts."""
         number = self.first_life + self.restarts
         return f"{self.name}#{number}" if number else self.name
 
     @abstractmethod
     async def start(self) -> None:
-        """Set it going; `ready` waits for it."""
+        """Start the server; `ready` waits for it."""
 
     @abstractmethod
     async def ready(self) -> None:
-        """Wait until it answers.
+        """Wait until the server answers.
 
         Raises:
-            ProcessDied: it ended, or did not answer in time.
-            ConfigError: it answers, but is not what the configuration asks for.
+            ProcessDied: the server ended, or did not answer in time.
+            ConfigError: the server answers, but does not match the configuration.
         """
 
     @abstractmethod
     async def ended(self) -> Exception:
-        """Wait until it is dead or silent; returns what happened."""
+        """Wait until the server is dead or silent; return an error that says what happened."""
 
     @abstractmethod
     async def restart(self) -> None:
-        """Set it going again after it ended."""
+        """Start the server again after it ended."""
 
     @abstractmethod
     async def retire(self, why: str) -> None:
-        """It can no longer be trusted: end it if it is ours, and let `ended` return."""
+        """Give up a server that cannot be trusted: end a child process, and let `ended` return."""
 
     async def release(self) -> None:
-        """It belongs to the run no more: end it if it is ours, and free what it was given."""
+        """Remove the server from the run: end a child process, and free its resources."""
         await self.engine.close()
 
     def suspect(self) -> None:  # noqa: B027 - a process needs no second look
-        """A request failed there: look at it at once."""
+        """Check the server at once, because a request to it failed."""
 
 
 class OwnServer(Server):
@@ -138,7 +131,7 @@ class OwnServer(Server):
 
 
 class AttachedServer(Server):
-    """A vLLM server that somebody else started, and will start again."""
+    """A vLLM server that was started, and will be restarted, from outside the run."""
 
     def __init__(
         self, config: Config, url: str, *, index: int, model_dir: Path, incarnation: int
@@ -153,12 +146,12 @@ class AttachedServer(Server):
         super().__init__(f"engine-{index}", url, client_of(config, url, incarnation))
 
     async def start(self) -> None:
-        """It runs already."""
+        """Do nothing: the server runs already."""
 
     async def ready(self) -> None:
         start = said = time.monotonic()
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as http:
-            while problem := await self._problem(http):
+        async with asking(f"{self.url}/health") as health:
+            while problem := await health.ask():
                 now = time.monotonic()
                 if now - start > self._config.start_timeout_s:
                     raise ProcessDied(
@@ -168,7 +161,7 @@ class AttachedServer(Server):
                 if now - said > REPORT_EVERY_S:
                     said = now
                     log.info("waiting for %s: %s", self.name, problem)
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(ASK_AGAIN_S)
         self._untrusted = ""
         self.engine.has_spans, self.seed = await check_server(
             self.url,
@@ -180,14 +173,9 @@ class AttachedServer(Server):
         check_interrupt(self._interrupt, has_spans=self.engine.has_spans, where=self.url)
 
     async def ended(self) -> Exception:
-        silent_s, asked = 0.0, time.monotonic()
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(ASK_TIMEOUT_S)) as http:
+        async with asking(f"{self.url}/health") as health:
             while not self._untrusted:
-                problem = await self._problem(http)
-                # What this process itself has slept through says nothing of the server.
-                passed = min(time.monotonic() - asked, 2 * (ASK_EVERY_S + ASK_TIMEOUT_S))
-                silent_s = silent_s + passed if problem else 0.0
-                asked = time.monotonic()
+                problem, silent_s = await health.ask(), health.silence.seconds
                 if not problem:
                     await self._notice_restart()
                 elif silent_s > SILENCE_LIMIT_S:
@@ -199,7 +187,7 @@ class AttachedServer(Server):
         return ProcessDied(f"{self.url}: {self._untrusted}")
 
     async def _notice_restart(self) -> None:
-        """One that was started again between two looks serves its model as "default"."""
+        """Detect a restart between two looks: a restarted server serves its model as "default"."""
         if not (self.serves and self.engine.has_spans) or self._untrusted:
             return
         with contextlib.suppress(EngineError):  # the next look at its health says more
@@ -207,7 +195,7 @@ class AttachedServer(Server):
                 self._untrusted = "somebody has started it again"
 
     async def restart(self) -> None:
-        """Whoever started it does that."""
+        """Do nothing: the owner of the server restarts it."""
 
     async def retire(self, why: str) -> None:
         self._untrusted = why
@@ -215,14 +203,6 @@ class AttachedServer(Server):
 
     def suspect(self) -> None:
         self._look.set()
-
-    async def _problem(self, http: aiohttp.ClientSession) -> str:
-        """Why it is not healthy; "" if it is."""
-        try:
-            async with http.get(f"{self.url}/health") as answer:
-                return "" if answer.status == 200 else f"{self.url}/health says {answer.status}"
-        except (aiohttp.ClientError, TimeoutError) as error:
-            return f"{self.url}/health: {str(error) or type(error).__name__}"
 
 
 def make_servers(
@@ -234,7 +214,8 @@ def make_servers(
     incarnation: int = 0,
     first_index: int = 0,
 ) -> list[Server]:
-    """The servers `config.engine` asks for, numbered from `first_index`; none is started yet."""
+    """Return the servers of `config.engine`, numbered from `first_index` (those at its URLs: from
+    0), not started yet."""
     engine = config.own_engine
     make = partial(
         make_server, config, config_file, processes, model_dir=model_dir, incarnation=incarnation
@@ -254,7 +235,7 @@ def make_server(
     index: int,
     url: str = "",
 ) -> Server:
-    """Server `index`: the one at `url`, or else one of ours, which is not started yet."""
+    """Return server `index`: the one at `url`, or else a child process, not started yet."""
     if url:
         url = url.rstrip("/")
         return AttachedServer(
@@ -264,7 +245,7 @@ def make_server(
 
 
 def client_of(config: Config, url: str, incarnation: int = 0) -> HttpEngine:
-    """A client that knows what the kind of server can and cannot do."""
+    """Return a client that is set up for the abilities of this kind of server."""
     engine = config.own_engine
     is_vllm = isinstance(engine, VllmEngineConfig)
     build = find_build(engine.python) if is_vllm and not engine.urls else None
@@ -273,7 +254,7 @@ def client_of(config: Config, url: str, incarnation: int = 0) -> HttpEngine:
         timeout_s=engine.request_timeout_s,
         control_timeout_s=config.weights.update_timeout_s,
         has_spans=build is None or build.has_spans,
-        # vLLM's CPU build dies of a seed once a prefill is chunked or recomputed.
+        # A seed kills vLLM's CPU build once a prefill is chunked or recomputed.
         send_seed=not is_vllm or (build is not None and not build.is_cpu),
         polls_staging=is_vllm and config.weights.transport in ("shm", "gloo"),
         incarnation=incarnation,

@@ -1,4 +1,4 @@
-"""A reply on its way: told of in events, written in the client's dialect, streamed or whole."""
+"""The delivery of a reply: events written in the client's dialect, streamed or in one body."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .parsers import Event
 from .reply import OnEvents, Reply
 
 _KEEP_ALIVE = b": still sampling\n"
-"""A comment, which clients skip; without an empty line, or some would take it for an event."""
+"""A comment, which clients skip; without an empty line, which some would take for an event."""
 
 
 async def deliver(
@@ -25,8 +25,8 @@ async def deliver(
     stream: bool,
     keep_alive_s: float,
 ) -> None:
-    """Answer with the reply that `produce` tells of, at least once, and records before it
-    returns how many tokens were sampled."""
+    """Answer with the reply that `produce` reports in events, at least once. `produce` records the
+    reply before it returns how many tokens were sampled."""
     exchange.error_event = writer.error_event
     begun = False
 
@@ -51,7 +51,7 @@ async def deliver(
 
 @asynccontextmanager
 async def kept_alive(exchange: Exchange, *, every_s: float) -> AsyncIterator[None]:
-    """While the body runs, a stream never says nothing for long: proxies would cut it."""
+    """Keep a stream from being silent for long while the body runs: proxies would cut it."""
     try:
         async with asyncio.TaskGroup() as tasks:
             keeper = tasks.create_task(_keep_alive(exchange, every_s), name="keep alive")

@@ -1,19 +1,19 @@
-"""What the gateway answers when it does not answer with a completion, in OpenAI's shape."""
+"""The error replies of the gateway, in OpenAI's format."""
 
 from __future__ import annotations
 
 from typing import Any
 
 _LONGEST = 10_000
-"""Characters of an error's message, and of the name of what is wrong."""
+"""The maximum length, in characters, of an error's message and of a parameter's name."""
 
 
 class ApiError(Exception):
     """An error reply: HTTP `status` and OpenAI's error object.
 
-    It says `x-should-retry: false`: OpenAI clients would otherwise send 408, 409, 429 and every
-    5xx again, and a turn must not be sampled twice behind the agent's back. With `retry_after_s`
-    (nothing was sampled yet) it asks to be asked again.
+    The header `x-should-retry: false` is set: OpenAI clients would otherwise send 408, 409, 429 and
+    every 5xx again, and a turn must not be sampled twice without the agent's knowledge. With
+    `retry_after_s` (nothing was sampled yet) the header asks for a retry.
     """
 
     def __init__(
@@ -39,18 +39,18 @@ class ApiError(Exception):
 
 
 def _shortened(text: str) -> str:
-    """Return a text that may repeat what a client sent, within bounds."""
+    """Return a text, which may repeat client input, cut to the maximum length."""
     more = len(text) - _LONGEST
     return text if more <= 0 else f"{text[:_LONGEST]}… ({more} characters more)"
 
 
 def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
-    """400: the request is wrong, and would be wrong again."""
+    """Return a 400: the request is wrong, and would be wrong again."""
     return ApiError(400, message, param=param, code=code)
 
 
 def unsupported(param: str, why: str) -> ApiError:
-    """400: a parameter this gateway cannot honour; better refused than ignored."""
+    """Return a 400: the gateway cannot honour a parameter, and refuses rather than ignores it."""
     return bad_request(
         f"{param} is not supported: {why}", param=param, code="unsupported_parameter"
     )
@@ -59,8 +59,8 @@ def unsupported(param: str, why: str) -> ApiError:
 def context_overflow(
     max_model_len: int, prompt_tokens: int, *, at_least: bool = False, param: str = "messages"
 ) -> ApiError:
-    """400, in the words client libraries recognise (those of vLLM and OpenAI). `at_least`: the
-    tokens were not counted to the end."""
+    """Return a 400, in the words that client libraries recognise (those of vLLM and OpenAI).
+    `at_least`: the tokens were not counted to the end."""
     count = f"at least {prompt_tokens}" if at_least else str(prompt_tokens)
     return bad_request(
         f"This model's maximum context length is {max_model_len} tokens. However, your request "
@@ -71,24 +71,24 @@ def context_overflow(
 
 
 def unknown_key() -> ApiError:
-    """401."""
+    """Return a 401."""
     return ApiError(401, "Incorrect API key provided.", code="invalid_api_key")
 
 
 def wrong_method(method: str, path: str, *, allowed: str) -> ApiError:
-    """405."""
+    """Return a 405."""
     error = ApiError(405, f"{path} answers {allowed}, not {method}.", code="method_not_allowed")
     error.headers["allow"] = allowed
     return error
 
 
 def session_closed() -> ApiError:
-    """410: the episode is over; asking again cannot help."""
+    """Return a 410: the episode is over, so a retry cannot help."""
     return ApiError(410, "This session is closed: its episode has ended.", code="session_closed")
 
 
 def too_busy(who: str, limit: int, key: str) -> ApiError:
-    """429: too many requests at once; nothing was done with this one."""
+    """Return a 429: too many requests at once; this one was not processed."""
     return ApiError(
         429,
         f"Too many requests at once: {who} answers {limit} (gateway.{key}). Ask again.",
@@ -99,12 +99,12 @@ def too_busy(who: str, limit: int, key: str) -> ApiError:
 
 
 def engine_failed(message: str) -> ApiError:
-    """503: not the agent's fault; whoever runs the episode decides what becomes of it."""
+    """Return a 503: not the agent's fault; the runner of the episode decides how to go on."""
     return ApiError(503, message, kind="server_error", code="engine_failed")
 
 
 def turn_timed_out(timeout_s: float) -> ApiError:
-    """504: the engine gave no complete reply in time."""
+    """Return a 504: the engine gave no complete reply in time."""
     return ApiError(
         504, f"No complete reply within {timeout_s:g} s.", kind="server_error", code="turn_timeout"
     )

@@ -1,50 +1,50 @@
-"""One request being answered: what was sent so far, to its client and to whoever sends it again.
+"""The answer to one request: the messages sent so far, to its client and to retries of it.
 
 OpenAI's SDKs send a request again when a connection breaks or takes too long, and mark it
-(`x-stainless-retry-count`). Sampling it again would leave two turns where the agent knows of
-one, so a marked copy joins the answer that is being made, or gets the one that was made.
+(`x-stainless-retry-count`). Another sample would leave two turns where the agent knows of only one.
+A marked copy therefore joins the answer in progress, or gets the finished one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl.runtime.http_server import Receive, Scope, Send, header, reply
+from agentgym_rl.runtime.lru_dict import LruDict
 from agentgym_rl.runtime.pausable_clock import ENGINES
 
 from .errors import ApiError, bad_request
 
 NO_RETRIES = "x-arl-no-retries"
-"""A header with which a client says, by "true", that it never sends a request again."""
+"""A header whose value "true" means that the client never sends a request again."""
 _EVENTS = b"text/event-stream"
 _KEPT = 16
-"""Finished answers that a session keeps for retries; agents ask few things at once."""
+"""The number of finished answers kept per session for retries; few requests run at once."""
 _KEPT_BYTES = 256_000
 
 
 class ClientGone(ConnectionError):
-    """Nobody waits for the reply any more."""
+    """An error: no client waits for the reply any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What identifies a request: the same one sent again is the same in all of it."""
+    """The identity of a request: a retry has the same identity."""
 
     digest: bytes
     is_retry: bool
     idempotency_key: str
     may_come_again: bool
-    """Whether its client sends again what got no answer."""
+    """The flag of a client that repeats requests without an answer."""
     num_new: int = 0
-    """Bytes of its body that have to be read (`Bodies.num_new`)."""
+    """The number of bytes of its body that have to be parsed (`Bodies.num_new`)."""
 
     @classmethod
     def of(cls, scope: Scope, path: str, body_digest: bytes, num_new: int) -> Asked:
-        """Of a request whose body has been read."""
+        """Return the identity of a request whose body has been read."""
         digest = path.encode() + body_digest
         retries = header(scope, b"x-stainless-retry-count")
         marked = retries.isdecimal() and int(retries) > 0
@@ -54,9 +54,9 @@ class Asked:
 
 
 class Exchange:
-    """An answer in the making. Its first client is written to directly; others follow.
+    """An answer in progress. Its first client is written to directly; others follow.
 
-    `delivered` calls those of `on_delivery` once a client that was still there got the whole.
+    The callbacks in `on_delivery` run once a client that is still connected has the full answer.
     """
 
     def __init__(self, asked: Asked, send: Send) -> None:
@@ -67,28 +67,28 @@ class Exchange:
         self.size_bytes = 0
         self.ended_well = False
         self.given_up = False
-        """Nobody came back in time: whoever asks again from here on is answered anew."""
+        """The mark that no client came back in time: later retries are answered anew."""
         self.error_event: Callable[[ApiError], bytes | None] = lambda error: None
-        """How whoever writes the events would say an error after them; None: as any."""
+        """A function that returns the writer's own event for an error; None: the default."""
         self._send: Send | None = send
         self._sent: list[MutableMapping[str, Any]] = []
         self._over = False
         self._news = asyncio.Event()
         self._company = asyncio.Event()
-        """A follower came or went."""
+        """The event that a follower came or left."""
 
     @property
     def num_sent(self) -> int:
-        """Messages sent so far; grows while something happens."""
+        """Return the number of messages sent so far; it grows as long as there is progress."""
         return len(self._sent)
 
     async def whole(self, body: bytes) -> None:
-        """Answer with a body of JSON, and end well."""
+        """Answer with a JSON body, and mark the answer as ended well."""
         self.ended_well = True
         await reply(self._put, 200, body)
 
     async def events(self, data: bytes, *, last: bool = False) -> None:
-        """Send events; the stream begins with the first, until then errors keep their status."""
+        """Send events. The stream begins with the first; before it, errors keep their status."""
         if not self.started:
             headers = [(b"content-type", _EVENTS), (b"cache-control", b"no-cache")]
             await self._put({"type": "http.response.start", "status": 200, "headers": headers})
@@ -96,8 +96,8 @@ class Exchange:
         await self._put({"type": "http.response.body", "body": data, "more_body": not last})
 
     async def fail(self, error: ApiError, *, body: bytes, event: bytes) -> None:
-        """End with an error: as `body` with a status of its own, or as `event` of a stream that
-        has begun."""
+        """End with an error: as `body` with its own status, or as `event` of a stream that has
+        begun."""
         if self._over:
             return
         if self.started:
@@ -106,7 +106,7 @@ class Exchange:
             await reply(self._put, error.status, body, headers=error.headers)
 
     def close(self) -> None:
-        """No more will be sent: followers of an answer that was not finished are let go."""
+        """Stop sending: followers of an unfinished answer are released."""
         self._over = True
         self._send = None
         self._news.set()
@@ -114,10 +114,10 @@ class Exchange:
             self._sent.clear()
 
     async def outlive(self, receive: Receive, *, grace_s: float) -> None:
-        """Return never: wait until nobody has followed for `grace_s` after the client hung up.
+        """Wait until nobody has followed for `grace_s` after the client hung up; never return.
 
         Raises:
-            ClientGone: then.
+            ClientGone: the time is up.
         """
         await hang_up(receive)
         self._send = None
@@ -130,13 +130,13 @@ class Exchange:
                 async with asyncio.timeout(grace_s):
                     await self._company.wait()
             except TimeoutError:
-                if self.num_followers:  # one came just as the time was up
+                if self.num_followers:  # a follower came just as the time was up
                     continue
                 self.given_up = True
                 raise ClientGone("the client hung up before its reply was complete") from None
 
     async def follow(self, receive: Receive, send: Send, *, timeout_s: float) -> None:
-        """Send another client what the first one was sent, and what is still to come.
+        """Send another client the messages sent so far and all later ones.
 
         Raises:
             ClientGone: this client hung up, or the answer was given up.
@@ -162,7 +162,7 @@ class Exchange:
                 await send(message)
                 count += 1
                 if _is_last(message):
-                    # in the same breath: its client may close the session the moment it has it
+                    # no await before: a client may close the session once it has the message
                     self._delivered()
                     return
             if self._over:
@@ -190,38 +190,34 @@ class Exchange:
 
 
 class Exchanges:
-    """The answers of one session: those being made, and the last ones that were."""
+    """The answers of one session: those in progress, and the last finished ones."""
 
     def __init__(self) -> None:
         self._open: set[Exchange] = set()
-        self._kept: OrderedDict[Exchange, None] = OrderedDict()
-        self._kept_bytes = 0
+        self._kept: LruDict[Exchange, Exchange] = LruDict(
+            _KEPT, most_size=_KEPT_BYTES, size_of=lambda exchange: exchange.size_bytes
+        )
 
     @property
     def num_open(self) -> int:
-        """Answers being made."""
+        """Return the number of answers in progress."""
         return len(self._open)
 
     def open(self, asked: Asked, send: Send) -> Exchange:
-        """A new answer."""
+        """Begin a new answer."""
         exchange = Exchange(asked, send)
         self._open.add(exchange)
         return exchange
 
     def close(self, exchange: Exchange) -> None:
-        """The answer is over; one that ended well is kept for a while."""
+        """Close an answer; one that ended well is kept for a while."""
         exchange.close()
         self._open.discard(exchange)
-        if not exchange.ended_well:
-            return
-        self._kept[exchange] = None
-        self._kept_bytes += exchange.size_bytes
-        while len(self._kept) > _KEPT or (self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1):
-            oldest, _ = self._kept.popitem(last=False)
-            self._kept_bytes -= oldest.size_bytes
+        if exchange.ended_well:
+            self._kept[exchange] = exchange
 
     def earlier(self, asked: Asked) -> Exchange | None:
-        """The answer that a request sent again belongs to; None for a request of its own.
+        """Return the answer to which a retried request belongs; None for a new request.
 
         Raises:
             ApiError: 400, an idempotency key came with two different requests.
@@ -229,7 +225,7 @@ class Exchanges:
         if not (asked.is_retry or asked.idempotency_key):
             return None
         going_on = (exchange for exchange in self._open if not exchange.given_up)
-        for exchange in (*going_on, *reversed(self._kept)):
+        for exchange in (*going_on, *reversed(self._kept.values())):
             if asked.idempotency_key and asked.idempotency_key == exchange.asked.idempotency_key:
                 if asked.digest != exchange.asked.digest:
                     raise bad_request("This idempotency-key came with another request before.")
@@ -244,7 +240,7 @@ def _is_last(message: MutableMapping[str, Any]) -> bool:
 
 
 async def hang_up(receive: Receive) -> None:
-    """Return when the client hangs up."""
+    """Wait until the client hangs up."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

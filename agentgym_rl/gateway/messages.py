@@ -1,8 +1,8 @@
-"""What a chat message says, apart from how a client writes it down.
+"""The content of chat messages, independent of how a client writes it.
 
-Clients reformat what they echo: null or "" content, arrays of text parts, arguments with other
-spacing or key order, trailing newlines, thoughts left out or put before the text, fields of their
-own. Two messages with equal keys are the same message; anything else is an edit.
+Clients reformat the messages that they echo: null or "" content, arrays of text parts, arguments
+with other spacing or key order, trailing newlines, thoughts omitted or put before the text, fields
+of their own. Two messages with equal keys are the same message; any other difference is an edit.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from agentgym_rl.gateway.template.template import REASONING
 
 MessageKey = tuple[Any, ...]
 TURN = "turn"
-"""Where a dialect notes the request that an assistant message says it was sampled in."""
+"""The field in which a dialect notes the request that an assistant message was sampled in."""
 _THOUGHT_END = "</think>"
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content: a string, null, or an array of text parts."""
+    """Return the text of a message's content: a string, null, or an array of text parts."""
     if isinstance(content, str):
         return content
     return "".join(part.get("text") or "" for part in content or ())
 
 
 def message_key(message: Mapping[str, Any]) -> MessageKey:
-    """What identifies a message. Reasoning, tool-call ids and foreign fields do not count."""
+    """Return the identity of a message, without reasoning, tool-call ids and foreign fields."""
     role = message["role"]
     if role == "assistant":
         calls = tuple(_call_key(call) for call in message.get("tool_calls") or ())
@@ -39,12 +39,12 @@ def message_key(message: Mapping[str, Any]) -> MessageKey:
 
 
 def spoken(text: str) -> str:
-    """An assistant's text without the thoughts that some templates and clients put before it."""
+    """Return an assistant's text without the thoughts that some templates and clients put first."""
     return text.rpartition(_THOUGHT_END)[2]
 
 
 def thoughts_of(message: Mapping[str, Any]) -> str:
-    """What the model thought in an assistant message, or ""."""
+    """Return the model's thoughts in an assistant message, or ""."""
     named = next((message[name] for name in REASONING if message.get(name)), None)
     if isinstance(named, str):
         return named.strip()
@@ -53,7 +53,7 @@ def thoughts_of(message: Mapping[str, Any]) -> str:
 
 
 def with_thoughts(message: Mapping[str, Any], thoughts: str) -> Mapping[str, Any]:
-    """The same assistant message with other thoughts, where it has some."""
+    """Return the same assistant message with other thoughts, if it has any."""
     before = thoughts_of(message)
     if not before:
         return message
@@ -64,7 +64,7 @@ def with_thoughts(message: Mapping[str, Any], thoughts: str) -> Mapping[str, Any
 
 
 def num_leading(messages: Sequence[Mapping[str, Any]]) -> int:
-    """How many system messages a conversation begins with."""
+    """Return how many system messages a conversation begins with."""
     roles = (index for index, message in enumerate(messages) if message["role"] != "system")
     return next(roles, len(messages))
 
@@ -74,9 +74,9 @@ def root_key(
     tools: Sequence[Mapping[str, Any]] | None,
     template_kwargs: Mapping[str, Any],
 ) -> str:
-    """What identifies all that stands before a conversation: an agent has one, its helpers others.
+    """Return a hash of all input before a conversation: an agent has one, its helpers others.
 
-    Key order in tools and arguments does not count.
+    The key order in tools and arguments does not count.
     """
     said = [message_key(message) for message in leading]
     whole = json.dumps([said, tools or None, template_kwargs], sort_keys=True)
@@ -90,7 +90,7 @@ def _call_key(call: Mapping[str, Any]) -> tuple[str, str]:
         if has_many_values(arguments):
             return function.get("name") or "", arguments.strip()
         try:
-            # JavaScript clients write 1.0 as 1, and round what is too long for a double
+            # JavaScript clients write 1.0 as 1, and round numbers that are too long for a double
             arguments = json.loads(arguments, parse_int=float)
         except (ValueError, RecursionError):
             return function.get("name") or "", arguments.strip()
@@ -98,18 +98,18 @@ def _call_key(call: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def reasoning_keys(text: str) -> dict[str, str]:
-    """Thoughts as keys of a message or a delta, under both names that clients know; none for ""."""
+    """Return thoughts as keys of a message or delta, under both known names; none for ""."""
     return {"reasoning_content": text, "reasoning": text} if text else {}
 
 
 def call_id(request: int, position: int) -> str:
-    """A tool-call id that names the request it was sampled in; clients must echo it."""
+    """Return a tool-call id that names the request of its sample; clients must echo it."""
     return f"call_{request}_{position}"
 
 
 def request_of(message: Mapping[str, Any]) -> int | None:
-    """The request that an assistant message was sampled in: it is noted there, or in the ids of
-    its tool calls; None if it says nothing of ours."""
+    """Return the request that an assistant message was sampled in, from its note or from the ids of
+    its tool calls; None if it has neither from this gateway."""
     noted = message.get(TURN)
     if isinstance(noted, int):
         return noted
@@ -118,7 +118,7 @@ def request_of(message: Mapping[str, Any]) -> int | None:
 
 
 def call_request(call_id: Any) -> int | None:
-    """The request that a tool-call id of ours names."""
+    """Return the request that a tool-call id of this gateway names; None for other ids."""
     parts = str(call_id).split("_")
     ours = len(parts) == 3 and parts[0] == "call" and parts[1].isdecimal() and len(parts[1]) < 16
     return int(parts[1]) if ours else None

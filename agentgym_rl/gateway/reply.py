@@ -1,4 +1,4 @@
-"""A reply as its writer sees it, whoever made it: an engine of ours, or somebody else's model."""
+"""The interface of a reply to its writer, from our own engine or from a model served elsewhere."""
 
 from __future__ import annotations
 
@@ -11,61 +11,61 @@ from .parsers import Event, ToolCall
 
 
 class Reply(ABC):
-    """One sample for a request. Of a stream, counts and `finish_reason` are known at its end."""
+    """A sample for a request. A stream's counts and `finish_reason` are known only at its end."""
 
     id: str
-    """Never used before; ids of responses, items and thoughts are made of it."""
+    """The unique id, from which the ids of responses, items and thoughts are made."""
     number: int
-    """Of its request, in the session."""
+    """The number of its request in the session."""
     index: int
-    """Of the request's samples."""
+    """The index among the request's samples."""
     message: dict[str, Any]
-    """What the client gets, as a chat message; whole at the end."""
+    """The chat message for the client; complete at the end."""
 
     @property
     @abstractmethod
     def finish_reason(self) -> str:
-        """As in OpenAI."""
+        """Return the finish reason, as in OpenAI."""
 
     @property
     @abstractmethod
     def stop_string(self) -> str | None:
-        """The stop string that ended the message."""
+        """Return the stop string that ended the message."""
 
     @property
     @abstractmethod
     def temperature(self) -> float:
-        """It was sampled at."""
+        """Return the temperature of the sample."""
 
     @property
     @abstractmethod
     def num_prompt_tokens(self) -> int:
-        """Tokens it was sampled from."""
+        """Return the number of prompt tokens."""
 
     @property
     @abstractmethod
     def num_sampled_tokens(self) -> int:
-        """Tokens of the reply, the one that ends it included."""
+        """Return the number of tokens in the reply, including its end token."""
 
     @property
     def num_cached_tokens(self) -> int:
-        """Of the prompt, those that somebody said to have had in a cache."""
+        """Return how many prompt tokens were reported to be in a cache."""
         return 0
 
     @abstractmethod
     def reasoning_tokens(self) -> int:
-        """Sampled tokens up to the end of the thoughts."""
+        """Return the number of sampled tokens up to the end of the thoughts."""
 
     def logprobs(self) -> dict[str, Any] | None:
-        """Log-probs in OpenAI's shape, if they were asked for."""
+        """Return the log-probs in OpenAI's format, if requested."""
         return None
 
     def call_id(self, position: int) -> str:
-        """The id of the tool call number `position`."""
+        """Return the id of the tool call number `position`."""
         return call_id(self.number, position)
 
     def spelled(self, content: str, thoughts: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
-        """The chat message that says this."""
+        """Return the chat message with this content."""
         spoken = reasoning_keys(thoughts)
         if not calls:
             return {"role": "assistant", "content": content, **spoken}
@@ -81,12 +81,12 @@ class Reply(ABC):
 
 
 OnEvents = Callable[[Reply, Sequence[Event]], Awaitable[None]]
-"""Told of what is added to a reply, possibly nothing."""
+"""A callback for the events that are added to a reply, possibly none."""
 
 
 def total_usage(replies: Sequence[Reply]) -> dict[str, int]:
-    """Token counts of a request: its prompt, once, and all that was sampled, the tokens that end
-    replies included."""
+    """Return the token counts of a request: its prompt, once, and all sampled tokens, including the
+    tokens that end replies."""
     prompt = replies[0].num_prompt_tokens
     sampled = sum(reply.num_sampled_tokens for reply in replies)
     return {

@@ -1,6 +1,6 @@
-"""Stop strings: the engine ends a turn at one; the message ends before it.
+"""Stop strings: the engine ends a turn at a stop string; the message ends before it.
 
-One turn: a request, the tokens sampled for it as they arrive, and the message they spell.
+One turn: a request, its sampled tokens as they arrive, and the resulting message.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from .reply import OnEvents, Reply
 
 
 class StopCutter:
-    """Cuts streamed text at the first stop string, which itself is not shown."""
+    """A filter that cuts streamed text before the first stop string."""
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = stops
         self._hold = max(map(len, stops), default=1) - 1
         self._held = ""
         self.found: str | None = None
-        """The stop string that the text was cut at."""
+        """The stop string at which the text was cut."""
 
     def feed(self, text: str, *, last: bool) -> str:
-        """What of the text so far is certain to come before any stop string."""
+        """Return the text that certainly comes before any stop string."""
         if not self._stops:
             return text
         if self.found is not None:
@@ -63,7 +63,7 @@ class StopCutter:
 
 
 class Turn(Reply):
-    """A pending turn. It leaves nothing behind unless `commit` is called."""
+    """A pending turn, without effect until `commit` is called."""
 
     def __init__(
         self,
@@ -83,9 +83,9 @@ class Turn(Reply):
         self.prompt = prompt
         self.number = number
         self.index = index
-        """Of the request's samples."""
+        """The index among the request's samples."""
         self.message: dict[str, Any] = {}
-        """What the client gets; whole once the turn is committed."""
+        """The message for the client; complete once the turn is committed."""
         self.id = session.request_id(number)
         constrained = sampling.grammar is not None
         self.sample = Sample([], [], [], [], [], sampling.temperature, constrained)
@@ -102,12 +102,12 @@ class Turn(Reply):
         self._calls: list[ToolCall] = []
 
     async def play(self, sampler: Sampler, on_events: OnEvents) -> None:
-        """Sample; tell what each delta adds to the message, then what its end adds.
+        """Sample; report the events of each delta, then those of the end.
 
         Raises:
-            ApiError: 400, the engine cannot hold the reply to what the request asks for.
-            EngineError: the engine failed, gave up before the turn ended, or did not say which
-                policy sampled it.
+            ApiError: 400, the engine cannot apply the reply form of the request.
+            EngineError: the engine failed, stopped before the turn ended, or did not report the
+            policy versions of its tokens.
         """
         deltas = sampler.generate(
             self.prompt,
@@ -122,8 +122,8 @@ class Turn(Reply):
                     size = TOKEN_SIZE * len(delta.token_ids)
                     await on_events(self, self._keep(await beside(size, self._take, delta)))
         except RequestRefused as error:
-            # an engine that refuses a request with a grammar refuses the grammar, and whoever
-            # asked for it has to know: it is made of their schemas
+            # An engine that refuses a request with a grammar refuses the grammar, which is made of
+            # the client's schemas, so the client must be told.
             if self.request.form is None:
                 raise
             param = self.request.form.param
@@ -134,12 +134,12 @@ class Turn(Reply):
 
     @property
     def finish_reason(self) -> str:
-        """As in OpenAI."""
+        """Return the finish reason, as in OpenAI."""
         return "tool_calls" if self._calls and self._finish == "stop" else str(self._finish)
 
     @property
     def stop_string(self) -> str | None:
-        """The stop string that ended the message."""
+        """Return the stop string that ended the message."""
         return self._cutter.found
 
     @property
@@ -155,7 +155,7 @@ class Turn(Reply):
         return len(self.sample.ids)
 
     def logprobs(self) -> dict[str, Any] | None:
-        """The recorded log-probs in OpenAI's shape, if asked for; the turn's end has none.
+        """Return the log-probs in OpenAI's format, if requested, without the end token's.
 
         A token that is only part of a character reads as U+FFFD.
         """
@@ -170,7 +170,7 @@ class Turn(Reply):
         return {"content": content, "refusal": None}
 
     def reasoning_tokens(self) -> int:
-        """Sampled tokens up to the end of the thoughts."""
+        """Return the number of sampled tokens up to the end of the thoughts."""
         if not self._reasoning:
             return 0
         ids, end = self.sample.ids, 0
@@ -181,9 +181,9 @@ class Turn(Reply):
         return bisect_left(lengths, end, key=lambda length: len(self._chat.text(ids[:length])))
 
     def commit(self, *, is_retry: bool = False) -> Sampled:
-        """Record the finished turn; `message` is what to send, the node to be told of delivery.
+        """Record the finished turn and its `message`; return the node, to be told of the delivery.
 
-        `is_retry`: the client asked before, and the answer to that is not there any more.
+        `is_retry`: the client asked before, and the earlier answer is no longer kept.
 
         Raises:
             ApiError: 410, the session was closed meanwhile.
@@ -233,7 +233,7 @@ class Turn(Reply):
         return self._parser.feed(text)
 
     def _ending(self) -> list[Event]:
-        """Return what the end of the turn adds to the message."""
+        """Return the events of the end of the turn."""
         text = self._cutter.feed(self._detokenizer.finish(), last=True)
         return self._parser.feed(text) + self._parser.finish()
 
@@ -253,10 +253,10 @@ class Turn(Reply):
 
 
 async def sample(turns: Sequence[Turn], sampler: Sampler, on_events: OnEvents) -> None:
-    """Sample all turns at once, telling of each delta as it comes.
+    """Sample all turns at the same time, and report each delta as it arrives.
 
     Raises:
-        EngineError: one of them failed; the others are aborted.
+        EngineError: one of the turns failed; the others are aborted.
     """
     if len(turns) == 1:
         return await turns[0].play(sampler, on_events)
@@ -278,8 +278,8 @@ async def open_turns(
     grammars: Grammars,
     size: int = 0,
 ) -> list[Turn]:
-    """Check a request against the session's policy and prepare what the engine is fed; one turn
-    for each sample that is wanted. `size`: bytes of it that were read for the first time.
+    """Check a request against the session's policy and prepare the engine's input; return one turn
+    for each sample. `size`: the number of bytes of the request that were read for the first time.
 
     Raises:
         ApiError: 400, the policy or the context length forbids it.

@@ -14,10 +14,10 @@ if TYPE_CHECKING:  # the SDK takes half a second to import; agents get a ready c
 
 
 class Agent(ABC):
-    """Plays one episode: asks the model, steps the environment, until the episode ends.
+    """A program that plays one episode: it queries the model and steps the env until the end.
 
     `env.reset()` has been prepared with the task: calling it returns the first messages.
-    Rewards are summed by the framework from `Step.reward`; an agent returns nothing.
+    The framework sums the rewards from `Step.reward`; an agent returns nothing.
     """
 
     @abstractmethod

@@ -22,11 +22,11 @@ RESERVED_INFO = {
     "verifier_detail": "a sentence on it",
     "verifier_ms": "how long it took",
 }
-"""Keys of `info` that mean the same in every environment; all are optional."""
+"""The keys of `info` that mean the same in every environment; all are optional."""
 
 
 class Step(NamedTuple):
-    """What a step returns; unpacks like Gymnasium's five-tuple.
+    """The result of a step; unpacks like Gymnasium's five-tuple.
 
     `observation` holds only the NEW messages (roles user, tool, system). `terminated`: the task
     itself ended. `truncated`: a limit ended it. Reserved `info` keys: RESERVED_INFO.
@@ -40,44 +40,45 @@ class Step(NamedTuple):
 
 
 class Origin(Protocol):
-    """What an environment was made of."""
+    """The specification from which an environment was made."""
 
     def task_source(self, split: Split, *, seed: int, **kwargs: Any) -> TaskSource:
-        """The tasks of the environment, as it was made."""
+        """Return the tasks of the environment, with the options it was made with."""
         ...
 
 
 class Env(ABC):
-    """An async environment for chat agents (the words are Gymnasium's).
+    """An async environment for chat agents, in Gymnasium's terms.
 
-    Subclasses implement `reset` and `step`. Where the tasks come from is `task_source`: by
-    default an endless stream of seeds.
+    Subclasses implement `reset` and `step`. `task_source` provides the tasks: by default an
+    endless stream of seeds.
     """
 
     tools: Sequence[ToolSpec] = ()
-    """OpenAI function schemas offered to the agent; `reset` may set them."""
+    """The OpenAI function schemas offered to the agent; `reset` may set them."""
 
     spec: Origin | None = None
-    """The `EnvSpec` it was made of; `make` sets it, and `make(env.spec)` makes another."""
+    """The `EnvSpec` of the environment; `make` sets it, and `make(env.spec)` makes another one."""
 
     max_turns: int | None = None
-    """Assistant messages an episode may have; `make` truncates there, unless told another limit."""
+    """The maximum number of assistant messages of an episode; `make` truncates there, unless it
+    gets another limit."""
 
     step_timeout_s: float = 10.0
-    """Longest `step` or `reset` that is still in order; a longer one is the environment's failure.
-    `make` enforces it, unless told another limit (a run's is `rollout.tool_timeout_s`)."""
+    """The time limit of `step` and `reset`; a longer call is a failure of the environment. `make`
+    enforces it, unless it gets another limit (a run's is `rollout.tool_timeout_s`)."""
 
     needs_sandboxes: bool = False
-    """Whether `reset` must be given `options["sandboxes"]`, a started `SandboxBackend`; a run's is
-    the one that `--sandbox` names."""
+    """The flag that `reset` needs `options["sandboxes"]`, a started `SandboxBackend`; a run uses
+    the backend that `--sandbox` names."""
 
     reward_range: tuple[float, float] | None = (0.0, 1.0)
-    """Least and most that an episode pays: what `arl check` holds empty talk and gold answers
-    against. None: an episode may be won by any play, as in games of chance."""
+    """The lowest and highest reward of an episode: `arl check` compares empty replies and gold
+    answers with it. None: any play may win an episode, as in games of chance."""
 
     uses_verifier: bool = False
-    """Whether `reset` is given `options["verifier"]`, the run's started `VerifierPool`; who plays
-    without one leaves it out (see `VerifierHandle`)."""
+    """The flag that `reset` gets `options["verifier"]`, the run's started `VerifierPool`; a caller
+    without a pool omits it (see `Verifier`)."""
 
     @abstractmethod
     async def reset(
@@ -85,7 +86,7 @@ class Env(ABC):
     ) -> tuple[list[Message], dict[str, Any]]:
         """Start an episode. `options["task"]` is the Task to play, when a runner gives one.
 
-        The same task (or seed) gives byte-equal first messages in any process.
+        The same task (or seed) must give byte-equal first messages in any process.
         """
 
     @abstractmethod
@@ -97,20 +98,20 @@ class Env(ABC):
         return None
 
     def solve(self) -> Sequence[Message] | None:
-        """The assistant messages of a perfect episode, right after `reset`; None: not known.
+        """Return the assistant messages of a perfect episode after `reset`; None: not known.
 
-        What `arl check` proves tasks solvable with; agents never see it.
+        `arl check` uses them to prove that tasks are solvable; agents never see them.
         """
         return None
 
     @property
     def unwrapped(self) -> Env:
-        """The environment inside all wrappers: as its class is, `task_source` included. Of a
-        `SyncEnv` it is the async one around it, whose `env` is the `SyncEnv` itself."""
+        """Return the environment inside all wrappers, with the `task_source` of its own class. For
+        a `SyncEnv` it is the async environment around it, whose `env` is the `SyncEnv` itself."""
         return self
 
     @classmethod
     def task_source(cls, split: Split, *, seed: int, **options: Any) -> TaskSource:
-        """The tasks of `split`. `options` are those the environment itself is made with; one that
-        `make` made knows its own."""
+        """Return the tasks of `split`. `options` are the options of the environment itself; an
+        environment from `make` has its own options."""
         return SeededTasks(split, seed=seed)

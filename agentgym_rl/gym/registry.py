@@ -1,9 +1,9 @@
-"""Names for environments, agents and sandboxes: `register`, `make`, `spec`, as in Gymnasium.
+"""The registry of environments, agents and sandboxes: `register`, `make`, `spec`, as in Gymnasium.
 
 Ids are `[namespace/]name-vN`; without a version the latest is meant. `module:attr` works
 everywhere an id does. Plugins of other packages are found through the entry-point groups
-`agentgym_rl.envs`, `.agents` and `.sandboxes`; one is imported when its id is asked for, all by
-`arl list`, none at import, and a broken one is a warning row, not a crash.
+`agentgym_rl.envs`, `.agents` and `.sandboxes`; a plugin is imported when its id is requested, all
+by `arl list`, none at import, and a broken plugin is a warning row, not a crash.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import difflib
 import re
 import sys
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -26,7 +26,6 @@ from agentgym_rl.runtime.imports import import_object
 
 from .agent import Agent
 from .env import Env
-from .gymnasium import ids
 from .sandbox import Limits, SandboxBackend
 from .specs import EnvSpec, Kind, Spec
 
@@ -46,6 +45,7 @@ class Listed:
 
 
 _registered: dict[tuple[Kind, str], Spec] = {}
+_listeners: list[Callable[[str], None]] = []
 
 
 def register(
@@ -64,8 +64,8 @@ def register(
     wrappers, argument, max_attempts and what goes with it.
 
     Raises:
-        ConfigError: the id is malformed, or taken and `force` is False; `limits` has something
-            else, or what is out of range.
+        ConfigError: the id is malformed, or taken and `force` is False; `limits` has an unknown
+            name, or a value out of range.
     """
     if not _ID.fullmatch(id):
         raise ConfigError(f"bad id {id!r}: expected [namespace/]name or [namespace/]name-vN")
@@ -84,8 +84,14 @@ def register(
         raise ConfigError(f"{kind} {id!r} cannot be registered: {error}") from error
     _registered[kind, id] = made
     if kind == "env":
-        ids.publish(id)
+        for tell in _listeners:
+            tell(id)
     return made
+
+
+def on_new_env(tell: Callable[[str], None]) -> None:
+    """Call `tell` with the id of each environment that is registered from now on."""
+    _listeners.append(tell)
 
 
 @overload
@@ -93,7 +99,7 @@ def spec(id: str, *, kind: Literal["env"] = "env") -> EnvSpec: ...
 @overload
 def spec(id: str, *, kind: Kind) -> Spec: ...
 def spec(id: str, *, kind: Kind = "env") -> Spec:
-    """The spec behind an id, a `module:attr`, or a `name:value` (see `EnvSpec.argument`).
+    """Return the spec of an id, a `module:attr`, or a `name:value` (see `EnvSpec.argument`).
 
     Raises:
         ConfigError: nothing has that id; the message names the nearest ones.
@@ -102,7 +108,7 @@ def spec(id: str, *, kind: Kind = "env") -> Spec:
         return (_with_argument(id) if kind == "env" else None) or _at(id, kind)
     row = _row(id, kind)
     if row is None:
-        _points.cache_clear()  # it may have been installed since
+        _points.cache_clear()  # a plugin may have been installed since
         row = _row(id, kind)
     if row is None:
         known = names(kind)
@@ -115,36 +121,36 @@ def spec(id: str, *, kind: Kind = "env") -> Spec:
 
 
 def make(id: str | EnvSpec, **kwargs: Any) -> Env:
-    """A new environment, inside the wrappers that `agentgym_rl.gym.wrappers` draws.
+    """Make a new environment, inside the wrappers that `agentgym_rl.gym.wrappers` draws.
 
-    `max_turns`, `step_timeout_s`, `wrappers`, `max_attempts` and what goes with it are what
-    `EnvSpec` says; everything else is an option of the environment, which gets copies of lists and
-    tables. `make(env.spec)` makes another one of the same.
+    `max_turns`, `step_timeout_s`, `wrappers`, `max_attempts` and the other fields of `EnvSpec` set
+    those fields; all else is an option of the environment, which gets copies of lists and tables.
+    `make(env.spec)` makes another environment of the same spec.
 
     Raises:
-        ConfigError: nothing has that id, or it does not take these options.
+        ConfigError: nothing has that id, or the environment does not take these options.
     """
     return (spec(id) if isinstance(id, str) else id).make(**kwargs)
 
 
 def pprint_registry() -> None:
-    """Print the ids of all environments, a line each, as Gymnasium's does."""
+    """Print the ids of all environments, a line each, as Gymnasium's function does."""
     for row in listing("env"):
         print(f"{row.id:<24} {row.spec.description if row.spec else 'BROKEN'}")
 
 
 def make_agent(id: str, **kwargs: Any) -> Agent:
-    """A new agent."""
+    """Make a new agent."""
     return spec(id, kind="agent").make(**kwargs)
 
 
 def make_sandbox(id: str, **kwargs: Any) -> SandboxBackend:
-    """A new sandbox backend, which `async with` starts.
+    """Make a new sandbox backend, which `async with` starts.
 
-    `limits` may be a mapping, as a configuration file has it (see `sandbox.Limits`).
+    `limits` may be a mapping, as in a configuration file (see `sandbox.Limits`).
 
     Raises:
-        ConfigError: it cannot be imported, or does not take these options.
+        ConfigError: the backend cannot be imported, or does not take these options.
     """
     if isinstance(limits := kwargs.get("limits"), Mapping):
         try:
@@ -156,14 +162,15 @@ def make_sandbox(id: str, **kwargs: Any) -> SandboxBackend:
 
 
 def listing(kind: Kind) -> list[Listed]:
-    """Everything of a kind: registered here first, then plugins; broken ones carry an error."""
+    """Return all specs of a kind, registered or of plugins, sorted by id; a broken plugin's row
+    carries its error."""
     _points.cache_clear()
     rows = [_row(id, kind) for id in sorted(names(kind))]
     return [row for row in rows if row is not None]
 
 
 def _row(id: str, kind: Kind) -> Listed | None:
-    """What `id` means; of all plugins only its own is imported."""
+    """Return the row of `id`, if there is one; only the plugin of this id is imported."""
     wanted = id if (kind, id) in _registered else _latest(id, names(kind))
     if wanted is None:
         return None
@@ -173,16 +180,16 @@ def _row(id: str, kind: Kind) -> Listed | None:
 
 
 def names(kind: Kind) -> set[str]:
-    """Every id of a kind, registered here or a plugin's; imports none of them."""
+    """Return all ids of a kind, registered here or of plugins, without importing any."""
     here = {id for k, id in _registered if k == kind}
     return here | _points(kind, tuple(sys.path)).keys()
 
 
 @lru_cache(maxsize=8)
 def _points(kind: Kind, path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """The plugins that are installed along `path`, which is `sys.path`: slow to find."""
+    """Return the plugins that are installed along `path`, which is `sys.path`: slow to find."""
     found = entry_points(group=f"agentgym_rl.{_GROUPS[kind]}")
-    return {point.name: point for point in reversed(tuple(found))}  # the first of a name is meant
+    return {point.name: point for point in reversed(tuple(found))}  # the first of a name wins
 
 
 def _read_plugin(point: EntryPoint, kind: Kind) -> Listed:
@@ -193,7 +200,7 @@ def _read_plugin(point: EntryPoint, kind: Kind) -> Listed:
             about = (found.load().__doc__ or "").strip().partition("\n")[0]
             found = found.model_copy(update={"description": about})
         return Listed(point.name, kind, _of_kind(found, kind))
-    except (Exception, SystemExit):  # a broken plugin of somebody else must not break `arl list`
+    except (Exception, SystemExit):  # a broken foreign plugin must not break `arl list`
         return Listed(point.name, kind, None, traceback.format_exc(limit=-3))
 
 
@@ -209,7 +216,7 @@ def _at(path: str, kind: Kind) -> Spec:
 
 
 def _with_argument(id: str) -> EnvSpec | None:
-    """The spec of `name:value`; None where no environment of that name takes a value."""
+    """Return the spec of `name:value`; None if no environment of that name takes a value."""
     name, _, value = id.partition(":")
     row = _row(name, "env")
     found = row.spec if row else None

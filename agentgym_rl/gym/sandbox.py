@@ -1,12 +1,12 @@
-"""The sandbox contract: where untrusted programs run.
+"""The sandbox contract: the interface of the places in which untrusted programs run.
 
     backend = make_sandbox("local")
     async with backend, await backend.create() as sandbox:
         result = await sandbox.run_python("print(6 * 7)")
 
 A backend hands out sandboxes; a sandbox is one episode's world: a work folder, and nothing of the
-machine around it. What a program does is a *result* (`ExecResult.status`), however bad; what goes
-wrong with the sandbox itself is a `SandboxError`, and never a result.
+machine around it. The outcome of a program is a *result* (`ExecResult.status`), however bad; a
+failure of the sandbox itself is a `SandboxError`, and never a result.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from types import TracebackType
 from typing import Literal, Self
 
 WORK_DIR = "/box"
-"""Where programs start, and where their files are."""
+"""The folder in which programs start, and in which their files are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a program may use. A backend enforces each one, or says so in `Capabilities`."""
+    """The resource limits of a program. `Capabilities` tells which ones a backend enforces."""
 
     wall_s: float = 10.0
-    """Seconds from the program's start to its end, that of its children included."""
+    """The seconds from the program's start to its end and that of its children."""
     cpu_s: int = 10
-    """CPU seconds of each process."""
+    """The CPU seconds of each process."""
     memory_mb: int = 512
-    """Memory of each process; of all together where `Capabilities.total_memory` holds."""
+    """The memory of each process; of all together if `Capabilities.total_memory` holds."""
     processes: int = 32
-    """Processes and threads together."""
+    """The number of processes and threads together."""
     disk_mb: int = 64
-    """All files of the sandbox, `/tmp` and `/dev/shm` included."""
+    """The size of all files of the sandbox, `/tmp` and `/dev/shm` included."""
     file_mb: int = 32
-    """The largest single file."""
+    """The size of the largest single file."""
     open_files: int = 256
     output_bytes: int = 1 << 20
-    """Standard output and standard error together."""
+    """The size of standard output and standard error together."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -50,10 +50,10 @@ class Limits:
                 raise ValueError(f"Limits.{name} is {getattr(self, name)}; expected above 0")
 
     def within(self, bounds: Limits) -> Limits:
-        """Itself, for one run in a sandbox of `bounds`.
+        """Return these limits unchanged, for one run in a sandbox of `bounds`.
 
         Raises:
-            ValueError: it allows more than they do.
+            ValueError: a limit is above that of `bounds`.
         """
         for name in self.__slots__:
             mine, theirs = getattr(self, name), getattr(bounds, name)
@@ -63,23 +63,23 @@ class Limits:
 
 
 class Status(StrEnum):
-    """What became of a program."""
+    """The way a program ended."""
 
     OK = "ok"
-    """It ended with exit code 0 (a cell: without an exception)."""
+    """The end with exit code 0 (of a cell: without an exception)."""
     ERROR = "error"
-    """It ended with another exit code, or by a signal of its own doing."""
+    """The end with another exit code, or by a signal that the program itself caused."""
     TIMEOUT = "timeout"
     CPU_LIMIT = "cpu_limit"
     MEMORY_LIMIT = "memory_limit"
     OUTPUT_LIMIT = "output_limit"
     KILLED = "killed"
-    """Killed (SIGKILL) by none of the limits."""
+    """The end by SIGKILL for none of the limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedFile:
-    """A file that was asked for and not collected."""
+    """A file that was requested and not collected."""
 
     path: str
     reason: str
@@ -87,28 +87,28 @@ class SkippedFile:
 
 @dataclass(frozen=True, slots=True)
 class ExecResult:
-    """What a program did. Every process it started is dead, but for those of open sessions."""
+    """The result of a program. All its processes are dead, except for those of open sessions."""
 
     status: Status
     exit_code: int | None
-    """None: it ended by a signal, or it is a cell of a session."""
+    """The exit code; None for an end by a signal, or for a cell of a session."""
     signal: int | None
     stdout: bytes
     stderr: bytes
     truncated: bool = False
-    """More was written than is here."""
+    """True if the program wrote more output than is kept here."""
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    """Collected files, by path in the work folder."""
+    """The collected files, by path in the work folder."""
     skipped_files: Sequence[SkippedFile] = ()
     wall_ms: float = 0.0
     cpu_ms: float = 0.0
-    """Of the program and the processes that ended before it; timing-based rewards need this one,
-    as neighbours share the processors."""
+    """The CPU time of the program and the processes that ended before it; timing-based rewards need
+    it, since other programs share the processors."""
     max_rss_kb: int = 0
     killed_processes: int = 0
-    """Left over when the program had ended."""
+    """The number of processes left over when the program ended, and killed."""
     state_lost: bool = False
-    """The session, or the files of the sandbox, did not survive this."""
+    """True if the session, or the files of the sandbox, did not survive."""
     sandbox_id: str = ""
 
     @property
@@ -126,25 +126,25 @@ class ExecResult:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend really enforces and offers here."""
+    """The limits and features that a backend really provides on this machine."""
 
     network_isolated: bool = False
     process_isolated: bool = False
-    """Programs see, and can signal, no process but their own."""
+    """True if programs see, and can signal, only their own processes."""
     total_memory: bool = False
-    """`memory_mb` holds for all processes together."""
+    """True if `memory_mb` limits all processes together."""
     disk: bool = False
-    """`disk_mb` holds."""
+    """True if `disk_mb` is enforced."""
     exec: bool = False
-    """Any program, not Python alone."""
+    """True if any program can run, not Python alone."""
     sessions: frozenset[str] = frozenset()
     fork_snapshot: bool = False
 
     def missing(self, required: Sequence[str]) -> list[str]:
-        """Those of `required` it has not.
+        """Return the names in `required` that the backend lacks.
 
         Raises:
-            ValueError: a name that is no capability.
+            ValueError: a name is no capability.
         """
         known = [item.name for item in dataclasses.fields(self)]
         if unknown := [name for name in required if name not in known]:
@@ -156,19 +156,19 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One thing a backend needs, or would like, of the machine."""
+    """The check of one thing that a backend requires, or prefers, of the machine."""
 
     name: str
     ok: bool
     detail: str
     fix: str = ""
-    """What to do where it is not ok."""
+    """The advice if the check failed."""
     required: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """Whether, and how, a backend works on this machine."""
+    """The report on whether, and how, a backend works on this machine."""
 
     backend: str
     probes: Sequence[Probe]
@@ -179,31 +179,31 @@ class ProbeReport:
         return all(probe.ok for probe in self.probes if probe.required)
 
     def complaint(self) -> str:
-        """The required probes that failed, with what to do, a line each."""
+        """Return the required probes that failed, with their advice, a line each."""
         failed = [probe for probe in self.probes if probe.required and not probe.ok]
         return "\n".join(f"  {p.name}: {p.detail}; {p.fix}".rstrip("; ") for p in failed)
 
 
 @dataclass(slots=True)
 class SandboxStats:
-    """Counters since the backend started."""
+    """The counters since the backend started."""
 
     executions: int = 0
-    """Programs and cells that gave a result."""
+    """The number of programs and cells that gave a result."""
     statuses: dict[str, int] = field(default_factory=dict[str, int])
     created: int = 0
     lost: int = 0
-    """Sandboxes that failed as infrastructure."""
+    """The number of sandboxes that failed as infrastructure."""
     respawns: int = 0
-    """Slots or containers that were replaced."""
+    """The number of slots or containers that were replaced."""
     queue_wait_s: float = 0.0
-    """Of all `create` calls together."""
+    """The waiting time of all `create` calls together."""
     queue_wait_max_s: float = 0.0
     in_use: int = 0
     waiting: int = 0
 
     def count(self, status: Status) -> None:
-        """A program or cell gave a result."""
+        """Count the result of a program or cell."""
         self.executions += 1
         self.statuses[status] = self.statuses.get(status, 0) + 1
 
@@ -214,7 +214,7 @@ SessionKind = Literal["python", "shell"]
 class Session(ABC):
     """An interpreter or shell that keeps its state from one cell to the next.
 
-    What it prints is an observation, never a verdict: model code runs in the same process.
+    Its output is an observation, never a verdict: model code runs in the same process.
     """
 
     kind: SessionKind
@@ -223,8 +223,8 @@ class Session(ABC):
     async def run(self, code: str, *, timeout_s: float | None = None) -> ExecResult:
         """Run a cell; a Python cell prints the value of its last expression, as a REPL does.
 
-        After `timeout_s` (default: the sandbox's `wall_s`) the cell is interrupted; one that does
-        not heed that ends the session (`state_lost`).
+        After `timeout_s` (default: the sandbox's `wall_s`) the cell is interrupted; a cell that
+        ignores the interrupt ends the session (`state_lost`).
 
         Raises:
             SandboxError: the sandbox failed, or the session is over already.
@@ -236,23 +236,23 @@ class Session(ABC):
 
     @abstractmethod
     async def fork(self) -> Session:
-        """A snapshot: a second session that goes on from the same state, apart from this one.
+        """Return a second session that goes on from a snapshot of this one's state, independently.
 
         Files are shared; memory is not.
 
         Raises:
-            SandboxError: where `Capabilities.fork_snapshot` is False, or of a shell.
+            SandboxError: `Capabilities.fork_snapshot` is False, or the session is a shell.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """End it. Idempotent."""
+        """End the session. Idempotent."""
 
 
 class Sandbox(ABC):
-    """One episode's world. Programs run in `WORK_DIR`; its files last until `reset` or `close`.
+    """The world of one episode. Programs run in `WORK_DIR`; files last until `reset` or `close`.
 
-    Paths are relative to `WORK_DIR`. One program at a time; sessions live beside it.
+    Paths are relative to `WORK_DIR`. One program runs at a time; sessions live beside it.
     """
 
     id: str
@@ -272,11 +272,11 @@ class Sandbox(ABC):
         """Run `code` as `__main__` of a fresh interpreter.
 
         Args:
-            stdin: All of its standard input.
-            files: Written to the work folder first.
+            stdin: The complete standard input.
+            files: Files to write to the work folder first.
             collect: Files and folders to return afterwards (`"."`: everything). Only regular
                 files are followed; the others are in `skipped_files`.
-            limits: Tighter ones than the sandbox's, for this run.
+            limits: Tighter limits than the sandbox's, for this run.
 
         Raises:
             SandboxError: the sandbox failed, not the program.
@@ -296,9 +296,9 @@ class Sandbox(ABC):
         collect: Sequence[str] = (),
         limits: Limits | None = None,
     ) -> ExecResult:
-        """Run a program; exit code 127 if there is none of that name. Otherwise as `run_python`.
+        """Run a program; exit code 127 if none has that name. All else is the same as `run_python`.
 
-        `env` is added to a small clean environment: nothing of the host's is in it.
+        `env` is added to a small clean environment without any of the host's variables.
         """
 
     @abstractmethod
@@ -306,7 +306,7 @@ class Sandbox(ABC):
         """Start an interpreter or shell.
 
         Raises:
-            SandboxError: it did not start.
+            SandboxError: the session did not start.
         """
 
     @abstractmethod
@@ -314,35 +314,35 @@ class Sandbox(ABC):
         """Create or replace files; folders on the way are made.
 
         Raises:
-            SandboxError: they could not be written (too large, or programs made it impossible).
+            SandboxError: the files could not be written (too large, or programs prevented it).
             ValueError: a path leads out of the work folder.
             TypeError: a file is no bytes.
         """
 
     @abstractmethod
     async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
-        """A regular file; links are not followed.
+        """Return the contents of a regular file; links are not followed.
 
         Raises:
-            FileNotFoundError: there is none.
-            OSError: it is no regular file, or larger than `max_bytes`.
+            FileNotFoundError: there is no such file.
+            OSError: the path is no regular file, or the file is larger than `max_bytes`.
             ValueError: the path leads out of the work folder.
         """
 
     @abstractmethod
     async def list_files(self) -> dict[str, int]:
-        """Regular files and their sizes in bytes (at most 10,000 of them)."""
+        """Return the regular files with their sizes in bytes (at most 10,000 files)."""
 
     @abstractmethod
     async def reset(self) -> None:
-        """End every process and session and remove every file: as new, for another program of the
-        same owner. Much cheaper than another sandbox.
+        """End every process and session and remove every file: the sandbox is as new, for another
+        program of the same owner. This is much cheaper than another sandbox.
 
-        Waits for the program that runs; a cell that runs is lost with its session. Bounded in time.
+        A running program is waited for; a running cell is lost with its session. Bounded in time.
 
         Raises:
-            SandboxLost: the sandbox is closed, or could not be emptied, which is its end: it never
-                goes on with something left in it.
+            SandboxLost: the sandbox is closed, or could not be emptied, which ends it: it never
+                goes on with leftovers.
         """
 
     @abstractmethod
@@ -362,17 +362,17 @@ class Sandbox(ABC):
 
 
 class SandboxBackend(ABC):
-    """Makes sandboxes, while it is open: `async with backend:`, begun and ended by one task."""
+    """A maker of sandboxes, while it is open: `async with backend:`, within a single task."""
 
     name: str
 
     @abstractmethod
     async def __aenter__(self) -> Self:
-        """Start it.
+        """Start the backend.
 
         Raises:
-            SandboxUnavailable: it cannot work on this machine, as configured; says why, with
-                what to do.
+            SandboxUnavailable: the backend cannot work on this machine, as configured; the message
+                has the reason and advice.
         """
 
     @abstractmethod
@@ -386,27 +386,28 @@ class SandboxBackend(ABC):
 
     @abstractmethod
     async def create(self, *, limits: Limits | None = None, timeout_s: float = 60.0) -> Sandbox:
-        """A sandbox of its own, in the order of the calls once as many are in use as there may be.
+        """Return a new sandbox; calls wait in their order while the most sandboxes are in use.
 
         Raises:
-            SandboxStartTimeout: none was to be had within `timeout_s`.
-            SandboxError: it did not start.
+            SandboxStartTimeout: no sandbox became free within `timeout_s`.
+            SandboxError: the sandbox did not start.
         """
 
     @abstractmethod
     async def probe(self) -> ProbeReport:
-        """What the machine offers for it; works on one that was not started."""
+        """Check what the machine offers to the backend, which need not be started."""
 
     @abstractmethod
     def stats(self) -> SandboxStats:
-        """Counters so far."""
+        """Return the counters so far."""
 
 
 def work_path(path: str) -> PurePosixPath:
-    """`path` in the work folder, cleaned ("a//b/./c" is a/b/c; WORK_DIR itself may lead).
+    """Return `path` relative to the work folder, normalized ("a//b/./c" is a/b/c; it may begin with
+    WORK_DIR).
 
     Raises:
-        ValueError: it is empty, leads out of the work folder, or has a NUL.
+        ValueError: the path is empty, leads out of the work folder, or has a NUL.
     """
     pure = PurePosixPath(path)
     if pure.is_absolute():

@@ -1,4 +1,4 @@
-"""What environments are given at reset beside the task: sandboxes, and a verifier pool."""
+"""The services that environments get at reset beside the task: sandboxes, and a verifier pool."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .verifier import VerifierPool
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Those that run; None where no environment needs them."""
+    """The running services; None for a service that the environment does not need."""
 
     sandboxes: SandboxBackend | None = None
     verifier: VerifierPool | None = None
 
     def options(self, env: Env) -> dict[str, Any]:
-        """The options of `reset` that `env` asks for."""
+        """Return the services that `env` needs, as options of its `reset`."""
         options: dict[str, Any] = {}
         if env.needs_sandboxes:
             options["sandboxes"] = self.sandboxes
@@ -39,11 +39,11 @@ NO_SERVICES = Services()
 async def running_services(
     env: Env, sandbox: SandboxConfig, verifier: VerifierConfig
 ) -> AsyncIterator[Services]:
-    """Those that `env` asks for, started.
+    """Start the services that `env` needs, and yield them.
 
     Raises:
         ConfigError: there is no such sandbox backend.
-        SandboxUnavailable, VerifierError: it cannot work here.
+        SandboxUnavailable, VerifierError: the service cannot work on this machine.
     """
     async with contextlib.AsyncExitStack() as stack:
         backend = pool = None

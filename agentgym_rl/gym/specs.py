@@ -1,8 +1,9 @@
-"""Options as JSON has them: objects, arrays, texts, numbers, true, false and null.
+"""The JSON values of options: objects, arrays, strings, numbers, true, false and null.
 
-Specs: how to make something of a kind. Plain JSON, so they travel between processes.
+The specs from which environments, agents and sandboxes are made: plain JSON, so that they can be
+sent to other processes.
 
-A spec needs no registry at the other end: its entry point says where the class is.
+A spec needs no registry in the other process: its entry point names the class.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from .wrappers import Attempts, OrderEnforcing, PassiveChecker, Timeout, TurnLim
 
 
 def copied(value: Any) -> Any:
-    """`value` with dicts, lists and sets of its own, however deep; other objects are the same."""
+    """Return `value` with its dicts, lists and sets copied at every depth; other objects are
+    shared."""
     kind = type(value)
     if kind is dict:
         return {name: copied(item) for name, item in value.items()}
@@ -41,8 +43,8 @@ def copied(value: Any) -> Any:
 
 
 def not_json(value: Any, name: str) -> str:
-    """What JSON has no word for in `value`, which is called `name`: "kwargs.when is a date"; "":
-    there is nothing."""
+    """Return the first part of `value` that JSON cannot express, under its name within `name`, as
+    in "kwargs.when is a date"; "" if there is none."""
     match value:
         case None | str() | int():
             return ""
@@ -71,36 +73,36 @@ _BASES: dict[Kind, tuple[type, ...]] = {
 
 
 class Spec(BaseModel):
-    """How to make something of a kind."""
+    """The description of how to make an environment, an agent or a sandbox."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     kind: Kind
     entry_point: str
-    """`module:Class`; called with `kwargs` and what `make` is given."""
+    """The class, as `module:Class`; called with `kwargs` and the options of `make`."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     description: str = ""
 
     def to_json(self) -> str:
-        """The spec as JSON; raises ConfigError where `kwargs` hold what JSON has no word for."""
+        """Return the spec as JSON; raise ConfigError if JSON cannot express a value in it."""
         if problem := not_json(_fields(self), "spec"):
             raise ConfigError(f"the spec of {self.id} is no JSON: {problem}")
         try:
             return self.model_dump_json()
-        except ValueError as error:  # half a character, say
+        except ValueError as error:  # a lone surrogate, say
             raise ConfigError(f"the spec of {self.id} is no JSON: {error}") from error
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """The inverse of `to_json`; raises ConfigError on anything else."""
+        """Return the spec in the output of `to_json`; raise ConfigError on any other text."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
             raise ConfigError(f"no {cls.__name__}: {error}") from error
 
     def load(self) -> type:
-        """The class itself.
+        """Import the class of the entry point.
 
         Raises:
             ConfigError: the entry point cannot be imported or is of another kind.
@@ -115,17 +117,17 @@ class Spec(BaseModel):
         return target
 
     def make(self, **kwargs: Any) -> Any:
-        """A new instance.
+        """Make a new instance.
 
         Raises:
-            ConfigError: it cannot be imported, or does not take these options.
+            ConfigError: the class cannot be imported, or does not take these options.
         """
         cls, options = self.load(), self.kwargs | kwargs
         try:
             return cls(**copied(options))
-        except ArlError:  # says already whose fault it is
+        except ArlError:  # its message is complete
             raise
-        except (Exception, SystemExit) as error:  # somebody else's code
+        except (Exception, SystemExit) as error:  # foreign code
             raise self._refused("be made", options, error) from error
 
     def _refused(self, what: str, options: Mapping[str, Any], error: BaseException) -> ConfigError:
@@ -140,7 +142,7 @@ class Spec(BaseModel):
 
 
 class WrapperSpec(BaseModel):
-    """A wrapper of one's own: `entry_point` ("module:Class") is called with env and `kwargs`."""
+    """A user's own wrapper: `entry_point` ("module:Class") is called with the env and `kwargs`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -150,20 +152,20 @@ class WrapperSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_path(cls, value: Any) -> Any:
-        """ "module:Class" alone does where there are no kwargs."""
+        """Accept "module:Class" alone, for a wrapper without kwargs."""
         return {"entry_point": value} if isinstance(value, str) else value
 
     def wrap(self, env: Env) -> Env:
-        """`env` inside a new wrapper.
+        """Return `env` inside a new wrapper.
 
         Raises:
-            ConfigError: it cannot be imported, or refuses.
+            ConfigError: the wrapper cannot be imported, raises an error, or gives no Env.
         """
         try:
             wrapped = import_object(self.entry_point)(env, **copied(self.kwargs))
         except ArlError:
             raise
-        except (Exception, SystemExit) as error:  # somebody else's code
+        except (Exception, SystemExit) as error:  # foreign code
             raise ConfigError(
                 f"wrapper {self.entry_point} with {self.kwargs}: {error!r}{_place(error)}"
             ) from error
@@ -173,34 +175,34 @@ class WrapperSpec(BaseModel):
 
 
 class EnvSpec(Spec):
-    """How to make an environment, wrappers included (`gym.wrappers` draws their order)."""
+    """The spec of an environment with its wrappers (`gym.wrappers` draws their order)."""
 
     kind: Literal["env"] = "env"  # pyright: ignore[reportIncompatibleVariableOverride]
     argument: str = ""
-    """The option that `<name>:<value>` sets, where the id may be written so, as in
-    `gymnasium:FrozenLake-v1`."""
+    """The option that `<value>` sets if the id is written `<name>:<value>`, as in
+    `gymnasium:FrozenLake-v1`; empty: the id takes no value."""
     max_turns: int | None = Field(default=None, ge=1)
-    """Assistant messages of an episode; None: what the environment says."""
+    """The most assistant messages of an episode; None: the environment's own limit."""
     step_timeout_s: float | None = Field(default=None, gt=0)
-    """Longest step; None: what the environment says."""
+    """The longest time of a step; None: the environment's own limit."""
     wrappers: tuple[WrapperSpec, ...] = ()
-    """Yours, innermost first."""
+    """The user's own wrappers, innermost first."""
     max_attempts: int = Field(default=1, ge=1)
-    """Times a task may be tried in an episode (see `wrappers.Attempts`)."""
+    """The number of times a task may be tried in an episode (see `wrappers.Attempts`)."""
     feedback: str = FEEDBACK
-    """What the agent is told after an attempt without success; like the two below, there for
-    those who set `max_attempts` later."""
+    """The message to the agent after an attempt without success. This and the next two fields have
+    no effect until `max_attempts` is raised."""
     retry_discount: float = Field(default=1.0, ge=0, le=1)
-    """The reward's factor for each attempt that was needed before."""
+    """The factor of the reward for each attempt that was needed before."""
     success_reward: float = 1.0
-    """An attempt that pays less is no success."""
+    """The reward from which on an attempt is a success."""
 
     def load(self) -> type:
-        """The class itself.
+        """Import the class of the entry point.
 
         Raises:
-            ConfigError: it cannot be imported, is no environment, or has a parameter of its own
-                that is called like an option of `make`.
+            ConfigError: the class cannot be imported, is no environment, or has a parameter of its
+                own with the name of an option of `make`.
         """
         cls = super().load()
         if taken := _taken(cls):
@@ -211,37 +213,38 @@ class EnvSpec(Spec):
         return cls
 
     def make(self, **kwargs: Any) -> Env:
-        """A new environment; what has the name of a field from `max_turns` on replaces the spec's
-        own, everything else is an option of the environment.
+        """Make a new environment. A keyword with the name of a field from `max_turns` on replaces
+        the spec's own; all others are options of the environment.
 
         Raises:
-            ConfigError: it cannot be imported, or does not take these options.
+            ConfigError: the class cannot be imported, or does not take these options.
         """
         return self.with_options(**kwargs).maker()()
 
     def maker(self) -> Callable[[], Env]:
-        """`make`, everything looked up already: for many of the same.
+        """Return a function that does the work of `make` without the look-ups, for many instances.
 
         Raises:
-            ConfigError: it cannot be imported. The maker: see `make`.
+            ConfigError: the class cannot be imported. The maker: see `make`.
         """
         cls = self.load()
 
         def make() -> Env:
             try:
                 return wrapped(cls(**copied(self.kwargs)), self)
-            except ArlError:  # says already whose fault it is
+            except ArlError:  # its message is complete
                 raise
-            except (Exception, SystemExit) as error:  # somebody else's code
+            except (Exception, SystemExit) as error:  # foreign code
                 raise self._refused("be made", self.kwargs, error) from error
 
         return make
 
     def with_options(self, **kwargs: Any) -> EnvSpec:
-        """The spec that makes what `make(**kwargs)` makes.
+        """Return the spec with which `make()` gives the environment of `make(**kwargs)`.
 
         Raises:
-            ConfigError: a limit is out of range, or is one of attempts where there is only one.
+            ConfigError: a limit is out of range, or an option of attempts is set while
+                `max_attempts` is 1.
         """
         if not kwargs:
             return self
@@ -261,10 +264,10 @@ class EnvSpec(Spec):
         return made
 
     def task_source(self, split: Split, *, seed: int, **kwargs: Any) -> TaskSource:
-        """The tasks of the environment's `split`.
+        """Return the tasks of the environment's `split`.
 
         Raises:
-            ConfigError: it cannot be imported, or does not take these options.
+            ConfigError: the class cannot be imported, or does not take these options.
         """
         spec = self.with_options(**kwargs)
         cls = spec.load()
@@ -277,7 +280,7 @@ class EnvSpec(Spec):
 
 
 def wrapped(made: Env | SyncEnv, spec: EnvSpec) -> Env:
-    """`made` inside the wrappers of `spec` and those that every environment gets."""
+    """Return `made` inside the wrappers of `spec` and those that every environment gets."""
     env = to_async(made) if isinstance(made, SyncEnv) else made
     env.spec = spec
     limit_s = env.step_timeout_s if spec.step_timeout_s is None else spec.step_timeout_s
@@ -289,7 +292,7 @@ def wrapped(made: Env | SyncEnv, spec: EnvSpec) -> Env:
         )
     for wrapper in spec.wrappers:
         env = wrapper.wrap(env)
-    if spec.wrappers:  # what yours return is to be what the contract says, too
+    if spec.wrappers:  # the results of the user's wrappers must keep the contract, too
         env = PassiveChecker(env)
     max_turns = env.max_turns if spec.max_turns is None else spec.max_turns
     if attempts is not None:
@@ -301,18 +304,18 @@ _OF_ATTEMPTS = ("feedback", "retry_discount", "success_reward")
 _OF_MAKE = ("max_turns", "step_timeout_s", "wrappers", "max_attempts", *_OF_ATTEMPTS)
 
 
-@lru_cache(maxsize=256)  # it takes longer than the making of an environment
+@lru_cache(maxsize=256)  # the call takes longer than the making of an environment
 def _taken(cls: type) -> tuple[str, ...]:
-    """Options of `make` that `cls` has a parameter for."""
+    """Return the options of `make` that `cls` has a parameter for."""
     try:
         parameters = inspect.signature(cls).parameters
-    except (ValueError, TypeError):  # classes written in C do not tell
+    except (ValueError, TypeError):  # classes written in C have no signature
         return ()
     return tuple(name for name in _OF_MAKE if name in parameters)
 
 
 def _fields(model: BaseModel) -> dict[str, Any]:
-    """By name, as they are; wrappers' by name, too."""
+    """Return the fields by name, unconverted; each wrapper as a dict of its fields, too."""
     return {
         name: [_fields(wrapper) for wrapper in value] if name == "wrappers" else value
         for name, value in model
@@ -320,7 +323,7 @@ def _fields(model: BaseModel) -> dict[str, Any]:
 
 
 def _place(error: BaseException) -> str:
-    """File and line of the foreign code that raised, if it ran at all."""
+    """Return file and line of the foreign code that raised the error, if it ran at all."""
     frames = traceback.extract_tb(error.__traceback__)[1:]  # the first one is the call here
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
@@ -329,7 +332,7 @@ _UNEXPECTED = re.compile(r"(\w+)(?:\.__init__)?\(\) got an unexpected keyword ar
 
 
 def _refusing(cls: type, error: BaseException) -> Callable[..., Any]:
-    """Return what did not know a keyword: `cls`, or the class or function its code called."""
+    """Return the callable that refused a keyword: `cls`, or a class or function that it called."""
     frames = [*traceback.walk_tb(error.__traceback__)][1:]
     if (match := _UNEXPECTED.match(str(error))) and frames:
         found = frames[-1][0].f_globals.get(match[1])
@@ -338,22 +341,22 @@ def _refusing(cls: type, error: BaseException) -> Callable[..., Any]:
 
 
 def _near(refusing: Callable[..., Any], error: BaseException, *, also: Sequence[str]) -> str:
-    """Return "; did you mean level?" where `error` names a keyword that nobody knows."""
+    """Return "; did you mean level?" if `error` names an unknown keyword similar to a known one."""
     match = _UNEXPECTED.match(str(error))
     if not match:
         return ""
     try:
         names = [*inspect.signature(refusing).parameters, *also]
-    except (ValueError, TypeError):  # classes written in C do not tell
+    except (ValueError, TypeError):  # classes written in C have no signature
         return ""
     near = difflib.get_close_matches(match[2], names, n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def _parameters(cls: Callable[..., Any]) -> str:
-    """`level=1, max_turns=None`; those without a default are required."""
+    """Return the parameters, as in `level=1, max_turns=None`; one without a default is required."""
     try:
         found = inspect.signature(cls).parameters.values()
-    except (ValueError, TypeError):  # classes written in C do not tell
+    except (ValueError, TypeError):  # classes written in C have no signature
         return "..."
     return ", ".join(str(p.replace(annotation=p.empty)) for p in found)

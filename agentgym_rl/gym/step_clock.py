@@ -1,9 +1,9 @@
-"""The time a step may take, which stands still while the step waits for its turn with others.
+"""The clock of a step's time limit, which stops while the step waits in a shared queue.
 
     Timeout ─ StepClock ◄── OffTheClock ─ the verifier pool's queue
 
-Who limits steps and who makes them wait need not know each other: the clock of the step under
-way is in a context variable, which tasks started by the step inherit.
+The code that limits steps and the code that makes them wait need not know each other: the clock of
+the current step is in a context variable, which tasks started by the step inherit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Self
 
 
 class StepClock:
-    """Of one environment, for one of its steps after the other."""
+    """The clock of one environment, for its steps one after the other."""
 
     __slots__ = ("_left_s", "_limit", "_loop", "_outer", "_pauses", "_under_way")
 
@@ -27,10 +27,10 @@ class StepClock:
         self._under_way = False
 
     def enter(self) -> StepClock | None:
-        """A step begins; returns the clock of the step around it, for `leave`.
+        """Begin a step; return the clock of the step around it, for `leave`.
 
-        Few steps are inside another one, or find another clock here than the one their last step
-        left: the rest are spared what that costs.
+        Few steps are inside another step, or find another clock here than their last step left:
+        all others skip that work.
         """
         self._under_way = True
         found = _current.get()
@@ -39,26 +39,27 @@ class StepClock:
         self._outer = found if found is not None and found._under_way else None
         try:
             self._loop = asyncio.get_running_loop()
-        except RuntimeError:  # the step is driven by hand, so it cannot wait
+        except RuntimeError:  # no loop runs the step, so it cannot wait
             self._loop = None
         _current.set(self)
         return self._outer
 
     def leave(self, around: StepClock | None) -> None:
-        """The step has ended."""
+        """End the step."""
         self._under_way = False
         self._limit = None
         if around is not None:
             _current.set(around)
 
     def limit(self, timeout_s: float) -> asyncio.Timeout:
-        """What ends the step after `timeout_s` of its own time from now on."""
+        """Return the timeout that ends the step after `timeout_s` of its own time from now on."""
         self._loop, self._left_s = asyncio.get_running_loop(), timeout_s
         self._limit = asyncio.timeout(None if self._pauses else timeout_s)
         return self._limit
 
     def chain(self) -> list[StepClock]:
-        """It and those around it, of this event loop: another one's timers are not ours to set."""
+        """Return this clock and those around it that belong to this event loop: timers of another
+        loop must not be set from here."""
         found: list[StepClock] = []
         clock: StepClock | None = self
         while clock is not None and clock not in found:
@@ -75,7 +76,7 @@ class StepClock:
             limit.reschedule(None)
 
     def go_on(self) -> None:
-        """One pause is over; others may be left."""
+        """End one pause; the time runs again when no other pause is left."""
         self._pauses -= 1
         limit = self._running()
         if limit is not None and not self._pauses:
@@ -87,14 +88,14 @@ class StepClock:
 
 
 _current: ContextVar[StepClock | None] = ContextVar("step_clock", default=None)
-"""Of the step that this code runs in; where it runs in none, whatever the last one left."""
+"""The clock of the current step; outside any step, the clock that the last step left."""
 
 
 class OffTheClock:
-    """A wait that takes nothing of the time of the step it is made in, if it is made in one.
+    """A wait that does not count for the time limit of the step around it, if there is one.
 
-    The wait has to have a deadline of its own. `begin` and `end` can come in any order and number;
-    a `with` block is both.
+    The wait must have a deadline of its own. `begin` and `end` may be called in any order and
+    number; a `with` block calls both.
     """
 
     __slots__ = ("_clock", "_stopped")

@@ -1,4 +1,4 @@
-"""Environments written without async: for code that never waits, or that blocks."""
+"""The base class of environments without async, for code that never waits, or that blocks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ T = TypeVar("T")
 class SyncEnv(ABC):
     """An `Env` with plain `def reset`, `step` and `close`; `make` turns it into an `Env`.
 
-    The contract is that of `Env`, word for word.
+    The contract is the same as that of `Env`.
     """
 
     executor: Executor = "inline"
-    """`inline`: steps run on the event loop itself, which costs nothing and is right for those
-    of less than a millisecond. `thread`: in a thread of the instance's own, for those that
-    block; one that hangs cannot be ended, so it must bound its own time."""
+    """The place where steps run. `inline`: on the event loop itself, without overhead, right for
+    steps of less than a millisecond. `thread`: in a thread of the instance's own, for steps that
+    block; a step that hangs cannot be ended, so it must bound its own time."""
 
     tools: Sequence[ToolSpec] = ()
     max_turns: int | None = None
@@ -60,7 +60,7 @@ class SyncEnv(ABC):
 
 
 class AsyncOverSync(Env):
-    """A `SyncEnv` as an `Env`: names it has not are the `SyncEnv`'s, which is `env`."""
+    """A `SyncEnv`, its attribute `env`, as an `Env`; it has all attributes of the `SyncEnv`."""
 
     def __init__(self, env: SyncEnv) -> None:
         self.env = env
@@ -74,7 +74,7 @@ class AsyncOverSync(Env):
         self._thread = _thread_for(env)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "env":  # not set yet: unpickling, or a constructor that failed
+        if name == "env":  # not set yet: while unpickling, or after a constructor that failed
             raise AttributeError(name)
         return getattr(self.env, name)
 
@@ -86,7 +86,7 @@ class AsyncOverSync(Env):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        if self._closed:  # as with any other: it may be played again, and closed again
+        if self._closed:  # any environment may be played again, and closed again
             self._closed, self._thread = False, _thread_for(self.env)
         found = await self._do(lambda: self.env.reset(seed=seed, options=options))
         self.tools = self.env.tools
@@ -121,5 +121,5 @@ def _thread_for(env: SyncEnv) -> ThreadPoolExecutor | None:
 
 
 def to_async(env: SyncEnv) -> Env:
-    """`env` behind the async contract; its `executor` says where its steps run."""
+    """Return `env` behind the async contract; its `executor` decides where its steps run."""
     return AsyncOverSync(env)

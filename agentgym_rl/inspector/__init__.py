@@ -1,9 +1,9 @@
-"""`arl inspect`: a page that shows runs, while they train and afterwards (docs/inspect.md).
+"""The command `arl inspect`: a page that shows runs, live and afterwards (docs/inspect.md).
 
-`folders` finds runs and reads what is small; `index` keeps what is asked of their episodes again
-and again, `query` is such a question; `detail` reads a whole episode or group; `timeline` says when
-what happened. `app` answers over HTTP, `changes` tells of what is new, `export` writes one file.
-It only reads; whatever reads a disk runs in a thread.
+`folders` finds runs and reads their small files; `index` keeps the summaries of episodes in memory,
+and `query` selects from them; `detail` reads a complete episode or group; `times` makes the
+timeline. `app` answers over HTTP, `changes` sends news of runs, `export` writes one file.
+The inspector never writes to a run; all functions that read from disk run in a thread.
 """
 
 from .serve import inspect_live, write_page

@@ -1,4 +1,8 @@
-"""The page and its data over HTTP: GET alone, nothing is ever written (docs/inspect.md)."""
+"""The page and its data over HTTP: only GET and HEAD, nothing is written (docs/inspect.md).
+
+Routing is by hand, not by `runtime.http_server.Api`: ids may contain encoded slashes, and Starlette
+matches the decoded path.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ TYPES = {
     ".json": "application/json",
     ".txt": "text/plain; charset=utf-8",
 }
-"""What of the page's folder is served, by suffix."""
+"""The content types of the files that are served from the page's folder, by suffix."""
 HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -52,7 +56,7 @@ Reading = Callable[[InspectedRun], None]
 
 
 class InspectorApp:
-    """Answers from `runs`. With a token nothing is answered without it."""
+    """The ASGI app that serves `runs`. If it has a token, it refuses all requests without it."""
 
     def __init__(
         self,
@@ -63,7 +67,7 @@ class InspectorApp:
         on_read: Reading = lambda run: None,
         page: Path = PAGE,
     ) -> None:
-        """`on_read` is told of a run whose episodes somebody asks for."""
+        """Create the app; `on_read` is called with each run whose episodes are requested."""
         self._runs, self._changes, self._page = runs, changes, page
         self._token = token
         self._cookie = f"arl_{hashlib.blake2s(token.encode()).hexdigest()[:12]}"
@@ -81,7 +85,7 @@ class InspectorApp:
             status = 200
         except Refusal as error:
             status, kind, body, headers = error.status, *_said(str(error)), HEADERS
-        except (ConfigError, OSError) as error:  # files that vanish, are foreign, or cut short
+        except (ConfigError, OSError) as error:  # files that vanish, are foreign, or truncated
             status, kind, body, headers = 404, *_said(str(error)), HEADERS
         except Exception as error:
             log.exception("no answer to %s", scope["path"])
@@ -91,11 +95,11 @@ class InspectorApp:
         await reply(send, status, body, content_type=kind, headers=headers)
 
     def _authenticated(self, scope: Scope, asked: dict[str, str]) -> Mapping[str, str]:
-        """Headers of the answer; takes the token out of `asked`.
+        """Check the token, remove it from `asked`, and return the headers of the answer.
 
         Raises:
-            Refusal: it is not there, or wrong; or a name that somebody else's page has made to
-                lead here (DNS rebinding).
+            Refusal: the token is missing or wrong; or, without a token, the Host is a name that
+                another site made resolve to this machine (DNS rebinding).
         """
         given = asked.pop("token", "")
         if not self._token:
@@ -120,7 +124,7 @@ class InspectorApp:
         return found.value if found else ""
 
     def _answer(self, scope: Scope, asked: dict[str, str]) -> tuple[str, bytes]:
-        # Split before it is unquoted: an id may hold a slash.
+        # Split before unquoting: an id may contain a slash.
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
         parts = [unquote(part) for part in raw.decode("latin-1").split("?")[0].split("/")[1:]]
         if parts[0] != "api":
@@ -168,8 +172,8 @@ class InspectorApp:
 
 
 def page_files(page: Path) -> dict[str, Path]:
-    """The page's files by their path in its folder. What is not in here is not served, whatever
-    its name: no path is ever made of a request."""
+    """Return the page's files by their path in its folder. Only these files are served: no path is
+    ever made from a request."""
     return {
         file.relative_to(page).as_posix(): file
         for file in sorted(page.rglob("*"))
@@ -207,7 +211,7 @@ def _whole(asked: Mapping[str, str], name: str, *, default: int) -> int:
 
 
 def _host_name(host: str) -> str:
-    """Of a Host header, without its port."""
+    """Return the name in a Host header, without its port."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0]

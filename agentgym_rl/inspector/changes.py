@@ -1,6 +1,6 @@
-"""What is new in runs, told to all who listen: Server-Sent Events.
+"""The changes of runs, sent to all listening clients as Server-Sent Events.
 
-The form is WHATWG's, https://html.spec.whatwg.org/multipage/server-sent-events.html.
+The format is WHATWG's, https://html.spec.whatwg.org/multipage/server-sent-events.html.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COMMENT_S = 15.0
 
 
 class Changes:
-    """One look at all runs serves all who listen; without any nobody looks."""
+    """A watcher of all runs: clients share one look per second; without clients there is none."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
@@ -31,7 +31,7 @@ class Changes:
         self._listeners = 0
 
     async def watch(self) -> None:
-        """Look every second, for as long as the server lives."""
+        """Look at the runs every second while there are clients, until cancelled."""
         while True:
             if self._listeners:
                 self._pulses = await asyncio.to_thread(self._look)
@@ -42,7 +42,7 @@ class Changes:
         for run in self._runs.all():
             try:
                 found[run.id] = run.pulse()
-            except (ArlError, OSError) as error:  # its own routes say what is wrong with it
+            except (ArlError, OSError) as error:  # the run's own routes report the error
                 found[run.id] = {
                     **{"run": run.id, "steps": 0, "episodes": 0, "status": "stopped"},
                     "error": str(error),
@@ -50,8 +50,8 @@ class Changes:
         return found
 
     async def stream(self, receive: Receive, send: Send, headers: Mapping[str, str]) -> None:
-        """Changes from now on, until the client leaves: what happened before the answer began is
-        not told, all that comes after is."""
+        """Send changes until the client leaves: all those after the start of the answer, and none
+        from before."""
         known = self._pulses = await asyncio.to_thread(self._look)
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         raw.append((b"content-type", b"text/event-stream"))
@@ -83,7 +83,7 @@ async def _write(send: Send, text: str) -> None:
 
 
 async def _has_left(receive: Receive) -> bool:
-    """Whether the client is gone; takes a moment where it is not."""
+    """Return whether the client is gone; wait up to `_SEND_S` if it is not."""
     try:
         async with asyncio.timeout(_SEND_S):
             while (await receive())["type"] != "http.disconnect":

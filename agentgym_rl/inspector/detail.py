@@ -1,4 +1,4 @@
-"""A whole episode, token for token, and a whole group."""
+"""The details of an episode, token by token, and of a group."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .folders import InspectedRun
 from .query import missing
 
 Trained = Mapping[int, tuple[FloatArray, FloatArray]]
-"""As `token_file.read_tokens` has them."""
+"""The values of trained tokens, as `token_file.read_tokens` returns them."""
 
 
 def episode_detail(run: InspectedRun, episode_id: str) -> dict[str, Any]:
-    """Everything that was recorded of an episode; per row, arrays over its tokens. Blocking.
+    """Return all recorded data of an episode; per row, arrays over its tokens. Blocking.
 
     Raises:
-        Refusal: there is none.
-        ConfigError: it, or what was kept of its training, cannot be read.
+        Refusal: there is no such episode.
+        ConfigError: the episode, or the record of its training, cannot be read.
     """
     summary = run.index.of(episode_id)
     found, task_data = _read(run, episode_id)
@@ -50,14 +50,14 @@ def episode_detail(run: InspectedRun, episode_id: str) -> dict[str, Any]:
 
 
 def group_detail(run: InspectedRun, group_id: str) -> dict[str, Any]:
-    """A group with its members' conversations side by side; blocking.
+    """Return a group with its members' conversations side by side. Blocking.
 
-    `advantage` is the mean over an episode's trained tokens, which are all the same but with
-    rewards of turns, KL in the reward or a critic; None where nothing was kept of it.
+    `advantage` is the mean over an episode's trained tokens. All of them have the same one, except
+    with rewards of turns, KL in the reward or a critic. None: no advantages are recorded.
 
     Raises:
-        Refusal: there is none.
-        ConfigError: it cannot be read.
+        Refusal: there is no such group.
+        ConfigError: the group cannot be read.
     """
     summaries = run.index.members(group_id)
     if not summaries:
@@ -86,7 +86,7 @@ def _read(run: InspectedRun, episode_id: str) -> tuple[Trajectory, Mapping[str, 
         episode = log.trajectory(episode_id)
         try:
             return episode, log.task(episode.task_id).data
-        except ConfigError:  # of a group that is not complete the task is not there yet
+        except ConfigError:  # the task is logged with the complete group
             return episode, {}
 
 
@@ -116,13 +116,13 @@ def _row(
 
 
 def _where(known: np.ndarray, values: np.ndarray) -> list[float | None]:
-    """Values, None where they are not known."""
+    """Return the values as a list, with None where they are not known."""
     pairs = zip(known.tolist(), values.tolist(), strict=True)
     return [value if is_known else None for is_known, value in pairs]
 
 
 def _spread(row: Row, of_trained: FloatArray | None) -> list[float | None] | None:
-    """Of the trained tokens, over all; None where nothing was kept."""
+    """Spread the values of trained tokens over all tokens; None if no values are recorded."""
     if of_trained is None or len(of_trained) != row.num_trained:
         return None
     values = np.zeros(len(row), np.float32)

@@ -1,6 +1,6 @@
-"""Files of JSON lines that grow: read once, and then only what is new.
+"""The growing files of JSON lines: each line is read once.
 
-The runs that are shown: found in folders, by an id, and what their small files say.
+The inspected runs: they are found in folders, have an id, and read their small files.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _OVERLAP_BYTES = 256
 
 
 class GrowingLines:
-    """The objects of a file; where it was cut back meanwhile (a trainer that begins again does so)
-    it is read anew."""
+    """The objects of a growing file; a file that was truncated meanwhile (a restarted trainer does
+    so) is read again from the start."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -36,8 +36,8 @@ class GrowingLines:
         self._seen, self._tail = 0, b""
 
     def read(self) -> Sequence[Mapping[str, Any]]:
-        """All objects so far; none where there is no file. A last line that is being written is
-        left out. Not to be called by two threads at once.
+        """Return all objects so far; none without a file. A last line that is being written is left
+        out. Do not call this from two threads at once.
 
         Raises:
             ConfigError: a line is no JSON object.
@@ -73,7 +73,7 @@ class GrowingLines:
 
 
 class InspectedRun:
-    """One run's folder. Methods read files: call them in threads."""
+    """The folder of one run. Methods read files: call them in threads."""
 
     def __init__(self, id: str, folder: Path) -> None:
         self.id, self.folder = id, folder
@@ -84,7 +84,7 @@ class InspectedRun:
         self._turn = threading.Lock()
 
     def config_text(self) -> str:
-        """`config.toml` as it is."""
+        """Return the text of `config.toml`."""
         try:
             return (self.folder / MARK).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -97,14 +97,14 @@ class InspectedRun:
             raise ConfigError(f"{self.folder / MARK} is no TOML: {error}") from error
 
     def metrics(self, *, after: int = -1) -> dict[str, Any]:
-        """Rows of `metrics.jsonl` with a larger step, and all evaluations."""
+        """Return the rows of `metrics.jsonl` with a larger step, and all evaluations."""
         with self._turn:
             rows, evaluations = self._metrics.read(), self._evaluations.read()
         late = [row for row in rows if not isinstance(at := row.get("step"), int) or at > after]
         return {"rows": late, "evaluations": evaluations}
 
     def pulse(self) -> dict[str, Any]:
-        """What changes while it trains, cheaply."""
+        """Return the values that change during training; cheap to call."""
         with self._turn:
             steps = len(self._metrics.read())
         planned = int(self.config().get("steps", 0))
@@ -116,7 +116,7 @@ class InspectedRun:
         }
 
     def summary(self) -> dict[str, Any]:
-        """A line of the list of runs; where a file cannot be read, `error` says why."""
+        """Return the run's line in the list of runs; `error`: why a file cannot be read."""
         found: dict[str, Any] = {
             "id": self.id,
             "path": shown(self.folder),
@@ -128,7 +128,7 @@ class InspectedRun:
             config = self.config()
             rows = self.metrics()["rows"]
             found |= {name: self.pulse()[name] for name in ("steps", "episodes", "status")}
-        except (ConfigError, Refusal, OSError) as error:  # it may vanish, just now
+        except (ConfigError, Refusal, OSError) as error:  # the run may vanish meanwhile
             return found | {"error": str(error)}
         times = [_changed_s(self.folder / name) for name in _LIVING]
         return found | {
@@ -159,10 +159,11 @@ def _changed_s(path: Path) -> float | None:
 
 
 class Runs:
-    """The runs in some places, which may come and go meanwhile."""
+    """The runs in some places; runs may appear and vanish meanwhile."""
 
     def __init__(self, places: Sequence[Path]) -> None:
-        """
+        """Check and store the places.
+
         Raises:
             ConfigError: a place does not exist, or lies inside a run.
         """
@@ -176,7 +177,7 @@ class Runs:
         self._turn = threading.Lock()
 
     def all(self) -> list[InspectedRun]:
-        """Those that are there now, the newest last. Reads folders: call it in a thread."""
+        """Return the current runs, the newest last. Reads folders: call it in a thread."""
         with self._turn:
             folders = dict.fromkeys(path for place in self._places for path in _inside(place))
             for folder in folders:
@@ -185,10 +186,10 @@ class Runs:
             return [self._runs[folder] for folder in folders]
 
     def of(self, id: str) -> InspectedRun:
-        """The run of an id.
+        """Return the run with this id.
 
         Raises:
-            Refusal: there is none (404).
+            Refusal: there is no such run (404).
         """
         found = self.all()
         for run in found:
@@ -198,7 +199,7 @@ class Runs:
         raise missing(f"no run {id[:80]!r} here; there are: {known}")
 
     def _free_id(self, name: str) -> str:
-        """An id stays its folder's, even after that has vanished."""
+        """Return an unused id; the ids of vanished folders stay reserved for them."""
         taken = {run.id for run in self._runs.values()}
         number, id = 2, name
         while id in taken:
@@ -218,6 +219,6 @@ def _inside(place: Path) -> list[Path]:
         return [place]
     try:
         inside = [path for path in place.iterdir() if is_run(path)]
-    except OSError:  # it has vanished
+    except OSError:  # the folder has vanished
         return []
     return sorted((path.resolve() for path in inside), key=lambda p: _changed_s(p / MARK) or 0.0)

@@ -1,7 +1,7 @@
-"""What the table of episodes asks, kept in memory: 100,000 episodes are a few MB, their log is GBs.
+"""An in-memory index for the table of episodes: 100,000 episodes take a few MB, their log GBs.
 
-It is read from the newest episode back, a few thousand at a time, so that the first rows are there
-at once; later only what is new is read, and what became of the groups.
+The log is read backwards from the newest episode, a few thousand at a time, so that the first rows
+are there at once. Later, only new episodes and the states of the groups are read.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from agentgym_rl.storage.episode_reader import EpisodeReader, Facts
 from .query import STATUS, Query, missing
 
 FIRST = 1000
-"""Episodes of the first portion."""
+"""The number of episodes of the first portion."""
 _FIRST_S = 0.25
-"""So long more of them are read before the first answer: most logs are complete then."""
+"""The seconds of reading more such portions before the first answer: this completes most logs."""
 PORTION = 5000
 _FRESH_S = 0.5
-"""So long an answer is not asked of the log again."""
+"""The seconds after a read in which the log is not read again."""
 _SCHEMA = """
 CREATE TABLE episodes (row INTEGER PRIMARY KEY, id TEXT UNIQUE, grp TEXT, outcome TEXT,
     reward REAL, turns INTEGER, tokens INTEGER, env TEXT, forks TEXT);
@@ -44,14 +44,14 @@ _KEYS = (
 
 
 class EpisodeIndex:
-    """Of one log. Methods may be called by several threads; they wait for each other."""
+    """The index of one log. Methods may be called by several threads; they wait for each other."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._turn = threading.Lock()
         self._db = self._empty()
         self._newest, self._oldest = 0, 0
-        """Rows that are known: oldest <= row <= newest; (0, 0): none."""
+        """The bounds of the known rows: oldest <= row <= newest; (0, 0): none."""
         self._complete = False
         self._read_s, self._stamp = -_FRESH_S, ()
 
@@ -62,7 +62,7 @@ class EpisodeIndex:
         return db
 
     def read_more(self) -> bool:
-        """Read another portion of older episodes; whether there may be more.
+        """Read another portion of older episodes and return whether there may be more.
 
         Raises:
             ConfigError: the log cannot be read.
@@ -74,7 +74,7 @@ class EpisodeIndex:
             return not self._complete
 
     def page(self, query: Query) -> dict[str, Any]:
-        """A page of episodes. `complete` is False while older ones are being read.
+        """Return a page of episodes. `complete` is False while older episodes are still unread.
 
         Raises:
             ConfigError: the log cannot be read.
@@ -91,7 +91,7 @@ class EpisodeIndex:
         return self._asked(answer)
 
     def facets(self) -> dict[str, Any]:
-        """What there is to filter by, and how often."""
+        """Return the values to filter by, with the number of episodes of each, and the ranges."""
 
         def answer(db: sqlite3.Connection) -> dict[str, Any]:
             def counts(text: str) -> dict[str, int]:
@@ -119,21 +119,21 @@ class EpisodeIndex:
         return self._asked(answer)
 
     def of(self, episode_id: str) -> dict[str, Any]:
-        """The summary of an episode.
+        """Return the summary of an episode.
 
         Raises:
-            Refusal: there is none (404), so far as the log was read.
+            Refusal: there is no such episode in the log (404).
         """
         if not (rows := self._read(episode_id=episode_id)):
             raise missing(f"no episode {episode_id[:80]!r} in {self._path.parent.name}")
         return rows[0]
 
     def members(self, group_id: str) -> list[dict[str, Any]]:
-        """Summaries of a group's episodes, in the order in which they were recorded."""
+        """Return the summaries of a group's episodes, in the order of their recording."""
         return self._read(group_id=group_id)
 
     def _read(self, *, episode_id: str = "", group_id: str = "") -> list[dict[str, Any]]:
-        """Straight from the log: they may be older than what was read so far."""
+        """Read episodes directly from the log: they may be older than the indexed ones."""
         if not _stamp(self._path):
             return []
         with self._turn:
@@ -151,7 +151,7 @@ class EpisodeIndex:
             return {**answer(self._db), "complete": self._complete}
 
     def _refresh(self) -> None:
-        """What is new in the log."""
+        """Read the new episodes and the groups of the log, if it has changed."""
         now = time.monotonic()
         if now - self._read_s < _FRESH_S:
             return
@@ -165,7 +165,7 @@ class EpisodeIndex:
             self._complete = True
             return
         with closing(EpisodeReader(self._path)) as log:
-            if log.num_recorded < self._newest:  # another run has the folder now
+            if log.num_recorded < self._newest:  # the folder belongs to another run now
                 self._forget()
             if not self._newest:
                 self._complete = False
@@ -216,7 +216,7 @@ def _summary(row: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _stamp(path: Path) -> tuple[tuple[int, int], ...]:
-    """Of the log and what was not merged into it yet; empty where there is no log."""
+    """Return size and time of the log and of its write-ahead log; empty if there is no log."""
     found: list[tuple[int, int]] = []
     for file in (path, path.with_name(f"{path.name}-wal")):
         try:

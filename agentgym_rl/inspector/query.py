@@ -1,6 +1,6 @@
-"""What a request can get instead of an answer.
+"""The errors that a request can get.
 
-What may be asked of a run's episodes, and the SQL that answers it from the index.
+The queries for a run's episodes, and the SQL that answers them from the index.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from agentgym_rl.core.errors import ArlError
 
 
 class Refusal(ArlError):
-    """An answer with an HTTP status: 400 asked wrongly, 401 without the token, 404 not there."""
+    """An error with an HTTP status: 400 invalid request, 401 no valid token, 404 not found."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(status, message)
@@ -42,27 +42,27 @@ SORTS = {
 }
 STATUSES = ("waiting", "leased", "consumed", "dropped", "open")
 MOST = 1000
-"""Episodes of a page."""
+"""The largest number of episodes of a page."""
 STATUS = "coalesce(g.status, 'open')"
-"""Of an episode whose group is not complete there is no status in the log."""
+"""The SQL for the status of an episode: the log has none until the group is complete."""
 _SAME = {"outcome": "e.outcome", "env": "e.env", "group": "e.grp", "status": STATUS}
 _RANGES = ("reward", "tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One page of episodes."""
+    """A query for one page of episodes."""
 
     same: Mapping[str, str] = field(default_factory=dict[str, str])
-    """outcome, env, group, status."""
+    """The required values of outcome, env, group and status."""
     fork: str = ""
-    """A cause, or `any`."""
+    """A cause of a fork, or `any`."""
     step: int | None = None
     least: Mapping[str, float] = field(default_factory=dict[str, float])
     most: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Of reward and tokens, inclusive."""
+    """The largest reward and tokens, inclusive; `least` has the smallest ones."""
     q: str = ""
-    """In the episode's, the group's or the task's id, whatever the case."""
+    """A part of the episode's, the group's or the task's id; ASCII case is ignored."""
     sort: str = "row"
     descending: bool = True
     offset: int = 0
@@ -70,10 +70,10 @@ class Query:
 
     @classmethod
     def of(cls, asked: Mapping[str, str]) -> Query:
-        """Of the parameters of a URL; empty ones ask nothing.
+        """Read the parameters of a URL; empty ones are ignored.
 
         Raises:
-            Refusal: one is unknown, or has no such value (400).
+            Refusal: a parameter is unknown, or has an invalid value (400).
         """
         given = {name: value for name, value in asked.items() if value != ""}
         ranges = [f"{name}_{end}" for name in _RANGES for end in ("min", "max")]
@@ -99,7 +99,7 @@ class Query:
         )
 
     def where(self) -> tuple[str, list[Any]]:
-        """The condition and its values."""
+        """Return the SQL condition and its values."""
         terms: list[str] = []
         values: list[Any] = []
 
@@ -125,14 +125,15 @@ class Query:
         return (f" WHERE {' AND '.join(terms)}" if terms else ""), values
 
     def order(self) -> str:
-        """Episodes of groups without a step come last; ties are broken by row, as the sort goes."""
+        """Return the ORDER BY clause: sorted by step, episodes without a step come last; ties are
+        broken by row, in the direction of the sort."""
         way = "DESC" if self.descending else "ASC"
         last = "g.step IS NULL, " if self.sort == "step" else ""
         return f" ORDER BY {last}{SORTS[self.sort]} {way}, e.row {way}"
 
 
 def _lower(text: str) -> str:
-    """As SQLite's lower(): of ASCII alone."""
+    """Convert text to lower case as SQLite's lower() does: only ASCII letters."""
     return "".join(c.lower() if c.isascii() else c for c in text)
 
 

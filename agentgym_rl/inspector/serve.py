@@ -1,4 +1,4 @@
-"""`arl inspect`, put together: runs, what watches them, and the server."""
+"""The entry points of `arl inspect`: the server with its background tasks, and the export."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANYWHERE = ("0.0.0.0", "::")
 
 
 class _Reading:
-    """Older episodes are read beside what is asked, one run after the other."""
+    """The background reader of older episodes, one run after the other."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -32,7 +32,7 @@ class _Reading:
         self._known: set[str] = set()
 
     def ask(self, run: InspectedRun) -> None:
-        """From any thread."""
+        """Queue a run for reading; may be called from any thread."""
         self._loop.call_soon_threadsafe(self._add, run)
 
     def _add(self, run: InspectedRun) -> None:
@@ -42,10 +42,10 @@ class _Reading:
 
     async def run(self) -> None:
         while True:
-            run = await self._asked.get()  # for as long as the server lives
+            run = await self._asked.get()  # until the server ends
             try:
                 more = True
-                while more:  # a portion at a time: those who ask for a page come in between
+                while more:  # a portion at a time: requests for pages are answered in between
                     more = await asyncio.to_thread(run.index.read_more)
             except (ArlError, OSError) as error:
                 log.warning("episodes of %s: %s", run.id, error)
@@ -59,12 +59,12 @@ async def inspect_live(
     port: int = 0,
     on_ready: Callable[[str, int], None],
 ) -> None:
-    """Serve until cancelled. `on_ready` gets the URL, with the token where one is wanted, and how
-    many runs there are.
+    """Serve until cancelled. `on_ready` gets the URL, with the token if one is required, and the
+    number of runs.
 
     Raises:
         ConfigError: a place does not exist or lies inside a run, the port is taken, or the host is
-            none of this machine's.
+            not an address of this machine.
     """
     runs = Runs(places)
     changes, reading = Changes(runs), _Reading()
@@ -74,13 +74,13 @@ async def inspect_live(
         tasks.create_task(changes.watch(), name="inspect:changes")
         tasks.create_task(reading.run(), name="inspect:reading")
         found = await asyncio.to_thread(runs.all)
-        if host in ANYWHERE:  # listens on all addresses, and is none of them
+        if host in ANYWHERE:  # the server listens on all addresses; this one cannot be opened
             url = f"http://{await asyncio.to_thread(_own_name)}:{url.rpartition(':')[2]}"
         on_ready(f"{url}/?token={token}" if token else f"{url}/", len(found))
 
 
 def _own_name() -> str:
-    """Of this machine, if it knows itself by one."""
+    """Return the host name of this machine if it can be resolved, else 127.0.0.1."""
     try:
         socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -95,9 +95,9 @@ def write_page(
     episodes: int = 200,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Write one page that shows the runs without a server; what is in it. Blocking.
+    """Write one page that shows the runs without a server, and return a report on it. Blocking.
 
     Raises:
-        ConfigError: a place does not exist, a run cannot be read, or `out` is there.
+        ConfigError: a place does not exist, a run cannot be read, or `out` exists.
     """
     return write_html(Runs(places).all(), out, episodes=episodes, on_progress=on_progress)

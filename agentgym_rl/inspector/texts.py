@@ -1,4 +1,4 @@
-"""What tokens say: the run's own tokenizer, without torch and without the network."""
+"""The texts of tokens, from the run's own tokenizer, without torch and without the network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FILE = "tokenizer.json"
 
 
 class Texts:
-    """Of one run; the tokenizer is read when it is first asked for."""
+    """The texts of one run's tokens; the tokenizer is loaded at its first use."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -25,11 +25,11 @@ class Texts:
         self._turn = threading.Lock()
 
     def of(self, ids: Sequence[int], config: Mapping[str, Any]) -> list[str]:
-        """A piece for each token; together they are the decoded row. Of a character that several
-        tokens make, all but the last of them have nothing.
+        """Return a piece of text for each token; together they are the decoded row. If several
+        tokens make one character, all but the last of them are empty.
 
         Raises:
-            ConfigError: the tokenizer is nowhere on this machine.
+            ConfigError: the tokenizer is not on this machine.
         """
         with self._turn:
             if self._tokenizer is None:
@@ -38,10 +38,10 @@ class Texts:
 
 
 def pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """See `Texts.of`."""
+    """Return a piece of text for each token; see `Texts.of`."""
     stream = DecodeStream(skip_special_tokens=False)
     found = [stream.step(tokenizer, int(token)) or "" for token in ids]
-    # What the last tokens began, and nothing ended.
+    # Add the rest if the last tokens begin a character that no token completes.
     whole = tokenizer.decode([int(token) for token in ids], skip_special_tokens=False)
     said = "".join(found)
     if found and whole != said and whole.startswith(said):
@@ -56,7 +56,7 @@ def _load(run: Path, config: Mapping[str, Any]) -> Tokenizer:
         if (folder / _FILE).is_file():
             try:
                 return Tokenizer.from_file(str(folder / _FILE))
-            except Exception as error:  # tokenizers raises its own base of all errors
+            except Exception as error:  # tokenizers raises plain Exceptions
                 raise ConfigError(f"cannot read {folder / _FILE}: {error}") from error
     raise ConfigError(
         f"the tokenizer of model {path!r} is not on this machine: looked in {run / 'export'} and "
@@ -76,6 +76,6 @@ def _model_folders(path: str) -> list[Path]:
 
     try:
         cached = try_to_load_from_cache(path, _FILE)
-    except ValueError:  # neither a folder that is here, nor an id
+    except ValueError:  # neither an existing folder, nor a model id
         return []
     return [Path(cached).parent] if isinstance(cached, str) else []

@@ -1,10 +1,10 @@
-"""Trace events: slices of time on rows, grouped by process.
+"""The trace events: slices of time on rows, grouped by process.
 
-The form is Chrome's, read by https://ui.perfetto.dev and chrome://tracing: "Trace Event Format",
+The format is Chrome's, read by https://ui.perfetto.dev and chrome://tracing: "Trace Event Format",
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (complete events
 `X`, counters `C`, metadata `M`; times in microseconds).
 
-A run's folder to a trace file.
+The conversion of a run's folder to a trace file.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from agentgym_rl.storage.phases import StepPhases, read_phases
 from agentgym_rl.storage.run_folder import config_of
 
 TRAINER, ENGINES, ROLLOUT = 1, 2, 3
-"""Process numbers of the trace, which are also their order."""
+"""The process numbers of the trace, which are also their order."""
 
 Event = Mapping[str, Any]
 _Rows = dict[str, list[tuple[str, int, float, float]]]
-"""By process, its (phase, step, start, end)."""
+"""The (phase, step, start, end) slices of each process, by name."""
 
 
 @dataclass(slots=True)
 class Lanes:
-    """Rows for slices that overlap: each slice gets the first row that is free by then."""
+    """The rows for slices that overlap: each slice gets the first row that is free at its start."""
 
     _ends: list[float] = field(default_factory=list[float])
 
     def take(self, start_s: float, end_s: float) -> int:
-        """The row of a slice; call in order of start."""
+        """Return the row of a slice; call in order of start."""
         for lane, end in enumerate(self._ends):
             if end <= start_s:
                 self._ends[lane] = end_s
@@ -51,18 +51,18 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """When the tokens of an episode came."""
+    """The times at which the tokens of an episode were sampled."""
 
     name: str
     start_s: float
     end_s: float
     args: Mapping[str, Any]
     turns: list[tuple[int, float, float, Mapping[str, Any]]]
-    """(turn, first token, last token, about it)."""
+    """The (turn, first token, last token, arguments) of each turn."""
 
     @classmethod
     def of(cls, episode: Trajectory) -> Sampled | None:
-        """None where no token was sampled."""
+        """Return the times of an episode; None if no token was sampled."""
         turns: dict[int, tuple[float, float, dict[str, Any]]] = {}
         for row in episode.rows:
             for turn in np.unique(row.turn_ids[row.times_s > 0]).tolist():
@@ -89,7 +89,7 @@ class Sampled:
 
 
 def events(steps: Iterable[StepPhases], episodes: Iterable[Sampled]) -> Iterator[Event]:
-    """The trace; its time 0 is that of the first thing that happened."""
+    """Yield the events of the trace; its time 0 is the start of the first event."""
     trained = list(steps)
     played = sorted(episodes, key=lambda episode: episode.start_s)
     ranks, engines = _by_process(trained)
@@ -112,7 +112,7 @@ def events(steps: Iterable[StepPhases], episodes: Iterable[Sampled]) -> Iterator
 
 
 def _by_process(steps: Iterable[StepPhases]) -> tuple[_Rows, _Rows]:
-    """Rows of trainer ranks, and of engines."""
+    """Return the rows of trainer ranks, and those of engines."""
     ranks: _Rows = {"rank 0": []}
     engines: _Rows = {}
     for found in steps:
@@ -125,7 +125,7 @@ def _by_process(steps: Iterable[StepPhases]) -> tuple[_Rows, _Rows]:
 
 
 def _at_once(episodes: Iterable[Sampled], zero_s: float) -> Iterator[Event]:
-    """How many turns the engines were sampling, each time that it changed."""
+    """Yield the number of turns that engines were sampling, each time that it changed."""
     turns = [turn for episode in episodes for turn in episode.turns]
     changes = sorted(
         [(start, 1) for _, start, _, _ in turns] + [(end, -1) for _, _, end, _ in turns]
@@ -158,7 +158,7 @@ def _named(kind: str, process: int, name: str, *, row: int = 0) -> Event:
 def write_timeline(
     run: Path, out: Path, *, on_progress: Callable[[int], None] = lambda _: None
 ) -> dict[str, Any]:
-    """Write the trace of a run, living or not, to a new file; returns what is in it.
+    """Write the trace of a run, living or not, to a new file; return its path and counts.
 
     Raises:
         ConfigError: no run there, its files cannot be read, or `out` exists.

@@ -1,4 +1,4 @@
-"""When what happened, for the page's timeline: processes, their slices, and turns at once."""
+"""The data of the page's timeline: processes, their slices, and the number of concurrent turns."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from .query import Query, wrong
 from .timeline import Lanes, Sampled
 
 LAST = 10
-"""Steps that are shown where none are asked for."""
+"""The number of steps that are shown by default."""
 _AHEAD = 4
-"""Episodes of so many later steps are looked at: they were played meanwhile."""
+"""The number of later steps whose episodes are included: they were played meanwhile."""
 MOST = 2000
-"""Episodes that are shown."""
+"""The largest number of episodes that are read."""
 
 
 def timeline(run: InspectedRun, steps: str = "") -> dict[str, Any]:
-    """Of the steps `A-B`, or the last ones; blocking. Times are seconds since `zero_s`, which is
-    of the machine's monotonic clock. A process with slices that overlap has several tracks.
+    """Return the timeline of the steps `A-B`, or of the last ones. Blocking. Times are seconds
+    since `zero_s` of the machine's monotonic clock. A process with overlapping slices has several
+    tracks.
 
     Raises:
         Refusal: `steps` is no range.
@@ -40,7 +41,7 @@ def timeline(run: InspectedRun, steps: str = "") -> dict[str, Any]:
     episodes = _episodes(run, low, high + _AHEAD)
     starts = [start for _, slices in rows for _, start, _ in slices]
     ends = [end for _, slices in rows for _, _, end in slices]
-    if starts:  # what was sampled while these steps were trained
+    if starts:  # keep those sampled while these steps were trained
         episodes = [it for it in episodes if it.end_s > min(starts) and it.start_s < max(ends)]
     zero_s = min(starts, default=min((it.start_s for it in episodes), default=0.0))
     return {
@@ -93,7 +94,7 @@ def _slices(intervals: Iterable[Interval], zero_s: float) -> list[tuple[float, f
 
 
 def _episodes(run: InspectedRun, low: int, high: int) -> list[Sampled]:
-    """Episodes of these steps, and those of no step that are as new."""
+    """Return the episodes of these steps, and the newest ones that are not trained yet."""
     path: Path = run.folder / "episodes.db"
     if not path.exists():
         return []

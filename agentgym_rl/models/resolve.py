@@ -1,4 +1,4 @@
-"""Where a model's files are: a bundled tiny model, a local folder, or a Hugging Face id."""
+"""The location of a model's files: a bundled tiny model, a local folder, or a Hugging Face id."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _WARMED_UP = {
     "gymnasium:FrozenLake": "bundled/frozenlake",
     "code": "bundled/code",
 }
-"""By environment id without versions; `bundled` means the first one, with a warning, everywhere
-else."""
+"""The bundled model of each environment id without version; for all other environments `bundled`
+means bundled/math, with a warning."""
 _VERSION = re.compile(r"-v\d+(?=:|$)")
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def model_folder(config: Config) -> Path:
-    """The absolute folder of the configured model.
+    """Return the absolute folder of the configured model.
 
     Raises:
         ConfigError: see `resolve_model`.
@@ -59,13 +59,14 @@ def reference_folder(config: Config) -> Path | None:
 
 
 def resolve_model(path: str, *, revision: str | None = None) -> Path:
-    """The absolute folder of a model: a bundled one, an existing folder, or a Hugging Face id.
+    """Return the absolute folder of a model: a bundled one, an existing folder, or a Hugging Face
+    id.
 
-    Only an id touches the network, and only when its files are not in the local cache. Of
-    `bundled` alone the environment decides which one it is: see `model_folder`.
+    Only an id touches the network, and only when its files are not in the local cache. The name
+    `bundled` alone is refused, since it depends on the environment: see `model_folder`.
 
     Raises:
-        ConfigError: no such folder, or the hub cannot be reached; says what to do.
+        ConfigError: no such folder, or the hub cannot be reached; the message says what to do.
     """
     if path in BUNDLED_MODELS:
         return BUNDLED_MODELS[path]
@@ -94,10 +95,10 @@ def resolve_model(path: str, *, revision: str | None = None) -> Path:
 
 
 def resolve_paths(config: Config) -> Config:
-    """The same configuration with the model of `bundled` named, and the paths of local folders
-    (model, reference model, weights) absolute.
+    """Return the configuration with `bundled` replaced by the model's name, and with absolute
+    paths of local folders (model, reference model, weights).
 
-    So written into a run's `config.toml`, it means the same from any folder, and with any
+    Written into a run's `config.toml`, the result means the same from any folder, and with any
     environment. Hugging Face ids stay as they are.
     """
     if config.weights.folder:
@@ -126,7 +127,7 @@ def resolve_paths(config: Config) -> Config:
 def resolve_learning_rate(config: Config, folder: Path) -> Config:
     """Return the configuration with the learning rate for the model in `folder`, if it names none.
 
-    What a model of a million parameters needs destroys one of a hundred million in a step.
+    The rate that a model of a million parameters needs destroys one of a hundred million in a step.
 
     Raises:
         ConfigError: the model has no weights, or they are damaged.
@@ -142,28 +143,28 @@ def resolve_learning_rate(config: Config, folder: Path) -> Config:
 
 
 _LEARNING_RATES = ((20e6, 3e-4), (1e9, 3e-5), (10e9, 2e-5), (math.inf, 1e-5))
-"""Parameters that a model has less of, and the default learning rate."""
+"""The pairs of a number of parameters and the default learning rate for models with fewer."""
 
 
 def model_name(config: Config) -> str:
-    """`model.path`; instead of `bundled`, the one that was warmed up for the environment."""
+    """Return `model.path`; for `bundled`, the model that was warmed up for the environment."""
     if config.model.path != "bundled":
         return config.model.path
     return _WARMED_UP.get(_family(config), "bundled/math")
 
 
 def _family(config: Config) -> str:
-    """The environment's id without its version."""
+    """Return the environment's id without its version."""
     return _VERSION.sub("", config.env.id)
 
 
 def weights_size(folder: Path) -> int:
-    """Bytes of a model folder's safetensors files; 0 where it has none."""
+    """Return the bytes of a model folder's safetensors files; 0 if it has none."""
     return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
 def tokenizer_hash(folder: Path) -> str:
-    """A hash of the tokenizer and chat template; equal on engine and gateway, or they disagree."""
+    """Return a hash of tokenizer and chat template, which must be equal on engine and gateway."""
     digest = hashlib.blake2b(digest_size=16)
     others = [file for name, file in template_files(folder).items() if name != "default"]
     names = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
@@ -174,7 +175,7 @@ def tokenizer_hash(folder: Path) -> str:
 
 
 def _absolute(path: str) -> str:
-    """Of a local folder; a bundled model's name and an id stay as they are."""
+    """Return a local folder's absolute path; a bundled model's name and an id stay the same."""
     folder = Path(os.path.expanduser(path))
     local = path not in BUNDLED_MODELS and folder.is_dir()
     return str(folder.resolve()) if local else path

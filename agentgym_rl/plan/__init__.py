@@ -1,15 +1,16 @@
-"""`arl plan`: what a run would do, before it is paid for.
+"""The command `arl plan`: a prediction of a run's behavior before it is started.
 
-clock.py        an event loop whose time is virtual: it jumps to whatever comes next
+clock.py        an event loop with virtual time: it jumps to the next event
 cores.py        processors that processes share
-rates.py        how fast engines, trainer and the rest are: measured, or of a model's size (gpus.py)
-lengths.py      how long episodes are: drawn, or recorded (calibration.py)
+rates.py        speeds of engines, trainer etc.: measured, or from a model's size and GPU
+lengths.py      lengths of episodes, drawn or recorded, and episodes in virtual time
 engine.py       an engine: slots, decode steps, prefills, KV memory, updates
-fleet.py        several, chosen among by the gateway's own rule, given versions as runs do
-trainer.py      a trainer: micro-batches as real ones are packed, passes, publications
-simulation.py   all of it around the real rollout, buffer and controller (prediction.py: what of it)
+fleet.py        several engines, chosen by the gateway's own rule, updated as in real runs
+trainer.py      a trainer: micro-batches packed as real ones, passes, publications
+simulation.py   these parts around the real rollout, buffer and controller and their result
 search.py       other splits, bounds and sizes, tried one after the other
 
-What decides about groups is not modelled but run: `Rollout`, `FinishedGroups`, `Buffer` and
-`Controller` are those of `arl train`, and so are `split_batch`, `fill_bins` and `Replicas`.
+The decisions about groups are not modelled: `Rollout`, `OpenGroups`, `FinishedGroups`,
+`Buffer` and `Controller` are those of `arl train`, and so are `split_batch`, `fill_bins` and
+`Replicas`.
 """

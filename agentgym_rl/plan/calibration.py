@@ -1,8 +1,10 @@
-"""Rates of a run that was recorded: what it did, and how long each part of it took.
+"""The speed of a recorded run's engines, undisturbed and while the trainer computed.
 
-Engines and the trainer are measured directly. What the rollout's process computes for a turn is
-not: nothing in a run's folder says it. It is what makes the simulation of that run as fast as the
-run was.
+The rates of a recorded run: the time that each of its parts took.
+
+Engines and the trainer are measured directly. The computing time of the rollout process for a turn
+is not recorded in a run's folder. Its value is fitted so that the simulation of the run is as fast
+as the run was.
 """
 
 from __future__ import annotations
@@ -13,35 +15,105 @@ from pathlib import Path
 
 import numpy as np
 
+from agentgym_rl.config import VllmEngineConfig
 from agentgym_rl.controller.batches import split_batch
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.group import Group
+from agentgym_rl.storage.metrics import COMPUTE_PHASES
 
-from .decode_steps import line
-from .engine_speed import engine_speed
-from .prediction import Prediction
-from .rates import Rates, TrainerRates, WeightRates
+from .decode_steps import (
+    DecodeSteps,
+    Floats,
+    arrival_rates,
+    arrived_turns,
+    decode_steps,
+    engine_rates,
+    line,
+)
+from .rates import EngineRates, Rates, TrainerRates, WeightRates
 from .recorded import RecordedRun, seconds_of
-from .simulation import simulate
+from .simulation import Prediction, simulate
 from .trainer import learning_episodes, rounds_of
+
+_VLLM_SERVER_CORES = 0.5
+"""The processors that vLLM's HTTP server uses, a process besides the one that computes. On CPUs it
+used half as much processor time as that one (40 % of a core next to 83 %; docs/plan.md)."""
+_LITTLE = 0.1
+"""The share of a decode step or turn that may overlap a phase without being counted to it."""
+
+
+def engine_speed(recorded: RecordedRun, *, contended: bool) -> tuple[EngineRates, float]:
+    """Measure the rates of an undisturbed engine, and its relative speed while the trainer
+    computes, which is 1 unless processors are `contended`.
+
+    Raises:
+        ValueError: the run has too little data.
+    """
+    engine = recorded.config.own_engine
+    if isinstance(engine, VllmEngineConfig):
+        cached = engine.prefix_cache != "off"
+        turns = arrived_turns(
+            recorded.episodes, prefix_cache=cached, num_servers=engine.num_servers
+        )
+        turns = turns.only(_share(turns, recorded, ("weight_sync",)) < _LITTLE)
+        computing = _share(turns, recorded, COMPUTE_PHASES) * contended
+        rates, speed = arrival_rates(turns, computing, prefix_cache=cached)
+        return rates.model_copy(update={"server_cores": _VLLM_SERVER_CORES}), speed
+    steps = decode_steps(recorded.episodes, prefix_cache=False)
+    computing = _share(steps, recorded, COMPUTE_PHASES)
+    publishing = _share(steps, recorded, ("weight_sync",))
+    # If processors are short, the engine is undisturbed only while the trainer waits.
+    calm = publishing + computing * contended < _LITTLE
+    try:
+        rates = engine_rates(steps.only(calm), prefix_cache=False)
+    except ValueError:  # the trainer never waits long enough for that
+        rates = engine_rates(steps.only(publishing < _LITTLE), prefix_cache=False)
+    return rates, _speed(steps.only(computing > 0.5), rates) if contended else 1.0
+
+
+def _share(steps: DecodeSteps, recorded: RecordedRun, phases: Sequence[str]) -> Floats:
+    """Return [steps] the share of each step inside these phases of the trainer, 0 to 1."""
+    found = sorted(
+        (start, end)
+        for intervals in recorded.phases.values()
+        for name, start, end in intervals
+        if name in phases
+    )
+    if not found:
+        return np.zeros(len(steps))
+    edges = np.array(found).ravel()
+    lengths = np.diff(edges)
+    lengths[1::2] = 0.0  # the gaps between intervals
+    inside = np.concatenate(([0.0], np.cumsum(lengths)))
+    starts = np.interp(steps.ends_s - steps.seconds, edges, inside)
+    return (np.interp(steps.ends_s, edges, inside) - starts) / steps.seconds
+
+
+def _speed(steps: DecodeSteps, rates: EngineRates) -> float:
+    plain = steps.only(steps.prefills == 0)
+    if not len(plain):
+        return 1.0
+    alone = rates.step_s + rates.step_s_per_request * plain.requests
+    return min(1.0, float(alone.sum() / np.minimum(plain.seconds, 10 * alone).sum()))
+
 
 _TOLERANCE = 0.02
 _ROUNDS = 8
 _SHORTEST = 0.1
-"""Quantile of waits."""
+"""The quantile that counts as the shortest wait for a batch."""
 _FIRST_S, _LEAST_S, _MOST_S = 3e-3, 1e-5, 0.5
-"""Of a turn's computing: where the search begins, and between what it stays."""
+"""The initial value and the bounds for the computing time of a turn."""
 
 
 def calibrate(run: Path, recorded: RecordedRun, base: Rates) -> tuple[Rates, Prediction]:
-    """`base` with what was measured in its place, and the simulation of the run itself.
+    """Return `base` with the measured rates of a run in it, and the simulation of that run.
 
-    What was measured while processors were short is what made the simulation short of them, too:
-    so the trainer's and the rollout's rates are those with which the simulated run spends as long
-    on a batch, on a publication and from turn to turn as the real one did.
+    Times measured while processors were short already contain that shortage, which the simulation
+    adds again. So the trainer's and the rollout's rates are fitted: the simulated run spends as
+    long on a batch, on a publication and from turn to turn as the real one did.
 
     Raises:
-        ConfigError: the run does not say enough.
+        ConfigError: the run has too little data.
     """
     rates = _measured(run, recorded, base)
     shapes = recorded.shapes(recorded.config)
@@ -57,7 +129,7 @@ def calibrate(run: Path, recorded: RecordedRun, base: Rates) -> tuple[Rates, Pre
 
 
 def _factors(recorded: RecordedRun, prediction: Prediction) -> tuple[float, float, float]:
-    """By how much too fast the simulated trainer, publication and rollout are."""
+    """Return the factors by which the simulated trainer, publication and rollout are too fast."""
     compute = recorded.compute_s / prediction.compute_s
     sync = recorded.mean("time/weight_sync") / prediction.weight_sync_s
     turn = (
@@ -69,7 +141,7 @@ def _factors(recorded: RecordedRun, prediction: Prediction) -> tuple[float, floa
 
 
 def _handed_over(rates: Rates, recorded: RecordedRun, prediction: Prediction) -> Rates:
-    """With what the shortest waits for a batch took: there was one, and it was handed over."""
+    """Fit the handover time to the shortest waits for a batch, in which a batch was ready."""
     real = [
         seconds_of(recorded.phases[step], "rollout_wait") for step in sorted(recorded.batches)[1:]
     ]
@@ -141,7 +213,7 @@ def _trainer_rates(recorded: RecordedRun, speed: float) -> TrainerRates:
             passes += [(*e, s) for e, s in zip(expected, took, strict=True)]
     if not passes:
         raise ConfigError("the run has no batch that changed its weights: nothing to calibrate on")
-    # The first batch pays for what is made once.
+    # The first batch includes one-time costs.
     each_s, token_s = _plane(passes[trainer.num_minibatches :] or passes)
     alike = sum(each_s * n + token_s * tokens for n, tokens, _ in forward[1:])
     ratio = sum(seconds for _, _, seconds in forward[1:]) / max(alike, 1e-9)
@@ -164,7 +236,7 @@ def _trainer_rates(recorded: RecordedRun, speed: float) -> TrainerRates:
 
 
 def _plane(passes: Sequence[tuple[int, int, float]]) -> tuple[float, float]:
-    """Seconds of a micro-batch and of a token: a line through the micro-batches of passes."""
+    """Fit the seconds of a micro-batch and of a token: a line through the passes' micro-batches."""
     counts = np.array([n for n, _, _ in passes], float)
     tokens = np.array([n for _, n, _ in passes], float)
     seconds = np.array([s for _, _, s in passes], float)

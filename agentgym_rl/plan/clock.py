@@ -1,4 +1,4 @@
-"""Virtual time: an asyncio event loop that never sleeps."""
+"""An asyncio event loop in virtual time, which never sleeps."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ T = TypeVar("T")
 
 
 LEAST_S = 1e-9
-"""What any sleep takes: a shorter one would be lost in rounding, and time stand still."""
+"""The shortest sleep: a shorter one would be lost in rounding, and time would stand still."""
 
 
 class Stalled(RuntimeError):
-    """Everything waits for something else, and nothing will ever happen."""
+    """A deadlock in virtual time: every task waits for another one, and no timer is set."""
 
 
 class _Jumping(selectors.DefaultSelector):
-    """Where others sleep until a timer is due, its clock is moved there."""
+    """A selector that moves its clock to the next timer instead of sleeping until then."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An event loop whose `time` begins at 0 and passes only while every task waits.
 
     Timers, timeouts and sleeps keep their order and cost nothing. Signals still arrive; threads
-    and sockets must not be waited for: their time is another.
+    and sockets must not be waited for, since they run in real time.
     """
 
     def __init__(self) -> None:
@@ -52,10 +52,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """Like `asyncio.run`, in virtual time.
+    """Run a coroutine like `asyncio.run`, but in virtual time.
 
     Raises:
-        Stalled: nothing is left that could happen, and `main` is not done.
+        Stalled: no event is left, and `main` is not done.
     """
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)

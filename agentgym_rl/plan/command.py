@@ -1,4 +1,4 @@
-"""`arl plan`: rates found, the configured run simulated, others tried."""
+"""The command `arl plan`: it finds rates, simulates the configured run, and tries others."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from agentgym_rl.runtime.atomic_file import new_file
 from agentgym_rl.storage.run_folder import shown
 
 from .calibration import calibrate
-from .gpus import rates_of
 from .lengths import DrawnShapes, Limits, Shapes
-from .plot import plot_plan
-from .prediction import Prediction
-from .rates import HardwareRates, Rates, load_rates
+from .rates import HardwareRates, Rates, load_rates, rates_of
 from .recorded import RecordedRun, read_run
-from .report import plan_json, prediction_text, search_text
+from .report import plan_json, plot_plan, prediction_text, search_text
 from .search import Tried, search, settled
+from .simulation import Prediction
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What stands on the command line beside the configuration."""
+    """The options of the command line besides the configuration."""
 
     run: Path | None = None
     rates: Path | None = None
@@ -40,14 +38,14 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan."""
+    """The result of planning."""
 
     prediction: Prediction
     tried: list[Tried]
     best: Tried | None
     rates: Rates
     calibration: dict[str, float] | None
-    """Of the run that was calibrated on: how fast it was, and how fast its simulation is."""
+    """The episodes/s of the run used for calibration, as measured and as simulated."""
 
     def json(self) -> dict[str, Any]:
         return plan_json(
@@ -85,7 +83,7 @@ def _check_apart(config: Config, where: str) -> None:
 def plan(
     config: Config, asked: Asked, *, say: Callable[[str], None] = lambda text: None
 ) -> Planned:
-    """Make a plan of `config`; writes the files that are asked for.
+    """Make a plan of `config` and write the requested files.
 
     Raises:
         ConfigError: rates are missing, contradict each other, or cannot be measured; or engines
@@ -107,7 +105,7 @@ def plan(
             }
     if rates.engine.step_s + rates.engine.step_s_per_request <= 0:
         raise ConfigError(
-            "how fast engines are is not known: give --run RUN to measure it on a run, --gpu NAME "
+            "the speed of engines is not known: give --run RUN to measure it on a run, --gpu NAME "
             "--parameters N for a model on a known GPU, or --rates FILE with [engine] step_s"
         )
     say("simulating the run as configured")
@@ -128,7 +126,7 @@ def plan(
 
 
 def shapes(config: Config, rates: Rates, recorded: RecordedRun | None) -> Shapes:
-    """The episodes of a run of `config`."""
+    """Return the shapes of the episodes of a run of `config`: recorded if possible, else drawn."""
     if recorded is not None:
         return recorded.shapes(config)
     limits = Limits(config.rollout.max_tokens, config.own_engine.max_model_len)
@@ -153,7 +151,7 @@ def _rates(config: Config, asked: Asked) -> Rates:
 
 
 def _given(rates: Rates, estimated: Rates) -> dict[str, Any]:
-    """What the file says itself, on top of what is estimated."""
+    """Return the values that the rates file gives itself, which replace the estimated ones."""
     found: dict[str, Any] = {}
     for name in rates.model_fields_set - {"hardware"}:
         value = getattr(rates, name)

@@ -1,4 +1,4 @@
-"""Processors: what runs at once shares them, and takes longer where there are too few."""
+"""The simulated processors: concurrent work shares them, and takes longer if they are too few."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROUNDING = 1e-9
 
 
 class Work:
-    """Some seconds of work under way; made by `Cores.begin`."""
+    """A piece of work in progress; made by `Cores.begin`."""
 
     __slots__ = ("begun", "demand", "end", "over", "then")
 
@@ -26,11 +26,11 @@ class Work:
 
 
 class Cores:
-    """`number` processors, shared evenly (None: as many as are asked for, as on GPUs).
+    """A set of `number` processors, shared evenly (None: no limit, as on GPUs).
 
-    Work of `demand` d keeps d processors busy. While all there is asks for more than there are,
-    everything is slowed down alike: progress is measured on one clock of its own, which runs at
-    number / demand seconds a second then.
+    Work of `demand` d keeps d processors busy. While the total demand exceeds `number`, all work
+    is slowed down by the same factor. Progress is measured on a separate clock, which then runs at
+    number / demand seconds per second.
     """
 
     def __init__(self, number: float | None = None) -> None:
@@ -45,7 +45,7 @@ class Cores:
 
     @property
     def speed(self) -> float:
-        """Seconds of work that are done in a second."""
+        """Return the seconds of work that are done in a second."""
         if self._number is None or self._demand <= self._number:
             return 1.0
         return self._number / self._demand
@@ -60,7 +60,7 @@ class Cores:
         return work
 
     def stop(self, work: Work) -> float:
-        """Take work away that is not over; how many of its seconds were done."""
+        """Stop unfinished work and return how many of its seconds were done."""
         assert not work.over, "work that is over cannot be stopped"
         self._settle()
         self._leave(work)
@@ -87,7 +87,7 @@ class Cores:
         self._since = now
 
     def _arm(self) -> None:
-        """Set the timer to the next end."""
+        """Set the timer to the next end of work."""
         while self._heap and self._heap[0][2].over:
             heapq.heappop(self._heap)
         if self._timer is not None:
@@ -113,11 +113,11 @@ class Cores:
 
 
 class Process:
-    """A process with one event loop: what it does is cut into `SLICES`, between which others have
-    their turn, in the order in which they came; what is `urgent` comes before all that wait."""
+    """A process with one event loop. Each piece of work is cut into `SLICES`; between slices, other
+    pieces run in order of arrival. Urgent work goes before all waiting pieces."""
 
     SLICES = 4
-    """Of a piece of work: about as often as a request comes back to the loop for its next part."""
+    """The slices of a piece of work: about as often as a request returns to the event loop."""
 
     def __init__(self, cores: Cores) -> None:
         self._cores = cores
@@ -129,13 +129,13 @@ class Process:
 
     @property
     def busy_s(self) -> float:
-        """For how long it has had something to do so far."""
+        """Return the seconds that the process has been busy so far."""
         now = self._loop.time()
         return self._busy_s + (now - self._busy_since if self._running else 0.0)
 
     async def work(self, seconds: float, *, urgent: bool = False) -> None:
-        """Do what takes `seconds` of its own time. To be waited for to its end: who leaves early
-        leaves the work behind."""
+        """Do work that takes `seconds` of the process's own time. Await it to its end: a cancelled
+        caller does not stop the work."""
         if seconds <= 0:
             return
         piece = _Piece(seconds / self.SLICES, self.SLICES, self._loop.create_future())

@@ -1,7 +1,14 @@
-"""How long decode steps of a recorded run took, from the times of its tokens.
+"""The durations of decode steps for engines of which only the arrival of tokens is recorded.
 
-Tokens of one decode step have the very same time, and two engines never do: so the times say which
-requests ran together, and where, though nobody wrote that down.
+vLLM does not report the decode step in which a token was sampled, and sends several tokens at a
+time. Complete turns can still be used: from its first token to its last one, a turn waits for as
+many steps as it has further tokens. Each step is slowed down by the requests that run at the time
+and by the prefills in between.
+
+The durations of the decode steps of a recorded run, derived from the times of its tokens.
+
+Tokens of one decode step have exactly the same time, and tokens of two engines never do. So the
+times tell which requests ran together and on which engine, although neither is recorded.
 """
 
 from __future__ import annotations
@@ -18,30 +25,129 @@ from agentgym_rl.core.trajectory import Trajectory
 
 from .rates import EngineRates
 
+_SHORTEST = 4
+"""The smallest number of tokens of a turn that counts."""
+_SPEEDS = tuple(round(0.02 * n, 2) for n in range(10, 51))
+"""The tried speeds of an engine while the trainer computes, as shares of its undisturbed speed."""
+
+
+def arrived_turns(
+    episodes: Iterable[Trajectory], *, prefix_cache: bool, num_servers: int
+) -> DecodeSteps:
+    """Return the turns of a run, each as a number of decode steps, sorted by their start.
+
+    The engine of a turn is not recorded: with several engines, each is assumed to have had an equal
+    share of requests and prefills.
+    """
+    found: list[tuple[float, float, int, int]] = []
+    for times_s, prefill_tokens in turns_of(episodes, prefix_cache=prefix_cache):
+        found.append((times_s[0], times_s[-1], len(times_s), prefill_tokens))
+    found.sort()
+    starts, ends, tokens, prefills = np.array(found, np.float64).reshape(-1, 4).T
+    finished = np.sort(ends)
+    sums = np.concatenate(([0.0], np.cumsum(prefills)))
+    long = (tokens >= _SHORTEST) & (ends > starts)
+    start, end, steps = starts[long], ends[long], tokens[long] - 1
+    active_s = _elapsed(starts, start, end) - _elapsed(finished, start, end)
+    first, last = (np.searchsorted(starts, times, side="right") for times in (start, end))
+    return DecodeSteps(
+        ends_s=end,
+        seconds=end - start,
+        steps=steps,
+        requests=steps * active_s / (end - start) / num_servers,
+        prefills=(last - first) / num_servers,
+        prefill_tokens=(sums[last] - sums[first]) / num_servers,
+    )
+
+
+def _elapsed(marks: Floats, start: Floats, end: Floats) -> Floats:
+    """Return the seconds of each interval that lie after a mark (sorted), summed over all marks."""
+    sums = np.concatenate(([0.0], np.cumsum(marks)))
+
+    def until(times: Floats) -> Floats:
+        before = np.searchsorted(marks, times, side="right")
+        return before * times - sums[before]
+
+    return until(end) - until(start)
+
+
+def arrival_rates(
+    turns: DecodeSteps, computing: Floats, *, prefix_cache: bool
+) -> tuple[EngineRates, float]:
+    """Fit the rates of an undisturbed engine, and its relative speed while the trainer computes.
+
+    The fit is least squares over turns that nothing else held up; no rate is negative.
+    `computing`: [turns] the share of each turn in which the trainer computed.
+
+    Raises:
+        ValueError: there are too few turns.
+    """
+    if len(turns) < ENOUGH:
+        raise ValueError(
+            f"{len(turns)} turns of {_SHORTEST} tokens or more; {ENOUGH} are needed: calibrate on "
+            "a longer run"
+        )
+    each = turns.seconds / turns.steps
+    usual = each <= np.quantile(each, SLOWEST)
+    turns, computing = turns.only(usual), computing[usual]
+    columns = np.stack([turns.steps, turns.requests, turns.prefills, turns.prefill_tokens], axis=1)
+    best, found, speed = np.inf, np.zeros(4), 1.0
+    for slowed in _SPEEDS if np.ptp(computing) > 0 else (1.0,):
+        stretched = columns / (1 - computing * (1 - slowed))[:, None]
+        factors = _non_negative(stretched, turns.seconds)
+        missed = float(((turns.seconds - stretched @ factors) ** 2).sum())
+        if missed < best:
+            best, found, speed = missed, factors, slowed
+    step_s, each_s, prefill_s, token_s = found.tolist()
+    rates = EngineRates(
+        step_s=step_s,
+        step_s_per_request=each_s,
+        prefill_s=prefill_s,
+        prefill_s_per_token=token_s,
+        prefix_cache=prefix_cache,
+    )
+    return rates, speed
+
+
+def _non_negative(columns: Floats, values: Floats) -> Floats:
+    """Solve least squares, leaving out columns with negative factors, the worst one first."""
+    factors = np.zeros(columns.shape[1])
+    used = [i for i in range(columns.shape[1]) if columns[:, i].any()]
+    while used:
+        found = np.linalg.lstsq(columns[:, used], values, rcond=None)[0]
+        # Compared in seconds, since the columns have different units.
+        shares = found * columns[:, used].mean(axis=0)
+        if shares.min() >= 0:
+            factors[used] = found
+            break
+        del used[int(shares.argmin())]
+    return factors
+
+
 SLOWEST = 0.95
-"""Quantile above which a step was held up by something else, and does not count."""
+"""The quantile above which a step was held up by something else, and does not count."""
 ENOUGH = 30
-"""Steps that a rate needs."""
+"""The number of steps needed to fit a rate."""
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeSteps:
-    """Arrays over steps that followed at once on another one of the same engine."""
+    """The steps that directly followed another step of the same engine, as arrays over steps."""
 
     ends_s: Floats
     seconds: Floats
     steps: Floats
-    """How many: 1, or those of a whole turn where more is not known (see `arrivals`)."""
+    """The number of steps: 1, or those of a turn if single steps are not known (see `arrivals`)."""
     requests: Floats
-    """Summed over the steps."""
+    """The running requests, summed over the steps."""
     prefills: Floats
-    """Requests that had their first token in them."""
+    """The requests whose first token came in these steps."""
     prefill_tokens: Floats
 
     def only(self, mask: npt.NDArray[np.bool_]) -> DecodeSteps:
-        """Those that `mask` chooses."""
+        """Return the steps that `mask` selects."""
         return DecodeSteps(*(getattr(self, name)[mask] for name in self.__slots__))
 
     def __len__(self) -> int:
@@ -49,8 +155,8 @@ class DecodeSteps:
 
 
 class _Steps:
-    """Token times joined to engines: those of one turn are of one engine, so what shares a time
-    with them is, too."""
+    """The token times grouped by engine: tokens of one turn come from one engine, and so do all
+    tokens that share a time with them."""
 
     def __init__(self) -> None:
         self.parent: dict[float, float] = {}
@@ -76,7 +182,7 @@ class _Steps:
 
 
 def decode_steps(episodes: Iterable[Trajectory], *, prefix_cache: bool) -> DecodeSteps:
-    """The decode steps of a run, in order of engine and time."""
+    """Return the decode steps of a run, in order of engine and time."""
     steps = _Steps()
     for times_s, prefill_tokens in turns_of(episodes, prefix_cache=prefix_cache):
         steps.add(times_s, prefill_tokens)
@@ -87,7 +193,7 @@ def decode_steps(episodes: Iterable[Trajectory], *, prefix_cache: bool) -> Decod
     for times in engines.values():
         for start, end in pairwise(times):
             joined = steps.first[end]
-            if steps.count[end] > joined:  # a request that ran before: so the engine never stopped
+            if steps.count[end] > joined:  # one request ran before: the engine did not stop
                 tokens = steps.tokens[end]
                 found.append((end, end - start, 1, steps.count[end], joined, tokens))
     columns = np.array(found, np.float64).reshape(-1, 6).T
@@ -97,7 +203,7 @@ def decode_steps(episodes: Iterable[Trajectory], *, prefix_cache: bool) -> Decod
 def turns_of(
     episodes: Iterable[Trajectory], *, prefix_cache: bool
 ) -> Iterator[tuple[list[float], int]]:
-    """Of every turn: the times of its tokens, and the tokens of its prefill."""
+    """Yield for every turn the times of its tokens and the number of tokens of its prefill."""
     for episode in episodes:
         for row in episode.rows:
             before = 0
@@ -109,10 +215,10 @@ def turns_of(
 
 
 def engine_rates(steps: DecodeSteps, *, prefix_cache: bool) -> EngineRates:
-    """Least squares over steps that nothing else held up.
+    """Fit the rates by least squares over steps that nothing else held up.
 
     Raises:
-        ValueError: there are too few.
+        ValueError: there are too few steps.
     """
     plain = steps.only(steps.prefills == 0)
     joined = steps.only(steps.prefills > 0)
@@ -136,7 +242,7 @@ def engine_rates(steps: DecodeSteps, *, prefix_cache: bool) -> EngineRates:
 
 
 def line(x: Floats, y: Floats) -> tuple[float, float]:
-    """Intercept and slope of least squares, neither negative."""
+    """Return the intercept and slope of least squares, neither negative."""
     slope = float(np.cov(x, y)[0, 1] / np.var(x, ddof=1)) if np.ptp(x) > 0 else 0.0
     intercept = float(y.mean() - slope * x.mean())
     if slope < 0:

@@ -24,28 +24,28 @@ State = Literal["idle", "decode", "prefill", "paused"]
 
 _ROUNDING = 1e-6
 _WATERMARK = 0.01
-"""Share of the KV memory that is kept free when a request is let in, as vLLM does."""
+"""The share of the KV memory that is kept free when a request is admitted, as vLLM does."""
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """`left` tokens to be sampled after `context` ones, of which `cached` need no prefill."""
+    """A request for `left` tokens after `context` tokens, of which `cached` need no prefill."""
 
     context: int
     left: float
     cached: int
     done: asyncio.Future[bool]
-    """True: it has all its tokens. False: it was cut off, with fewer."""
+    """The result: True if the request got all its tokens, False if it was cut off with fewer."""
     versions: list[int] = field(default_factory=list[int])
-    """That sampled it, oldest first."""
+    """The versions that sampled it, oldest first."""
     sampled: float = 0.0
     joined: float = 0.0
-    """The engine's step at which it did."""
+    """The engine's step at which the request joined the running ones."""
     end: float = 0.0
 
 
 class SimulatedEngine:
-    """What a server of `arl engine` does with its time."""
+    """The simulation of one server of `arl engine`."""
 
     def __init__(
         self, name: str, rates: EngineRates, cores: Cores, *, slots: int, demand: float
@@ -53,9 +53,9 @@ class SimulatedEngine:
         self.name = name
         self.version = 0
         self.tokens = 0.0
-        """Sampled so far."""
+        """The tokens sampled so far."""
         self.request_s = 0.0
-        """Running requests, integrated over time."""
+        """The number of running requests, integrated over time."""
         self.preemptions = 0
         self._rates = rates
         self._cores = cores
@@ -86,7 +86,7 @@ class SimulatedEngine:
         """Queue a request.
 
         Raises:
-            ConfigError: it would not fit into the memory even alone.
+            ConfigError: the request would not fit into the memory even alone.
         """
         limit = self._rates.kv_tokens
         if limit is not None and request.context + request.left > limit:
@@ -100,34 +100,34 @@ class SimulatedEngine:
 
     @property
     def seconds(self) -> dict[State, float]:
-        """Spent in each state so far."""
+        """Return the seconds spent in each state so far."""
         self._enter(self._state)
         return dict(self._seconds)
 
     @property
     def running(self) -> int:
-        """Requests that are decoded."""
+        """Return the number of requests that are decoded."""
         return len(self._running)
 
     @property
     def waiting(self) -> int:
-        """Requests in line; not those that an update holds back."""
+        """Return the number of queued requests, without those that an update holds back."""
         return len(self._waiting)
 
     @property
     def kv_use(self) -> float:
-        """Share of its KV memory in use, as of its last event; 0 without a limit."""
+        """Return the share of the KV memory in use, as of the last event; 0 without a limit."""
         return self._context / self._rates.kv_tokens if self._rates.kv_tokens else 0.0
 
     def count_tokens(self) -> float:
-        """Tokens sampled so far, to this very moment."""
+        """Return the tokens sampled so far, up to this moment."""
         self._settle()
         self._wake()
         return self.tokens
 
     # ------------------------------------------------------------------ updates
     async def update(self, version: int, *, interrupt: Interrupt, pause_s: float) -> None:
-        """Serve `version` from when this returns; samples nothing for `pause_s` of its work."""
+        """Swap to `version`, sampling nothing for `pause_s` seconds of work."""
         if interrupt == "wait":
             await self._drain()
         self._settle()
@@ -164,9 +164,9 @@ class SimulatedEngine:
         for request in requests:
             request.done.set_result(False)
 
-    # ------------------------------------------------------------------ its time
+    # ------------------------------------------------------------------ the event loop
     def _wake(self) -> None:
-        """Look again, once all that happens at this moment has happened."""
+        """Schedule `_look` once, after all other events of this moment."""
         if not self._woken:
             self._woken = True
             self._loop.call_soon(self._look)
@@ -201,7 +201,7 @@ class SimulatedEngine:
         self._look()
 
     def _decode(self) -> None:
-        """Until the next request is done, or the memory is full."""
+        """Decode until the next request is done, or the memory is full."""
         steps = self._next_end() - self._step
         limit = self._rates.kv_tokens
         if limit is not None:
@@ -216,7 +216,7 @@ class SimulatedEngine:
         self._look()
 
     def _settle(self) -> None:
-        """Count what has been decoded so far, and stop."""
+        """Stop decoding and count the tokens decoded so far."""
         if self._work is not None:
             seconds = self._cores.stop(self._work)
             self._work = None
@@ -230,13 +230,13 @@ class SimulatedEngine:
         self.tokens += steps * running
 
     def _seconds_of(self, steps: float) -> float:
-        """Of so many decode steps, contexts growing on the way."""
+        """Return the seconds of `steps` decode steps, during which the contexts grow."""
         rates, running = self._rates, len(self._running)
         first = self._step_s()
         return steps * first + rates.step_s_per_context_token * running * steps * steps / 2
 
     def _steps_in(self, seconds: float) -> float:
-        """The inverse of `_seconds_of`."""
+        """Return the decode steps that fit into `seconds`: the inverse of `_seconds_of`."""
         half = self._rates.step_s_per_context_token * len(self._running) / 2
         first = self._step_s()
         if half == 0 or first * first > 1e12 * half * seconds:
@@ -251,7 +251,7 @@ class SimulatedEngine:
             + rates.step_s_per_context_token * self._context
         )
 
-    # ------------------------------------------------------------------ who runs
+    # ------------------------------------------------------------------ scheduling
     def _next_end(self) -> float:
         while self._ends[0][1] not in self._running:
             heapq.heappop(self._ends)
@@ -270,8 +270,8 @@ class SimulatedEngine:
                 self._drained.set_result(None)
 
     def _preempt(self) -> None:
-        """While the memory is full, whoever came last goes back in line, and begins again with a
-        prefill of all that it has."""
+        """Put the latest request back into the queue while the memory is full; it starts again with
+        a prefill of all its tokens."""
         limit = self._rates.kv_tokens
         if limit is None:
             return
@@ -287,7 +287,7 @@ class SimulatedEngine:
             assert number not in self._running
 
     def _admit(self) -> tuple[int, int]:
-        """Let in who fits; tokens to prefill, and whether there is a prefill (0 or 1)."""
+        """Admit the requests that fit; return the tokens and number (0 or 1) of the prefill."""
         tokens, joined = 0, 0
         while self._waiting and len(self._running) < self._slots:
             request = self._waiting[0]

@@ -1,5 +1,5 @@
-"""Several engines: a session goes where the gateway's router would send it, versions come one
-engine after the other."""
+"""The simulated engines of a run: sessions go to the engine that the gateway's router would choose,
+and versions are swapped as in real runs."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class SimulatedFleet:
         at_once: bool,
         prefix_cache: bool,
     ) -> None:
-        """`at_once`: all engines swap together, as with transports that are collective."""
+        """Create the fleet; `at_once`: all engines swap together, as with collective transports."""
         self._engines = {engine.name: engine for engine in engines}
         self._interrupt: Interrupt = interrupt
         self._at_once = at_once
         self._prefix_cache = prefix_cache
         self._replicas = Replicas()
         for engine in engines:
-            # Who chooses looks at its load and never asks the engine itself.
+            # Replicas chooses by the replica's load and never calls the engine itself.
             self._replicas.add(Replica(engine.name, cast(Engine, engine), 0, has_spans=True))
         self._cached: dict[str, tuple[Replica, int, int]] = {}
-        """By session: where its last turn was, at which version, and how long it was then."""
+        """The last turn of each session: its replica, the version, and the tokens after it."""
 
     async def sample(self, session_id: str, context: int, tokens: int) -> set[int]:
-        """A reply; the versions that sampled it."""
+        """Sample a reply and return the versions that sampled it."""
         loop = asyncio.get_running_loop()
         versions: set[int] = set()
         left = float(tokens)
@@ -62,7 +62,7 @@ class SimulatedFleet:
         return versions
 
     def forget(self, session_id: str) -> None:
-        """A session is over."""
+        """Forget a session that has ended."""
         self._cached.pop(session_id, None)
 
     def _cached_tokens(self, session_id: str, replica: Replica, engine: SimulatedEngine) -> int:
@@ -77,7 +77,7 @@ class SimulatedFleet:
         return dict.fromkeys(self._engines, "")
 
     async def swap(self, version: int, *, pause_s: float) -> None:
-        """What was staged is served, from when this returns."""
+        """Swap every engine to the staged version."""
         swaps = [
             engine.update(version, interrupt=self._interrupt, pause_s=pause_s)
             for engine in self._engines.values()
@@ -97,11 +97,11 @@ class SimulatedFleet:
 
     # ------------------------------------------------------------------ numbers
     def count_tokens(self) -> float:
-        """Tokens sampled so far."""
+        """Return the tokens sampled so far."""
         return sum(engine.count_tokens() for engine in self._engines.values())
 
     async def read(self) -> EngineLoad:
-        """How busy they are; see adapting.Loads."""
+        """Return the load of all engines; see adapting.Loads."""
         engines = self._engines.values()
         return EngineLoad(
             engines=len(engines),
@@ -114,16 +114,16 @@ class SimulatedFleet:
 
     @property
     def seconds(self) -> dict[State, float]:
-        """Of all engines together, by what they did."""
+        """Return the seconds of all engines together by state."""
         each = [engine.seconds for engine in self._engines.values()]
         return {state: sum(spent[state] for spent in each) for state in each[0]}
 
     @property
     def request_s(self) -> float:
-        """Running requests of all engines, integrated over time."""
+        """Return the number of running requests of all engines, integrated over time."""
         return sum(engine.request_s for engine in self._engines.values())
 
     @property
     def preemptions(self) -> int:
-        """Times a request lost its place to others, as the KV memory was full."""
+        """Return how often a request lost its place to others because the KV memory was full."""
         return sum(engine.preemptions for engine in self._engines.values())

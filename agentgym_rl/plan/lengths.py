@@ -1,14 +1,25 @@
-"""How long episodes are: what the simulation plays in the place of agents and environments."""
+"""The lengths of episodes, which the simulation plays instead of agents and environments.
+
+The player of episodes in virtual time: turns on an engine, tools between them.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from agentgym_rl.core.task import Task
+from agentgym_rl.core.trajectory import Outcome
+from agentgym_rl.gateway.session.sampling import SessionSampling
+
+from .cores import Process
+from .fleet import SimulatedFleet
 from .rates import LengthRates
+from .records import SimulatedTrajectory, row
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +27,10 @@ class Turn:
     """A reply of the model."""
 
     context: int
-    """Tokens of its prompt, all that came before it included."""
+    """The tokens of its prompt, including all earlier turns."""
     sampled: int
     before_s: float = 0.0
-    """Of tools and environments before it is asked for (the rollout's own computing is apart)."""
+    """The seconds of tools and environments before it (without the rollout's own computing)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,29 +40,29 @@ class Shape:
     turns: Sequence[Turn]
     reward: float
     trained: int
-    """Tokens that train."""
+    """The number of trained tokens."""
     tokens: int
-    """Of its row: prompt, replies, and what came between them."""
+    """The tokens of its row: the prompt, the replies, and the messages between them."""
 
 
 class Shapes(Protocol):
-    """Where episodes come from; the same arguments always give the same one."""
+    """A source of episodes; the same arguments always give the same episode."""
 
     def shape(self, group: int, member: int) -> Shape:
-        """Member number `member` of the group of task number `group`."""
+        """Return member number `member` of the group of task number `group`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a run cuts episodes off at."""
+    """The limits at which a run cuts episodes off."""
 
     max_tokens: int
     max_model_len: int
 
     def cut(self, turns: Sequence[Turn], reward: float, *, tail: int = 0) -> Shape:
-        """An episode of these turns: no reply over `max_tokens`, no context over `max_model_len`,
-        and `tail` tokens after the last reply."""
+        """Return an episode of these turns with no reply over `max_tokens`, no context over
+        `max_model_len`, and `tail` tokens after the last reply."""
         kept: list[Turn] = []
         shift = 0
         for turn in turns:
@@ -68,7 +79,7 @@ class Limits:
 
 
 class DrawnShapes:
-    """Lengths as `LengthRates` has them."""
+    """A source of episodes whose lengths are drawn from the distributions of `LengthRates`."""
 
     def __init__(self, rates: LengthRates, limits: Limits, *, seed: int) -> None:
         self._rates = rates
@@ -94,19 +105,19 @@ class DrawnShapes:
 
 
 def _geometric(source: random.Random, mean: float) -> int:
-    """1 or more, of this mean."""
+    """Draw a geometric number, 1 or more, of this mean."""
     if mean <= 1:
         return 1
     return 1 + int(math.log(1 - source.random()) / math.log(1 - 1 / mean))
 
 
 class RecordedShapes:
-    """Episodes of a run, drawn again: a group is played as one that was recorded at about the same
-    part of the run, each member as one of its members. One that has to be shorter than it was is
-    paid the least that any was."""
+    """A source that draws from a run's recorded episodes: a group is played as one recorded at
+    about the same part of the run, each member as one of that group's members. An episode that is
+    cut shorter than recorded gets the lowest recorded reward."""
 
     WINDOW = 2
-    """Steps to either side that a group may be taken from."""
+    """The steps to either side from which a group may be drawn."""
 
     def __init__(
         self,
@@ -117,8 +128,8 @@ class RecordedShapes:
         steps: int,
         seed: int,
     ) -> None:
-        """`groups`: by step, what was trained in it: groups of (turns, reward, tokens after the
-        last reply). They are spread over `steps` batches."""
+        """Spread the recorded `groups` over `steps` batches. `groups` maps each step to its trained
+        groups, each a list of (turns, reward, tokens after the last reply)."""
         self._steps = sorted(groups)
         self._groups = groups
         self._limits = limits
@@ -139,4 +150,58 @@ class RecordedShapes:
         shape = self._limits.cut(turns, reward, tail=tail)
         if shape.trained == sum(turn.sampled for turn in turns):
             return shape
-        return replace(shape, reward=self._lowest)  # what was cut off is no answer
+        return replace(shape, reward=self._lowest)  # an episode cut off has no answer
+
+
+class SimulatedPlayer:
+    """A player of the episodes of `shapes`, without an agent and its environment (see
+    episode.Player)."""
+
+    def __init__(
+        self, shapes: Shapes, fleet: SimulatedFleet, process: Process, *, turn_s: float
+    ) -> None:
+        """Create a player that takes `turn_s` of `process` per turn: half before it, half after."""
+        self.longest_episode_s = 0.0
+        self.longest_turn_s = 0.0
+        self.turns: list[float] = []
+        """The seconds from the last token of a turn to the last token of the next."""
+        self._shapes = shapes
+        self._fleet = fleet
+        self._process = process
+        self._turn_s = turn_s
+
+    async def play(
+        self, task: Task, *, episode_id: str, group_id: str, sampling: SessionSampling
+    ) -> SimulatedTrajectory:
+        """Play one member of the group of `task`."""
+        clock = asyncio.get_running_loop().time
+        shape = self._shapes.shape(int(task.id), int(episode_id.rpartition("-")[2]))
+        start = clock()
+        versions: set[int] = set()
+        ended = None
+        for turn in shape.turns:
+            if turn.before_s > 0:
+                await asyncio.sleep(turn.before_s)
+            asked = clock()
+            await self._process.work(self._turn_s / 2)
+            versions |= await self._fleet.sample(episode_id, turn.context, turn.sampled)
+            if ended is not None:
+                self.turns.append(clock() - ended)
+            ended = clock()
+            await self._process.work(self._turn_s / 2)
+            self.longest_turn_s = max(self.longest_turn_s, clock() - asked)
+        self._fleet.forget(episode_id)
+        self.longest_episode_s = max(self.longest_episode_s, clock() - start)
+        return SimulatedTrajectory(
+            episode_id=episode_id,
+            group_id=group_id,
+            task_id=task.id,
+            outcome=Outcome.COMPLETED,
+            reward=shape.reward,
+            rows=[row(shape.tokens, shape.trained)],
+            num_turns=len(shape.turns),
+            versions=sorted(versions),
+        )
+
+    async def wait_ready(self) -> None:
+        """Return at once: simulated engines always serve."""

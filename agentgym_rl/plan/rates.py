@@ -1,7 +1,12 @@
-"""How fast the parts of a run are: a TOML file of its own, beside the run's configuration."""
+"""The speeds of the parts of a run: a TOML file besides the run's configuration.
+
+The estimated rates of a model on a GPU: the limits of its data sheet times the usual efficiency.
+Use them to compare configurations; measure before you rely on absolute times.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -9,108 +14,111 @@ from pydantic import Field, model_validator
 
 from agentgym_rl.config.file import load
 from agentgym_rl.config.section import Section
+from agentgym_rl.core.errors import ConfigError
 
 
 class HardwareRates(Section):
-    """What rates follow from where none are given: see `gpus.rates_of`."""
+    """The hardware and model size from which missing rates are estimated: see `gpus.rates_of`."""
 
     gpu: str = ""
-    """Name of a GPU that is known (`gpus.GPUS`); empty: there is none."""
+    """The name of a known GPU (`gpus.GPUS`); empty: there is none."""
     parameters: float = Field(default=0.0, ge=0)
-    """Of the model."""
+    """The number of parameters of the model."""
     kv_bytes_per_token: float = Field(default=0.0, ge=0)
-    """Keys and values of a token; 0: estimated from the model's size."""
+    """The bytes of a token's keys and values; 0: estimated from the model's size."""
     decode_efficiency: float = Field(default=0.6, gt=0, le=1)
-    """Share of the memory bandwidth that decoding reaches."""
+    """The share of the memory bandwidth that decoding reaches."""
     prefill_efficiency: float = Field(default=0.4, gt=0, le=1)
-    """Share of the peak that prefills reach."""
+    """The share of the peak that prefills reach."""
     trainer_efficiency: float = Field(default=0.35, gt=0, le=1)
-    """Share of the peak that the trainer's full micro-batches reach."""
+    """The share of the peak that the trainer's full micro-batches reach."""
     network_gb_per_s: float = Field(default=25.0, gt=0)
-    """At which weights come to an engine."""
+    """The GB/s at which an engine receives weights."""
 
 
 class EngineRates(Section):
-    """A decode step of n requests, k tokens of context together, takes
+    """The rates of an engine: a decode step of n requests with k tokens of context in all takes
     step_s + n x step_s_per_request + k x step_s_per_context_token."""
 
     step_s: float = Field(default=0.0, ge=0)
     step_s_per_request: float = Field(default=0.0, ge=0)
     step_s_per_context_token: float = Field(default=0.0, ge=0)
     prefill_s: float = Field(default=0.0, ge=0)
-    """Of every prefill, whatever its length."""
+    """The seconds of every prefill, whatever its length."""
     prefill_s_per_token: float = Field(default=0.0, ge=0)
     server_cores: float = Field(default=0.0, ge=0)
-    """Processors that the engine's server keeps busy beside what computes, meanwhile."""
+    """The processors that the engine's server keeps busy, besides those that compute, meanwhile."""
     prefix_cache: bool = True
-    """Whether a turn's prompt costs only what was not in the turn before."""
+    """The prefix cache: with it, a turn's prompt costs only the tokens after the turn before."""
     kv_tokens: int | None = Field(default=None, ge=1)
-    """Tokens of context that an engine has memory for; unset: no limit but its slots."""
+    """The tokens of context that fit into an engine's memory; unset: no limit but its slots."""
 
 
 class TrainerRates(Section):
-    """A pass over a micro-batch of n tokens takes microbatch_s + n x s_per_token."""
+    """The rates of a trainer: a pass over a micro-batch of n tokens takes
+    microbatch_s + n x s_per_token."""
 
     forward_microbatch_s: float = Field(default=0.0, ge=0)
     forward_s_per_token: float = Field(default=0.0, ge=0)
-    """Of a pass without gradients."""
+    """The seconds per token of a pass without gradients."""
     train_microbatch_s: float = Field(default=0.0, ge=0)
     train_s_per_token: float = Field(default=0.0, ge=0)
-    """Of forward and backward."""
+    """The seconds per token of forward and backward."""
     optimizer_s: float = Field(default=0.0, ge=0)
-    """Of an optimizer step."""
+    """The seconds of an optimizer step."""
     between_s: float = Field(default=0.0, ge=0)
-    """Of everything else in a batch."""
+    """The seconds of everything else in a batch."""
 
 
 class WeightRates(Section):
-    """A publication: gathered and staged while engines sample, then swapped."""
+    """The times of a publication: weights are gathered and staged while engines sample, then
+    swapped."""
 
     stage_s: float = Field(default=0.0, ge=0)
     pause_s: float = Field(default=0.0, ge=0)
-    """How long an engine samples nothing."""
+    """The seconds in which an engine samples nothing."""
 
 
 class RolloutRates(Section):
-    """What the rollout's process computes itself: gateway, agents, environments."""
+    """The computing times of the rollout's process: gateway, agents, environments."""
 
     turn_s: float = Field(default=0.0, ge=0)
-    """Of its processor, for each turn."""
+    """The processor seconds for each turn."""
     handover_s_per_episode: float = Field(default=0.0, ge=0)
-    """The same for assembling a batch and handing it to the trainer."""
+    """The processor seconds for assembling a batch and handing it to the trainer."""
 
 
 class LengthRates(Section):
-    """Episodes that are drawn: replies are lognormal, and cut off at `rollout.max_tokens`."""
+    """The distributions of drawn episodes: replies are lognormal, cut at `rollout.max_tokens`."""
 
     prompt_tokens: int = Field(default=256, ge=1)
     reply_tokens: float = Field(default=512.0, gt=0)
-    """Median length of a reply."""
+    """The median length of a reply."""
     reply_sigma: float = Field(default=0.8, ge=0)
-    """Of the lognormal distribution; 0: all are of `reply_tokens`."""
+    """The sigma of the lognormal distribution; 0: all replies have `reply_tokens`."""
     task_share: float = Field(default=0.5, ge=0, le=1)
-    """Share of the (log-)variance that is the task's, and so the same for a group."""
+    """The share of the (log-)variance that the task causes, which is the same for a group."""
     turns: float = Field(default=1.0, ge=1)
-    """Mean number of turns (geometric above 1)."""
+    """The mean number of turns (geometric above 1)."""
     tool_tokens: int = Field(default=0, ge=0)
-    """Of what comes between two turns."""
+    """The tokens between two turns, such as tool results."""
     tool_s: float = Field(default=0.0, ge=0)
-    """Median time of what comes between two turns."""
+    """The median time of tools between two turns."""
     tool_sigma: float = Field(default=0.0, ge=0)
-    """Of its lognormal distribution."""
+    """The sigma of the lognormal distribution of that time."""
     learning_share: float = Field(default=1.0, ge=0, le=1)
-    """Share of groups whose rewards differ: the others take no optimizer pass."""
+    """The share of groups whose rewards differ: the others take no optimizer pass."""
 
 
 class Rates(Section):
-    """Everything that `arl plan` must know and the run's configuration does not say."""
+    """The inputs of `arl plan` that the run's configuration does not contain."""
 
     lengths_of: Literal["drawn", "run"] = "drawn"
-    """`run`: episodes are those of the run `calibrated_on`."""
+    """The source of episodes; `run`: those of the run `calibrated_on`."""
     calibrated_on: str = ""
     """The run that was measured."""
     cores: float | None = Field(default=None, gt=0)
-    """Processors that engines, trainer and rollout share; unset: none is ever short of one."""
+    """The processors that engines, trainer and rollout share; unset: there are always enough."""
     hardware: HardwareRates = HardwareRates()
     engine: EngineRates = EngineRates()
     trainer: TrainerRates = TrainerRates()
@@ -126,9 +134,105 @@ class Rates(Section):
 
 
 def load_rates(path: Path) -> Rates:
-    """The rates of a TOML file.
+    """Read the rates of a TOML file.
 
     Raises:
-        ConfigError: it cannot be read, has a key that is unknown, or a bad value.
+        ConfigError: the file cannot be read, has an unknown key, or a bad value.
     """
     return load(Rates, path, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU's data sheet: dense bfloat16 teraFLOP/s, TB/s of memory, GB of memory."""
+
+    tflops: float
+    tb_per_s: float
+    gb: float
+
+
+GPUS = {
+    "A100": Gpu(312, 2.0, 80),
+    "L40S": Gpu(362, 0.86, 48),
+    "H100": Gpu(989, 3.35, 80),
+    "H800": Gpu(989, 3.35, 80),
+    "H200": Gpu(989, 4.8, 141),
+    "H20": Gpu(148, 4.0, 96),
+    "B200": Gpu(2250, 8.0, 180),
+}
+_BYTES = 2.0
+"""The bytes of a weight in bfloat16."""
+_MEMORY_USED = 0.9
+_KV_OF_7B = 57_344.0
+"""The KV bytes per token of a 7.6-billion-parameter model with 4 key/value heads and 28 layers."""
+_STEP_OVERHEAD_S = 2e-3
+_MICROBATCH_OVERHEAD_S = 30e-3
+_PAUSE_OVERHEAD_S = 0.1
+_SAMPLED_FLOPS = 2.0
+"""The FLOPs per weight and token of a forward pass; a pass with gradients takes 3 times as many."""
+
+
+def gpu_of(name: str) -> Gpu:
+    """Return a GPU by its name.
+
+    Raises:
+        ConfigError: the name is not known.
+    """
+    if name not in GPUS:
+        raise ConfigError(
+            f"GPU {name!r} is not known (known: {', '.join(GPUS)}); give the rates themselves in "
+            "--rates FILE, or calibrate on a run of it with --run"
+        )
+    return GPUS[name]
+
+
+def rates_of(hardware: HardwareRates, *, tensor_parallel: int = 1) -> Rates:
+    """Estimate the rates of an engine on `tensor_parallel` GPUs, and of a trainer rank on one.
+
+    Decoding is limited by reading all weights and the KV of all contexts from memory; prefills and
+    the trainer are limited by arithmetic.
+
+    Raises:
+        ConfigError: the GPU is not known, or the model does not fit.
+    """
+    gpu, parameters = gpu_of(hardware.gpu), hardware.parameters
+    if parameters <= 0:
+        raise ConfigError(
+            "hardware.parameters (or --parameters): the number of parameters is not known"
+        )
+    kv_bytes = hardware.kv_bytes_per_token or _KV_OF_7B * (parameters / 7.6e9) ** (2 / 3)
+    memory = gpu.gb * 1e9 * tensor_parallel * _MEMORY_USED
+    room = memory - parameters * _BYTES
+    if room < kv_bytes:
+        raise ConfigError(
+            f"{parameters / 1e9:g} billion parameters take {parameters * _BYTES / 1e9:.0f} GB; "
+            f"{tensor_parallel} x {hardware.gpu} has {memory / 1e9:.0f} GB to use: raise "
+            "engine.tensor_parallel_size"
+        )
+    bandwidth = gpu.tb_per_s * 1e12 * tensor_parallel * hardware.decode_efficiency
+    flops = gpu.tflops * 1e12
+    forward = _SAMPLED_FLOPS * parameters / (flops * hardware.trainer_efficiency)
+    prefill_flops = flops * tensor_parallel * hardware.prefill_efficiency
+    sharding = max(1.0, parameters / 7.6e9)
+    return Rates(
+        hardware=hardware,
+        engine=EngineRates(
+            step_s=_STEP_OVERHEAD_S + parameters * _BYTES / bandwidth,
+            step_s_per_request=_SAMPLED_FLOPS * parameters / prefill_flops,
+            step_s_per_context_token=kv_bytes / bandwidth,
+            prefill_s=_STEP_OVERHEAD_S,
+            prefill_s_per_token=_SAMPLED_FLOPS * parameters / prefill_flops,
+            kv_tokens=int(room / kv_bytes),
+        ),
+        trainer=TrainerRates(
+            forward_microbatch_s=_MICROBATCH_OVERHEAD_S * sharding,
+            forward_s_per_token=forward,
+            train_microbatch_s=3 * _MICROBATCH_OVERHEAD_S * sharding,
+            train_s_per_token=3 * forward,
+            optimizer_s=0.05 * sharding,
+        ),
+        weights=WeightRates(
+            stage_s=parameters * _BYTES / (hardware.network_gb_per_s * 1e9),
+            pause_s=_PAUSE_OVERHEAD_S + parameters * _BYTES / (gpu.tb_per_s * 1e12),
+        ),
+    )

@@ -1,4 +1,4 @@
-"""A run's folder as a plan needs it: times, lengths and rewards, without any text."""
+"""The data of a run's folder that a plan needs: times, lengths and rewards, without any text."""
 
 from __future__ import annotations
 
@@ -21,50 +21,50 @@ from agentgym_rl.storage.run_folder import config_of
 from .lengths import Limits, RecordedShapes, Turn
 
 Recorded = tuple[Sequence[Turn], float, int]
-"""Turns, reward, and tokens after the last reply."""
+"""The turns, the reward, and the tokens after the last reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """What a run's folder says, without its text."""
+    """The data of a run's folder, without its text."""
 
     config: Config
     phases: dict[int, list[Interval]]
     metrics: list[dict[str, float | None]]
     batches: dict[int, list[list[Trajectory]]]
-    """By step, the groups that were trained."""
+    """The trained groups by step."""
     episodes: list[Trajectory]
-    """All there are, of dropped groups too."""
+    """The recorded episodes, including those of dropped groups."""
 
     @property
     def episodes_per_s(self) -> float:
-        """Trained ones, after the first batch."""
+        """Return the trained episodes per second, after the first batch."""
         later = sorted(self.batches)[1:]
         seconds = sum(self.metrics[step].get("time/step") or 0.0 for step in later)
         return sum(len(group) for step in later for group in self.batches[step]) / seconds
 
     @property
     def compute_s(self) -> float:
-        """In which the trainer computed, of a batch but the first."""
+        """Return the mean seconds of a batch in which the trainer computed, without the first."""
         later = sorted(self.batches)[1:]
         return float(np.mean([seconds_of(self.phases[step], *COMPUTE_PHASES) for step in later]))
 
     @property
     def turn_s(self) -> float:
-        """From the last token of a turn to the last one of the next, the mean; 0 if there is only
-        one turn."""
+        """Return the mean seconds from the last token of a turn to the last one of the next; 0 if
+        there is only one turn."""
         ends = [_ends(episode) for episode in self.episodes]
         waits = [b - a for times in ends for a, b in pairwise(times)]
         return float(np.mean(waits)) if waits else 0.0
 
     def mean(self, name: str) -> float:
-        """Of a metric, over all batches but the first."""
+        """Return the mean of a metric over all batches but the first."""
         values = [step.get(name) for step in self.metrics[1:]]
         known = [value for value in values if value is not None]
         return float(np.mean(known)) if known else 0.0
 
     def shapes(self, config: Config) -> RecordedShapes:
-        """Its episodes for a run of `config`, with that one's limits."""
+        """Return the recorded episodes for a run of `config`, cut at the limits of `config`."""
         groups = {step: [_recorded(group) for group in of] for step, of in self.batches.items()}
         return RecordedShapes(
             groups,
@@ -76,10 +76,10 @@ class RecordedRun:
 
 
 def read_run(run: Path) -> RecordedRun:
-    """All of a run that a plan needs.
+    """Read the data of a run that a plan needs.
 
     Raises:
-        ConfigError: it is no run, or too short to say anything.
+        ConfigError: the folder is no run, or the run is too short to calibrate on.
     """
     config = load_config(config_of(run, f"arl plan --run {run}"))
     phases = {found.step: list(found.trainer) for found in read_phases(run)}
@@ -99,12 +99,12 @@ def read_run(run: Path) -> RecordedRun:
 
 
 def seconds_of(intervals: Sequence[Interval], *phases: str) -> float:
-    """Of these phases, all together."""
+    """Return the total seconds of these phases."""
     return sum(end - start for name, start, end in intervals if name in phases)
 
 
 def _ends(episode: Trajectory) -> list[float]:
-    """When the last token of each turn came, in order."""
+    """Return the times of the last token of each turn, in order."""
     turns: dict[int, float] = {}
     for row in episode.rows:
         for turn in np.unique(row.turn_ids[row.times_s > 0]).tolist():

@@ -1,4 +1,4 @@
-"""Records without content: what the real rollout and controller are given and write to."""
+"""The records without content that the real rollout and controller read and write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentgym_rl.storage.phases import PhasesFile, StepPhases
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedRow(Row):
-    """A row of some length; its arrays are one number, however long."""
+    """A row of some length; each array repeats one number without using memory for it."""
 
     trained: int = 0
 
@@ -50,7 +50,7 @@ class SimulatedTrajectory(Trajectory):
 
 @lru_cache(maxsize=100_000)
 def row(tokens: int, trained: int) -> SimulatedRow:
-    """A row of so many tokens, of which some train."""
+    """Return a row of `tokens` tokens, `trained` of which train."""
 
     def all(value: float, dtype: type[np.generic]) -> Any:
         return np.broadcast_to(np.asarray(value, dtype), (tokens,))
@@ -69,19 +69,21 @@ def row(tokens: int, trained: int) -> SimulatedRow:
 
 
 class NoTasks(TaskSource):
-    """Endless tasks that are nothing but their number."""
+    """An endless source of tasks that consist of their number only."""
 
     def __getitem__(self, index: int, /) -> Task:
         return Task(id=str(index), seed=index)
 
 
 class NoLog(EpisodeLog):
-    """Keeps nothing: what is simulated is not resumed."""
+    """A log that keeps nothing: simulated runs are not resumed."""
 
     def __init__(self) -> None:
         pass
 
-    async def add_member(self, member: Trajectory) -> None:
+    async def add_member(
+        self, member: Trajectory, *, task: Task | None = None, task_index: int = -1
+    ) -> None:
         pass
 
     async def add_group(
@@ -100,7 +102,7 @@ class NoLog(EpisodeLog):
 
 
 class NoMetrics(MetricsFile):
-    """Writes no file: the controller has the history."""
+    """A metrics file that is not written: the controller has the history."""
 
     def __init__(self) -> None:
         pass
@@ -110,7 +112,7 @@ class NoMetrics(MetricsFile):
 
 
 class NoPhases(PhasesFile):
-    """Writes no file: reports are kept by who makes them."""
+    """A phases file that is not written: the simulated trainer keeps its own steps."""
 
     def __init__(self) -> None:
         pass

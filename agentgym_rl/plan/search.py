@@ -1,5 +1,5 @@
-"""What else could be configured, and how fast that would be: one thing at a time is changed, from
-the configuration on, and what is best is kept for the next."""
+"""The search for faster configurations: it starts at the given one, varies one axis at a time, and
+keeps the best result for the next axis."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from agentgym_rl.config import Config
 from agentgym_rl.core.errors import ConfigError
 
 from .lengths import Shapes
-from .prediction import Prediction
 from .rates import Rates
-from .simulation import simulate
+from .simulation import Prediction, simulate
 
 WORTH = 0.03
-"""By how much faster something must be to be worth more staleness, memory or change."""
+"""The gain in speed that is worth more staleness, memory or change."""
 _BOUNDS = (0, 1, 2, 4, 8)
 _BEGINNING = 3
-"""Batches, and twice the bound on staleness, in which a run gets going."""
+"""The batches in which a run starts up, besides twice its bound on staleness."""
 _BATCHES = 8
-"""That are looked at after those."""
+"""The number of batches after the start-up that are measured."""
 
 _ANY_START = {"rollout.start_concurrent": None, "rollout.min_concurrent": None}
-"""Of a concurrency that is adapted: what suits one bound need not fit under another."""
+"""The reset keys of an adaptive concurrency: values for one bound may not be valid for another."""
 
 Changes = Mapping[str, Any]
 ShapesOf = Callable[[Config], Shapes]
@@ -32,16 +31,16 @@ ShapesOf = Callable[[Config], Shapes]
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A configuration, and what it would do."""
+    """A configuration that was tried, and its prediction."""
 
     axis: str
-    """What was being varied: split, concurrency, staleness or batch; "configured" of the first."""
+    """The varied axis: split, concurrency, staleness or batch; "configured" for the first one."""
     config: Config
     prediction: Prediction
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What the search varies, as keys of the configuration."""
+        """Return the values of the configuration keys that the search varies."""
         engine, rollout = self.config.own_engine, self.config.rollout
         return {
             "engine.num_servers": engine.num_servers,
@@ -56,8 +55,8 @@ class Tried:
 def search(
     config: Config, rates: Rates, shapes_of: ShapesOf, *, gpus: int | None
 ) -> tuple[list[Tried], Tried]:
-    """All that was tried, and what is recommended. `gpus`: how many may be split between engines
-    and trainer; None: the split stays."""
+    """Return all configurations that were tried, and the recommended one. `gpus`: the number of
+    GPUs to split between engines and trainer; None: the split stays."""
     tried = [_tried("configured", config, rates, shapes_of)]
     best = tried[0]
     for axis, options in _axes(gpus):
@@ -72,7 +71,7 @@ def search(
 
 
 def changed(config: Config, changes: Changes) -> Config:
-    """`config` with other values of dotted keys."""
+    """Return `config` with other values of dotted keys."""
     values = config.model_dump()
     for key, value in changes.items():
         *sections, name = key.split(".")
@@ -84,8 +83,8 @@ def changed(config: Config, changes: Changes) -> Config:
 
 
 def settled(config: Config, rates: Rates, shapes_of: ShapesOf) -> Prediction:
-    """How a run goes once it has got going: of its beginning, as much as that takes, and some
-    batches more. Episodes that were recorded are those of the whole run all the same."""
+    """Predict a run after its start-up: simulate the start-up and some more batches only. Recorded
+    episodes are spread over these batches, so they still come from the complete run."""
     skip = min(_BEGINNING + 2 * config.rollout.max_staleness, max(1, config.steps // 2))
     batches = min(config.steps, skip + _BATCHES)
     shapes = shapes_of(changed(config, {"steps": batches}))
@@ -105,7 +104,7 @@ def _axes(gpus: int | None) -> Iterator[tuple[str, Callable[[Config], Iterator[C
 
 
 def _splits(config: Config, gpus: int) -> Iterator[Changes]:
-    """Engines on 1/2, 5/8, 3/4 and 7/8 of the GPUs, the trainer on the others."""
+    """Yield splits with engines on 1/2, 5/8, 3/4 and 7/8 of the GPUs, the trainer on the others."""
     each = getattr(config.engine, "tensor_parallel_size", 1)
     seen: set[int] = set()
     for eighths in (4, 5, 6, 7):
@@ -149,8 +148,8 @@ def _batches(config: Config) -> Iterator[Changes]:
 
 
 def _preferred(axis: str, found: Sequence[Tried]) -> Tried:
-    """The fastest; and of those nearly as fast, what costs least: in staleness, in memory of
-    engines, or in change."""
+    """Return the configuration that costs the least staleness, engine memory or change, among those
+    nearly as fast as the fastest one."""
     fastest = max(tried.prediction.episodes_per_s for tried in found)
     good = [t for t in found if t.prediction.episodes_per_s >= (1 - WORTH) * fastest]
     if axis == "staleness":

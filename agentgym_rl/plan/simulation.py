@@ -1,11 +1,14 @@
-"""A run in virtual time: the real rollout, buffer and controller, with simulated engines, trainer
-and episodes around them."""
+"""The result of a simulation.
+
+The simulation of a run in virtual time: the real rollout, buffer and controller, with simulated
+engines, trainer and episodes around them.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from agentgym_rl.algo.balance import fill_bins
@@ -15,19 +18,72 @@ from agentgym_rl.controller.concurrency import METRIC, adapt
 from agentgym_rl.controller.controller import Controller
 from agentgym_rl.core.errors import ConfigError, leaves
 from agentgym_rl.rollout.episode import Player
+from agentgym_rl.rollout.groups import OpenGroups
 from agentgym_rl.rollout.producer import Rollout
+from agentgym_rl.rollout.task_cursor import TaskCursor
 from agentgym_rl.storage.metrics import COMPUTE_PHASES
 
 from .clock import run_virtual
 from .cores import Cores, Process
 from .engine import SimulatedEngine, State
 from .fleet import SimulatedFleet
-from .lengths import Shapes
-from .player import SimulatedPlayer
-from .prediction import Prediction
+from .lengths import Shapes, SimulatedPlayer
 from .rates import Rates
 from .records import NoLog, NoMetrics, NoPhases, NoTasks
-from .trainer import Packing, SimulatedTrainer
+from .trainer import Packing, SimulatedTrainer, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The means over all batches after the first `skipped` ones, in which a run starts up."""
+
+    episodes_per_s: float
+    """The trained episodes per second."""
+    trained_tokens_per_s: float
+    generated_tokens_per_s: float
+    step_s: float
+    """The seconds from one report of the trainer to the next."""
+    staleness_mean: float
+    """The mean staleness of the groups of a batch, in versions."""
+    staleness_max: float
+    """The largest staleness over the complete run."""
+    dropped_groups: int
+    """The groups dropped as too old, over the complete run."""
+    versions_per_episode: float
+    trainer_idle: float
+    """The share of the time in which the trainer waited for a batch."""
+    engine_idle: float
+    """The share of the time in which an engine had nothing to sample."""
+    engine_prefill: float
+    engine_paused: float
+    """The share of pauses for new weights; `engine_prefill` is that of prefills."""
+    requests_per_engine: float
+    """The mean number of requests sampled together."""
+    rollout_busy: float
+    """The share of the time in which the rollout's process computed."""
+    overlap: float
+    """The share of tokens sampled while the trainer computed."""
+    turn_s: float
+    """The mean seconds from the last token of a turn to the last one of the next, over the complete
+    run; 0 if episodes have one turn."""
+    compute_s: float
+    """The seconds of a batch in which the trainer computed."""
+    weight_sync_s: float
+    micro_batches: float
+    """The micro-batches of one rank and batch, all passes together."""
+    preemptions: int
+    max_concurrent: float
+    """The limit on groups played at once; its mean if it is adapted."""
+    skipped: int
+    steps: Sequence[Step] = field(repr=False, default=())
+    notes: Sequence[str] = ()
+    """The limits of the configuration that the run would exceed."""
+
+    def numbers(self) -> Mapping[str, float]:
+        """Return all numbers by name."""
+        return {
+            name: getattr(self, name) for name in self.__slots__ if name not in ("steps", "notes")
+        }
 
 
 def simulate(
@@ -39,14 +95,14 @@ def simulate(
     batches: int | None = None,
     packing: Packing = fill_bins,
 ) -> Prediction:
-    """What a run of `config` would do; its first `skip` batches are left out of the means.
+    """Predict a run of `config`; the means leave out its first `skip` batches.
 
-    `batches`: it is only looked at until so many are trained, and goes on after that; None: to its
-    end, at which nothing new is played.
+    `batches`: the number of batches after which the simulation stops, though the run would go on;
+    None: it covers the complete run, which plays no new groups near its end.
 
     Raises:
-        ConfigError: it has what is not modelled, or what cannot be.
-        TimeoutError: the run would wait for something longer than it may.
+        ConfigError: the configuration has a feature that is not modelled, or is invalid.
+        TimeoutError: a wait of the run would exceed its timeout.
     """
     _check(config)
     batches = config.steps if batches is None else min(batches, config.steps)
@@ -66,7 +122,7 @@ def _check(config: Config) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Counters at one moment."""
+    """The counters at one moment."""
 
     now_s: float
     seconds: Mapping[State, float]
@@ -128,11 +184,9 @@ class _Run:
         )
         rollout = Rollout(
             config,
-            player=cast(Player, player),
-            tasks=NoTasks(),
-            buffer=buffer,
-            episodes=NoLog(),
-            controller=controller,
+            OpenGroups(config, buffer, NoLog()),
+            TaskCursor(config, NoTasks(), numbers=controller.rollout_metrics),
+            cast(Player, player),
         )
         trainer = SimulatedTrainer(
             config, rates, controller, fleet, cores, process, packing=self._packing
@@ -151,7 +205,7 @@ class _Run:
         player: SimulatedPlayer,
     ) -> Prediction:
         config = self._config
-        # From one report to another; without `skip`, from the very beginning.
+        # The interval lies between two reports; without `skip`, it begins at the start.
         nothing = _Mark(0.0, {}, 0.0, 0.0, 0.0)
         first = self._marks[skip - 1] if skip else nothing
         last = self._marks[-1]
@@ -201,10 +255,10 @@ async def _until_trained(
     batches: int,
     adapting: Coroutine[Any, Any, None],
 ) -> None:
-    """Both sides, and what adapts them, until so many batches are trained.
+    """Run rollout, trainer and the adaptation of concurrency until `batches` batches are trained.
 
     Raises:
-        ConfigError, TimeoutError: as the run itself would.
+        ConfigError, TimeoutError: for the same reasons as the run itself.
     """
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -220,7 +274,7 @@ async def _until_trained(
 
 
 def _notes(config: Config, trainer: SimulatedTrainer, player: SimulatedPlayer) -> list[str]:
-    """Deadlines that the run would miss."""
+    """Return a note for each timeout that the run would exceed."""
     longest = {
         "rollout.turn_timeout_s": (config.rollout.turn_timeout_s, player.longest_turn_s, "turn"),
         "rollout.episode_timeout_s": (

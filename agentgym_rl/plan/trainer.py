@@ -1,4 +1,4 @@
-"""A trainer in virtual time: real batches, packed as real trainers pack them."""
+"""A trainer in virtual time: it takes real batches and packs them as real trainers do."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .fleet import SimulatedFleet
 from .rates import Rates
 
 Packing = Callable[[Sequence[int], int], list[list[int]]]
-"""Row lengths and a budget of tokens to micro-batches, as lists of indices."""
+"""A function from row lengths and a budget of tokens to micro-batches, as lists of indices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A batch as it went; all in virtual seconds."""
+    """The record of a simulated batch; all times are virtual seconds."""
 
     reported_s: float
-    """When its version was on every engine."""
+    """The time of its report, when its version is on every engine."""
     intervals: list[tuple[str, float, float]]
-    """(phase, start, end), of the phases of `phases.jsonl`."""
+    """The (phase, start, end) of the phases of `phases.jsonl`."""
     trained_tokens: int
     overlapped_tokens: float
-    """Sampled while the trainer computed."""
+    """The tokens sampled while the trainer computed."""
     micro_batches: int
 
     def seconds(self, *phases: str) -> float:
@@ -39,7 +39,7 @@ class Step:
 
 
 class SimulatedTrainer:
-    """All ranks of a trainer, in step."""
+    """The ranks of a simulated trainer, all in step."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class SimulatedTrainer:
         *,
         packing: Packing = fill_bins,
     ) -> None:
-        """`process` is the rollout's, which assembles batches."""
+        """Create the trainer; `process` is the rollout's, which assembles batches."""
         self.steps: list[Step] = []
         self._config = config
         self._rates = rates
@@ -67,7 +67,7 @@ class SimulatedTrainer:
         self._micro_batches = 0
 
     async def run(self, batches: int) -> None:
-        """Train so many."""
+        """Train this number of batches."""
         for step in range(batches):
             self._intervals, self._overlapped, self._micro_batches = [], 0.0, 0
             shards = await self._wait(step)
@@ -138,7 +138,8 @@ class SimulatedTrainer:
                 version=step + 1,
                 metrics={},
                 group_ids=list(dict.fromkeys(shard.group_ids)),
-            )
+            ),
+            token=self._controller.token,
         )
         self.steps.append(
             Step(
@@ -152,8 +153,8 @@ class SimulatedTrainer:
 
 
 def learning_episodes(shard: BatchShard, algo: AlgoConfig) -> list[bool]:
-    """By episode of the batch: whether the trainer computes gradients for it, as its advantage is
-    not zero, or as the loss has more than advantages."""
+    """Return for each episode of the batch whether the trainer computes gradients for it: if its
+    advantage is not zero, or the loss has other terms than advantages."""
     in_group = algo.baseline in ("mean", "leave_one_out")
     if not in_group or algo.kl.coef or algo.entropy_coef:
         return [True] * len(shard.rewards)
@@ -166,8 +167,8 @@ def learning_episodes(shard: BatchShard, algo: AlgoConfig) -> list[bool]:
 def rounds_of(
     parts: Sequence[Sequence[BatchRow]], budget: int, *, packing: Packing = fill_bins
 ) -> list[int]:
-    """Tokens of each micro-batch of a pass over each rank's rows: ranks meet at every one, so the
-    rank that has most tokens in it is waited for."""
+    """Return the tokens of each micro-batch of a pass over each rank's rows. Ranks synchronize at
+    every micro-batch, so the rank with the most tokens counts."""
     filled: list[list[int]] = []
     for items in parts:
         lengths = [len(item.row) for item in items]

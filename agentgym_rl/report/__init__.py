@@ -1,1 +1,1 @@
-"""Looking at a run: progress while it runs, a picture when it ends."""
+"""The views of a run: progress while it runs, and texts and a picture when it ends."""

@@ -1,12 +1,12 @@
-"""The report of `arl audit`, for people: numbers are |Δ log-prob| in nats.
+"""The report of `arl audit` as text; numbers are |Δ log-prob| in nats.
 
-What `arl ledger` says.
+The text that `arl ledger` prints.
 
-What `arl replay` says.
+The text that `arl replay` prints.
 
-The report of `arl reverify`, for people.
+The report of `arl reverify` as text.
 
-What `arl export --sft` has written, and what not.
+The text of `arl export --sft`: the episodes written and those left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PLACES = {
 
 
 def audit_text(report: Mapping[str, Any]) -> str:
-    """The JSON object of `arl audit --json` as text, the verdict last."""
+    """Render the JSON object of `arl audit --json` as text, with the verdict last."""
     return "\n".join(
         [*_head(report), "", *_versions(report), "", *_totals(report), "", *_verdict(report)]
     )
@@ -44,7 +44,7 @@ def _head(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _versions(report: Mapping[str, Any]) -> Iterator[str]:
-    """The table of versions; of many, the worst."""
+    """Yield the table of versions: the worst ones only, if there are many."""
     rows = report["versions"]
     if len(rows) > _VERSIONS_SHOWN:
         yield f"the {_VERSIONS_SHOWN} worst of {len(rows)} versions (--json has them all)"
@@ -116,7 +116,7 @@ def _number(value: float | None) -> str:
 
 
 def ledger_text(report: Mapping[str, Any]) -> str:
-    """The report on a run; `report` is what `--json` prints."""
+    """Return the report on a run as text; `report` is the object that `--json` prints."""
     again = report["batches_trained_again"]
     groups = ", ".join(f"{count} {status}" for status, count in sorted(report["groups"].items()))
     state = "finished" if report["finished"] else "not finished"
@@ -135,7 +135,7 @@ def ledger_text(report: Mapping[str, Any]) -> str:
 
 
 def replay_text(report: Mapping[str, Any]) -> str:
-    """The comparison, batch by batch; `report` is what `--json` prints."""
+    """Return the comparison batch by batch; `report` is the object that `--json` prints."""
     lines = [f"from {report['checkpoint'] or 'the model that the run began with'}"]
     for row in report["batches"]:
         was, now = row["loss"]
@@ -150,7 +150,7 @@ _LISTED = 20
 
 
 def reverify_text(report: Mapping[str, Any]) -> str:
-    """The JSON object of `arl reverify --json` as text, the verdict last."""
+    """Render the JSON object of `arl reverify --json` as text, with the verdict last."""
     return "\n".join(
         [
             *_reverify_head(report),
@@ -189,14 +189,14 @@ def _changes(rows: list[Mapping[str, Any]]) -> Iterator[str]:
 
 def _diverged(rows: list[Mapping[str, Any]]) -> Iterator[str]:
     if rows:
-        yield from ("", "what else went otherwise than recorded:")
+        yield from ("", "other differences from the recording:")
     for row in rows[:_LISTED]:
         yield f"  {row['episode']}, {row['task']}: {row['what']}"
     yield from _more(rows)
 
 
 def _failures(rows: list[Mapping[str, Any]]) -> Iterator[str]:
-    """Why episodes were not played again, each reason once."""
+    """Yield the reasons why episodes were not played again, each reason once."""
     reasons = Counter(row["why"] for row in rows)
     if reasons:
         yield from ("", "not replayed, and so neither changed nor unchanged:")
@@ -219,7 +219,7 @@ def _reverify_verdict(report: Mapping[str, Any]) -> str:
 
 
 def export_lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """Of the JSON object of `arl export --sft`."""
+    """Yield the lines for the JSON object of `arl export --sft`."""
     splits = ", ".join(f"{count:,} {split}" for split, count in report["splits"].items())
     yield f"{report['lines']:,} lines of {report['episodes']:,} episodes ({splits})"
     if report["left_out"]:

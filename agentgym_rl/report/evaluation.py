@@ -1,7 +1,7 @@
-"""The evaluations of a run as a person reads them.
+"""The evaluations of a run as text.
 
-What `arl eval` says beside the means: how sure they are, pass@k, cost; and the table of several
-models.
+The texts of `arl eval`: mean rewards with their confidence intervals, pass@k and cost; and the
+table of several models.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ UNKNOWN = "interval unknown: one task"
 
 
 def eval_line(record: EvalRecord) -> str:
-    """A record that came to its end."""
+    """Return the line for an evaluation that has ended."""
     return f"version {record.version}: {_outcome(record.line(), 'held-out reward ')}"
 
 
 def evaluation_lines(result: Mapping[str, Any]) -> list[str]:
-    """Of a finished run: evaluations between its first and its last one, and the best checkpoint;
-    `result` is what `arl train --json` prints."""
+    """Return lines on a finished run's evaluations between the first and the last one, and on its
+    best checkpoint; `result` is the object that `arl train --json` prints."""
     lines = _intervals(result)
     for line in result["evaluations"]:
         if 0 < line["version"] < result["steps"]:
@@ -40,7 +40,10 @@ def evaluation_lines(result: Mapping[str, Any]) -> list[str]:
 
 
 def _intervals(result: Mapping[str, Any]) -> list[str]:
-    """Of the first and the last evaluation, which stand above this as bare numbers."""
+    """Return the intervals of the first and the last evaluation.
+
+    Their rewards are printed above this as bare numbers.
+    """
     done = {line["version"]: line for line in result["evaluations"] if line["status"] == "done"}
     ends = [done.get(version) for version in (0, result["steps"])]
     if not any(ends):
@@ -70,7 +73,7 @@ _UNKNOWN = "-"
 
 
 def summary_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """Of the JSON object of `arl eval`, for one model."""
+    """Yield the summary of one model from the JSON object of `arl eval`."""
     interval = UNKNOWN
     if result["reward_ci"]:
         interval = f"95 % interval {_range(result['reward_ci'])}, errors clustered by task"
@@ -91,7 +94,7 @@ def summary_lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _estimate_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """pass@k and cost, where they are known."""
+    """Yield pass@k and cost where they are known, and the number of resumed episodes."""
     if result["num_episodes"] > result["num_tasks"]:
         for k, found in result["pass_at"].items():
             yield from figures(f"pass@{k}", f"{found['value']:.3f}{_bracketed(found['ci'])}")
@@ -102,7 +105,7 @@ def _estimate_lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def print_table(comparison: Mapping[str, Any]) -> None:
-    """The models of `eval_compare.compare` beside each other, on stderr."""
+    """Print the models of `eval_compare.compare` side by side on stderr."""
     console = Console(stderr=True)
     if not console.is_terminal:
         console = Console(stderr=True, width=160)
@@ -154,5 +157,5 @@ def _range(ci: Sequence[float], *, sign: str = "") -> str:
 
 
 def _usd(cost: float) -> str:
-    """Cents count where there are dollars; of less, three digits."""
+    """Format a cost: two decimals from one dollar up, three significant digits below."""
     return f"${cost:,.2f}" if cost >= 1 else f"${cost:.3g}"

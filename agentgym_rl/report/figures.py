@@ -1,6 +1,6 @@
-"""Lines of a summary: a name, and beside it what there is to say, at most 80 columns wide.
+"""The lines of a summary: a name and its text beside it, at most 80 columns wide.
 
-Rewards by environment, where a run plays more than one.
+The rewards by environment, for runs that play more than one.
 
 The closing lines on how fast episodes were played, at most 80 columns wide.
 """
@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 INDENT = 17
-"""Where what is said of a name begins."""
+"""The column at which the text of a name begins."""
 _WIDTH = 80
 
 
 def figures(name: str, text: str) -> list[str]:
-    """A name and its text, on as many lines as it takes; "": goes on with the name before."""
+    """Wrap a name and its text into lines; the name "" continues the previous name."""
     return textwrap.wrap(
         text,
         _WIDTH,
@@ -30,7 +30,7 @@ def figures(name: str, text: str) -> list[str]:
 
 
 def counts(found: Mapping[str, int]) -> str:
-    """ "90 ok, 3 timeout": the most frequent first."""
+    """Return "90 ok, 3 timeout": the most frequent first."""
     ordered = sorted(found.items(), key=lambda item: -item[1])
     return ", ".join(f"{count:,} {name}" for name, count in ordered)
 
@@ -39,25 +39,28 @@ _REWARD = re.compile(r"env/(.+)/reward/mean")
 
 
 def env_rewards(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Mean reward of a training batch by environment; empty unless several played in it."""
+    """Return the mean reward of a training batch by environment; empty unless it has several."""
     found = {m[1]: value for name, value in metrics.items() if (m := _REWARD.fullmatch(name))}
     return found if len(found) > 1 else {}
 
 
 def step_line(metrics: Mapping[str, float], *, width: int) -> str:
-    """ "math 0.52  code 0.31", cut to `width`; "" unless several environments played."""
+    """Return "math 0.52  code 0.31", cut to `width`; "" unless several environments played."""
     text = "  ".join(f"{id} {reward:.2f}" for id, reward in env_rewards(metrics).items())
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def trained_lines(envs: Mapping[str, Mapping[str, float | None]]) -> Iterator[str]:
-    """Held-out reward before and after training, a line each: `envs` of `arl train --json`."""
+    """Yield a line of held-out rewards before and after training for each environment.
+
+    `envs` is that field of `arl train --json`.
+    """
     for env_id, reward in envs.items() if len(envs) > 1 else ():
         yield from figures("", f"{_shown(reward['before'])} → {_shown(reward['after'])} {env_id}")
 
 
 def evaluated_lines(envs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Held-out reward, a line each: `envs` of `arl eval --json`."""
+    """Yield a line of held-out reward for each environment: `envs` is from `arl eval --json`."""
     for env_id, found in envs.items() if len(envs) > 1 else ():
         said = f"{found['reward']:.3f} over {found['num_tasks']:,} tasks of {env_id}"
         yield from figures("", said)
@@ -68,7 +71,7 @@ def _shown(reward: float | None) -> str:
 
 
 def pace_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """Of the JSON object of `arl train` or `arl eval`: what `pace.Pace` holds."""
+    """Yield the fields of `pace.Pace` from the JSON object of `arl train` or `arl eval`."""
     lag, sandbox, verifier = (result[key] for key in ("loop_lag_ms", "sandbox", "verifier"))
     yield from figures(
         "pace",
@@ -92,7 +95,7 @@ def pace_lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def token_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """Of the JSON object of `arl eval`: tokens, and what to know about them."""
+    """Yield the token counts, and cut or outgrown turns, from the JSON object of `arl eval`."""
     prompt, completion = result["prompt_tokens"], result["completion_tokens"]
     text = f"{prompt:,} of prompts, {completion:,} of replies"
     if result["uncounted_turns"]:
@@ -110,7 +113,7 @@ def token_lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def verdict_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """Of the JSON object of `arl eval`: what the environment's verifier said, if it counts that."""
+    """Yield the shares of verifier verdicts from the JSON object of `arl eval`, if it has any."""
     shares = {
         name.removeprefix("verdict_"): share
         for name, share in result["metrics"].items()
@@ -123,7 +126,7 @@ def verdict_lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _figure(value: float) -> str:
-    """Three digits or so: 1,234, 12.3, 0.45."""
+    """Format a number with about three digits: 1,234, 12.3, 0.45."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

@@ -1,4 +1,4 @@
-"""What `arl doctor` prints: a line for each probe, and what programs get."""
+"""The text of `arl doctor`: a line for each probe, and the capabilities of a sandbox."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WIDTH = 80
 
 
 def probe_text(report: ProbeReport) -> str:
-    """The report of a sandbox, for people; lines of at most 80 characters."""
+    """Return the report of a sandbox as text, in lines of at most 80 characters."""
     lines = [*probe_lines(report.probes), ""]
     if not report.ok:
         return "\n".join([*lines, f"sandbox {report.backend}: does not work on this machine"])
@@ -26,7 +26,7 @@ def probe_text(report: ProbeReport) -> str:
 
 
 def machine_text(probes: Sequence[Probe]) -> str:
-    """What of the machine works, likewise."""
+    """Return the report of the machine as text, likewise."""
     missing = [probe.name for probe in probes if probe.required and not probe.ok]
     works = "`arl train --env math --agent react` works here"
     said = f"missing for any run: {', '.join(missing)}" if missing else works
@@ -34,7 +34,7 @@ def machine_text(probes: Sequence[Probe]) -> str:
 
 
 def probe_lines(probes: Sequence[Probe]) -> Iterator[str]:
-    """A line or some for each: ok, FAIL (it is required), or no; and what to do."""
+    """Yield one or more lines for each probe: ok, FAIL (it is required) or no, and the remedy."""
     width = max((len(probe.name) for probe in probes), default=0)
     for probe in probes:
         yield from _lines(probe, width)

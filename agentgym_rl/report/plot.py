@@ -1,4 +1,4 @@
-"""`reward.png`: how the run went, in one picture."""
+"""The picture `reward.png`: reward and staleness of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def plot_reward(
         history: Metrics of each step, in order.
         evaluations: Held-out reward by policy version.
     """
-    from matplotlib.figure import Figure  # 0.3 s: only when a picture is wanted
+    from matplotlib.figure import Figure  # takes 0.3 s: import it only for a picture
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
@@ -45,7 +45,7 @@ def plot_reward(
 
 
 def _smooth(values: Sequence[float], width: int = 5) -> list[float]:
-    """Trailing means of at most `width` values."""
+    """Return trailing means of at most `width` values."""
     return [
         sum(values[max(0, i - width + 1) : i + 1]) / min(width, i + 1) for i in range(len(values))
     ]

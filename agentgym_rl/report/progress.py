@@ -1,16 +1,18 @@
-"""What `arl train` shows while it works: a live view on a terminal, plain lines elsewhere."""
+"""The progress of `arl train`: a live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Literal, Protocol
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from agentgym_rl.config import LoggingConfig
 from agentgym_rl.storage.evaluations import EvalRecord
 
 from .evaluation import eval_line
@@ -21,22 +23,22 @@ _PLAIN_EVERY_S = 2.0
 
 
 class Progress(Protocol):
-    """Receives what happens; shows it or not. All times are wall-clock seconds."""
+    """A receiver of a run's events, which may show them. All times are wall-clock seconds."""
 
     def phase(self, text: str) -> None:
-        """A new phase begins ("starting the engine")."""
+        """Report that a new phase begins ("starting the engine")."""
         ...
 
     def evaluating(self, done: int, total: int) -> None:
-        """Evaluation episodes finished so far."""
+        """Report the evaluation episodes finished so far."""
         ...
 
     def evaluated(self, record: EvalRecord) -> None:
-        """An evaluation of a version came to its end."""
+        """Report that the evaluation of a version has ended."""
         ...
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A training step finished."""
+        """Report that a training step has finished."""
         ...
 
     def close(self) -> None:
@@ -45,12 +47,29 @@ class Progress(Protocol):
 
 
 def make_progress(style: Literal["auto", "rich", "plain", "none"], *, total_steps: int) -> Progress:
-    """The progress view for this stderr; results alone go to stdout."""
+    """Return the progress view for this stderr; only results go to stdout."""
     if style == "auto":
         style = "rich" if sys.stderr.isatty() else "plain"
     if style == "none":
         return _Silent()
     return _Rich(total_steps) if style == "rich" else _Plain(total_steps)
+
+
+@contextmanager
+def reporting_to(
+    progress: Progress | None, config: LoggingConfig, *, total_steps: int
+) -> Iterator[Progress]:
+    """Yield `progress`, which stays its owner's; None: a view as configured, closed at the end.
+
+    "auto" then means plain lines: a live view takes hold of sys.stdout and sys.stderr, which
+    belong to the program that calls.
+    """
+    if progress is not None:
+        yield progress
+        return
+    style = "plain" if config.progress == "auto" else config.progress
+    with closing(make_progress(style, total_steps=total_steps)) as progress:
+        yield progress
 
 
 class _Silent:
@@ -66,7 +85,7 @@ class _Silent:
 
 
 class _Plain:
-    """One line an event, readable at 80 columns and without colour."""
+    """A progress view of one line per event, readable at 80 columns and without color."""
 
     def __init__(self, total_steps: int) -> None:
         self._total = total_steps
@@ -106,7 +125,7 @@ class _Plain:
 
 
 class _Rich:
-    """A live table with the reward drawn as it rises."""
+    """A live table with a sparkline of the reward."""
 
     def __init__(self, total_steps: int) -> None:
         self._total = total_steps
@@ -165,23 +184,23 @@ _SHOWN = (
 
 
 def sparkline(values: list[float], *, low: float = 0.0, high: float = 1.0) -> str:
-    """Values drawn as blocks between `low` and `high` (widened to fit)."""
+    """Draw values as blocks between `low` and `high` (widened to fit)."""
     low, high = min([low, *values]), max([high, *values])
     scale = (len(_BLOCKS) - 1) / ((high - low) or 1.0)
     return "".join(_BLOCKS[round((value - low) * scale)] for value in values)
 
 
 class _TimeLeft:
-    """The time a run still takes, from the pace of this process: a run that goes on has trained
-    its first steps at another time."""
+    """The remaining time of a run, estimated from the pace of this process only: the first steps
+    of a resumed run were trained by an earlier process."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._first: tuple[int, float] | None = None
-        """The first step that was seen, and when it finished."""
+        """The first step that this process finished, and the time at which it finished."""
 
     def after(self, step: int) -> str:
-        """ "eta 12 s"; nothing until there is a pace."""
+        """Return "eta 12 s"; "" until the pace is known."""
         now = time.monotonic()
         if self._first is None or step <= self._first[0]:
             self._first = step, now

@@ -1,6 +1,6 @@
-"""Runs as tables that fit into 80 columns: a list of them, and some beside each other.
+"""The tables of runs, 80 columns wide at most: a list of runs, and a comparison of some.
 
-What `arl train` says in the end.
+The summary that `arl train` prints at the end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DAY_S = 86400.0
 
 
 def runs_lines(runs: Sequence[RunSummary]) -> Iterator[str]:
-    """One line a run; its folder comes last, and whole, since it is what other commands want."""
+    """Yield one line per run, ending with its complete folder, which other commands take."""
     head = ("STATE", "BATCHES", "REWARD", "HELD-OUT", "AGE", "SIZE", "RUN")
     rows = [head, *(_row(run) for run in runs)]
     yield from _aligned(rows)
@@ -44,7 +44,7 @@ def _row(run: RunSummary) -> tuple[str, ...]:
 def comparison_lines(
     runs: Sequence[RunSummary], different: Mapping[str, list[str]]
 ) -> Iterator[str]:
-    """Numbers of the runs beside each other, and what of their configurations differs."""
+    """Yield the figures of the runs side by side, and their differing configuration keys."""
     names = [*ascii_uppercase][: len(runs)]
     for name, run in zip(names, runs, strict=True):
         yield f"{name}  {run.run}  ({run.env}, {run.agent}, {run.engine})"
@@ -94,7 +94,7 @@ def _age(seconds: float) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """ "35 MB"."""
+    """Format a size: "35 MB"."""
     size = float(size_bytes)
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
@@ -104,7 +104,7 @@ def size_text(size_bytes: int) -> str:
 
 
 def training_text(result: Mapping[str, Any]) -> str:
-    """The summary of a finished run; `result` is what `--json` prints."""
+    """Return the summary of a finished run; `result` is the object that `--json` prints."""
     rewards = (result["eval_before"], result["eval_after"])
     before, after = ("-" if reward is None else f"{reward:.3f}" for reward in rewards)
     evaluated = rewards != (None, None)

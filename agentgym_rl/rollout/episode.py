@@ -1,4 +1,4 @@
-"""Play one task once: open a session, let the agent run, and turn what happened into a record.
+"""The play of one episode: open a session, let the agent run, and turn the events into a record.
 
 A failed episode is data: this is the only place where exceptions become outcomes.
 """
@@ -33,15 +33,16 @@ from agentgym_rl.runtime.pausable_clock import ENGINES
 log = logging.getLogger(__name__)
 
 MAX_VERDICT = 1000
-"""Characters of what a verifier said that are recorded."""
+"""The number of characters of a verifier's verdict that are recorded."""
 CLOSE_TIMEOUT_S = 5.0
 HURRIED_CLOSE_S = 1.0
-"""Time for an environment to close where its episode was cancelled."""
+"""The time limit for an environment to close after its episode was cancelled."""
 RETRY_AFTER_S = 0.2
-"""Before the first retry; doubled for each further one."""
+"""The pause before the first retry; doubled for each further retry."""
 
 FOREIGN = (Exception, asyncio.CancelledError, SystemExit)
-"""What env and agent code may raise without ending the run; our own cancellation passes."""
+"""The exceptions that env and agent code may raise without ending the run; the cancellation of
+our own task passes."""
 
 COUNTED = (
     "forks",
@@ -56,13 +57,13 @@ COUNTED = (
     "side_turns",
     *(name for name in COUNTERS if name.startswith(("forks_", "canary_"))),
 )
-"""What the session counts that becomes an `episode/…` metric; the env adds its own."""
+"""The session counters that become `episode/…` metrics; the env adds its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Longest times, in seconds, of an episode and of a model reply. (Environments that `make`
-    makes bound their steps themselves.)"""
+    """The time limits, in seconds, of an episode and of a model reply. (Environments from `make`
+    limit their steps themselves.)"""
 
     episode_s: float
     turn_s: float
@@ -70,22 +71,22 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True)
 class InputLimit:
-    """Longest first prompt, in tokens, as the environment gives it: an agent may add its own."""
+    """The longest first prompt, in tokens, from the environment: an agent may add its own text."""
 
     max_tokens: int
     count: Callable[[Sequence[Message], Sequence[ToolSpec]], int]
-    """Tokens of messages and tools, as the model's chat template has them."""
+    """The count of tokens of messages and tools under the model's chat template."""
 
 
 class InputTooLong(Exception):
-    """The task's first prompt is longer than allowed: it is not played."""
+    """The error for a task whose first prompt is too long; the task is not played."""
 
 
 class EpisodeEnv(Env):
-    """The environment as the agent sees it: prepared with the task, and scored.
+    """The environment that the agent gets: prepared with the task, and scored.
 
-    `reset` hands out the first messages once; `step` adds up rewards. Failures of the wrapped
-    environment are remembered, so that they are not blamed on the agent they pass through.
+    `reset` returns the first messages once; `step` adds up rewards. Failures of the wrapped
+    environment are recorded, because they pass through the agent and are not its fault.
     """
 
     def __init__(
@@ -105,9 +106,9 @@ class EpisodeEnv(Env):
         self.truncated = False
         self.metrics: dict[str, float] = {}
         self.env_id = ""
-        """As `info["env_id"]` of `reset` says."""
+        """The `info["env_id"]` from `reset`."""
         self.verdict = ""
-        """What the verifier said last: `info["verifier"]` and `verifier_detail`."""
+        """The last verdict of the verifier: `info["verifier"]` and `verifier_detail`."""
         self.transcript = Transcript()
         self.failure: EnvError | InfraError | None = None
 
@@ -124,16 +125,16 @@ class EpisodeEnv(Env):
         self.tools = self._env.tools
 
     def check_input(self, limit: InputLimit) -> None:
-        """After `start`: that the first messages are not too long.
+        """Check, after `start`, that the first messages are not too long.
 
         Raises:
-            InputTooLong: they are.
+            InputTooLong: the messages exceed the limit.
         """
         assert self._first is not None
         messages, _ = self._first
         try:
             found = limit.count(messages, self.tools)
-        except ValueError:  # of the chat template: the agent's first request will say so
+        except ValueError:  # a chat template error: the first request fails with it too
             return
         if found > limit.max_tokens:
             raise InputTooLong(
@@ -144,7 +145,7 @@ class EpisodeEnv(Env):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """The first messages; the task is given, so `seed` and `options` are refused."""
+        """Return the first messages; the task is fixed, so `seed` and `options` are refused."""
         if seed is not None or options:
             raise AgentError("the episode's task is given: call env.reset() without arguments")
         if self._first is None:
@@ -153,10 +154,10 @@ class EpisodeEnv(Env):
         return first
 
     async def step(self, action: Message) -> Step:
-        """Forward a step; its reward counts.
+        """Forward a step and add its reward.
 
         Raises:
-            AgentError: the episode has ended, or `action` is no message.
+            AgentError: the episode has ended, or `action` is not a message.
         """
         if self.terminated or self.truncated:
             raise AgentError("env.step() was called after the episode ended")
@@ -172,12 +173,12 @@ class EpisodeEnv(Env):
         return step
 
     async def close(self) -> None:
-        """Close the wrapped environment; a failure to do so is logged, the record stands."""
+        """Close the wrapped environment; a failure is logged and does not change the record."""
         try:
             task = asyncio.current_task()
-            hurried = task is not None and task.cancelling() > 0  # the run is to end in time
+            hurried = task is not None and task.cancelling() > 0  # the run must end in time
             await within(HURRIED_CLOSE_S if hurried else CLOSE_TIMEOUT_S, self._env.close())
-        except FOREIGN as error:  # somebody else's code, after the episode is decided
+        except FOREIGN as error:  # foreign code, after the episode's outcome is known
             if _is_ours(error):
                 raise
             self._warnings.warn(
@@ -185,11 +186,11 @@ class EpisodeEnv(Env):
             )
 
     def _add(self, step: Step) -> None:
-        """Add up what `step` pays and counts. Of rewards their sum counts too: a run
-        can neither record nor learn from one that overflows.
+        """Add the reward and metrics of `step`. The sum of rewards must be finite too: a run can
+        neither record nor learn from a sum that overflows.
 
         Raises:
-            TypeError, ValueError: it is no step, or has no finite numbers.
+            TypeError, ValueError: `step` is not a Step, or has numbers that are not finite.
         """
         if not isinstance(step, Step):
             raise TypeError(f"env.step must return a Step, got {step!r:.200}")
@@ -204,10 +205,10 @@ class EpisodeEnv(Env):
         self.reward = reward
 
     def _blame(self, what: str, error: BaseException) -> None:
-        """Remember a failure of the wrapped environment; our own cancellation is none.
+        """Record a failure of the wrapped environment; a cancellation of our own task is not one.
 
         Raises:
-            EnvError: in the place of an error that does not say itself what happened.
+            EnvError: replaces any error except InfraError and StepTimeout.
         """
         if isinstance(error, InfraError | StepTimeout):
             self.failure = error
@@ -217,38 +218,38 @@ class EpisodeEnv(Env):
 
 
 async def at_once() -> None:
-    """Nothing to wait for."""
+    """Return at once: there is nothing to wait for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """Everything that is the same for all episodes of a run."""
+    """The parts that are the same for all episodes of a run."""
 
     make_env: Callable[[], Env]
-    """As `make` makes them: checked, and bounded in turns and time."""
+    """The maker of environments like those of `make`: checked, and limited in turns and time."""
     make_agent: Callable[[], Agent]
     gateway: SessionServer
-    """Or a relay to somebody else's model."""
+    """The gateway, or a relay to an external model."""
     clients: AgentClients
     model_name: str
     deadlines: Deadlines
     services: Services = NO_SERVICES
-    """What the environments ask for at `reset`."""
+    """The services that environments need at `reset`."""
     env_id: str = ""
-    """What `make_env` makes, where `reset` does not say it."""
+    """The id of the environments of `make_env`, if `reset` does not return one."""
     wait_ready: Callable[[], Awaitable[None]] = at_once
-    """Returns once an engine serves; asked before an episode is played again. May raise
+    """The wait until an engine serves, called before an episode is played again; may raise
     InfraError."""
 
     input_limit: InputLimit | None = None
-    """Tasks whose first prompt is longer are not played."""
+    """The limit of the first prompt; tasks with a longer one are not played."""
     warnings: Repeated = field(default_factory=lambda: Repeated(log))
-    """Of its episodes."""
+    """The warnings of the player's episodes."""
 
     async def play(
         self, task: Task, *, episode_id: str, group_id: str, sampling: SessionSampling
     ) -> Trajectory:
-        """Play `task` once. Never raises for what an episode can do wrong; cancellation passes."""
+        """Play `task` once. Errors of the episode become its outcome; only cancellation passes."""
         session = self.gateway.open_session(
             sampling=sampling, session_id=episode_id, turn_timeout_s=self.deadlines.turn_s
         )
@@ -291,7 +292,7 @@ class Player:
         failed: BaseException | None = None
         try:
             async with ENGINES.timeout(self.deadlines.episode_s) as limit:
-                await within(None, self._play(env, session, task))  # which it may swallow
+                await within(None, self._play(env, session, task))  # agents may swallow it
         except FOREIGN as error:
             if _is_ours(error):
                 raise
@@ -319,7 +320,7 @@ async def play_with_retries(
     sampling: SessionSampling,
     max_retries: int,
 ) -> Trajectory:
-    """Play `task`, again while infrastructure fails, at most 1 + `max_retries` times."""
+    """Play `task`, and again while infrastructure fails, at most 1 + `max_retries` times."""
     for attempt in range(max_retries + 1):
         trajectory = await player.play(
             task, episode_id=episode_id, group_id=group_id, sampling=sampling
@@ -330,19 +331,19 @@ async def play_with_retries(
             "episode %s is played again: %s", episode_id, trajectory.error, why=trajectory.error
         )
         await asyncio.sleep(RETRY_AFTER_S * 2**attempt)
-        with contextlib.suppress(InfraError):  # then the next attempt fails of it, and says so
+        with contextlib.suppress(InfraError):  # the next attempt then fails with it
             await player.wait_ready()
     return trajectory
 
 
 class _Deadline(Exception):
-    """The episode's own deadline passed: slow is nobody's reward of 0."""
+    """The end of an episode by its own deadline: slowness must not become a reward of 0."""
 
 
 def _judge(
     failed: BaseException | None, env: EpisodeEnv | None, record: SessionRecord
 ) -> tuple[Outcome, str]:
-    """The outcome, and what went wrong. Infrastructure first: it may have caused the rest."""
+    """Return the outcome and the error. Infrastructure comes first: it may have caused the rest."""
     failure = env.failure if env else failed
     if record.infra_error:
         return Outcome.INFRA_ERROR, record.infra_error
@@ -355,7 +356,7 @@ def _judge(
         return Outcome.ABORTED, str(failed)
     if isinstance(failed, InputTooLong):
         return Outcome.TOO_LONG, str(failed)
-    if record.too_long:  # whatever the agent made of it
+    if record.too_long:  # however the agent handled it
         return Outcome.TOO_LONG, record.too_long
     if failed and record.overflow:
         return Outcome.TRUNCATED, "the conversation outgrew the model's context length"
@@ -365,13 +366,13 @@ def _judge(
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether a CancelledError is this task's own cancellation, not a stray one of user code."""
+    """Return whether `error` is this task's own cancellation, not a stray one of user code."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def _metrics(env: EpisodeEnv | None, record: SessionRecord) -> dict[str, float]:
-    """The environment's numbers below the session's."""
+    """Return the metrics of the environment, overridden by those of the session."""
     counted = {name: float(record.counters[name]) for name in COUNTED}
     if uncounted := record.counters["uncounted_turns"]:
         counted["uncounted_turns"] = float(uncounted)

@@ -1,4 +1,4 @@
-"""The rollout side, built: engine process, gateway in front of it, a player on top."""
+"""The construction of the rollout side: engines, the gateway in front of them, a player on top."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentgym_rl.core.errors import ConfigError, SandboxUnavailable
 from agentgym_rl.core.model_folder import tensor_heads
 from agentgym_rl.core.task import Split, Task, TaskSource
 from agentgym_rl.engines.router.router import Router
-from agentgym_rl.engines.vllm.build import check_interrupt, check_sleep, find_build
+from agentgym_rl.engines.vllm.command import check_interrupt, check_sleep, find_build
 from agentgym_rl.gateway.client import ASLEEP_S, AgentClients
 from agentgym_rl.gateway.server.gateway import Gateway, SessionServer
 from agentgym_rl.gateway.template.chat_format import ChatFormat
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class Engines(Protocol):
-    """The engines that a gateway stands in front of: a `Fleet`, or one that is followed."""
+    """The engines that a gateway stands in front of: a `Fleet`, or a worker's view of one."""
 
     @property
     def router(self) -> Router: ...
@@ -50,16 +50,16 @@ class Engines(Protocol):
 
 _PROBE_S = 60.0
 SEED_LIMIT = 2**63
-"""Task seeds are stored as SQLite integers."""
+"""The limit of task seeds, which are stored as SQLite integers."""
 
 
 async def check(config: Config, *, trains: bool = True) -> None:
-    """Refuse what cannot work with an engine of our own before anything is started. A run that
-    only evaluates needs no training tasks.
+    """Refuse, before anything is started, a configuration that cannot work with the run's own
+    engines. A run that only evaluates needs no training tasks.
 
     Raises:
-        ConfigError: an engine that is not ours, an unknown env, agent, filter or model, a model
-            without chat template, no usable vLLM, an unknown sandbox backend where one is needed,
+        ConfigError: an engine of another provider, an unknown env, agent, filter or model, a model
+            without chat template, no usable vLLM, an unknown sandbox backend if one is needed,
             tasks that cannot be recorded, or a port that is taken.
     """
     engine = config.own_engine
@@ -76,14 +76,14 @@ def check_policy(config: Config, engine: OwnEngineConfig) -> None:
         ConfigError: see `check`.
     """
     accept_filter(config.rollout.should_accept)
-    if ":" in config.algo.loss:  # trainer ranks try it, with torch
+    if ":" in config.algo.loss:  # trainer ranks, which have torch, import it
         check_findable(config.algo.loss, "algo.loss")
     folder = model_folder(config)
     ChatFormat.load(folder)
     if not (isinstance(engine, VllmEngineConfig) and engine.urls):
         tensor_heads(folder)
     if isinstance(engine, VllmEngineConfig) and not engine.urls:
-        # servers that run already are checked when they answer
+        # attached servers are checked when they answer
         build = find_build(engine.python)
         check_interrupt(config.rollout.interrupt, has_spans=build.has_spans, where=build.python)
         if config.cluster.colocated:
@@ -91,12 +91,12 @@ def check_policy(config: Config, engine: OwnEngineConfig) -> None:
 
 
 async def check_parts(config: Config) -> None:
-    """What is checked whoever the model is: env, sandboxes, agent, held-out tasks and port.
+    """Check the parts that do not depend on the model: env, sandbox, agent, held-out tasks, port.
 
     Raises:
         ConfigError: see `check`.
     """
-    if config.sandbox.id != SandboxConfig().id:  # a wrong name is refused even where none is needed
+    if config.sandbox.id != SandboxConfig().id:  # a wrong name is refused even if none is needed
         registry.spec(config.sandbox.id, kind="sandbox")
     if (await specimen(config)).needs_sandboxes:
         await _check_sandbox(config)
@@ -107,11 +107,12 @@ async def check_parts(config: Config) -> None:
 
 
 async def _check_sandbox(config: Config) -> None:
-    """Refuse a sandbox that does not work on this machine; a Slurm job runs on another one.
+    """Refuse a sandbox that does not work on this machine; for a Slurm job, which runs on another
+    machine, check only its options.
 
     Raises:
         ConfigError: the backend is unknown, or does not take its options.
-        SandboxUnavailable: it does not work here.
+        SandboxUnavailable: the backend does not work on this machine.
     """
     id = config.sandbox.id
     backend = registry.make_sandbox(id, **config.sandbox.options)
@@ -136,7 +137,7 @@ def check_port(config: Config) -> None:
     """Refuse a port of the gateway that is taken.
 
     Raises:
-        ConfigError: it is.
+        ConfigError: the port is taken.
     """
     if config.gateway.port:
         try:
@@ -169,12 +170,12 @@ def _check_tasks(config: Config, split: Split) -> None:
 
 
 def task_source(config: Config, split: Split, *, seed: int) -> TaskSource:
-    """The tasks of the configured environment's `split`."""
+    """Return the tasks of the configured environment's `split`."""
     return env_spec(config).task_source(split, seed=seed)
 
 
 def env_spec(config: Config) -> EnvSpec:
-    """The configured environment, with its options, limits and wrappers."""
+    """Return the spec of the configured environment, with its options, limits and wrappers."""
     options = dict(config.env.options)
     if config.rollout.tool_timeout_s is not None:
         options["step_timeout_s"] = config.rollout.tool_timeout_s
@@ -182,19 +183,19 @@ def env_spec(config: Config) -> EnvSpec:
 
 
 async def specimen(config: Config) -> Env:
-    """A configured environment that is never played, and closed already: its making checks the
-    options, its attributes say what it needs."""
+    """Return a closed instance of the configured environment, which is never played: making it
+    checks the options, and its attributes tell which services it needs."""
     env = env_spec(config).make()
     try:
         await within(CLOSE_TIMEOUT_S, env.close())
-    except (Exception, SystemExit) as error:  # somebody else's code
+    except (Exception, SystemExit) as error:  # foreign code
         log.warning("env.close of %s, before any reset, failed: %r", config.env.id, error)
     return env
 
 
 @contextlib.asynccontextmanager
 async def services(config: Config) -> AsyncIterator[Services]:
-    """What the configured environment is to be given, as a context in which it runs."""
+    """Run the services of the configured environment while the context is open."""
     env = await specimen(config)
     async with running_services(env, config.sandbox, config.verifier) as given:
         yield given
@@ -202,12 +203,12 @@ async def services(config: Config) -> AsyncIterator[Services]:
 
 @contextlib.asynccontextmanager
 async def policy_gateway(config: Config, fleet: Engines) -> AsyncIterator[Gateway]:
-    """Wait until the engines are ready, make the gateway that stands in front of them, and watch
-    over both. It does not serve yet."""
+    """Wait until the engines are ready, yield a gateway in front of them, which does not serve yet,
+    and watch over the engines meanwhile."""
     model_dir = model_folder(config)
     chat = ChatFormat.load(model_dir)
     info = await fleet.ready()
-    if info.tokenizer_hash not in ("", tokenizer_hash(model_dir)):  # vLLM's has no such thing
+    if info.tokenizer_hash not in ("", tokenizer_hash(model_dir)):  # vLLM reports no hash
         raise ConfigError(
             f"engine and gateway disagree on the tokenizer or chat template of {model_dir}: "
             f"{info.tokenizer_hash} and {tokenizer_hash(model_dir)}"
@@ -221,7 +222,7 @@ async def policy_gateway(config: Config, fleet: Engines) -> AsyncIterator[Gatewa
     )
     async with asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(fleet.watch(), name="watch engines")
-        await fleet.wait_serving()  # servers that ran already first get this run's version 0
+        await fleet.wait_serving()  # attached servers first get this run's version 0
         yield gateway
         watch.cancel()
 
@@ -230,8 +231,8 @@ async def policy_gateway(config: Config, fleet: Engines) -> AsyncIterator[Gatewa
 async def serving_policy(
     config: Config, fleet: Engines, given: Services | None = None
 ) -> AsyncIterator[Player]:
-    """The gateway on these engines, serving, and a player of the configured episodes; their
-    services are those `given`, or else its own."""
+    """Serve a gateway on these engines, and yield a player of the configured episodes. The services
+    are those `given`, or else started here."""
     async with (
         policy_gateway(config, fleet) as gateway,
         contextlib.nullcontext(given) if given else services(config) as given,
@@ -265,7 +266,7 @@ def make_player(
     wait_ready: Callable[[], Awaitable[None]] = at_once,
     count_prompt: Callable[[Sequence[Message], Sequence[ToolSpec]], int] | None = None,
 ) -> Player:
-    """The player of the configured environment and agent."""
+    """Make the player of the configured environment and agent."""
     env = env_spec(config)
     agent = registry.spec(config.agent.id, kind="agent")
     longest = config.rollout.max_input_tokens

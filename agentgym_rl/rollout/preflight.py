@@ -1,8 +1,8 @@
-"""Which first prompts fit the context of the model: counted before anything is started.
+"""The lengths of first prompts, checked against the model's context before anything is started.
 
 A prompt is measured as the environment gives it, messages and tools in the model's chat template.
-What an agent adds is not known yet: an episode that it makes too long is found when it is played,
-and left out in the same way (`Outcome.TOO_LONG`).
+The text that an agent adds is not known yet: an episode that it makes too long is detected when it
+is played, and left out in the same way (`Outcome.TOO_LONG`).
 """
 
 from __future__ import annotations
@@ -31,31 +31,32 @@ from .player import env_spec, task_source
 _log = logging.getLogger(__name__)
 
 MOST_TASKS = 1000
-"""Tasks of a split that are measured at most, some half a second; they lie evenly in it."""
+"""The most tasks of a split that are measured, in about half a second; they are evenly spaced."""
 MOST_ENDLESS = 64
-"""The same, of a source without an end: its environment writes the prompts itself."""
+"""The same limit for an endless task source: the environment generates its prompts."""
 _LONGEST_S = 10.0
 _TELL_AFTER_S = 2.0
 _MOST_FAILURES = 10
-"""Tasks whose prompt cannot be had (the episode will say why) before the others are left alone."""
+"""The number of tasks whose prompt cannot be had (the episode will report the error) after which
+measuring stops."""
 
 
 @dataclass(slots=True)
 class Lengths:
-    """First prompts of one split, in tokens."""
+    """The lengths of first prompts of one split, in tokens."""
 
     split: Split
     tasks: TaskSource
     num_tasks: int | None
-    """Tasks that may be played; None: there is no end of them."""
+    """The number of tasks that may be played; None: the source is endless."""
     most: int
-    """Of these, how many are measured."""
+    """The number of tasks that are measured."""
     lengths: list[int] = field(default_factory=list[int])
-    """One for each prompt that was measured."""
+    """The length of each prompt that was measured."""
 
     @classmethod
     def planned(cls, config: Config, split: Split) -> Lengths:
-        """Nothing measured yet, of the tasks that a run of this configuration may play."""
+        """Plan the measurement of the tasks that a run of this configuration may play."""
         seed = config.seed if split == "train" else config.eval.seed
         tasks = task_source(config, split, seed=seed)
         found = length_of(tasks)
@@ -65,16 +66,16 @@ class Lengths:
         return cls(split, tasks, num_tasks, most if num_tasks is None else min(most, num_tasks))
 
     def task(self, number: int) -> Task:
-        """The task to be measured as number `number` from 0 on."""
+        """Return the task to be measured as number `number`, counted from 0."""
         return self.tasks[number * (self.num_tasks or self.most) // self.most]
 
     def longer_than(self, limit: int) -> int:
-        """How many have more than `limit` tokens."""
+        """Return the number of prompts with more than `limit` tokens."""
         return sum(length > limit for length in self.lengths)
 
     @property
     def whose(self) -> str:
-        """The prompts that were measured, for people."""
+        """Return a description of the measured prompts for messages."""
         measured = len(self.lengths)
         if measured == self.num_tasks:
             return f"{measured:,} {self.split} prompts"
@@ -86,7 +87,7 @@ async def check_prompts(
     config: Config, splits: Sequence[Split], *, say: Callable[[str], None]
 ) -> None:
     """Warn of first prompts that do not fit the model's context or `rollout.max_input_tokens`, and
-    of those that leave little room for a reply. `say` is told of it while that takes its time.
+    of those that leave little room for a reply. `say` gets progress messages if it takes long.
 
     Raises:
         ConfigError: not one prompt of a split fits.
@@ -94,7 +95,7 @@ async def check_prompts(
     chat = ChatFormat.load(model_folder(config))
     played: list[Split] = [split for split in splits if split == "train" or config.eval.num_tasks]
     found = [Lengths.planned(config, split) for split in played]
-    thread = LoopThread()  # an environment that blocks holds up nothing else
+    thread = LoopThread()  # so that an environment that blocks does not block this event loop
     measuring = thread.start(_measure(config, chat, found, say))
     try:
         async with asyncio.timeout(_LONGEST_S + _TELL_AFTER_S):
@@ -115,10 +116,10 @@ async def check_prompts(
 async def _measure(
     config: Config, chat: ChatFormat, found: Sequence[Lengths], say: Callable[[str], None]
 ) -> None:
-    """Add the lengths of prompts, until there are enough or it takes too long."""
+    """Add the lengths of prompts, until all planned ones are measured or it takes too long."""
     env = env_spec(config).make()
     sandboxes = None
-    if env.needs_sandboxes:  # not started: a `reset` that runs programs fails, and is left alone
+    if env.needs_sandboxes:  # not started: a `reset` that runs programs fails and is not measured
         sandboxes = make_sandbox(config.sandbox.id, **config.sandbox.options)
     options = Services(sandboxes).options(env)
     failures = 0
@@ -128,12 +129,12 @@ async def _measure(
         async with asyncio.timeout(_LONGEST_S):
             for each, number in places:
                 if env.uses_verifier and length_of(each.tasks) is None:
-                    continue  # to write a problem it may start processes, as `reasoning_gym` does
+                    continue  # a generated problem may start processes, as in `reasoning_gym`
                 try:
                     task = each.task(number)
                     messages, _ = await env.reset(seed=task.seed, options={"task": task, **options})
                     each.lengths.append(len(chat.prompt(messages, env.tools or None)))
-                except (Exception, SystemExit) as error:  # somebody else's code, or the template
+                except (Exception, SystemExit) as error:  # foreign code, or the template
                     _log.debug("a prompt of %s cannot be measured: %r", config.env.id, error)
                     failures += 1
                 now_s = time.monotonic()
@@ -145,15 +146,15 @@ async def _measure(
     except TimeoutError:
         _log.debug("env.reset of %s is too slow to measure its prompts", config.env.id)
     finally:
-        with contextlib.suppress(Exception, SystemExit):  # `stack.specimen` has warned of it
+        with contextlib.suppress(Exception, SystemExit):  # `stack.specimen` has warned already
             await within(CLOSE_TIMEOUT_S, env.close())
 
 
 def _judge(config: Config, found: Lengths) -> None:
-    """Say how many of the prompts do not fit.
+    """Warn of the number of prompts that do not fit.
 
     Raises:
-        ConfigError: none does.
+        ConfigError: no prompt fits.
     """
     if not found.lengths:
         return
@@ -186,7 +187,7 @@ def _judge(config: Config, found: Lengths) -> None:
 
 
 def _context(config: Config) -> tuple[int, str]:
-    """The longest conversation, as far as that is known before an engine says it, and by what."""
+    """Return the longest conversation, as far as known before an engine runs, and its cause."""
     positions = read_json(model_folder(config) / "config.json").get("max_position_embeddings")
     wanted = config.own_engine.max_model_len
     if isinstance(positions, int) and 1 < positions < wanted:

@@ -1,4 +1,4 @@
-"""Which task is played next: in their order, without those of no weight, and none twice."""
+"""The cursor of the tasks to play: in their order, none twice, and none of weight 0."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from agentgym_rl.gym.data import Epochs, without_end
 
 
 class TaskCursor:
-    """Tasks in the order of their index; a finite source starts over.
+    """A cursor over tasks in the order of their index; a finite source starts over.
 
-    `logged`: indices whose groups are complete already, which are left out. `numbers` are kept up
-    to date: `rollout/epochs` and `rollout/weight_0`.
+    `logged` has the indices whose groups are complete already, which are left out. The metrics
+    `rollout/epochs` and `rollout/weight_0` are kept up to date in `numbers`, if given.
     """
 
     def __init__(
@@ -24,21 +24,21 @@ class TaskCursor:
         tasks: TaskSource,
         *,
         logged: Collection[int] = (),
-        numbers: MutableMapping[str, float],
+        numbers: MutableMapping[str, float] | None = None,
     ) -> None:
         self._config = config.rollout
         self._tasks = without_end(tasks, seed=config.seed, shuffle=config.rollout.shuffle)
         self._logged = logged
-        self._numbers = numbers
+        self._numbers = {} if numbers is None else numbers
         self._index = 0
         self._untrained_in_a_row = 0
 
     async def next(self) -> tuple[int, Task]:
-        """The next task that trains, and its index. Other things happen meanwhile where there are
-        many that do not.
+        """Return the next task that trains, and its index. After each task that does not train, the
+        event loop runs other work.
 
         Raises:
-            ConfigError: none had a weight for too long.
+            ConfigError: too many tasks in a row have weight 0.
         """
         while True:
             index = self._index
@@ -51,7 +51,7 @@ class TaskCursor:
             await asyncio.sleep(0)
 
     def _is_trained(self, index: int, task: Task) -> bool:
-        """Whether the task has a weight; keeps the count of those that have none."""
+        """Return whether the task has a weight; count the tasks that have none."""
         numbers = self._numbers
         epoch = self._tasks.epoch_length if isinstance(self._tasks, Epochs) else 0
         if epoch:
@@ -61,8 +61,8 @@ class TaskCursor:
             return True
         numbers["rollout/weight_0"] = numbers.get("rollout/weight_0", 0.0) + 1
         self._untrained_in_a_row += 1
-        # Two epochs, shuffled apart: the one task with a weight may be the first of one epoch and
-        # the last of the next. So many in a row hold every task there is.
+        # Two epochs, since each is shuffled differently: the only task with a weight may be the
+        # first of one epoch and the last of the next. So many in a row contain every task.
         if self._untrained_in_a_row >= (2 * epoch or self._config.max_rejected):
             raise ConfigError(
                 f"{self._untrained_in_a_row} tasks in a row have weight 0"

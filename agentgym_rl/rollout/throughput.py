@@ -1,4 +1,4 @@
-"""How fast episodes were played: the closing numbers of `arl train` and `arl eval`."""
+"""The speed at which episodes were played: the closing numbers of `arl train` and `arl eval`."""
 
 from __future__ import annotations
 
@@ -20,51 +20,52 @@ from agentgym_rl.runtime.loop_lag import LoopLag
 
 @dataclass(frozen=True, slots=True)
 class SandboxPace:
-    """What the environments' sandboxes did."""
+    """The work of the environments' sandboxes."""
 
     programs: int
-    """Programs and session cells that gave a result."""
+    """The number of programs and session cells that gave a result."""
     programs_per_s: float
     programs_per_s_per_core: float
     cores: int
-    """Processors that it may run on, of all machines on which episodes were played."""
+    """The processors that processes may use, summed over all machines that played episodes."""
     statuses: dict[str, int]
-    """Programs by how they ended (sandbox.Status)."""
+    """The number of programs with each status (sandbox.Status)."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifierPace:
-    """What the run's verifier pool did."""
+    """The work of the run's verifier pool."""
 
     calls: int
     statuses: dict[str, int]
-    """Calls by how they ended (verifier.Status)."""
+    """The number of calls with each status (verifier.Status)."""
     retries: int
-    """Calls tried a second time, in a fresh process."""
+    """The number of calls that were repeated, in a fresh process."""
     queue_ms: dict[str, float]
-    """mean and max of what calls waited for a free process."""
+    """The mean and max time that calls waited for a free process."""
     isolation: list[str]
-    """What the processes are held back from (VerifierPool.isolation)."""
+    """The kinds of access that the processes are denied (VerifierPool.isolation)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Over all episodes of a run, or of an evaluation, from the first one's start to the last
-    one's end."""
+    """The speed over all episodes of a run, or of an evaluation, from the first one's start to the
+    last one's end."""
 
     episodes: int
-    """Played to a record: those in flight at the end, and attempts before a retry, do not count."""
+    """The number of recorded episodes: those in flight at the end, and attempts before a retry, do
+    not count."""
     episodes_per_s: float
     loop_lag_ms: dict[str, float]
-    """p50, p99 and max of how late the event loop woke who slept 5 ms."""
+    """The p50, p99 and max delay with which the event loop woke a task that slept 5 ms."""
     sandbox: SandboxPace | None
-    """None where the environment needs no sandboxes."""
+    """The pace of the sandboxes; None if the environment needs none."""
     verifier: VerifierPace | None
-    """None where the environment uses no verifier."""
+    """The pace of the verifier pool; None if the environment uses no verifier."""
 
 
 class Meter:
-    """Measures from its making to `read`."""
+    """A meter of the time from its construction to `read`."""
 
     def __init__(self, services: Services = NO_SERVICES) -> None:
         self.lag = LoopLag()
@@ -72,7 +73,7 @@ class Meter:
         self._start = time.monotonic()
 
     def read(self, *, episodes: int, others: Sequence[Used] = ()) -> Pace:
-        """The pace so far, `episodes` having been played, by this process and by `others`."""
+        """Return the pace so far of `episodes`, played by this process and by `others`."""
         seconds = max(time.monotonic() - self._start, 1e-9)
         sandboxes, verifier = self._services.sandboxes, self._services.verifier
         used = [used_by(self._services), *others]
@@ -87,7 +88,7 @@ class Meter:
 
 @asynccontextmanager
 async def measuring(services: Services = NO_SERVICES) -> AsyncIterator[Meter]:
-    """A meter that watches the event loop, and `services` just started, while it is open."""
+    """Open a meter that watches the event loop, and `services` that were just started."""
     meter = Meter(services)
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(meter.lag.run(), name="loop lag")
@@ -96,7 +97,7 @@ async def measuring(services: Services = NO_SERVICES) -> AsyncIterator[Meter]:
 
 
 def used_by(services: Services) -> Used:
-    """What was asked of these so far, by this process."""
+    """Return the use of these services so far, by this process."""
     sandboxes = services.sandboxes.stats() if services.sandboxes else SandboxStats()
     verifier = services.verifier.stats() if services.verifier else VerifierStats()
     return Used(

@@ -1,21 +1,20 @@
-"""How a user reaches engines and workers of a living run: private HTTP, JSON.
+"""The user's API for engines and workers of a live run: private HTTP, JSON.
 
     GET  /engines                                200 {"engines": [a Member]}
     POST /engines/add     {"count": n} | {"url"}  200 {"joined": [a Joined]}, once they serve
-    POST /engines/remove  {"engine": name or url} 200 {"removed": name}, once it is gone
+    POST /engines/remove  {"engine": name or url} 200 {"removed": name}, once it has ended
     GET  /workers                                200 {"workers": [a WorkerMember]}
     POST /workers/add     {"count": n}            200 {"joined": [a WorkerJoined]}, once they play
-    POST /workers/remove  {"worker": name}        200 {"removed": name}, once it is gone
+    POST /workers/remove  {"worker": name}        200 {"removed": name}, once it has ended
 
-On the controller's port. 400 what cannot be, 409 what cannot be now, 401 another token.
-`control.json` in the run's folder says where, to its owner alone; it is there as long as the run
-lives.
+The API is on the controller's port. Errors: 400 invalid request, 409 not possible now, 401 wrong
+token. `control.json` in the run's folder has the URL and token, readable only by its owner; it
+exists as long as the run lives.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hmac
 import json
 import logging
 import os
@@ -24,19 +23,25 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 from agentgym_rl.config import Config
 from agentgym_rl.core.errors import ArlError, ConfigError
 from agentgym_rl.fleet.members import Members
+from agentgym_rl.runtime.atomic_file import replacing
 from agentgym_rl.runtime.http_server import (
+    Api,
     App,
     BodyTooLarge,
     Receive,
     Scope,
     Send,
-    header,
+    bearer,
+    is_secret,
+    json_response,
     read_body,
-    reply,
 )
 from agentgym_rl.workers.elastic import ElasticWorkers
 
@@ -65,8 +70,8 @@ class _RemoveWorker(msgspec.Struct, forbid_unknown_fields=True):
     worker: str
 
 
-class ElasticApi:
-    """The ASGI app; what is about neither is for `others`, with tokens of its own."""
+class ElasticApi(Api):
+    """The ASGI app; all other requests go to `others`, which has its own tokens."""
 
     def __init__(
         self,
@@ -76,71 +81,77 @@ class ElasticApi:
         token: str,
         others: App,
     ) -> None:
-        """`workers` raises ConfigError where the run has none, InfraError while none is there."""
+        """Set up the app. `workers` raises ConfigError if the run has no workers, and InfraError
+        while they are not started."""
+        routes = {
+            "GET /engines": self._engines,
+            "POST /engines/add": self._add_engines,
+            "POST /engines/remove": self._remove_engine,
+            "GET /workers": self._all_workers,
+            "POST /workers/add": self._add_workers,
+            "POST /workers/remove": self._remove_worker,
+        }
+        refused = dict.fromkeys((ConfigError, BodyTooLarge, msgspec.MsgspecError), 400)
+        super().__init__(routes, statuses={**refused, ArlError: 409, TimeoutError: 409})
         self._members = members
         self._workers = workers
         self._token = token
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path: str = scope.get("path", "")
-        if path.split("/")[1:2] not in [[root] for root in _ROOTS]:
-            return await self._others(scope, receive, send)
-        try:
-            status, found = await self._route(scope, receive)
-        except ConnectionError:
-            return  # whoever asked is gone
-        except (ConfigError, BodyTooLarge, msgspec.MsgspecError) as error:
-            status, found = 400, {"error": str(error)}
-        except (ArlError, TimeoutError) as error:
-            status, found = 409, {"error": str(error) or repr(error)}
-        except Exception as error:  # it is told to whoever asked, and the run goes on
-            log.exception("%s %s failed", scope["method"], path)
-            status, found = 500, {"error": f"the run failed to answer: {error!r}"}
-        await reply(send, status, msgspec.json.encode(found))
+        ours = scope["path"].split("/")[1:2] in [[root] for root in _ROOTS]
+        await (super().__call__ if ours else self._others)(scope, receive, send)
 
-    async def _route(self, scope: Scope, receive: Receive) -> tuple[int, object]:
-        given = header(scope, b"authorization").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
-            return 401, {"error": "unknown token"}
-        match scope["method"], scope["path"]:
-            case "GET", "/engines":
-                return 200, {"engines": await self._members.all()}
-            case "POST", "/engines/add":
-                add = await _read(receive, _Add)
-                return 200, {"joined": await self._members.add(count=add.count, url=add.url)}
-            case "POST", "/engines/remove":
-                remove = await _read(receive, _Remove)
-                return 200, {"removed": await self._members.remove(remove.engine)}
-            case "GET", "/workers":
-                return 200, {"workers": self._workers().all()}
-            case "POST", "/workers/add":
-                more = await _read(receive, _AddWorkers)
-                return 200, {"joined": await self._workers().add(more.count)}
-            case "POST", "/workers/remove":
-                less = await _read(receive, _RemoveWorker)
-                return 200, {"removed": await self._workers().remove(less.worker)}
-            case method, path:
-                return 404, {"error": f"no route {method} {path}"}
+    def check(self, request: Request) -> None:
+        if not is_secret(bearer(request), self._token):
+            raise HTTPException(401, "unknown token")
+
+    def failed(self, request: Request, error: Exception) -> str:
+        # the client gets the error; the run continues
+        log.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
+        return f"the run failed to answer: {error!r}"
+
+    def refusal(self, status: int, text: str) -> Response:
+        return json_response({"error": text}, status)
+
+    async def _engines(self, request: Request) -> Response:
+        return json_response({"engines": await self._members.all()})
+
+    async def _add_engines(self, request: Request) -> Response:
+        add = await _read(request, _Add)
+        return json_response({"joined": await self._members.add(count=add.count, url=add.url)})
+
+    async def _remove_engine(self, request: Request) -> Response:
+        remove = await _read(request, _Remove)
+        return json_response({"removed": await self._members.remove(remove.engine)})
+
+    async def _all_workers(self, request: Request) -> Response:
+        return json_response({"workers": self._workers().all()})
+
+    async def _add_workers(self, request: Request) -> Response:
+        add = await _read(request, _AddWorkers)
+        return json_response({"joined": await self._workers().add(add.count)})
+
+    async def _remove_worker(self, request: Request) -> Response:
+        remove = await _read(request, _RemoveWorker)
+        return json_response({"removed": await self._workers().remove(remove.worker)})
 
 
-async def _read(receive: Receive, kind: type[T]) -> T:
-    return msgspec.json.decode(await read_body(receive, limit_bytes=_LIMIT_BYTES), type=kind)
+async def _read(request: Request, kind: type[T]) -> T:
+    body = await read_body(request.receive, limit_bytes=_LIMIT_BYTES)
+    return msgspec.json.decode(body, type=kind)
 
 
 @contextlib.contextmanager
 def told(run_dir: Path, config: Config, *, url: str, token: str) -> Iterator[None]:
-    """Say in the run's folder where it is reached, to its owner alone, as long as this lasts."""
+    """Hold a file in the run's folder with the run's URL and token, readable only by its owner."""
     file = run_dir / FILE
     timeout_s = 2 * config.own_engine.start_timeout_s + 4 * config.weights.update_timeout_s
-    timeout_s += config.rollout.episode_timeout_s  # a worker that leaves plays what it has
+    timeout_s += config.rollout.episode_timeout_s  # a leaving worker ends its groups
     found = {"url": url, "token": token, "pid": os.getpid(), "timeout_s": timeout_s}
-    beside = file.with_name(f".{FILE}.{os.getpid()}")
-    beside.unlink(missing_ok=True)  # of a run that died, and had this process's number
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as out:
-        out.write(json.dumps(found) + "\n")
-    beside.replace(file)
+    with replacing(file, part=file.with_name(f".{FILE}.{os.getpid()}")) as part:
+        part.touch(0o600, exist_ok=False)
+        part.write_text(json.dumps(found) + "\n", encoding="utf-8")
     try:
         yield
     finally:

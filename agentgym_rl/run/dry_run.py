@@ -1,4 +1,4 @@
-"""`arl train --dry-run`: what a run would start, and where; nothing is."""
+"""The plan of `arl train --dry-run`: the processes a run would start, and their places."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _TOKEN = "ARL_TOKEN"
 
 
 async def dry_run(config: Config, *, kind: str = "", resume: Path | None = None) -> str:
-    """The processes of a run with their places and command lines, as text.
+    """Return the processes of a run with their places and command lines, as text.
 
-    Addresses that are known only once something runs are written ADDRESS and PORT.
+    Addresses that are known only at run time are written ADDRESS and PORT.
 
     Raises:
-        ConfigError: the cluster is not there, or too small.
+        ConfigError: the cluster is not reachable, or too small.
     """
     run_dir = resume or next_run_dir(config, kind=kind)
     async with cluster_of(config) as nodes:

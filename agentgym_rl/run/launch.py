@@ -1,23 +1,99 @@
-"""The fork server of a run: its engines, ranks and rollout workers need the same imports."""
+"""The start of a run, from a program or by a command.
+
+The fork server of a run: its engines, ranks and rollout workers need the same imports.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.cluster.forking import ForkServer
-from agentgym_rl.config import Config
+from agentgym_rl.config import Config, load_config
+from agentgym_rl.core.errors import ConfigError, cause_of
 from agentgym_rl.engines.launch import engine_imports
 from agentgym_rl.trainer.launch import rank_environment, rank_imports
 from agentgym_rl.workers.launch import worker_imports
 
+if TYPE_CHECKING:  # slow imports, during which the fork server does its own
+    from agentgym_rl.report.progress import Progress
 
-def fork_server(config: Config) -> AbstractContextManager[ForkServer | None]:
-    """Begun early, it imports while all else is made ready.
+    from .result import TrainResult
 
-    None where fewer than two processes can be forked: one is as fast by itself.
+    Job = Callable[..., Coroutine[Any, Any, TrainResult]]
+
+
+async def train(
+    config: Config | Mapping[str, Any] | Path | str | None = None,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    resume: Path | str | None = None,
+    progress: Progress | None = None,
+) -> TrainResult:
+    """Run a complete training job; return when it is finished and every process has ended.
+
+    It runs in the event loop of the caller, such as a notebook's; a script writes
+    `asyncio.run(train(config))`. Cancelling it ends the run and its processes. Signal handlers,
+    logging and the garbage collector stay as they are: `arl train` sets its own.
+
+    Args:
+        config: A `Config`, a TOML file, its content as nested mappings, or None for the defaults.
+        overrides: Dotted keys on top, as on the command line: `{"rollout.max_staleness": 1}`.
+        resume: The folder of a run to resume, whose configuration is then the default.
+        progress: The receiver of the run's events; None: plain lines on stderr, unless
+            logging.progress is "rich" or "none".
 
     Raises:
-        ConfigError: the configured engine is none that can be trained with.
+        ConfigError: the run cannot work as configured; nothing has been started.
+        ArlError: the run failed. If several of its parts did, this is the cause of the others.
+    """
+
+    def job() -> Job:
+        from .train import play_and_train
+
+        return play_and_train
+
+    if resume is None:
+        config = load_config(config, overrides)
+    else:
+        from .resume import resumed_config
+
+        resume = Path(resume)
+        config = resumed_config(resume, config, overrides or {})
+    return await launch(job, config, resume=resume, progress=progress)
+
+
+async def launch(
+    job: Callable[[], Job], config: Config, *, resume: Path | None, progress: Progress | None
+) -> TrainResult:
+    """Run the function that `job` imports; the fork server does its imports meanwhile."""
+    if config.cluster.type == "slurm":
+        raise ConfigError(
+            "cluster.type 'slurm': `arl train` submits the job, whose nodes then do the run; a "
+            "program that runs here needs local or ray"
+        )
+    try:
+        with fork_server(config) as server:
+            run = job()
+            from agentgym_rl.report.progress import reporting_to
+
+            resume = Path(os.path.abspath(resume)) if resume else None  # noqa: ASYNC240
+            with reporting_to(progress, config.logging, total_steps=config.steps) as progress:
+                return await run(config, progress, resume=resume, server=server)
+    except BaseExceptionGroup as error:
+        raise cause_of(error) from error
+
+
+def fork_server(config: Config) -> AbstractContextManager[ForkServer | None]:
+    """Return the fork server as a context; opened early, it imports while other parts start.
+
+    Yields None if fewer than two processes can be forked: a single one is as fast without it.
+
+    Raises:
+        ConfigError: the configured engine does not support training.
     """
     engine, rank = engine_imports(config), rank_imports(config)
     engines = config.own_engine.num_servers if engine else 0

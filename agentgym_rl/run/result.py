@@ -1,6 +1,6 @@
-"""What a training run came to.
+"""The result of a training run.
 
-What is said of a run when it has ended: its result, and its picture.
+The summary of a run that has ended: its result, and its plot.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from agentgym_rl.storage.run_folder import shown
 
 @dataclass(frozen=True, slots=True)
 class BestCheckpoint:
-    """The best one by `trainer.best_metric` of those that stayed."""
+    """The best of the kept checkpoints, by `trainer.best_metric`."""
 
     checkpoint: str
     version: int
@@ -35,54 +35,56 @@ class BestCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What a training run came to; the JSON object of `arl train --json`."""
+    """The result of a training run; the JSON object of `arl train --json`."""
 
     eval_before: float | None
     eval_after: float | None
     evaluations: Sequence[Mapping[str, object]]
-    """All of them, as in `evaluations.jsonl`, by version."""
+    """The list of all evaluations, as in `evaluations.jsonl`, by version."""
     best: BestCheckpoint | None
-    """None unless trainer.keep_best asks for such."""
+    """The best checkpoint; None unless trainer.keep_best is set."""
     steps: int
-    """In all, those before a resume included; so are staleness and dropped groups."""
+    """The number of trained batches, those before a resume included; staleness and dropped groups
+    include them, too."""
     batches_taught: int
-    """Those of them that had a gradient and a learning rate above 0: the others left the policy as
-    it was."""
+    """The number of batches with a gradient and a learning rate above 0: all others left the policy
+    unchanged."""
     resumed_from: int | None
-    """Batches that the checkpoint had from which the run went on; None: it was not resumed."""
+    """The number of batches in the checkpoint that the run was resumed from; None: not resumed."""
     staleness_mean: float
     staleness_max: float
     groups_dropped: Mapping[str, int]
     overlap: float
     tool_calls_after: float | None
     envs: Mapping[str, Mapping[str, float | None]]
-    """Held-out reward of each environment, "before" and "after"."""
+    """The held-out reward of each environment, "before" and "after"."""
     outcomes: Mapping[str, int]
-    """Training episodes by outcome."""
+    """The number of training episodes with each outcome."""
     eval_outcomes: Mapping[str, int]
-    """Episodes of both evaluations by outcome; those not completed or truncated do not count
-    in the rewards."""
+    """The number of episodes of both evaluations with each outcome; those not completed or
+    truncated do not count in the rewards."""
     engines: Mapping[str, int]
-    """What happened to engines and turns: restarts, and the router's counters."""
+    """The counters of engines and turns: restarts, and the router's counters."""
     trainer_restarts: int
-    """Times lost ranks were started again, since the run began or was resumed."""
+    """The number of restarts of lost ranks, since the run began or was resumed."""
     worker_restarts: int
-    """Times lost rollout workers were started again, likewise."""
+    """The number of restarts of lost rollout workers, since the run began or was resumed."""
     duration_s: float
     run: str
     episodes: int
-    """Of training and all evaluations, played to a record; the figures below are over them."""
+    """The number of recorded episodes, of training and all evaluations; the fields below cover
+    these."""
     episodes_per_s: float
     loop_lag_ms: Mapping[str, float]
     sandbox: SandboxPace | None
     verifier: VerifierPace | None
-    """See pace.Pace."""
+    """The pace of the verifier; see pace.Pace for this and the fields above."""
 
 
 def rewards_by_env(
     before: EvalResult | None, after: EvalResult | None
 ) -> dict[str, dict[str, float | None]]:
-    """Of each environment, where both or one of the evaluations has it."""
+    """Return the rewards of each environment that at least one of the evaluations has."""
     found = {when: result.envs for when, result in (("before", before), ("after", after)) if result}
     ids = sorted({env_id for envs in found.values() for env_id in envs})
     return {
@@ -96,14 +98,14 @@ def rewards_by_env(
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What became of the groups of a run, and of the evaluations around them."""
+    """The results of the groups of a run, and of the evaluations before and after them."""
 
     finished: FinishedGroups
     pace: Pace
     before: EvalResult | None = None
     after: EvalResult | None = None
     worker_restarts: int = 0
-    """Times that lost rollout workers were started again."""
+    """The number of restarts of lost rollout workers."""
 
 
 def summarize_training(
@@ -119,9 +121,8 @@ def summarize_training(
     trainer_restarts: int,
     duration_s: float,
 ) -> TrainResult:
-    """The result of a run that has ended well; draws `reward.png` (called `title`) if asked to.
-
-    `records` are its evaluations, by version.
+    """Return the result of a run that has ended well; plot `reward.png`, titled `title`, if
+    configured. `records` are the run's evaluations, by version.
     """
     before, after, pace = played.before, played.after, played.pace
     history = controller.history
@@ -163,7 +164,7 @@ def summarize_training(
 
 
 def _best(config: Config, run_dir: Path) -> BestCheckpoint | None:
-    """The best checkpoint that stayed, where best ones were to stay."""
+    """Return the best kept checkpoint, if the best ones are kept."""
     if not config.trainer.keep_best:
         return None
     best = best_checkpoint(run_dir / "checkpoints", Retention.of(config.trainer))
@@ -171,7 +172,7 @@ def _best(config: Config, run_dir: Path) -> BestCheckpoint | None:
 
 
 def _outcomes(*evaluations: EvalResult | None) -> dict[str, int]:
-    """Episodes of all of them by outcome."""
+    """Return the number of episodes with each outcome, over all evaluations."""
     outcomes: dict[str, int] = {}
     for result in filter(None, evaluations):
         for outcome, count in result.outcomes.items():

@@ -1,4 +1,4 @@
-"""A run's folder, opened again: by one process, with a configuration that it can go on with."""
+"""The checks and the state of a resumed run: folder, configuration, log and checkpoints."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import json
 import logging
 import sqlite3
 import tomllib
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.config import Config, dump_toml
+from agentgym_rl.config import Config, dump_toml, free_keys, load_config
 from agentgym_rl.config.section import differences
 from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.core.task import Task, TaskSource
 from agentgym_rl.gym.data import CONTENT, content_of, without_end
+from agentgym_rl.models.resolve import model_folder, resolve_learning_rate, resolve_paths
+from agentgym_rl.runtime.atomic_file import replace_text
 from agentgym_rl.storage.checkpoint_manifest import (
     checksums,
     list_checkpoints,
@@ -25,37 +28,13 @@ from agentgym_rl.storage.episode_log import EpisodeLog, check_log
 from agentgym_rl.storage.evaluations import EvalRecords
 from agentgym_rl.storage.metrics import finite, rewrite_metrics
 from agentgym_rl.storage.recovery import NOTHING, Recovered, first_absent, recover
-from agentgym_rl.storage.run_folder import EPISODES, MARK, TASKS, WARMED_UP, shown
+from agentgym_rl.storage.run_folder import EPISODES, MARK, TASKS, WARMED_UP, config_of, shown
 
 log = logging.getLogger(__name__)
 
-FREE = (
-    *("run", "cluster", "logging", "eval", "gateway", "weights"),
-    *("trainer.num_ranks", "trainer.device", "trainer.gpus", "trainer.num_threads"),
-    *("trainer.num_replicas", "trainer.activation_checkpointing", "trainer.cpu_offload"),
-    *("trainer.head_chunk_tokens", "trainer.compile", "trainer.attention"),
-    *("trainer.max_tokens_per_microbatch", "trainer.checkpoint_every"),
-    "trainer.checkpoint_every_minutes",
-    *("trainer.keep_checkpoints", "trainer.keep_best", "trainer.best_metric"),
-    *("trainer.start_timeout_s", "trainer.batch_timeout_s", "trainer.finish_timeout_s"),
-    *("trainer.max_restarts", "trainer.stall_timeout_s"),
-    *("trainer.mismatch_warn", "trainer.mismatch_stop"),
-    *("engine.device", "engine.num_servers", "engine.num_threads", "engine.max_num_seqs"),
-    *("engine.stream_interval", "engine.max_restarts", "engine.start_timeout_s"),
-    *("engine.stall_timeout_s", "engine.request_timeout_s", "engine.fused", "engine.urls"),
-    *("engine.python", "engine.gpus", "engine.tensor_parallel_size", "engine.flags", "engine.env"),
-    *("engine.gpu_memory_utilization", "engine.kv_cache_gib", "engine.prefix_cache"),
-    *("rollout.workers", "rollout.worker_cpus", "rollout.max_restarts"),
-    *("rollout.max_concurrent", "rollout.interrupt", "rollout.max_retries"),
-    *("rollout.concurrency", "rollout.start_concurrent", "rollout.min_concurrent"),
-    *("rollout.turn_timeout_s", "rollout.episode_timeout_s", "rollout.max_rejected"),
-)
-"""Keys a run may go on with other values of: where and how fast things run, what is kept and
-shown. All else decides what is played and learned."""
-
 
 def kept_config(folder: Path) -> dict[str, Any]:
-    """The configuration that the run in `folder` has, as its file says.
+    """Return the configuration of the run in `folder`, read from its file.
 
     Raises:
         ConfigError: the file is damaged, or cut short.
@@ -72,17 +51,38 @@ def kept_config(folder: Path) -> dict[str, Any]:
     return before
 
 
-def check_resumable(folder: Path, config: Config) -> None:
-    """Refuse a configuration that the run in `folder` cannot go on with.
-
-    More `steps` are possible where the learning rate does not depend on how many there are.
+def resumed_config(
+    folder: Path,
+    source: Config | Mapping[str, Any] | Path | str | None,
+    overrides: Mapping[str, Any],
+) -> Config:
+    """Return the configuration `source`, or else that of the run in `folder`, with `overrides`, to
+    resume that run with.
 
     Raises:
-        ConfigError: says what differs.
+        ConfigError: there is no run, or it cannot resume with that configuration.
+    """
+    if "run" in overrides:
+        raise ConfigError("--resume goes on in the run's own folder: leave out --run")
+    file = config_of(folder, f"--resume {folder}")
+    check_begun_with(folder)
+    config = resolve_paths(load_config(file if source is None else source, overrides))
+    config = resolve_learning_rate(config, model_folder(config))
+    check_resumable(folder, config)
+    return config
+
+
+def check_resumable(folder: Path, config: Config) -> None:
+    """Refuse a configuration that the run in `folder` cannot be resumed with.
+
+    More `steps` are possible if the learning rate does not depend on their number.
+
+    Raises:
+        ConfigError: the configuration differs; the message names the keys.
     """
     before = kept_config(folder)
     longer = config.trainer.schedule == "constant" and config.steps >= before["steps"]
-    free = (*FREE, "steps") if longer else FREE
+    free = (*free_keys(Config, "resume"), *(("steps",) if longer else ()))
     different = differences(before, tomllib.loads(dump_toml(config)), free=free)
     if different:
         hint = ""
@@ -95,10 +95,10 @@ def check_resumable(folder: Path, config: Config) -> None:
 
 
 def check_begun_with(folder: Path) -> None:
-    """Refuse a run whose own model, that it was warmed up to begin with, is not what it was.
+    """Refuse a run whose own warmed-up initial model (`--init sft`) has changed.
 
     Raises:
-        ConfigError: files of it are missing or damaged.
+        ConfigError: files of the model are missing or damaged.
     """
     model = Path(kept_config(folder)["model"]["path"])
     if not model.is_relative_to(folder.resolve()):
@@ -117,8 +117,8 @@ def check_begun_with(folder: Path) -> None:
 
 
 def check_kept(folder: Path, config: Config, tasks: TaskSource | None) -> Path | None:
-    """See that the run in `folder` has what it needs to go on: its newest whole checkpoint (None
-    if it has written none), its log, and the training tasks it had (None: others bring them).
+    """Check that the run in `folder` can be resumed, with its log and the training tasks it had
+    (None: other programs bring them). Return its newest complete checkpoint, or None without any.
 
     Raises:
         ConfigError: something is missing, damaged or changed; or the run has nothing left to do.
@@ -149,11 +149,11 @@ def _check_unfinished(folder: Path, config: Config, done: int) -> None:
 
 
 _WRITTEN_LATER = ("metrics.jsonl", TASKS, "phases.jsonl", "tokens", "evaluations", "export")
-"""What no run has before its log says that it began."""
+"""The files that no run has before its log says that it has begun."""
 
 
 def _check_log(folder: Path, step: int) -> None:
-    """Refuse a log that is damaged, or that a run has lost which had one."""
+    """Refuse a log that is damaged, or lost."""
     log = folder / EPISODES
     if log.exists():
         try:
@@ -168,8 +168,8 @@ def _check_log(folder: Path, step: int) -> None:
 
 
 def _check_batches(folder: Path, step: int) -> None:
-    """Refuse a log that is older than the checkpoint of `step` batches: the end of it was lost, or
-    it was put back from a copy."""
+    """Refuse a log that is older than the checkpoint of `step` batches: its end was lost, or the
+    log was restored from a copy."""
     absent = first_absent(folder / EPISODES)
     if absent < step:
         raise ConfigError(
@@ -180,7 +180,7 @@ def _check_batches(folder: Path, step: int) -> None:
 
 
 def _is_begun(log: Path) -> bool:
-    """Whether a log that is whole says that a run has begun."""
+    """Return whether an undamaged log says that a run has begun."""
     with closing(sqlite3.connect(log)) as db:
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
         return any(
@@ -197,7 +197,7 @@ def _log_lost(folder: Path, fault: str) -> ConfigError:
 
 
 def _anew(folder: Path) -> str:
-    """What else can be done, as the end of a sentence."""
+    """Return the advice to begin a new run, as the end of a sentence."""
     if not list_checkpoints(folder / "checkpoints"):
         return ", or begin a new run"
     return (
@@ -213,8 +213,8 @@ _PLAYED = """
 
 
 def _check_tasks(folder: Path, config: Config, tasks: TaskSource) -> None:
-    """Refuse other training tasks than the run had: by the digest of all of them, where their
-    source makes one, and by those that the log has of the newest groups."""
+    """Refuse other training tasks than the run had: compare the digest of all tasks, if their
+    source makes one, and the tasks of the newest groups in the log."""
     was, now = _told(folder / TASKS), tasks.describe()
     sources = ", ".join(map(str, now.get("sources", ()))) or config.env.id
     if CONTENT in was and CONTENT in now and was[CONTENT] != now[CONTENT]:
@@ -234,7 +234,7 @@ def _check_tasks(folder: Path, config: Config, tasks: TaskSource) -> None:
 
 
 def _changed_task(log: Path, config: Config, tasks: TaskSource) -> int | None:
-    """The index of a task that was played, and is another one now."""
+    """Return the index of a played task that differs from the current one, or None."""
     if not log.exists() or not _is_begun(log):
         return None
     endless = without_end(tasks, seed=config.seed, shuffle=config.rollout.shuffle)
@@ -250,7 +250,7 @@ def _identity(task: Task) -> tuple[str, int, str]:
 
 
 def _told(file: Path) -> dict[str, Any]:
-    """What was written of the tasks; {}: nothing that can be read."""
+    """Return the JSON object in `file`; {} if none can be read."""
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -259,17 +259,17 @@ def _told(file: Path) -> dict[str, Any]:
 
 
 def rewrite_config(folder: Path, config: Config) -> Path:
-    """Put the configuration that a run goes on with in place of the one it had."""
-    beside = folder / f".{MARK}.tmp"
-    beside.write_text(dump_toml(config), encoding="utf-8")
-    return beside.replace(folder / MARK)
+    """Replace the configuration file of a run by the one it is resumed with; return its path."""
+    file = folder / MARK
+    replace_text(file, dump_toml(config))
+    return file
 
 
 def begin(
     config: Config, run_dir: Path, episodes: EpisodeLog, checkpoint: Path | None
 ) -> Recovered:
-    """What there is of the run from `checkpoint` on, and the log and the metrics file brought to
-    where it goes on.
+    """Return the state of the run from `checkpoint` on, after bringing the log and the metrics file
+    to that point.
 
     Raises:
         ConfigError: see `recover`.

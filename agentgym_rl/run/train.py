@@ -1,4 +1,5 @@
-"""`arl train`: a run whose groups are played by an agent in an environment, here or by workers.
+"""The command `arl train`: a run whose groups are played by an agent in an environment, in this
+process or in workers.
 
 engines and trainer start ─► evaluation (version 0) ─► rollout ║ training ─► evaluation
 """
@@ -18,38 +19,38 @@ from agentgym_rl.evaluate.evaluate import EvalResult
 from agentgym_rl.models.resolve import resolve_paths
 from agentgym_rl.report.progress import Progress
 from agentgym_rl.rollout.episode import Player
+from agentgym_rl.rollout.groups import FinishedGroups, OpenGroups
 from agentgym_rl.rollout.player import check, serving_policy, task_source
 from agentgym_rl.rollout.preflight import check_prompts
 from agentgym_rl.rollout.producer import Rollout
+from agentgym_rl.rollout.task_cursor import TaskCursor
 from agentgym_rl.rollout.throughput import measuring
 from agentgym_rl.storage.run_folder import record_tasks
 from agentgym_rl.workers.elastic import ElasticWorkers
-from agentgym_rl.workers.leases import Hub
+from agentgym_rl.workers.leases import Leases
 
 from .training import Played, TrainingRun, TrainResult, training
-
-_Producer = Rollout | ElasticWorkers
 
 
 async def check_played(config: Config, *, say: Callable[[str], None]) -> None:
     """Refuse a run that cannot work, or whose prompts do not fit, before anything is started.
-    `say` is told of it while that takes its time.
+    `say` gets progress messages if that takes long.
 
     Raises:
-        ConfigError: as `stack.check` and `prompt_lengths.check_prompts`.
+        ConfigError: see `stack.check` and `prompt_lengths.check_prompts`.
     """
     await check(config)
     await check_prompts(config, ("eval", "train"), say=say)
 
 
-async def train(
+async def play_and_train(
     config: Config,
     progress: Progress,
     *,
     resume: Path | None = None,
     server: ForkServer | None = None,
 ) -> TrainResult:
-    """Run a whole training job, or go on with the one in the folder `resume`; returns when it is
+    """Run a complete training job, or resume the one in the folder `resume`; return when it is
     finished and every process has ended."""
     await check_played(config, say=progress.phase)
     config = resolve_paths(config)
@@ -86,20 +87,20 @@ class _PlayedRun(TrainingRun):
             scheduled = producers.create_task(
                 evaluator.run(player.services), name="evaluations on schedule"
             )
-            rollout = await self._train(producers, player)
+            finished = await self._train(producers, player)
             self.evaluations.close()
             after = await self._evaluate(player, evaluator, "after")
             if not scheduled.done():
                 self.progress.phase("waiting for evaluations on schedule")
             await scheduled
-            counts = [rollout.finished.outcomes, *(r.outcomes for r in (before, after) if r)]
+            counts = [finished.outcomes, *(r.outcomes for r in (before, after) if r)]
             episodes = sum(sum(count.values()) for count in counts) + evaluator.num_scheduled
             pace = meter.read(episodes=episodes, others=self.fleet.followers.used)
-        restarts = rollout.restarts if isinstance(rollout, ElasticWorkers) else 0
-        return Played(rollout.finished, pace, before, after, restarts)
+        restarts = self.workers.restarts if self.workers else 0
+        return Played(finished, pace, before, after, restarts)
 
     async def _before(self, player: Player, evaluator: Evaluator) -> EvalResult | None:
-        """The evaluation of version 0; that of the run's first start, once there are others."""
+        """Return the evaluation of version 0; a resumed run returns the one it has kept."""
         if self.recovered.step:
             return evaluator.kept(0)
         return await self._evaluate(player, evaluator, "before")
@@ -112,10 +113,9 @@ class _PlayedRun(TrainingRun):
             self.controller.version, player, on_progress=self.progress.evaluating
         )
 
-    async def _train(self, producers: asyncio.TaskGroup, player: Player) -> _Producer:
-        tasks = self.tasks(self.config)
-        record_tasks(self.run_dir, tasks)
-        async with self._rollout(player, tasks) as rollout:
+    async def _train(self, producers: asyncio.TaskGroup, player: Player) -> FinishedGroups:
+        groups = OpenGroups(self.config, self.controller.buffer, self.episodes, self.recovered)
+        async with self._rollout(groups, player) as rollout:
             await self.wait_trainer()
             self.progress.phase("training")
             playing = producers.create_task(rollout.run(), name="rollout")
@@ -123,34 +123,25 @@ class _PlayedRun(TrainingRun):
             await self.wait_trained()
             adapting.cancel()
             playing.cancel()
-        return rollout
+        return groups.finished
 
     @asynccontextmanager
-    async def _rollout(self, player: Player, tasks: TaskSource) -> AsyncIterator[_Producer]:
-        """Who plays: this process, by `player`, or others."""
+    async def _rollout(
+        self, groups: OpenGroups, player: Player
+    ) -> AsyncIterator[Rollout | ElasticWorkers]:
+        """Open the player of groups: this process, with `player`, or workers."""
+        tasks = self.tasks(self.config)
+        record_tasks(self.run_dir, tasks)
+        numbers, logged = self.controller.rollout_metrics, self.recovered.logged
+        cursor = TaskCursor(self.config, tasks, logged=logged, numbers=numbers)
         if not self.config.rollout.workers:
-            yield Rollout(
-                self.config,
-                player=player,
-                tasks=tasks,
-                buffer=self.controller.buffer,
-                episodes=self.episodes,
-                controller=self.controller,
-                recovered=self.recovered,
-            )
+            yield Rollout(self.config, groups, cursor, player)
             return
-        hub = Hub.of_run(
-            self.config,
-            tasks,
-            controller=self.controller,
-            episodes=self.episodes,
-            recovered=self.recovered,
-        )
         self.workers = ElasticWorkers(
             self.config,
             self.config_file,
             self.processes,
-            hub,
+            Leases(self.config, groups, cursor, numbers=numbers),
             self.fleet.followers,
             on_error=self.controller.fail,
         )

@@ -1,15 +1,15 @@
-"""The trainer's ranks as one: lost together, and started again together.
+"""The trainer's ranks as a group: lost together, and restarted together.
 
-A rank that is lost takes the weights of its step along, and the others wait for it in vain. So all
-of them end, and as many begin again with the newest checkpoint, while engines and rollout go on:
+The weights of the current step are lost with any rank, and the other ranks wait for it in vain. So
+all ranks are ended, and as many start with the newest checkpoint, while engines and rollout go on:
 
     batches of the checkpoint ─► up to the published version   trained again from the log, as they
                                                                were; reported, and not published
     the published version                                      published again, as a new incarnation
-    the batch that was in hand, and all after it               as ever
+    the batch in progress, and all after it                    as usual
 
-So nothing that was sampled is lost, no version goes back, and rollout waits no longer than the
-staleness bound has it wait. What was trained again has the weights it had (see recovery.py).
+So no sampled episode is lost, no version goes back, and rollout waits only for the staleness bound.
+Batches that are trained again give the same weights as before (see storage/recovery.py).
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ import errno
 import json
 import logging
 import os
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentgym_rl.cluster.forking import Forks
+from agentgym_rl.cluster.health import LOOK_EVERY_S, Silence
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.cluster.processes import Processes
+from agentgym_rl.cluster.supervised import Supervisor
 from agentgym_rl.config import Config
 from agentgym_rl.controller.controller import Controller
 from agentgym_rl.core.errors import ConfigError, ProcessDied
 from agentgym_rl.evaluate.queue import EvalQueue
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.models.resolve import BUNDLED_MODELS, model_folder, reference_folder
+from agentgym_rl.runtime.tasks import together
 from agentgym_rl.storage.checkpoint_manifest import newest_checkpoint, read_manifest
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.recovery import Recovered
@@ -40,20 +42,20 @@ from agentgym_rl.trainer.launch import trainer_processes, trial_process
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1.0
 _NO_ROOM = [os.strerror(n) for n in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)]
-"""Why it is no use to begin again, in the words of the trainer's log."""
+"""The errors in the trainer's log after which a restart is useless: nothing can be written."""
 
 
 async def try_model(
     config: Config, run_dir: Path, config_file: Path, *, forks: Forks | None = None
 ) -> None:
-    """Refuse a model that ranks would refuse (or a reference model), before an engine is started
-    for it. Those that come with the package are known to work.
+    """Refuse a model (or a reference model) that ranks would refuse, before an engine is started
+    for it. Bundled models are known to work.
 
     Raises:
-        ConfigError: it lacks tensors, cannot be packed, or could not be exported; says which.
-        ProcessDied: the trial failed otherwise.
+        ConfigError: the model lacks tensors, cannot be packed, or could not be exported; the
+            message says which.
+        ProcessDied: the trial failed for another reason.
     """
     if {model_folder(config), reference_folder(config)} <= {None, *BUNDLED_MODELS.values()}:
         return
@@ -75,8 +77,11 @@ async def try_model(
 
 
 @dataclass
-class TrainerGroup:
-    """Every rank of a run. `start` it once; `watch` must run beside whatever needs it."""
+class TrainerGroup(Supervisor["TrainerGroup"]):
+    """The trainer ranks of a run: one member, since they are lost together.
+
+    Call `start` once; `watch` must run while ranks are needed.
+    """
 
     config: Config
     config_file: Path
@@ -90,16 +95,24 @@ class TrainerGroup:
     recovered: Recovered
     restarts: int = 0
     finished: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set by `watch` once every rank has ended well."""
+    """The event that `watch` sets once every rank has ended well."""
     _url: str = ""
     _was_started: bool = False
     _was_ready: bool = False
-    """Whether all ranks were ready once: what keeps the first ones from it is no accident."""
+    """True once all ranks were ready: if the first ranks never are, a restart would not help."""
     _is_finishing: bool = False
 
+    def __post_init__(self) -> None:
+        limit = self.config.trainer.max_restarts
+        super().__init__(self.name, max_restarts=limit, key="trainer.max_restarts")
+
+    @property
+    def name(self) -> str:
+        return "the trainer"
+
     async def start(self, controller_url: str) -> None:
-        """Start every rank; they reach the controller there. Those that share devices with
-        engines are started by `watch`, once the engines are there."""
+        """Start every rank with this URL of the controller. Ranks that share devices with engines
+        are started by `watch`, once the engines have started."""
         self._url = controller_url
         if not self.config.cluster.colocated:
             await self._begin()
@@ -109,17 +122,16 @@ class TrainerGroup:
         await self._start(self.recovered.checkpoint, incarnation=self.recovered.incarnation)
 
     async def watch(self) -> None:
-        """Follow the ranks, and start them again when one is lost, until they have ended well.
+        """Follow the ranks, and restart them when one is lost, until they have ended well.
 
         Raises:
             ProcessDied: the last loss, once `trainer.max_restarts` are used up, or a rank that was
-                never ready; or they ended before the last batch.
+                never ready; or the ranks ended before the last batch.
             TimeoutError: engines did not leave the devices that they share with the ranks.
         """
         if not self._was_started:
             await self._begin()
-        while (lost := await self._lost()) is not None:
-            await self._restart(lost)
+        await self._supervise(self)
         if self.controller.version < self.config.steps:
             raise ProcessDied(
                 f"the trainer ended after {self.controller.version} of {self.config.steps} "
@@ -131,7 +143,7 @@ class TrainerGroup:
         """Wait until every rank has loaded the model, and training begins.
 
         Raises:
-            TimeoutError: they have not in `trainer.start_timeout_s`.
+            TimeoutError: the ranks were not ready within `trainer.start_timeout_s`.
         """
         await self.controller.changes.wait_for(
             lambda: self._is_ready,
@@ -142,10 +154,10 @@ class TrainerGroup:
         await self.episodes.ready()
 
     async def finish(self) -> None:
-        """Wait until the ranks have written what they still write; ask for nothing more.
+        """Wait until the ranks have written the last checkpoint and export, and ended.
 
         Raises:
-            TimeoutError: they have not in `trainer.finish_timeout_s`.
+            TimeoutError: the ranks did not finish within `trainer.finish_timeout_s`.
         """
         self._is_finishing = True
         limit_s = self.config.trainer.finish_timeout_s
@@ -186,11 +198,11 @@ class TrainerGroup:
         ):
             await self.processes.start(spec)
 
-    async def _lost(self) -> ProcessDied | None:
-        """Wait for the end of the ranks: what became of the first that was lost; None if all have
-        ended well."""
+    async def _lost(self, member: TrainerGroup) -> ProcessDied | None:
+        """Wait for the end of the ranks; return the loss of the first lost rank, or None if all
+        have ended well."""
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with together() as tasks:
                 limits = tasks.create_task(self._watch_limits(), name="watch the trainer's limits")
                 ranks = [
                     tasks.create_task(self._follow(name), name=f"watch {name}")
@@ -199,10 +211,8 @@ class TrainerGroup:
                 for rank in ranks:
                     await rank
                 limits.cancel()
-        except ExceptionGroup as group:
-            if isinstance(lost := group.exceptions[0], ProcessDied):
-                return lost
-            raise
+        except ProcessDied as lost:
+            return lost
         return None
 
     async def _follow(self, name: str) -> None:
@@ -211,30 +221,25 @@ class TrainerGroup:
             raise died
 
     async def _watch_limits(self) -> None:
-        """Ranks that run, and do nothing: in loading the model, or later."""
+        """Raise an error if ranks run, but make no progress, while loading the model or later."""
         if self.restarts:
             try:
                 await self.ready()
             except TimeoutError as error:
                 raise ProcessDied(str(error)) from error
         limit_s = self.config.trainer.stall_timeout_s
+        silence = Silence(most_s=2 * LOOK_EVERY_S)
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
+            silent_s = await silence.listen(lambda: self.controller.heard_s, for_s=LOOK_EVERY_S)
             self._was_ready |= self._is_ready
-            silent_s = time.monotonic() - self.controller.heard_s
             if silent_s > limit_s and self._is_ready and not self._is_finishing:
                 raise ProcessDied(
                     f"the trainer runs, and no rank has asked for or reported anything for "
                     f"{silent_s:.0f} s (trainer.stall_timeout_s)"
                 )
 
-    async def _restart(self, lost: ProcessDied) -> None:
-        """End what is left of the ranks, and start others.
-
-        Raises:
-            ProcessDied: they shall not.
-        """
-        limit = self.config.trainer.max_restarts
+    async def _may_restart(self, member: TrainerGroup, lost: Exception) -> bool:
+        """Return True; raise an error if the ranks were never ready, or nothing can be written."""
         if not (self._was_ready or self._is_ready):
             raise lost
         log.warning("the trainer is lost: %s", lost)  # now: a cluster's processes take time to end
@@ -244,24 +249,27 @@ class TrainerGroup:
                 f"was recorded is lost: make room, then go on with `arl train --resume "
                 f"{shown(self.run_dir)}`. The cause: {lost}"
             )
-        if self.restarts >= limit:
-            raise ProcessDied(
-                f"the trainer was started again {self.restarts} times (trainer.max_restarts), and "
-                f"the run stops; `arl train --resume {shown(self.run_dir)}` goes on. The last "
-                f"loss: {lost}"
-            )
-        self.restarts += 1
+        return True
+
+    async def _give_up(self, member: TrainerGroup, lost: Exception) -> None:
+        raise ProcessDied(
+            f"the trainer was started again {self.restarts} times (trainer.max_restarts), and "
+            f"the run stops; `arl train --resume {shown(self.run_dir)}` goes on. The last "
+            f"loss: {lost}"
+        )
+
+    async def _start_again(self, member: TrainerGroup) -> None:
+        """End the remaining ranks, and start new ones; an error ends the run."""
         self._was_ready = True
-        # Ranks that nobody can reach may still run: they complete no checkpoint from now on.
+        # Unreachable ranks may still run: they can complete no checkpoint from now on.
         self.controller.revoke()
         for name in self._names:
             await self.processes.end(name)
         checkpoint = await asyncio.to_thread(newest_checkpoint, self.run_dir / "checkpoints")
         step = read_manifest(checkpoint).step if checkpoint else 0
-        log.info("starting the trainer again (%d of %d)", self.restarts, limit)
         incarnation = await self.controller.regroup(step, checkpoint)
         await self.fleet.replace_publishers(incarnation)
         self.evaluations.replace_publishers(incarnation)
-        # When the last version is evaluated, nobody asks for weights any more.
+        # When the last version is evaluated, no process asks for weights any more.
         served = self.controller.version + self._is_finishing
         await self._start(checkpoint, incarnation=incarnation, served=served)

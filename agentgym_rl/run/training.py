@@ -1,7 +1,7 @@
-"""A run: engines, trainer and controller, under one TaskGroup, for as many batches as were asked.
+"""The run: engines, trainer and controller, under one TaskGroup, for the configured batches.
 
-A crash anywhere ends everything, and names its cause. Who produces the groups that train is
-`TrainingRun.play`: `train.py` plays environments, `serve/run.py` waits for other programs.
+A crash anywhere ends the complete run, and its cause is named. `TrainingRun.play` produces the
+groups that train: `train.py` plays environments, `serve/run.py` waits for other programs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ from .trainer_ranks import TrainerGroup, try_model
 from .warmup import warmed_up
 
 _FLOAT32_OVER_BFLOAT16 = 2
-"""Versions are float32 (the trainer's master weights); a model's files often are not."""
+"""The ratio of sizes of a version (float32, the trainer's master weights) and of a model's files,
+which are often bfloat16."""
 
 
 @contextlib.asynccontextmanager
@@ -70,11 +71,11 @@ async def training(
     resume: Path | None = None,
     server: ForkServer | None = None,
 ) -> AsyncIterator[TrainingRun]:
-    """A run of this kind in a folder of its own, or one that goes on in the folder `resume`, ready
-    to be `run`; it ends with the context. Engines and ranks are forked from `server`, if given.
+    """Open a run of this kind in a new folder, or resume the one in the folder `resume`; yield it
+    ready to be `run`. The run ends with the context. Processes are forked from `server`, if given.
 
     Raises:
-        ConfigError: the folder is another run's, or holds nothing to go on with.
+        ConfigError: the folder is in use by another run, or holds no run that can be resumed.
     """
     begun_s = time.monotonic()
     config = resolve_learning_rate(config, await asyncio.to_thread(model_folder, config))
@@ -195,8 +196,8 @@ async def training(
 
 
 def _weights_folder(config: Config, model_dir: Path, run_dir: Path, name: str) -> WeightsFolder:
-    """Room for the versions that are kept, and for the one that is being written: in memory, or
-    where every node of a cluster sees it."""
+    """Return a folder with room for the versions that are kept and the one being written: in
+    memory, or on a disk that every node of a cluster sees."""
     root = run_dir if config.cluster.type == "ray" else None
     keep = config.weights.keep_versions
     versions = 1 + (2 if keep == "all" else keep) + config.eval.scheduled  # one is pinned
@@ -209,12 +210,12 @@ def _weights_folder(config: Config, model_dir: Path, run_dir: Path, name: str) -
 
 @dataclass
 class TrainingRun(ABC):
-    """Everything that runs; `run` is all of it, from start to end."""
+    """The parts of a run; `run` executes it from start to end."""
 
     folder: ClassVar[str] = ""
-    """What the run's folder is called by; empty: by environment and agent."""
+    """The first part of the name of the run's folder; empty: environment and agent."""
     evaluates: ClassVar[bool] = True
-    """Whether it evaluates its first and its last version."""
+    """True if the run evaluates its first and its last version."""
 
     config: Config
     run_dir: Path
@@ -228,26 +229,26 @@ class TrainingRun(ABC):
     recovered: Recovered
     evaluations: EvalQueue
     begun_s: float
-    """When it was opened, by the monotonic clock: before its model was warmed up, if it was."""
+    """The monotonic time at which the run was opened, before any warm-up of its model."""
     workers: ElasticWorkers | None = None
-    """Who plays, where that is others, once they are being started."""
+    """The rollout workers, if the run has any, once they are being started."""
 
     @staticmethod
     def tasks(config: Config) -> TaskSource | None:
-        """What it trains on; None: other programs bring their own tasks."""
+        """Return the training tasks; None: other programs bring their own tasks."""
         return None
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """Of the run's picture."""
+        """Return the title of the run's plot."""
 
     @abstractmethod
     async def play(self) -> Played:
-        """Produce groups, until every batch is trained."""
+        """Produce groups until every batch is trained."""
 
     async def run(self) -> TrainResult:
-        """The whole run; returns when every process has ended."""
+        """Execute the complete run; return when every process has ended."""
         self.progress.phase("starting engines and trainer")
         token = secrets.token_hex(16)
         async with (
@@ -299,23 +300,23 @@ class TrainingRun(ABC):
 
     @contextlib.asynccontextmanager
     async def _ending(self) -> AsyncIterator[None]:
-        """However the run ends, ranks that wait for a batch are told."""
+        """Tell ranks that wait for a batch when the run ends, for whatever reason."""
         try:
             yield
         finally:
             self.controller.close()
 
     async def adapt(self) -> None:
-        """Keep the number of groups at once where it should be, if it is to be adapted."""
+        """Adapt the number of groups that are played at once, if so configured."""
         loads = EngineLoads(self.fleet.in_service)
         await adapt(self.config.rollout, self.controller.buffer, self.controller, loads)
 
     async def wait_trainer(self) -> None:
-        """Until every rank has loaded the model, and training begins."""
+        """Wait until every rank has loaded the model, and training begins."""
         await self.trainer.ready()
 
     async def wait_trained(self) -> None:
-        """Until every batch is trained."""
+        """Wait until every batch is trained."""
         # The trainer's own deadline for a batch comes first; the rest is for the step itself.
         timeout_s = 2 * self.config.trainer.batch_timeout_s + self.config.trainer.finish_timeout_s
         controller = self.controller
@@ -330,9 +331,9 @@ class TrainingRun(ABC):
             )
 
     async def _finish(self) -> None:
-        """Wait for what the trainer still writes; it may stay no longer."""
+        """Wait until the trainer has written its last files and ended."""
         self.controller.close()
         self.progress.phase("writing checkpoint and export")
         await self.trainer.finish()
-        # As evaluated since the last one was written.
+        # Versions may have been evaluated since the last checkpoint was written.
         prune(self.run_dir / "checkpoints", Retention.of(self.config.trainer))

@@ -1,13 +1,13 @@
-"""Whether a process of this machine runs, as its kernel sees it.
+"""The kernel's view of whether a process of this machine runs.
 
-No sign of life that a process gives by itself tells one that is stopped from one that is slow: an
-event loop lags, and the interpreter's lock keeps every thread waiting. The kernel knows, asks
-nobody, and is right however loaded the machine is. Where there is no /proc nothing is ever stopped.
+No sign of life that a process gives by itself can tell a stopped process from a slow one: an event
+loop lags, and the interpreter's lock keeps every thread waiting. The kernel knows, without asking
+the process, under any load of the machine. Without /proc no process ever counts as stopped.
 
-A process says so in its log when the one that started it is frozen.
+The watch of a child process over its parent: a frozen parent is reported in the child's log.
 
-`arl train` watches its processes, and nobody watches `arl train`: one that somebody has stopped
-(SIGSTOP, Ctrl-Z) and forgotten looks like a run that hangs. The kernel knows better.
+`arl train` watches its processes, and no process watches `arl train`: if it was stopped (SIGSTOP,
+Ctrl-Z) and forgotten, the run seems to hang. The kernel can tell the difference.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from pathlib import Path
 PROC = Path("/proc")
 LOOK_EVERY_S = 0.25
 STOPPED_LOOKS = 6
-"""So many looks in a row find a process stopped, and that it has not run in between, before it
-counts as frozen. Looks are counted, and not seconds: whoever was stopped itself has seen nothing
+"""The number of looks in a row that must find a process stopped, and not run in between, before it
+counts as frozen. Looks are counted, not seconds: a watcher that was stopped itself has not looked
 meanwhile."""
 
 ALL_BELOW = 32
 
 
 def state(pid: int) -> str:
-    """The letter that proc(5) has for a process: "R", "S", "D", "T" (stopped), "Z" (ended, and
-    nobody was told yet); "" where there is no such process, or no /proc."""
+    """Return the letter of proc(5) for the state of a process: "R", "S", "D", "T" (stopped), "Z"
+    (ended, not reaped yet); "" if there is no such process, or no /proc."""
     try:
         return (PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -40,8 +40,8 @@ def state(pid: int) -> str:
 
 
 def switches(pid: int) -> int:
-    """How often a CPU has been taken from, or given up by, its main thread: nothing runs without
-    one more before it is stopped again. 0 where there is no such process."""
+    """Return the number of context switches of a process's main thread; 0 without such a process.
+    A process that is continued and then stopped again has made at least one more."""
     try:
         lines = (PROC / f"{pid}/status").read_text().splitlines()
     except OSError:
@@ -50,24 +50,24 @@ def switches(pid: int) -> int:
 
 
 class Vital:
-    """Looks at a process and those below it.
+    """A watch over a process and its descendants.
 
     Args:
-        pid: It.
-        depth: Generations below it that are looked at, too; what strangers' programs run in is
-            none of them: these may stop themselves.
+        pid: The process.
+        depth: The number of generations of descendants that are watched, too. Exclude the sandboxes
+            of foreign programs, which may stop themselves.
     """
 
     def __init__(self, pid: int, *, depth: int = ALL_BELOW) -> None:
         self._pid, self._depth = pid, depth
         self._looked_s = 0.0
         self._stopped: tuple[int, int] | None = None
-        """What the last look found stopped, and its switches."""
+        """The process that the last look found stopped, and its context switches."""
         self._stopped_looks = 0
 
     def frozen(self) -> int | None:
-        """The process that is frozen by now; or None. Call it again and again: it looks as often
-        as is useful. One that a debugger holds ("t") is not frozen.
+        """Return the process that is frozen by now, or None. Call this repeatedly: it looks only as
+        often as is useful. A process that a debugger holds ("t") is not frozen.
         """
         now = time.monotonic()
         if now - self._looked_s < LOOK_EVERY_S:
@@ -81,17 +81,17 @@ class Vital:
         return pid if self._stopped_looks >= STOPPED_LOOKS else None
 
     def stopped(self) -> int | None:
-        """The process that is stopped at this moment, or None."""
+        """Return the process that is stopped at this moment, or None."""
         return next((pid for pid in _family(self._pid, self._depth) if state(pid) == "T"), None)
 
     @property
     def runs(self) -> bool:
-        """Whether nothing was stopped at the last look."""
+        """Return whether the last look found no process stopped."""
         return not self._stopped_looks
 
 
 def _family(pid: int, depth: int) -> Iterator[int]:
-    """A process and what its main thread, and theirs, have started."""
+    """Yield a process and its descendants, as far as main threads have started them."""
     yield pid
     if not depth:
         return
@@ -103,11 +103,11 @@ def _family(pid: int, depth: int) -> Iterator[int]:
 log = logging.getLogger(__name__)
 
 STARTED_BY = "ARL_STARTED_BY"
-"""Variable with the process id of who looks after this one."""
+"""The environment variable with the process id of the process that supervises this one."""
 
 
 def watch_starter() -> None:
-    """From now on; where this process was started by hand there is nobody to watch."""
+    """Watch the parent from now on; do nothing if this process was started by hand."""
     if pid := os.environ.get(STARTED_BY, ""):
         arguments = (int(pid),)
         threading.Thread(target=_watch, args=arguments, name="starter", daemon=True).start()

@@ -1,9 +1,9 @@
-"""Python's garbage collector, in processes in which many objects live for long.
+"""The pacing of Python's garbage collector, for processes with many long-lived objects.
 
-By default it looks at young objects every 700 allocations, and at everything whenever a quarter
-more has come. With a hundred thousand episodes under way that is two seconds at a time in which
-nothing else happens, and a third of all time. And what it looks for, cycles, is rare there: most
-of what is made is still alive when it is looked at, and the look costs more than making it did.
+The default collector examines young objects every 700 allocations, and all objects when their
+number has grown by a quarter. With a hundred thousand concurrent episodes, a full collection
+blocks the process for two seconds, and takes a third of all time. Cycles, its purpose, are rare
+there: most young objects are still alive, and examining them costs more than creating them.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from dataclasses import dataclass
 from typing import Any
 
 YOUNG = 20_000
-"""Allocations, less what was freed, before young objects are looked at."""
+"""The number of allocations minus deallocations before young objects are collected."""
 MOST_UNSEEN = 15
-"""Times in a row that they are not, while there is next to no garbage."""
+"""The maximum number of consecutive skipped collections, while there is almost no garbage."""
 LITTLE = 0.01
-"""Garbage, as a share of `YOUNG`, that is next to none."""
+"""The amount of garbage, as a share of `YOUNG`, that counts as almost none."""
 SHARE = 0.01
-"""Of the time that collections of everything may take."""
+"""The maximum share of the time that full collections may take."""
 _NEVER = 2**31 - 1
 
 
 @contextlib.contextmanager
 def paced_collections(share: float = SHARE) -> Iterator[None]:
-    """Meanwhile, garbage is looked for where there is some: young objects are mostly left alone as
-    long as looks at a sample of them find none. Everything is only looked at by the event loop
-    that runs, when the last time it took is less than this share of what has passed since.
+    """Hold a garbage collector that adapts to the amount of garbage.
 
-    Cycles are freed later for it; what is in none is freed at once, as always.
+    Collections of young objects are mostly skipped while the others find almost no garbage. A full
+    collection only runs from the running event loop, and only if the duration of the last one is
+    below `share` of the time since then. So cycles are freed later; objects outside of cycles are
+    freed at once, as always.
     """
     before = gc.get_threshold()
     pace = _Pace(share, ended_s=time.perf_counter())
@@ -49,22 +50,22 @@ def paced_collections(share: float = SHARE) -> Iterator[None]:
 
 @dataclass
 class _Pace:
-    """When to look at what."""
+    """The schedule of collections."""
 
     share: float
     ended_s: float
-    """When everything was looked at last."""
+    """The end of the last full collection."""
     took_s: float = 1.0
-    """How long that took; before the first time, as if it were this."""
+    """The duration of the last full collection; before the first one, an assumed value."""
     began_s: float = 0.0
     unseen: int = 0
-    """Young ones that were left alone since some were looked at."""
+    """The number of skipped collections of young objects since the last real one."""
     at_most: int = 0
-    """How many may be."""
+    """The number of collections that may be skipped."""
     is_due: bool = False
 
     def watch(self, phase: str, info: dict[str, Any]) -> None:
-        """What the collector calls before and after each collection."""
+        """Adapt the schedule; the collector calls this before and after each collection."""
         now = time.perf_counter()
         if info["generation"] == 2:
             if phase == "start":
@@ -73,7 +74,7 @@ class _Pace:
                 self.ended_s, self.took_s, self.is_due = now, now - self.began_s, False
         elif phase == "start":
             if self.unseen < self.at_most:
-                gc.freeze()  # out of its sight: nothing is left to be looked at
+                gc.freeze()  # hides all objects: there is nothing to collect
         elif self.unseen < self.at_most:
             self.unseen += 1
         else:
@@ -83,8 +84,8 @@ class _Pace:
                 self._look_at_everything()
 
     def _look_at_everything(self) -> None:
-        """Soon: a collection cannot begin within another."""
-        with contextlib.suppress(RuntimeError):  # no loop in this thread: the next time, then
+        """Schedule a full collection: it cannot begin within another collection."""
+        with contextlib.suppress(RuntimeError):  # no loop in this thread: try again next time
             asyncio.get_running_loop().call_soon(_collect)
             self.is_due = True
 

@@ -1,14 +1,14 @@
-"""A small process beside `arl` that says what holds it, and ends it where it cannot end itself.
+"""A small process beside `arl` that reports code blocking it, and ends it if it cannot end itself.
 
-Environments, agents and chat templates run on the event loop of `arl`. One that never gives it back
-stops everything, and one that computes in C keeps even Python's signal handlers from running. So
-another process looks whether the loop still turns:
+Environments, agents and chat templates run on the event loop of `arl`. Code that never yields
+stops everything, and code that computes in C even keeps Python's signal handlers from running. So
+another process checks whether the loop still runs:
 
-    arl ─ a counter that the loop moves, and the signals that came ─► guard
-        ◄─ SIGUSR2: where is each thread (faulthandler needs no interpreter for it), SIGKILL ─
+    arl ─ a counter that the loop increments, and the received signals ─► guard
+        ◄─ SIGUSR2: the stack of each thread (faulthandler needs no interpreter for it), SIGKILL ─
 
-This file is both sides: `Guard` is that of `arl`, `main` that of the guard, which imports nothing
-else of this package.
+This file has both sides: `Guard` is the side of `arl`, `main` is the side of the guard, which
+imports nothing else of this package.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ import time
 from typing import NamedTuple
 
 BEAT_S = 0.1
-"""The loop moves its counter so often."""
+"""The interval at which the loop increments its counter."""
 LOOK_S = 0.25
 NAMED_S = 5.0
-"""What holds the loop for so long is named, if it is an environment, an agent or a template."""
+"""The blocking time after which an environment, an agent or a template is reported."""
 NAMED_ANYWAY_S = 30.0
-"""And whatever else it is: some of our own work, like reading a large model, takes a while."""
+"""The same for any other code: some of our own work, like reading a large model, takes a while."""
 END_S = 8.0
-"""An interrupted process whose loop stands still has so long to end by itself."""
+"""The time that an interrupted process with a blocked loop has to end by itself."""
 LEAST_HANG_S = 60.0
 _TRACE_S = 2.0
 _RUNS, _ENDED = 1, 2
 _STATE = struct.Struct("QB")
-"""Beats, and the phase."""
+"""The number of beats, and the phase."""
 
 
 class _Order(NamedTuple):
-    """What the guard is told."""
+    """The arguments of the guard process."""
 
     pid: int
     thread: int
@@ -53,17 +53,17 @@ class _Order(NamedTuple):
     signals: int
     """The file descriptor that the kernel writes signals to."""
     answer: int
-    """The descriptor where the JSON object of `--json` belongs; -1: nowhere."""
+    """The file descriptor for the JSON object of `--json`; -1: there is none."""
     hang_s: float
-    """A loop that an environment, agent or template holds for so long is given up."""
+    """The blocking time after which an environment, agent or template ends the process."""
 
 
 class Guard:
-    """Guards this process while it is open; see above.
+    """The guard of this process, while it is open; see the module.
 
     Args:
-        hang_s: The loop may be held for so long (60 s at least) before the process is ended.
-        answer: The file descriptor that a JSON object is owed to, or None.
+        hang_s: The time for which the loop may be blocked (at least 60 s) before the process ends.
+        answer: The file descriptor on which a JSON object is expected, or None.
     """
 
     def __init__(self, *, hang_s: float, answer: int | None = None) -> None:
@@ -119,7 +119,7 @@ class Guard:
         self._trace.close()
 
     def beat(self) -> None:
-        """Show that the loop turns."""
+        """Show that the loop runs."""
         self._beats += 1
         self._write(_RUNS)
 
@@ -129,40 +129,40 @@ class Guard:
 
 # ------------------------------------------------------------------ the guard's own side
 Frame = tuple[str, int, str]
-"""File, line and function."""
+"""The file, line and function of a stack frame."""
 _ENV_HINT = (
-    "What waits belongs behind `await` (asyncio.sleep, asyncio.to_thread, an async client), what "
-    'computes in a SyncEnv with executor = "thread", or, where it may hang, in a process of its own'
+    "Put waiting code behind `await` (asyncio.sleep, asyncio.to_thread, an async client), and "
+    'computing code into a SyncEnv with executor = "thread", or, if it may hang, its own process'
 )
 _AGENT_HINT = (
-    "What waits belongs behind `await` (asyncio.sleep, asyncio.to_thread, an async client); an "
-    "agent that blocks can be a program of its own (arl list: command)"
+    "Put waiting code behind `await` (asyncio.sleep, asyncio.to_thread, an async client); an "
+    "agent that blocks can be a separate program (arl list: command)"
 )
 _TEMPLATE_HINT = "Give the model's folder a chat template whose loops end"
-_HOLDERS: tuple[tuple[str, str, str, str], ...] = (
-    (r"gateway/template\.py$", r"render", "the chat template", _TEMPLATE_HINT),
-    (r"agentgym_rl/episode\.py$", r"start|step|close|play", "the environment", _ENV_HINT),
-    (r"agentgym_rl/episode\.py$", r"_run|_play", "the agent", _AGENT_HINT),
+HOLDERS: tuple[tuple[str, str, str, str], ...] = (
+    (r"agentgym_rl/gateway/template/template\.py$", r"render", "the chat template", _TEMPLATE_HINT),
+    (r"agentgym_rl/rollout/episode\.py$", r"start|step|close|play", "the environment", _ENV_HINT),
+    (r"agentgym_rl/rollout/episode\.py$", r"_run|_play", "the agent", _AGENT_HINT),
     (
-        r"agentgym_rl/(sync_env|wrappers/timeout|specs|check/spy)\.py$",
+        r"agentgym_rl/gym/(sync_env|wrappers/timeout|specs|check/support)\.py$",
         r".*",
         *("the environment", _ENV_HINT),
     ),
     (
-        r"agentgym_rl/(registry|loading)\.py$",
+        r"agentgym_rl/(gym/registry|runtime/imports)\.py$",
         r".*",
         "the module of an environment or agent",
         *("Importing a module, and making what is in it, must not wait",),
     ),
 )
-"""Functions of ours that call what is not ours: pattern of the file, of the function, who it is
-that they call, and what to do about it."""
+"""The functions of this package that call foreign code: a pattern of the file and of the function,
+the name of the foreign part, and a remedy."""
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 _THREAD = re.compile(r"^(?:Current t|T)hread 0x([0-9a-f]+)")
 
 
 def threads_of(dump: str) -> dict[int, list[Frame]]:
-    """The frames of each thread, innermost first, that `faulthandler` has written."""
+    """Parse the frames of each thread, innermost first, from the output of `faulthandler`."""
     found: dict[int, list[Frame]] = {}
     frames: list[Frame] = []
     for line in dump.splitlines():
@@ -174,39 +174,39 @@ def threads_of(dump: str) -> dict[int, list[Frame]]:
 
 
 def holder_of(frames: list[Frame]) -> tuple[str, str] | None:
-    """Who runs in these frames, with its place, and what to do about it; None: only ours do."""
+    """Return the foreign code in these frames with its place, and a remedy; None: there is none."""
     for number, (file, _, name) in enumerate(frames):
-        for of_file, of_name, who, hint in _HOLDERS:
+        for of_file, of_name, who, hint in HOLDERS:
             if number and re.search(of_file, file) and re.fullmatch(of_name, name):
                 return f"{who}, {place(frames[:number])},", hint
     return None
 
 
 def place(frames: list[Frame]) -> str:
-    """The innermost frame that is not of Python's library or of an installed package."""
+    """Return the innermost frame outside of Python's library and installed packages."""
     theirs = [f for f in frames if not re.search(r"site-packages|/lib/python3|^<frozen", f[0])]
     file, line, name = (theirs or frames)[0]
     return f"{file}, line {line}, in {name}"
 
 
 class _Watch:
-    """The guard at work."""
+    """The loop of the guard process."""
 
     def __init__(self, order: _Order) -> None:
         self._order = order
         self._state = mmap.mmap(order.state, _STATE.size, prot=mmap.PROT_READ)
         self._beats = -1
         self._still = 0
-        """Looks in a row that found the counter where it was."""
+        """The number of consecutive looks with an unchanged counter."""
         self._looks = self._still_looks = 0
-        """Looks since the process was interrupted, and those that found the counter so."""
+        """The looks since the process was interrupted, and those with an unchanged counter."""
         self._interrupted = False
         self._named: set[str] = set()
         self._ended = False
-        """Whether this guard has ended the process, or has said that it is gone."""
+        """The flag that this guard has ended the process, or has reported its end."""
 
     def run(self) -> None:
-        """Look until the process is gone."""
+        """Watch until the process has ended."""
         while os.getppid() == self._order.pid:
             time.sleep(LOOK_S)
             self._hear()
@@ -223,8 +223,8 @@ class _Watch:
         self._part()
 
     def _hear(self) -> None:
-        """Whether the process was interrupted: the kernel writes each signal down, though nobody in
-        the process may have the time to handle it."""
+        """Record whether the process was interrupted: the kernel writes each signal to a socket,
+        even if the process does not get to handle it."""
         while select.select([self._order.signals], [], [], 0)[0]:
             if not (numbers := os.read(self._order.signals, 64)):
                 return
@@ -232,7 +232,7 @@ class _Watch:
                 self._interrupted = True
 
     def _stopped(self) -> bool:
-        """Whether somebody has stopped the process, or traces it: then it is not held."""
+        """Return whether the process is stopped or traced: then its loop is not blocked."""
         try:
             with open(f"/proc/{self._order.pid}/stat") as file:
                 return file.read().rpartition(")")[2].split()[0] in "Tt"
@@ -240,7 +240,7 @@ class _Watch:
             return False
 
     def _act(self, still_s: float) -> None:
-        """Name what holds the loop, and end the process if that is due."""
+        """Report the code that blocks the loop, and end the process if that is due."""
         late = self._looks * LOOK_S >= END_S and 2 * self._still_looks >= self._looks
         given_up = still_s >= self._order.hang_s
         if not late and not given_up and (not still_s or still_s % NAMED_S):
@@ -261,7 +261,7 @@ class _Watch:
             )
 
     def _holder(self) -> tuple[str, str, bool]:
-        """Who holds the loop, what to do, and whether it is somebody that we know."""
+        """Return the code that blocks the loop, a remedy, and whether it is known foreign code."""
         threads = threads_of(self._dump())
         main = threads.pop(self._order.thread, [])
         for frames in (main, *threads.values()):
@@ -281,13 +281,13 @@ class _Watch:
         return os.pread(self._order.trace, size - before, before).decode(errors="replace")
 
     def _end(self, why: str) -> None:
-        self._owe_nothing("ArlError", why)  # before it is gone: who waits for it reads then
+        self._owe_nothing("ArlError", why)  # before it ends, since readers read at its end
         _say(f"{why}. What was logged is kept: a run goes on with `arl train --resume`")
         os.kill(self._order.pid, signal.SIGKILL)
         time.sleep(LOOK_S)
 
     def _part(self) -> None:
-        """Say what can be said where the process cannot any more."""
+        """Report the end of a process that could not report it itself."""
         _, phase = _STATE.unpack(self._state[:])
         if phase != _RUNS:
             return
@@ -303,7 +303,7 @@ class _Watch:
             self._owe_nothing("ArlError", why)
 
     def _owe_nothing(self, kind: str, message: str) -> None:
-        """Write the JSON object that is owed, if one is, and none was written yet."""
+        """Write the expected JSON object, if there is one and it was not written yet."""
         if self._order.answer >= 0 and not self._ended:
             text = json.dumps({"error": {"type": kind, "message": message}})
             os.write(self._order.answer, f"{text}\n".encode())

@@ -1,4 +1,4 @@
-"""One synchronous HTTP call with one deadline for all of it (stdlib only)."""
+"""A synchronous HTTP call with one deadline for all of it (stdlib only)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def call(
     headers: Mapping[str, str] | None = None,
     timeout_s: float,
 ) -> tuple[int, bytes]:
-    """Status and body of `method url+path`; a connection of its own each time.
+    """Return status and body of `method url+path`; each call uses its own connection.
 
     Raises:
         OSError: no connection, or one that broke (a torn HTTP message included).
@@ -30,12 +30,12 @@ def call(
     response = None
     try:
         connection.request(method, parts.path.rstrip("/") + path, body, dict(headers or {}))
-        # http.client lets go of the socket once the headers of a closing reply are read.
+        # http.client releases the socket once the headers of a closing reply are read.
         socket = connection.sock
         socket.settimeout(_left(deadline))
         response = connection.getresponse()
         blocks: list[bytes] = []
-        # A socket timeout bounds one read, so a peer that drips bytes needs a clock as well.
+        # A socket timeout bounds one read, so a peer that drips bytes needs a deadline as well.
         while block := response.read1(1 << 20):
             blocks.append(block)
             if not response.isclosed():
@@ -46,7 +46,7 @@ def call(
     except http.client.HTTPException as error:
         raise ConnectionError(f"{type(error).__name__}: {error}") from error
     finally:
-        # Of a reply without keep-alive the response holds the socket, and the connection does not.
+        # For a reply without keep-alive the response holds the socket, and the connection does not.
         if response is not None:
             response.close()
         connection.close()

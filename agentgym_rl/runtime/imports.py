@@ -1,4 +1,4 @@
-"""Importing what a user names as `module:attr`."""
+"""The import of objects that a user names as `module:attr`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from agentgym_rl.core.errors import ConfigError
 
 
 def import_object(path: str) -> Any:
-    """What `module:attr` names; raises ConfigError when it cannot be imported."""
+    """Return the object named `module:attr`; raise ConfigError when it cannot be imported."""
     module, _, attribute = path.partition(":")
     try:
         target: Any = importlib.import_module(module)
         for name in attribute.split("."):
             target = getattr(target, name)
-    except (Exception, SystemExit) as error:  # foreign code runs: anything can come out
+    except (Exception, SystemExit) as error:  # foreign code runs: it can raise anything
         raise ConfigError(
             f"cannot import {path!r} (module:attr): {type(error).__name__}: {error}"
         ) from error
@@ -24,7 +24,7 @@ def import_object(path: str) -> Any:
 
 
 def check_findable(path: str, key: str) -> None:
-    """Refuse `module:attr` whose package is not there, without importing anything.
+    """Refuse a `module:attr` whose package is not installed, without importing anything.
 
     Raises:
         ConfigError: names `key`, and where a module has to be.

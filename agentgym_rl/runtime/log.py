@@ -1,4 +1,4 @@
-"""Logging: stdlib loggers, one set-up, everything on stderr (stdout belongs to results)."""
+"""The logging: stdlib loggers, a single set-up, all on stderr (stdout belongs to results)."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def setup(level: str = "info") -> None:
 
 
 _VARIES = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|0x[0-9a-f]+|[0-9]+(\.[0-9]+)?")
-"""What differs between two messages of one kind: names in quotes, addresses, numbers."""
+"""The parts that differ between two messages of one kind: names in quotes, addresses, numbers."""
 _MOST_KINDS = 20
 _FIRST_COUNT = 100
 
 
 class Repeated:
-    """The warnings of many episodes: of each kind the first is shown, then the 100th, the 1,000th
+    """The warnings of many episodes: the first of each kind is shown, then the 100th, the 1,000th
     and so on with the count so far; the others are logged at level debug.
 
-    Beyond 20 kinds all further ones are of one kind.
+    After the first 20 kinds all further warnings count as one kind.
     """
 
     def __init__(self, logger: logging.Logger) -> None:
@@ -44,8 +44,8 @@ class Repeated:
         self._next_shown: dict[str, int] = {}
 
     def warn(self, message: str, *args: Any, why: str) -> None:
-        """Log `message % args`, whose kind is the last line of `why`, whatever names and numbers
-        stand in it."""
+        """Log `message % args`, whose kind is the last line of `why` with its names and numbers
+        masked."""
         kind = _VARIES.sub("#", why.strip().rpartition("\n")[2])
         if kind not in self._counts and len(self._counts) >= _MOST_KINDS:
             kind = ""
@@ -61,7 +61,8 @@ class Repeated:
 
 
 def now_and_then() -> Callable[[str], None]:
-    """Says how far a command is, on stderr: what it is called with, at most every SAY_EVERY_S."""
+    """Return a function that prints the progress text it gets to stderr, at most once every
+    SAY_EVERY_S."""
     said = time.monotonic()
 
     def say(text: str) -> None:
@@ -89,8 +90,8 @@ class Answer:
 
     @property
     def descriptor(self) -> int | None:
-        """The file descriptor of the stdout that is kept for the object; None in a test that has
-        put something else in the place of stdout."""
+        """Return the file descriptor of the stdout that is kept for the object; None in a test
+        that has replaced stdout."""
         try:
             return self._file.fileno()
         except OSError:
@@ -101,14 +102,14 @@ _answer: Answer | None = None
 
 
 def the_answer() -> Answer | None:
-    """The object that stdout is kept for, while it is."""
+    """Return the object that stdout is kept for, if there is one at the moment."""
     return _answer
 
 
 @contextmanager
 def kept_for_json() -> Iterator[Answer]:
     """Keep stdout for the object of `--json`: meanwhile, anything else written there goes to
-    stderr. Environments and agents print, and so do the libraries and programs that they use, by
+    stderr. Environments and agents print; so do the libraries and programs that they use, through
     file descriptor 1."""
     global _answer
     sys.stdout.flush()

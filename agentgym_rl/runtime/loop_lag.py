@@ -1,4 +1,4 @@
-"""How late the event loop comes: the longest anything on it kept everything else waiting."""
+"""The lag of the event loop: how long a callback on it keeps all others waiting."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NoReturn
 
 _FINEST_MS = 0.01
 _PER_DECADE = 20
-"""Buckets are 12 % wide, and so are the percentiles' errors."""
+"""The buckets per decade: each is 12 % wide, and so are the percentiles' errors."""
 _BUCKETS = 8 * _PER_DECADE
-"""Up to 1,000 s."""
+"""The number of buckets, up to 1,000 s."""
 
 
 class LoopLag:
-    """A histogram of how late sleeps of `step_s` end, in ms; 1 / `step_s` wake-ups a second."""
+    """A histogram of delays, in ms, with which sleeps of `step_s` end; 1 / `step_s` a second."""
 
     def __init__(self, *, step_s: float = 0.005) -> None:
         self._step_s = step_s
@@ -36,7 +36,7 @@ class LoopLag:
         self._max_ms = max(self._max_ms, late_ms)
 
     def percentile(self, share: float) -> float:
-        """The lateness, in ms, that `share` of the wake-ups did not exceed; 0 without any."""
+        """Return the delay, in ms, that `share` of the wake-ups did not exceed; 0 without any."""
         wanted = share * sum(self._counts)
         seen = 0
         for index, count in enumerate(self._counts):
@@ -46,6 +46,6 @@ class LoopLag:
         return 0.0
 
     def summary(self) -> dict[str, float]:
-        """p50, p99 and max, in ms."""
+        """Return p50, p99 and max, in ms."""
         found = {"p50": self.percentile(0.5), "p99": self.percentile(0.99), "max": self._max_ms}
         return {name: round(value, 3) for name, value in found.items()}

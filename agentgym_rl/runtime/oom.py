@@ -1,12 +1,11 @@
-"""A process that runs out of memory while it starts a thread ends, and does not hang.
+"""The end, instead of a hang, of a process that runs out of memory while it starts a thread.
 
-CPython's `Thread.start` waits until the new thread says that it runs. One that fails before that,
-for want of memory, never does, and whoever started it waits for ever
-(https://github.com/python/cpython/issues/140746): a trainer or an engine that is neither alive nor
-dead. All that Python does then is to report an exception that nobody can catch:
-`end_without_memory` listens to that. Where there is no memory left to listen with, either, a thread
-that is there already notices that another one was started long ago and has not begun:
-`watch_thread_starts`.
+CPython's `Thread.start` waits until the new thread reports that it runs. A thread that fails before
+that, for lack of memory, never reports, and `Thread.start` waits for ever
+(https://github.com/python/cpython/issues/140746): a trainer or an engine is then neither alive nor
+dead. Python only reports an exception that no code can catch: `end_without_memory` hooks into that
+report. If not even enough memory for the hook is left, an existing thread notices that another
+thread was started long ago and has not begun: `watch_thread_starts`.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ import time
 from typing import Any
 
 EXIT_CODE = 70
-"""EX_SOFTWARE of sysexits.h."""
-_exit = os._exit  # as it is now: an event loop keeps others from calling it (signals.py)
+"""The exit code EX_SOFTWARE of sysexits.h."""
+_exit = os._exit  # the original function: signals.py replaces it for foreign code
 _WORDS = b"out of memory while a thread was started: this process ends\n"
 _LOOK_S = 0.25
 _LOOKS = 12
-"""Looks in a row that find a thread not begun. Each look had its turn of the interpreter, and so
-had that thread; a process that is stopped, or starved of processors, does not look."""
+"""The number of looks in a row that find a thread not begun. Each look has a turn of the
+interpreter, and so has that thread; a process that is stopped, or gets no CPU, does not look."""
 
 
 def end_without_memory() -> None:
-    """From now on, this process ends where it would hang."""
+    """Make this process end, from now on, when a thread fails to start for lack of memory."""
     before = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
-        # Of threads this comes only if they never began to run: what they raise later is theirs.
+        # A thread causes this only if it never began to run: later errors are its own.
         if unraisable.exc_type is MemoryError and "thread" in (unraisable.err_msg or ""):
             _end()
         before(unraisable)
@@ -41,12 +40,12 @@ def end_without_memory() -> None:
 
 
 def watch_thread_starts() -> None:
-    """From now on, this process ends 3 s after a thread was started that does not begin."""
+    """Make this process end, from now on, 3 s after the start of a thread that does not begin."""
     threading.Thread(target=_watch, name="thread starts", daemon=True).start()
 
 
 def _watch() -> None:
-    # What `Thread.start` waits for; since Python 2, and still so in 3.14.
+    # `Thread.start` waits for these; since Python 2, and still in 3.14.
     not_begun: dict[threading.Thread, Any] = threading._limbo  # pyright: ignore
     looks: dict[threading.Thread, int] = {}
     try:

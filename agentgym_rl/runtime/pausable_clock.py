@@ -1,7 +1,7 @@
-"""Time that stands still while engines sleep: what they were asked meanwhile is not late.
+"""A clock that stops while engines sleep, so that requests to sleeping engines do not time out.
 
-Where engines and trainer ranks share devices (`cluster.colocated`), all engines of a run sleep
-while the ranks train. A deadline for a reply must neither pass meanwhile nor be forgotten.
+If engines and trainer ranks share devices (`cluster.colocated`), all engines of a run sleep
+while the ranks train. A deadline for a reply must neither pass during that sleep nor be lost.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from contextlib import asynccontextmanager
 
 
 class AwakeTime:
-    """A clock that stops in `sleep` and goes on in `wake`, and deadlines on it. It runs at first.
+    """A clock that `sleep` stops and `wake` continues, with deadlines on it. A new clock runs.
 
-    Used from one event loop at a time.
+    Only one event loop at a time may use it.
     """
 
     def __init__(self) -> None:
         self._since: float | None = None
-        """When it stopped, on the clock of the event loop."""
+        """The time at which the clock stopped, on the clock of the event loop."""
         self._slept_s = 0.0
         self._timers: set[AwakeTimer] = set()
 
@@ -28,19 +28,19 @@ class AwakeTime:
         return self._since is not None
 
     def time(self) -> float:
-        """Seconds that have passed while awake, from some moment on."""
+        """Return the seconds that have passed while awake, since an arbitrary moment."""
         now = asyncio.get_running_loop().time() if self._since is None else self._since
         return now - self._slept_s
 
     def sleep(self) -> None:
-        """Stop. Idempotent."""
+        """Stop the clock. Idempotent."""
         if self._since is None:
             self._since = asyncio.get_running_loop().time()
             for timer in self._timers:
                 timer.stop()
 
     def wake(self) -> None:
-        """Go on. Idempotent."""
+        """Continue the clock. Idempotent."""
         if self._since is not None:
             self._slept_s += asyncio.get_running_loop().time() - self._since
             self._since = None
@@ -48,8 +48,9 @@ class AwakeTime:
                 timer.start(self._slept_s)
 
     def call_at(self, when: float, callback: Callable[[], object]) -> AwakeTimer:
-        """Call back when `time()` is `when`, unless the timer is cancelled, which its owner does
-        in any case."""
+        """Call `callback` when `time()` is `when`, unless the timer is cancelled.
+
+        The caller cancels the timer in any case."""
         timer = AwakeTimer(when, callback, self._timers)
         if self._since is None:
             timer.start(self._slept_s)
@@ -57,15 +58,15 @@ class AwakeTime:
 
     @asynccontextmanager
     async def timeout(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
-        """As `asyncio.timeout`, of awake seconds.
+        """Limit the context to `seconds` of awake time, like `asyncio.timeout`.
 
         Raises:
-            TimeoutError: they have passed.
+            TimeoutError: the time has passed.
         """
         async with asyncio.timeout(None) as wait:
 
             def expire() -> None:
-                if not wait.expired():  # somebody else may have ended it early
+                if not wait.expired():  # other code may have rescheduled it to end early
                     wait.reschedule(asyncio.get_running_loop().time())
 
             timer = self.call_at(self.time() + seconds, expire)
@@ -76,7 +77,7 @@ class AwakeTime:
 
 
 class AwakeTimer:
-    """A call to come, of an `AwakeTime`."""
+    """A scheduled call of an `AwakeTime`."""
 
     def __init__(
         self, when: float, callback: Callable[[], object], timers: set[AwakeTimer]
@@ -86,18 +87,18 @@ class AwakeTimer:
         timers.add(self)
 
     def start(self, slept_s: float) -> None:
-        """Run, on a clock that is so far behind that of the event loop."""
+        """Run on a clock that is `slept_s` seconds behind the clock of the event loop."""
         loop = asyncio.get_running_loop()
         self._handle = loop.call_at(self._when + slept_s, self._fire)
 
     def stop(self) -> None:
-        """Run no longer."""
+        """Stop running; `start` continues."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
     def cancel(self) -> None:
-        """Never call. Idempotent."""
+        """Cancel the call for good. Idempotent."""
         self.stop()
         self._timers.discard(self)
 
@@ -107,4 +108,4 @@ class AwakeTimer:
 
 
 ENGINES = AwakeTime()
-"""Of the engines that this process asks, which all sleep at the same time."""
+"""The clock of the engines that this process queries; they all sleep at the same time."""

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, and code that is not ours: a run ends cleanly and in time, whatever it does."""
+"""The handling of Ctrl-C and SIGTERM: a run ends cleanly, in time, whatever foreign code does."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CLOSE_S = 2.0
-"""Time that tasks which are left over have to end, and threads once everything else has."""
+"""The time for leftover tasks to end, and for leftover threads once all else has ended."""
 _EXIT_S = 4.0
-"""Time that an interrupted process has for whatever else Python runs before it ends."""
+"""The time that an interrupted process has for all other code that Python runs at exit."""
 _exit = os._exit
 
 
 def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]], *, hang_s: float = 600.0) -> T:
     """Run a coroutine on uvloop until it ends, or SIGINT or SIGTERM cancels it.
 
-    A second signal only says that closing everything takes a moment; a third one leaves at once
-    with code 130 (children die with their parent). Both signals count even where they were
+    A second signal only logs that closing everything takes a moment; a third one exits at once
+    with code 130 (children die with their parent). Both signals count even if they were
     inherited as ignored, as in `arl train &` of a script. Another process watches over the loop
-    meanwhile (guard.py): it names what holds it, and ends this process where that keeps it from
-    ending for 8 s after a signal, or for `hang_s`.
+    meanwhile (guard.py): it names the code that blocks the loop, and ends this process if the loop
+    is blocked for 8 s after a signal, or for `hang_s`.
 
     Raises:
-        KeyboardInterrupt: it was interrupted, and everything is closed.
+        KeyboardInterrupt: the coroutine was interrupted, and everything is closed.
     """
     import uvloop
 
@@ -63,7 +63,7 @@ def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]], *, hang_s: flo
 
 
 async def _end_tasks() -> None:
-    """Cancel the tasks that others have left, close generators, and wait, but not for ever."""
+    """Cancel all leftover tasks, close async generators, and wait for both, up to CLOSE_S each."""
     loop = asyncio.get_running_loop()
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
@@ -82,9 +82,9 @@ async def _end_tasks() -> None:
 
 
 def keep(work: object) -> None:
-    """Never destroy a task, coroutine or generator, not even as the process ends.
+    """Keep a task, coroutine or generator from ever being destroyed, even as the process ends.
 
-    Python ends one by an error that it raises inside. Code that swallows every error goes on, and
+    Python destroys one by raising an error inside it. Code that swallows every error goes on, and
     once the event loop is closed every further wait is an error as well: it would run for ever.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(work))
@@ -107,18 +107,18 @@ class _Interrupts:
             signal.signal(number, handler)
 
     async def guard(self, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run `main`; an interrupt, even one from before, cancels it."""
+        """Run `main`; an interrupt cancels it, even one that came before this call."""
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         if self.count:
             raise asyncio.CancelledError
         self._beat()
-        # The guard hears of signals, too. The loop, whose own descriptor this was, handles them
-        # when it beats.
+        # The guard is woken by signals, too. The descriptor before was the loop's own, so the
+        # loop now handles signals when it beats.
         its_own = signal.set_wakeup_fd(self._guard.wakeup.fileno(), warn_on_full_buffer=False)
         try:
             return await main()
         finally:
-            with suppress(OSError, ValueError):  # closed, where SystemExit has ended the loop
+            with suppress(OSError, ValueError):  # closed, if SystemExit has ended the loop
                 signal.set_wakeup_fd(its_own)
 
     def _beat(self) -> None:
@@ -144,12 +144,12 @@ class _Interrupts:
 
 @contextmanager
 def _exits_refused() -> Iterator[None]:
-    """Meanwhile, `os._exit` raises `SystemExit` in this process. An environment that calls it would
-    end the run without a word, and with the exit code 0."""
+    """Make `os._exit` raise `SystemExit` in this process while the context is open. An environment
+    that calls it would end the run without a message, and with the exit code 0."""
     pid = os.getpid()
 
     def refuse(status: int) -> NoReturn:
-        if os.getpid() != pid:  # a process that was forked from this one
+        if os.getpid() != pid:  # a fork of this process
             _exit(status)
         caller = sys._getframe(1)
         where = f"{caller.f_code.co_filename}, line {caller.f_lineno}, in {caller.f_code.co_name}"
@@ -158,7 +158,7 @@ def _exits_refused() -> Iterator[None]:
             f"({where}). An environment or an agent raises an error instead"
         )
         if threading.current_thread() is not threading.main_thread():
-            log.error("%s", message)  # what ends a thread is not seen
+            log.error("%s", message)  # Python does not report a SystemExit that ends a thread
         raise SystemExit(message)
 
     os._exit = refuse
@@ -169,17 +169,18 @@ def _exits_refused() -> Iterator[None]:
 
 
 def leave_in_time(code: int) -> None:
-    """From now on, this process ends with `code` once only threads of others are left that do not
-    end: Python would wait for them for ever.
+    """Make this process end with `code`, from now on, once only foreign threads that do not end
+    are left: Python would wait for them for ever.
 
-    Functions that are registered with `atexit` and `__del__` of objects run even later. Where they
-    keep an interrupted process, it says where they are, and ends with code 1.
+    Functions registered with `atexit` and `__del__` of objects run even later. If these block an
+    interrupted process, it prints their stack, and ends with code 1.
     """
-    # It waits for its own pool's threads in the same way: whoever is registered later goes first.
+    # This module registers a wait for its pool's threads in the same way; the last one registered
+    # runs first.
     import concurrent.futures.thread  # noqa: F401
 
     global _code
-    if _code is None:  # Python calls it before it waits for threads, and nobody has to look
+    if _code is None:  # Python calls the function before it waits for threads
         threading._register_atexit(_begin_to_leave)  # pyright: ignore[reportAttributeAccessIssue]
     _code = code
 

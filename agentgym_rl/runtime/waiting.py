@@ -1,8 +1,8 @@
-"""Waiting with an owner and a deadline: nobody waits in silence, nobody waits for ever.
+"""The waits of a process, each with an owner and a deadline: none is silent, none lasts for ever.
 
-Every wait says who waits for what, and on whom that depends. So whoever has waited too long can say
-the whole chain: "rollout waits for room under the staleness bound since 90 s <- trainer rank 0
-waits for batch 7 since 88 s <- turns wait for tokens of engine-1 since 85 s".
+Every wait names its owner, its object, and the wait that it depends on. A wait that takes too long
+can so report the complete chain: "rollout waits for room under the staleness bound since 90 s <-
+trainer rank 0 waits for batch 7 since 88 s <- turns wait for tokens of engine-1 since 85 s".
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ REPORT_EVERY_S = 30.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wait:
-    """Somebody waits for something, since a moment of `time.monotonic`."""
+    """A wait of an owner, `who`, for `what`, since a moment of `time.monotonic`."""
 
     who: str
     what: str
     since_s: float
     on: str = ""
-    """Whose waiting this one depends on: the beginning of their `who`."""
+    """The owner whose wait this one depends on, given as a prefix of that wait's `who`."""
 
     def __str__(self) -> str:
         verb = "wait" if self.who.endswith("s") else "waits"
@@ -35,14 +35,15 @@ class Wait:
 
 
 _waits: dict[Wait, None] = {}
-"""All of this process, in the order in which they began."""
+"""The waits of this process, in the order in which they began."""
 _watched: list[Callable[[], Sequence[Wait]]] = []
-"""Who knows of more, when asked."""
+"""The functions that return further waits (see `watched`)."""
 
 
 @contextlib.contextmanager
 def watched(waits: Callable[[], Sequence[Wait]]) -> Iterator[None]:
-    """`waits` is asked, meanwhile, for waits that nobody stands in with `Changes.wait_for`."""
+    """Include, while the context is open, the waits that `waits` returns: those that are not made
+    with `Changes.wait_for`."""
     _watched.append(waits)
     try:
         yield
@@ -51,8 +52,8 @@ def watched(waits: Callable[[], Sequence[Wait]]) -> Iterator[None]:
 
 
 def chain(wait: Wait) -> list[Wait]:
-    """A wait, and what it depends on, link by link; where several are possible, the oldest. One
-    that is in it twice closes a circle: nothing will ever come of it."""
+    """Return a wait and the waits it depends on, link by link; of several possible ones the oldest.
+    A wait that is in the chain twice closes a circle: a deadlock."""
     links = [wait]
     while links[-1].on:
         known = [*_waits, *(found for source in _watched for found in source())]
@@ -72,16 +73,16 @@ def _told(wait: Wait) -> str:
 
 
 class Changes:
-    """Wakes those who wait for a condition whenever something it may depend on has changed.
+    """A notifier that wakes tasks waiting for a condition when its state may have changed.
 
-    One event loop only. `notify` is synchronous, so counters change and wake in one breath.
+    One event loop only. `notify` is synchronous, so a change and its notification are one step.
     """
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def notify(self) -> None:
-        """Let every waiter look at its condition again."""
+        """Let every waiting task check its condition again."""
         self._event.set()
         self._event = asyncio.Event()
 
@@ -94,11 +95,11 @@ class Changes:
         timeout_s: float,
         on: str = "",
     ) -> None:
-        """Return once `condition()` holds; says every 30 s who waits for what, and on whom that
-        depends (`Wait.on`).
+        """Return once `condition()` holds; log every 30 s who waits for what, and the waits that
+        this depends on (`Wait.on`).
 
         Raises:
-            TimeoutError: `timeout_s` passed; names who waited for what, and the chain.
+            TimeoutError: `timeout_s` passed; the message has who waited for what, and the chain.
         """
         if condition():
             return

@@ -1,5 +1,5 @@
-"""Training on episodes that other programs play: they open sessions, ask, and post rewards.
+"""The training on episodes of other programs, which open sessions, send requests and post rewards.
 
-desk.py    sessions in groups: seats, rewards, deadlines, and what becomes of a group
-app.py     the same over HTTP, for whoever has the admin key
+desk.py    sessions in groups: seats, rewards, deadlines, and the end of a group
+app.py     the same over HTTP, for programs with the admin key
 """

@@ -1,8 +1,8 @@
-"""Sessions of other programs, in groups: who may open one, what it was worth, when it is over.
+"""The sessions of other programs, in groups: their admission, their rewards and their end.
 
 Sessions that name the same task are the members of a group, as many as `rollout.group_size`, and
 are compared with each other. A group is admitted with its first session, as the staleness bound
-allows; it trains when all its members are closed. A session that fails, or that nobody uses any
+allows; it trains when all its members are closed. A session that fails, or that is not used any
 more, gives its seat back; a group that does not fill in time is dropped.
 """
 
@@ -13,37 +13,36 @@ import contextlib
 import itertools
 import logging
 import secrets
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from agentgym_rl.config import Config
-from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.core.task import Task, derived_number, derived_seed
 from agentgym_rl.core.trajectory import Outcome, Trajectory, added_reward
 from agentgym_rl.gateway.server.gateway import Gateway
 from agentgym_rl.gateway.session.sampling import SessionSampling
 from agentgym_rl.gateway.session.session import Session
-from agentgym_rl.rollout.groups import FinishedGroups
+from agentgym_rl.rollout.groups import OpenGroup, OpenGroups
 from agentgym_rl.runtime.log import Repeated
+from agentgym_rl.runtime.lru_dict import LruDict
 from agentgym_rl.runtime.pausable_clock import ENGINES
 
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.5
 _REMEMBERED = 10_000
-"""Closed sessions whose result can still be asked for."""
+"""The number of closed sessions whose results are kept for requests."""
 CLOSED_AS = (Outcome.COMPLETED, Outcome.TRUNCATED, Outcome.AGENT_ERROR, Outcome.ENV_ERROR)
-"""What a program may say of its episode; infrastructure is judged here."""
+"""The outcomes that a program may report; infrastructure errors are detected by the gateway."""
 
 
 class NoRoom(Exception):
-    """Not now: ask again."""
+    """A refusal for now: the program may ask again."""
 
 
 class Refused(ValueError):
-    """Not so: asking again does not help."""
+    """A refusal for good: the same request will never succeed."""
 
 
 @dataclass(eq=False)
@@ -51,8 +50,7 @@ class Seat:
     """A session of another program, and its place in a group."""
 
     session: Session
-    group: OpenGroup
-    number: int
+    group: SessionGroup
     opened_s: float
     used_s: float
     num_requests: int = 0
@@ -61,66 +59,47 @@ class Seat:
 
 
 @dataclass(eq=False)
-class OpenGroup:
-    """A group that is not complete yet."""
+class SessionGroup(OpenGroup):
+    """A group whose `names` are those of its closed sessions that train, as they are closed."""
 
-    id: str
-    index: int
-    task: Task
-    opened_s: float
+    opened_s: float = 0.0
     seats: set[Seat] = field(default_factory=set)
-    members: list[Trajectory] = field(default_factory=list)
     numbers: itertools.count[int] = field(default_factory=itertools.count)
-
-    @classmethod
-    def begun(cls, id: str, task: Task, members: Iterable[Trajectory]) -> OpenGroup:
-        """Return the group of which a run that was killed had logged these members."""
-        index = int(id.removeprefix("g").partition(".")[0])
-        return cls(id, index, task, ENGINES.time(), members=list(members))
 
 
 class Desk:
-    """Opens, pays and closes sessions. One event loop only."""
+    """The service that opens, rewards and closes sessions. One event loop only."""
 
-    def __init__(
-        self,
-        config: Config,
-        gateway: Gateway,
-        buffer: Buffer,
-        finished: FinishedGroups,
-        *,
-        first_index: int = 0,
-        incarnation: int = 0,
-        begun: Iterable[OpenGroup] = (),
-    ) -> None:
-        """Groups are numbered from `first_index` on. `incarnation` keeps their sessions apart from
-        those that were open when the run was killed, which had the same numbers. `begun` are the
-        groups that were not complete then: they go on when there is room for them."""
-        self._suffix = f".{incarnation}" if incarnation else ""
+    def __init__(self, config: Config, gateway: Gateway, groups: OpenGroups) -> None:
+        """Go on with the groups that were not complete when the run was killed, when there is room
+        for them, and number new ones after all that were recovered."""
+        recovered = groups.recovered
+        # Sessions that were open when the run was killed had the same numbers without it.
+        self._suffix = f".{recovered.incarnation}" if recovered.incarnation else ""
         self._config = config
         self._gateway = gateway
-        self._buffer = buffer
-        self._finished = finished
-        self._groups: dict[str, OpenGroup] = {}
+        self._groups = groups
+        self._filling: dict[str, SessionGroup] = {}
+        """The admitted groups that are not full, by their task's name."""
         self._seats: dict[str, Seat] = {}
-        self._closed: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        self._begun = {group.task.id: group for group in begun}
+        self._closed: LruDict[str, dict[str, Any]] = LruDict(_REMEMBERED)
+        self._begun = {group.task.id: group for group in _begun(groups)}
         for group in self._begun.values():
-            for member in group.members:
+            for member in group.members.values():
                 self._remember(member)
-        last = max((group.index for group in self._begun.values()), default=-1)
-        self._indices = itertools.count(max(first_index, last + 1))
+        known = {*recovered.logged, *(group.index for group in self._begun.values())}
+        self._indices = itertools.count(max(known, default=-1) + 1)
         self._failure: Exception | None = None
         self._warnings = Repeated(log)
         self._failed = asyncio.Event()
 
     # ------------------------------------------------------------------ sessions
     def open(self, *, task: str | None, data: Mapping[str, Any], temperature: float | None) -> Seat:
-        """A new session, of the group of `task`; None is a task of its own.
+        """Open a new session in the group of `task`; None is a new task for this session alone.
 
         Raises:
             NoRoom: the trainer is behind, or the group has as many sessions as it needs.
-            Refused: a group needs a name, or the data are not those of the group.
+            Refused: `task` is None, and a group has several sessions.
         """
         rollout = self._config.rollout
         if task is None and rollout.group_size > 1:
@@ -131,15 +110,15 @@ class Desk:
         if len(self._seats) >= self._config.serve.max_sessions:
             raise NoRoom(f"{len(self._seats)} sessions are open (serve.max_sessions)")
         name = task if task is not None else f"session-{secrets.token_hex(4)}"
-        group = self._groups.get(name) or self._admit(name, data)
-        if len(group.seats) + len(group.members) >= rollout.group_size:
+        group = self._filling.get(name) or self._admit(name, data)
+        if len(group.seats) + len(group.names) >= rollout.group_size:
             raise NoRoom(
                 f"task {name!r} has its {rollout.group_size} sessions (rollout.group_size); the "
                 "next group of this task begins when they are closed"
             )
-        now, number = ENGINES.time(), next(group.numbers)
-        session_id = f"{group.id}-{number}"
-        if not group.id.endswith(self._suffix):  # it was begun before the run was killed
+        now = ENGINES.time()
+        session_id = f"{group.id}-{next(group.numbers)}"
+        if not group.id.endswith(self._suffix):  # the group was begun before the run was killed
             session_id += self._suffix
         sampling = SessionSampling(
             temperature=rollout.temperature if temperature is None else temperature,
@@ -149,13 +128,13 @@ class Desk:
         session = self._gateway.open_session(
             sampling=sampling, session_id=session_id, turn_timeout_s=rollout.turn_timeout_s
         )
-        seat = Seat(session, group, number, opened_s=now, used_s=now)
+        seat = Seat(session, group, opened_s=now, used_s=now)
         group.seats.add(seat)
         self._seats[session_id] = seat
         return seat
 
     def find(self, session_id: str) -> Seat | dict[str, Any] | None:
-        """An open session, what a closed one came to, or None."""
+        """Return an open session, the result of a closed one, or None."""
         return self._seats.get(session_id) or self._closed.get(session_id)
 
     def pay(
@@ -170,7 +149,7 @@ class Desk:
         (`Session.reward`).
 
         Raises:
-            Refused: there is no such reward (`added_reward`), or there is no such turn or lineage.
+            Refused: the reward is out of range (`added_reward`), or the turn or lineage is unknown.
         """
         try:
             if turn is None and lineage is None:
@@ -182,7 +161,7 @@ class Desk:
         seat.num_rewards += 1
 
     async def close(self, seat: Seat, outcome: Outcome, *, error: str = "") -> dict[str, Any]:
-        """The episode is over; returns what it came to.
+        """Close the session of an episode that is over; return its result.
 
         Raises:
             Refused: an episode that ended well was never given a reward.
@@ -215,14 +194,15 @@ class Desk:
             credit=record.credit,
         )
         result = self._remember(trajectory)
-        if outcome.trains:
-            group.members.append(trajectory)
         with self._fatal():
-            self._finished.count(trajectory)
-            if len(group.members) == self._config.rollout.group_size:
-                await self._finish(group)
-            elif outcome.trains:
-                await self._finished.add_member(trajectory, group.task, group.index)
+            if outcome.trains:
+                group.names.append(session.id)
+                if len(group.names) == self._config.rollout.group_size:
+                    del self._filling[group.task.id]
+                if await self._groups.add(group, trajectory, logs_task=True):
+                    await self._groups.finish(group)
+            else:
+                self._groups.finished.count(trajectory)
         if outcome is Outcome.TOO_LONG:
             await self._give_up(group, f"a member of its group is too long: {error}", outcome.value)
         return result
@@ -238,44 +218,40 @@ class Desk:
             "counters": {name: int(count) for name, count in episode.metrics.items()},
         }
         self._closed[episode.episode_id] = result
-        if len(self._closed) > _REMEMBERED:
-            self._closed.popitem(last=False)
         return result
 
     # ------------------------------------------------------------------ groups
-    def _admit(self, name: str, data: Mapping[str, Any]) -> OpenGroup:
-        if self._buffer.capacity < 1:
+    def _admit(self, name: str, data: Mapping[str, Any]) -> SessionGroup:
+        if self._groups.buffer.capacity < 1:
             raise NoRoom(
                 "the trainer is behind: no more groups are admitted under the staleness bound "
                 "(rollout.max_staleness) until it has published its next version"
             )
-        self._buffer.admit()
         group = self._begun.pop(name, None)
         if group is None:
             index = next(self._indices)
             task = Task(id=name, seed=derived_number(name, bits=56), data=data)
-            group = OpenGroup(f"g{index}{self._suffix}", index, task, ENGINES.time())
+            group = SessionGroup(f"g{index}{self._suffix}", index, task, [], {})
         group.opened_s = ENGINES.time()
-        self._groups[name] = group
+        self._groups.admit(group)
+        self._filling[name] = group
         return group
 
     async def _go_on(self) -> None:
-        """Admit what was begun before the run was killed, as far as there is room for it."""
-        while self._begun and self._buffer.capacity >= 1:
-            group = self._admit(next(iter(self._begun)), {})
-            if len(group.members) == self._config.rollout.group_size:
-                await self._finish(group)
-
-    async def _finish(self, group: OpenGroup, *, cause: str = "") -> None:
-        del self._groups[group.task.id]
-        await self._finished.finish(group.id, group.task, group.index, group.members, cause=cause)
+        """Admit groups that were begun before the run was killed, as far as there is room."""
+        while self._begun and self._groups.buffer.capacity >= 1:
+            self._admit(next(iter(self._begun)), {})
+        for group in [*self._filling.values()]:
+            if self._groups.is_whole(group):  # it was so before
+                del self._filling[group.task.id]
+                await self._groups.finish(group)
 
     # ------------------------------------------------------------------ deadlines
     async def run(self) -> None:
-        """End what nobody uses any more; for ever.
+        """End unused sessions and incomplete groups after their time limits, until cancelled.
 
         Raises:
-            Exception: a group could not be finished, and no run can go on.
+            Exception: a group could not be finished, so the run cannot go on.
         """
         while self._failure is None:
             with contextlib.suppress(TimeoutError):
@@ -287,7 +263,7 @@ class Desk:
 
     @contextlib.contextmanager
     def _fatal(self) -> Iterator[None]:
-        """What fails here ends the run, whoever was being answered."""
+        """Let an error in this context end the run, whichever request caused it."""
         try:
             yield
         except Exception as error:
@@ -303,26 +279,27 @@ class Desk:
             if now - seat.used_s > config.idle_timeout_s:
                 why = f"nobody used it for {config.idle_timeout_s:g} s (serve.idle_timeout_s)"
                 await self._leave(seat, Outcome.ABORTED, why)
-        for group in [*self._groups.values()]:
+        for group in [*self._filling.values()]:
             if now - group.opened_s > config.group_timeout_s:
                 limit_s = config.group_timeout_s
                 why = f"its group was not complete within {limit_s:g} s (serve.group_timeout_s)"
                 await self._give_up(group, why, "incomplete")
 
-    async def _give_up(self, group: OpenGroup, why: str, cause: str) -> None:
+    async def _give_up(self, group: SessionGroup, why: str, cause: str) -> None:
         for seat in [*group.seats]:
             await self._leave(seat, Outcome.ABORTED, why)
-        if self._groups.get(group.task.id) is group:
-            have, want = len(group.members), self._config.rollout.group_size
+        if self._filling.get(group.task.id) is group:
+            have, want = len(group.names), self._config.rollout.group_size
             self._warnings.warn(
                 "group %s (%s) is dropped as %s, with %d of %d sessions: %s",
                 group.id, group.task.id, cause, have, want, why, why=cause,
             )  # fmt: skip
-            await self._finish(group, cause=cause)
+            del self._filling[group.task.id]
+            await self._groups.finish(group, cause=cause)
 
     # ------------------------------------------------------------------ to be told
     def describe(self, seat: Seat) -> dict[str, Any]:
-        """An open session, as JSON."""
+        """Return an open session as a JSON object."""
         return {
             "id": seat.session.id,
             "status": "open",
@@ -334,8 +311,8 @@ class Desk:
         }
 
     def status(self) -> dict[str, Any]:
-        """The whole, as JSON."""
-        buffer = self._buffer
+        """Return the state of the run and the desk as a JSON object."""
+        buffer = self._groups.buffer
         return {
             "policy_version": buffer.version,
             "steps": self._config.steps,
@@ -343,7 +320,16 @@ class Desk:
             "groups_per_batch": self._config.rollout.groups_per_batch,
             "admits_groups": max(buffer.capacity, 0),
             "open_sessions": len(self._seats),
-            "open_groups": len(self._groups),
+            "open_groups": len(self._filling),
             "trained_or_waiting_groups": buffer.accepted,
             "dropped_groups": dict(buffer.dropped),
         }
+
+
+def _begun(groups: OpenGroups) -> Iterator[SessionGroup]:
+    """Yield the groups that were not complete when the run was killed."""
+    for group_id, members in groups.recovered.begun.items():
+        name = next(iter(members.values())).task_id
+        if (task := groups.episodes.task_of(name)) is not None:
+            index = int(group_id.removeprefix("g").partition(".")[0])
+            yield SessionGroup(group_id, index, task, [*members], dict(members))

@@ -1,4 +1,4 @@
-"""`arl serve`: a run whose episodes other programs play, against this run's gateway.
+"""The command `arl serve`: a run whose episodes other programs play, against this run's gateway.
 
 engines and trainer start ─► serve.json ─► sessions, rewards ║ training ─► checkpoint, export
 """
@@ -10,7 +10,6 @@ import ipaddress
 import json
 import os
 import secrets
-from collections.abc import Iterator
 from pathlib import Path
 
 from agentgym_rl.cluster.forking import ForkServer
@@ -18,14 +17,14 @@ from agentgym_rl.config import Config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.models.resolve import resolve_paths
 from agentgym_rl.report.progress import Progress
-from agentgym_rl.rollout.groups import FinishedGroups
+from agentgym_rl.rollout.groups import OpenGroups
 from agentgym_rl.rollout.player import check_policy, check_port, policy_gateway
 from agentgym_rl.rollout.throughput import measuring
 from agentgym_rl.run.training import Played, TrainingRun, TrainResult, training
 from agentgym_rl.storage.run_folder import TOLD, shown
 
 from .app import PREFIX, AdminApp
-from .desk import Desk, OpenGroup
+from .desk import Desk
 
 
 async def serve(
@@ -35,8 +34,8 @@ async def serve(
     resume: Path | None = None,
     server: ForkServer | None = None,
 ) -> TrainResult:
-    """Train on the episodes of other programs, or go on with the run in the folder `resume`;
-    returns after `config.steps` batches."""
+    """Train on the episodes of other programs, or resume the run in the folder `resume`; return
+    after `config.steps` batches."""
     config = resolve_paths(config)
     if config.eval.scheduled:
         raise ConfigError(
@@ -56,10 +55,11 @@ async def serve(
 
 
 def admin_key(config: Config, *, before: Path | None = None) -> str:
-    """The key that opens sessions; where none is set, the one that the run told `before`.
+    """Return the key that opens sessions; if none is set, the one that the run wrote to the file
+    `before`, or a new one.
 
     Raises:
-        ConfigError: the gateway can be reached from elsewhere, and no key is set.
+        ConfigError: the gateway can be reached from other machines, and no key is set.
     """
     name = config.serve.admin_key_env
     key = os.environ.get(name, "").strip()
@@ -75,7 +75,7 @@ def admin_key(config: Config, *, before: Path | None = None) -> str:
 
 
 def _told_key(file: Path | None) -> str:
-    """Of a run that goes on: programs that know its key need no other."""
+    """Return the key in a resumed run's serve.json, so programs keep theirs; "" without one."""
     try:
         return str(json.loads(file.read_text(encoding="utf-8"))["admin_key"]) if file else ""
     except (OSError, ValueError, KeyError, TypeError):
@@ -98,23 +98,11 @@ class _ServedRun(TrainingRun):
         return "episodes of other programs"
 
     async def play(self) -> Played:
-        finished = FinishedGroups(
-            self.config.rollout,
-            buffer=self.controller.buffer,
-            episodes=self.episodes,
-            on_sampled=self.controller.count_sampled,
-        )
+        buffer = self.controller.buffer
+        groups = OpenGroups(self.config, buffer, self.episodes, self.recovered)
         key = admin_key(self.config, before=self.run_dir / TOLD)
         async with policy_gateway(self.config, self.fleet) as gateway:
-            desk = Desk(
-                self.config,
-                gateway,
-                self.controller.buffer,
-                finished,
-                first_index=max(self.recovered.logged, default=-1) + 1,
-                incarnation=self.recovered.incarnation,
-                begun=self._begun(),
-            )
+            desk = Desk(self.config, gateway, groups)
             app = AdminApp(gateway.app, desk, admin_key=key)
             gateway.app = app
             await self.wait_trainer()
@@ -130,15 +118,8 @@ class _ServedRun(TrainingRun):
                 await self.wait_trained()
                 adapting.cancel()
                 watching.cancel()
-                pace = meter.read(episodes=sum(finished.outcomes.values()))
-        return Played(finished, pace)
-
-    def _begun(self) -> Iterator[OpenGroup]:
-        """Yield the groups that were not complete when the run was killed."""
-        for group_id, members in self.recovered.begun.items():
-            name = next(iter(members.values())).task_id
-            if (task := self.episodes.task_of(name)) is not None:
-                yield OpenGroup.begun(group_id, task, members.values())
+                pace = meter.read(episodes=sum(groups.finished.outcomes.values()))
+        return Played(groups.finished, pace)
 
     def _tell(self, base_url: str, key: str) -> None:
         admin_url = base_url.removesuffix("/v1") + PREFIX.rstrip("/")

@@ -1,7 +1,7 @@
-"""One transaction for all who wait: what comes while another is under way goes into the next.
+"""One transaction for all waiting requests: requests during a transaction go into the next one.
 
-A commit costs about as much for a thousand statements as for one. So the more there is to write,
-the less each costs, and nobody waits for longer than the transaction before and his own.
+A commit costs about as much for a thousand statements as for one. So the cost per request falls
+under load, and a request waits at most for the previous transaction and its own.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from agentgym_rl.core.errors import StorageError
 
 Statement = tuple[str, tuple[object, ...]]
 Run = Callable[[Sequence[Statement], bool], None]
-"""Does statements in a transaction; the flag: on disk when it returns."""
+"""A function that runs statements in a transaction; the flag: on disk when it returns."""
 
 _MOST = 512
-"""Requests that a transaction serves: whoever comes last waits for all of them."""
+"""The maximum number of requests in a transaction: the last one waits for all of them."""
 _ROWS = (64, 16, 4, 1)
-"""That one statement inserts: few forms, so that SQLite has them all prepared."""
+"""The numbers of rows per insert statement: few forms, so that SQLite keeps all prepared."""
 _ERRORS = (sqlite3.Error, StorageError)
 
 
 def merged(statements: Sequence[Statement]) -> list[Statement]:
-    """The same in fewer statements: rows that are inserted by one text go in together, and before
-    all that is no INSERT. (Whoever changes a row has been told before that it is there.)
+    """Return equivalent, fewer statements: rows with the same INSERT text are inserted together,
+    and before all other statements. (A row is only changed after its insert was reported done.)
 
-    For each statement sqlite3 gives the interpreter away and waits to have it back, up to 5 ms
-    where the event loop is busy.
+    For each statement sqlite3 releases the GIL and waits to get it back, up to 5 ms if the event
+    loop is busy.
     """
     if len(statements) < 2:
         return [*statements]
@@ -58,7 +58,7 @@ def merged(statements: Sequence[Statement]) -> list[Statement]:
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """Statements that are done together or not at all, and who waits for them."""
+    """A set of statements that are done together or not at all, with the future of their caller."""
 
     statements: Sequence[Statement]
     durably: bool
@@ -66,21 +66,24 @@ class _Request:
 
 
 class GroupCommit:
-    """Requests, in their order. One event loop at a time."""
+    """A queue of requests, committed in order. One event loop at a time."""
 
     def __init__(self, run: Run, *, executor: Executor | None = None) -> None:
-        """`executor`: where transactions run, one at a time; None: a thread of the loop's."""
+        """Set up the queue. `executor` runs the transactions, one at a time; None: a thread of the
+        loop's default executor."""
         self._run = run
         self._executor = executor
         self._waiting: deque[_Request] = deque()
         self._is_writing = False
 
     async def do(self, statements: Sequence[Statement], *, durably: bool = False) -> None:
-        """Done when this returns, and all before it. Of a caller that was cancelled it is done
-        with the next one's at the latest, unless the event loop ends.
+        """Run statements; they and all earlier ones are done when this returns.
+
+        The statements of a cancelled caller are done with the next request at the latest, unless
+        the event loop ends.
 
         Raises:
-            sqlite3.Error, StorageError: it failed; others that came with it did not.
+            sqlite3.Error, StorageError: this request failed; others in its transaction did not.
         """
         request = _Request(statements, durably, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
@@ -98,7 +101,7 @@ class GroupCommit:
     def _wrote(
         self, requests: Sequence[_Request], writing: asyncio.Future[list[Exception | None]]
     ) -> None:
-        """Tell those who wait, and go on with those who came meanwhile."""
+        """Report to the callers, and continue with requests that have arrived meanwhile."""
         self._is_writing = False
         if writing.cancelled():  # the event loop ends
             return
@@ -115,14 +118,14 @@ class GroupCommit:
             self._write_next()
 
     def _write(self, requests: Sequence[_Request]) -> list[Exception | None]:
-        """One transaction; where that fails one for each request, so that none fails of another's
-        error. What was wrong with each."""
+        """Run one transaction; if it fails, one for each request, so that no request fails because
+        of another's error. Return the error of each."""
         if len(requests) > 1:
             together = [statement for request in requests for statement in request.statements]
             try:
                 self._run(together, any(request.durably for request in requests))
             except _ERRORS:
-                pass  # whose fault it is will be seen
+                pass  # the single transactions show which request failed
             else:
                 return [None] * len(requests)
         return [self._error_of(request) for request in requests]

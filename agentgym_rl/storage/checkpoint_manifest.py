@@ -1,9 +1,8 @@
-"""What is known of a checkpoint without reading its tensors (no torch here).
+"""The manifest of a checkpoint, which can be read without its tensors (no torch here).
 
-`checkpoints/step-N/` covers N trained batches: torch's distributed checkpoint plus
-`manifest.json`. A folder of that name was written beside, fsynced and renamed; one that is not
-whole all the same (a full or broken disk, a copy cut short) is told by its files' sizes, and one
-that is damaged inside by their checksums.
+`checkpoints/step-N/` covers N trained batches: torch's distributed checkpoint plus `manifest.json`.
+The folder is written under a temporary name, fsynced and renamed. If it is still incomplete (a full
+or broken disk, a partial copy), its files' sizes show it; their checksums show damage inside.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 _SEAL = "checksum"
-"""Key of the manifest's own checksum in its file."""
+"""The key of the manifest's own checksum in its file."""
 _READERS = 4
 _BLOCK_BYTES = 1 << 20
 _FOLDER = re.compile(r"step-(\d+)")
@@ -34,44 +33,46 @@ _FOLDER = re.compile(r"step-(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint is of."""
+    """The description of a checkpoint."""
 
     step: int
-    """Training batches done; the next one is batch `step`."""
+    """The number of trained batches; the next one is batch `step`."""
     version: int
-    """Policy version of the weights: equal to `step`."""
+    """The policy version of the weights: equal to `step`."""
     config_hash: str
     num_ranks: int
-    """Ranks that wrote it; any number may read it."""
+    """The number of ranks that wrote it; any number may read it."""
     libraries: dict[str, str]
     parameters: str = ""
     """A hash of the weights, or of the adapter (fingerprint.py)."""
     base: str = ""
-    """CRC-32 of the weights that an adapter is of; a checkpoint of it has none itself."""
+    """The CRC-32 of an adapter's base weights, which its checkpoint does not contain."""
     lineage: str = ""
-    """Which groups these weights were trained on, batch by batch: see `lineage_after`."""
+    """A hash of the groups that these weights were trained on, batch by batch: see
+    `lineage_after`."""
     metrics: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
-    """Of the last batch."""
+    """The metrics of the last batch."""
     files: dict[str, int] = field(default_factory=dict[str, int])
-    """Sizes in bytes of the files beside the manifest."""
+    """The sizes, in bytes, of the files beside the manifest."""
     checksums: dict[str, str] = field(default_factory=dict[str, str])
-    """CRC-32 of the same files, in hex. Empty: an earlier version wrote it, which took none."""
+    """The CRC-32 of the same files, in hex; empty in a checkpoint of an earlier release."""
 
     def sealed(self) -> str:
-        """The text of `manifest.json`, with a checksum of its own."""
+        """Return the text of `manifest.json`, with a checksum of its own."""
         head = asdict(self)
         return json.dumps(head | {_SEAL: _seal(head)}, indent=2)
 
 
 def lineage_after(lineage: str, step: int, group_ids: Iterable[str]) -> str:
-    """`lineage` ("" before batch 0), and batch `step` of these groups: a chain of hashes, which
-    two weights share only if they were trained on the same groups in the same batches."""
+    """Return the hash of `lineage` ("" before batch 0) and batch `step` of these groups. Two sets
+    of weights share such a chain of hashes only if trained on the same groups in the same
+    batches."""
     said = json.dumps([lineage, step, sorted(set(group_ids))])
     return blake2b(said.encode(), digest_size=16).hexdigest()
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of a checkpoint folder; of the files that it names, only the sizes are compared.
+    """Return the manifest of a checkpoint folder; of the listed files, only the sizes are compared.
 
     Raises:
         TrainerError: there is none, or it is damaged, or a file it names is absent or cut short.
@@ -91,7 +92,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def check_whole(path: Path) -> Manifest:
-    """The manifest of a checkpoint folder, once every file has been read and compared.
+    """Return the manifest of a checkpoint folder, after every file has been read and compared.
 
     Raises:
         TrainerError: see `read_manifest`; or a file is damaged inside.
@@ -108,7 +109,7 @@ def check_whole(path: Path) -> Manifest:
 
 
 def checksums(files: Iterable[Path]) -> dict[str, str]:
-    """The CRC-32 of each file by name, in hex, some gigabytes a second. It is there to catch
+    """Return the CRC-32 of each file by name, in hex, at some gigabytes a second. Checksums detect
     damage, not an adversary. Several files are read at once, without the interpreter's lock."""
     paths = list(files)
     with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1), "checksums") as pool:
@@ -135,17 +136,17 @@ def _seal(head: Mapping[str, object]) -> str:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints of a run, oldest first."""
+    """Return the checkpoints of a run, oldest first."""
     found = [(int(m[1]), p) for p in folder.glob("step-*") if (m := _FOLDER.fullmatch(p.name))]
     return [path for _, path in sorted(found)]
 
 
 def newest_checkpoint(folder: Path, *, at_most: int | None = None) -> Path | None:
-    """The newest whole checkpoint (of at most so many batches), or None where there are none;
-    those that are not whole are passed over, with a warning. Every byte of it is read.
+    """Return the newest complete checkpoint (of at most `at_most` batches), or None if there are
+    none. Incomplete ones are skipped with a warning. Every byte of the result has been read.
 
     Raises:
-        TrainerError: there are some, and none is whole.
+        TrainerError: there are some, and none is complete.
     """
     faults: list[str] = []
     for path in reversed(list_checkpoints(folder)):

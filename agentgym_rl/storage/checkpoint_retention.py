@@ -1,7 +1,7 @@
-"""Which checkpoints stay (no torch here): the newest, and the best by a metric.
+"""The choice of the checkpoints to keep (no torch here): the newest, and the best by a metric.
 
-A metric of the last batch is in a checkpoint's manifest. One of its evaluation (`eval/…`) comes
-later, as a record of the run (evaluations.py): until then the checkpoint stays.
+A metric of the last batch is in a checkpoint's manifest. A metric of its evaluation (`eval/…`)
+comes later, as a record of the run (evaluations.py); until then the checkpoint is kept.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from .evaluations import EvalRecord, EvalRecords
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Which checkpoints stay."""
+    """The rule that decides which checkpoints are kept."""
 
     keep: int = 2
-    """The newest ones."""
+    """The number of newest checkpoints to keep."""
     keep_best: int = 0
-    """Of all others, the best ones by `best_metric`."""
+    """The number of best checkpoints by `best_metric`, among the others, to keep."""
     best_metric: str = "reward/mean"
-    """The largest is best; with a - before its name, the smallest."""
+    """The metric to maximize; with a - before its name, to minimize."""
 
     @classmethod
     def of(cls, trainer: TrainerConfig) -> Self:
-        """As a run is configured."""
+        """Return the retention that a run is configured with."""
         return cls(trainer.keep_checkpoints, trainer.keep_best, trainer.best_metric)
 
     def score(self, manifest: Manifest, record: EvalRecord | None) -> float | None:
-        """How good a checkpoint is, the more the better; None: it has no such number."""
+        """Return a checkpoint's score, the higher the better; None if it has no such metric."""
         sign, name = 1.0, self.best_metric
         if name.startswith("-"):
             sign, name = -1.0, name[1:]
@@ -49,9 +49,9 @@ class Retention:
     def to_remove(
         self, manifests: Mapping[Path, Manifest], records: Mapping[int, EvalRecord]
     ) -> list[Path]:
-        """Checkpoints that are neither among the newest nor the best, nor about to be judged.
+        """Return checkpoints that are not among the newest or the best, nor waiting for evaluation.
 
-        A checkpoint that has no such number is never the best.
+        A checkpoint that has no such metric is never the best.
         """
         newest = sorted(manifests, key=lambda path: manifests[path].step)[-self.keep :]
         kept = {*newest, *self.ranked(manifests, records)[: self.keep_best]}
@@ -63,7 +63,8 @@ class Retention:
     def ranked(
         self, manifests: Mapping[Path, Manifest], records: Mapping[int, EvalRecord]
     ) -> list[Path]:
-        """Those that have a score, the best first; of equal ones the youngest."""
+        """Return the checkpoints that have a score, the best first; of equal ones the newest
+        first."""
         scores: dict[Path, tuple[float, int]] = {}
         for path, manifest in manifests.items():
             score = self.score(manifest, records.get(manifest.version))
@@ -83,8 +84,8 @@ class Best:
 
 
 def prune(folder: Path, retention: Retention) -> None:
-    """Remove what need not stay of a run's `checkpoints`; what is no complete checkpoint is no
-    longer of any use."""
+    """Remove the checkpoints of a run that need not be kept, and incomplete ones, which are of no
+    use."""
     manifests = _manifests(folder)
     for path in list_checkpoints(folder):
         if path not in manifests:
@@ -94,7 +95,7 @@ def prune(folder: Path, retention: Retention) -> None:
 
 
 def best_checkpoint(folder: Path, retention: Retention) -> Best | None:
-    """The best of those that there are; None where none has such a number."""
+    """Return the best existing checkpoint; None if none has such a metric."""
     manifests = _manifests(folder)
     records = EvalRecords(folder.parent).read()
     for path in retention.ranked(manifests, records):
@@ -107,7 +108,7 @@ def best_checkpoint(folder: Path, retention: Retention) -> Best | None:
 
 
 def _manifests(folder: Path) -> dict[Path, Manifest]:
-    """Of the complete checkpoints in `folder`."""
+    """Return the manifests of the complete checkpoints in `folder`."""
     found: dict[Path, Manifest] = {}
     for path in list_checkpoints(folder):
         with contextlib.suppress(TrainerError):

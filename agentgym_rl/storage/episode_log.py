@@ -1,10 +1,10 @@
-"""The durable log of a run: SQLite in WAL mode; a trajectory is here before it counts.
+"""The durable log of a run: SQLite in WAL mode; a trajectory is logged before it counts.
 
-A transaction survives the death of the process at any moment; under load one serves many episodes
-(`GroupCommit`), each of which counts when it is done. What a batch is made of is on disk before the
-trainer gets it; other transactions a power failure may cost, never the file (`synchronous=NORMAL`):
-then episodes are played again that no batch has. `arl train` is the only writer; readers
-(episode_reader) hold no transaction, so a live run does not notice them.
+A transaction survives the death of the process at any moment. Under load, one transaction serves
+many episodes (`GroupCommit`); each episode counts once it is committed. The episodes of a batch are
+on disk before the trainer gets the batch. A power failure may lose other transactions, but never
+the file (`synchronous=NORMAL`): then episodes that are in no batch are played again. `arl train` is
+the only writer; readers (episode_reader) hold no transaction, so they do not disturb a live run.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _ADDED = (
     ("trajectories", "forks", "TEXT"),
     ("trajectories", "crc", "INTEGER"),
 )
-"""Columns that came later: table, name, type. NULL: the record alone says it."""
+"""The columns added by later versions: table, name, type. NULL: the value is only in the record."""
 
 _CONSUME = "UPDATE groups SET status = 'consumed' WHERE status = 'leased' AND step < ?"
 
@@ -73,21 +73,23 @@ EVALUATED = "evaluated"
 """The cause of groups that were played for an evaluation."""
 
 _PAGE_BYTES = 16384
-"""An episode is some ten thousand bytes: of SQLite's 4,096 it takes four, mostly empty at the end.
-Larger pages than these cost more where few episodes come at once, since a page is written whole."""
+"""The page size. An episode has about ten thousand bytes: it needs four of SQLite's default pages
+of 4,096 bytes, the last mostly empty. Larger pages than 16,384 bytes cost more when few episodes
+arrive at once, since a page is always written completely."""
 _CHECKPOINT_PAGES = 1024
-"""Of the write-ahead log, after which SQLite moves them to the file and waits for the disk."""
+"""The pages of the write-ahead log after which SQLite moves them to the file and waits for the
+disk."""
 
 
 def check_log(path: Path, *, from_step: int | None = None) -> None:
-    """Read a log that nobody writes, and see that it is whole; half a second a gigabyte.
+    """Check that a log without a writer is intact; takes half a second per gigabyte.
 
-    SQLite finds what is wrong with the file's structure and its indices, and says nothing of a byte
-    inside an episode: those are compared with their checksums, all of them, or with `from_step`
-    those that training may still need (waiting, of batches from that step on, or in no group).
+    SQLite checks the structure of the file and its indices, but not the bytes inside an episode.
+    Those are compared with their checksums: of all episodes, or with `from_step` only of episodes
+    that training may still need (waiting, of batches from that step on, or in no group).
 
     Raises:
-        ConfigError: it is damaged, or no log.
+        ConfigError: the file is damaged, or is not a log.
     """
     try:
         with closing(sqlite3.connect(path)) as db:
@@ -95,7 +97,7 @@ def check_log(path: Path, *, from_step: int | None = None) -> None:
             if found != "ok":
                 raise ValueError(found)
             columns = [name for _, name, *_ in db.execute("PRAGMA table_info(trajectories)")]
-            if "crc" not in columns:  # nothing is there yet, or an earlier version began it
+            if "crc" not in columns:  # an empty file, or one of an earlier version
                 return
             needed = "" if from_step is None else _NEEDED.format(int(from_step))
             for name, data, crc in db.execute(_CHECKSUMS + needed):
@@ -111,13 +113,13 @@ _NEEDED = " WHERE g.group_id IS NULL OR g.status = 'waiting' OR g.step >= {}"
 
 
 class EpisodeLog:
-    """`episodes.db` of a run. Methods run in a worker thread, one at a time; those that write raise
-    StorageError where the disk is full or broken."""
+    """The file `episodes.db` of a run. Methods run in a worker thread, one at a time; methods that
+    write raise StorageError if the disk is full or broken."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.execute(f"PRAGMA page_size={_PAGE_BYTES}")  # of a file that is new
+        self._db.execute(f"PRAGMA page_size={_PAGE_BYTES}")  # only affects a new file
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
         self._db.executescript(_SCHEMA)
@@ -125,23 +127,22 @@ class EpisodeLog:
         self._is_broken = False
         self._incarnation = 0
         self._logged_members: set[str] = set()
-        """Of groups that are not complete."""
+        """The ids of logged episodes whose groups are not complete."""
         self._turn = threading.Lock()
         self._commits = GroupCommit(lambda actions, durably: self._run(actions, durably=durably))
 
     def _add_columns(self) -> None:
-        """What files have not that were begun by earlier versions, with what it was then."""
+        """Add the columns that files of earlier versions lack, with their old default values."""
         for table, name, kind in _ADDED:
             columns = [column for _, column, *_ in self._db.execute(f"PRAGMA table_info({table})")]
             if name not in columns:
                 self._db.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
 
     def begin(self, *, step: int, checkpoint: str, num_ranks: int) -> int:
-        """The run begins, or goes on, from what `checkpoint` has of its first `step` batches;
-        returns its incarnation, 0 at first. Call it once, before anything else.
+        """Begin or resume the run from `checkpoint`, which covers its first `step` batches.
 
-        Batches of later steps are leased again; whatever the log says of their versions is of
-        weights that are gone.
+        Returns the incarnation, 0 for a new run. Call it once, before anything else. Batches of
+        later steps are leased again; their versions are deleted, since their weights are lost.
         """
         ((last,),) = self._db.execute("SELECT max(incarnation) FROM incarnations")
         self._incarnation = 0 if last is None else last + 1
@@ -163,10 +164,10 @@ class EpisodeLog:
         return self._incarnation
 
     async def restarted(self, *, step: int, checkpoint: str, num_ranks: int) -> int:
-        """The trainer begins again, within a run that lives: it has what `checkpoint` has of the
+        """Record a restart of the trainer within a live run, from `checkpoint`, which covers the
         first `step` batches. Returns the incarnation.
 
-        Versions that it had published stay: engines serve them.
+        Versions that the trainer had published stay: engines serve them.
         """
         self._incarnation += 1
         begun = (self._incarnation, step, checkpoint, num_ranks, time.time())
@@ -175,17 +176,17 @@ class EpisodeLog:
         return self._incarnation
 
     async def ready(self) -> None:
-        """Everything that the run needs works: it trains."""
+        """Record that all parts of the run work and training begins."""
         statement = "UPDATE incarnations SET ready_s = ? WHERE incarnation = ?"
         await self._transact([(statement, (time.time(), self._incarnation))])
 
     async def add_member(
         self, member: Trajectory, *, task: Task | None = None, task_index: int = -1
     ) -> None:
-        """Record an episode of a group that is not complete yet; with its task, where only the
-        program that plays it has that (`task_of`)."""
+        """Record an episode of a group that is not complete yet; with its task, if only the
+        program that plays the episode has the task (`task_of`)."""
         if member.episode_id in self._logged_members:
-            return await self._transact([])  # after whatever is under way of it
+            return await self._transact([])  # wait for its pending insert
         self._logged_members.add(member.episode_id)
         of_task = [] if task is None else [_insert_task(task, task_index)]
         await self._transact([*of_task, _insert_trajectory(member)])
@@ -193,9 +194,9 @@ class EpisodeLog:
     async def add_group(
         self, task: Task, task_index: int, group: Group, *, dropped: str = ""
     ) -> None:
-        """Record a finished group: waiting to be trained, or `dropped` for that cause.
+        """Record a finished group: waiting to be trained, or dropped for the cause `dropped`.
 
-        Its members are those that are given, whatever was recorded of it before.
+        The given members count, whatever members were recorded before.
         """
         names = [member.episode_id for member in group.members]
         await self._transact(
@@ -224,8 +225,8 @@ class EpisodeLog:
         self._logged_members.difference_update(names)
 
     async def add_evaluated(self, task: Task, task_index: int, episode: Trajectory) -> None:
-        """Record an episode of an evaluation. Its group, the episodes of its task, is one that
-        was dropped for the cause `evaluated`: nothing trains on it."""
+        """Record an episode of an evaluation. Its group, the episodes of its task, is recorded as
+        dropped for the cause `evaluated`: it is never trained."""
         group = (episode.group_id, task.id, EVALUATED, time.time())
         await self._transact(
             [
@@ -240,7 +241,7 @@ class EpisodeLog:
         )
 
     async def drop(self, groups: Sequence[Group], cause: str) -> None:
-        """Groups that were waiting will not be trained."""
+        """Record that waiting groups will not be trained."""
         await self._transact(
             [
                 (
@@ -252,7 +253,7 @@ class EpisodeLog:
         )
 
     async def lease(self, groups: Sequence[Group], step: int) -> None:
-        """Groups are handed to the trainer for `step`; on disk when this returns."""
+        """Record the groups handed to the trainer for `step`; on disk when this returns."""
         await self._transact(
             [
                 (
@@ -265,7 +266,8 @@ class EpisodeLog:
         )
 
     async def publish(self, report: StepReport, metrics: Mapping[str, float | None]) -> None:
-        """A step made a version; on disk when this returns. `metrics` are all there are of it."""
+        """Record the version that a step produced, with all `metrics` of the step; on disk when
+        this returns."""
         now = time.time()
         step = (self._incarnation, report.step, json.dumps([*report.group_ids]))
         version = (report.version, report.step, now, "")
@@ -281,7 +283,7 @@ class EpisodeLog:
         )
 
     async def checkpointed(self, step: int, folder: str) -> None:
-        """A checkpoint covers the first `step` batches: their groups are consumed."""
+        """Record a checkpoint of the first `step` batches: their groups are consumed."""
         await self._transact(
             [
                 ("UPDATE versions SET checkpoint = ? WHERE version = ?", (folder, step)),
@@ -300,18 +302,18 @@ class EpisodeLog:
 
     @property
     def num_groups(self) -> int:
-        """Groups that are complete, whatever became of them."""
+        """Return the number of complete groups, of any status."""
         return self._db.execute("SELECT count(*) FROM groups").fetchone()[0]
 
     def trajectories(self, *, step: int | None = None) -> list[Trajectory]:
-        """All trajectories, or those trained at `step`, in the order they finished."""
+        """Return all trajectories, or those trained at `step`, in the order they finished."""
         query = "SELECT t.data FROM trajectories t JOIN groups g USING (group_id)"
         where, values = ("", ()) if step is None else (" WHERE g.step = ?", (step,))
         rows = self._db.execute(f"{query}{where} ORDER BY t.rowid", values)
         return [Trajectory.unpack(data) for (data,) in rows]
 
     def close(self) -> None:
-        """Close the file, after the transaction under way; idempotent."""
+        """Close the file after the current transaction; idempotent."""
         with self._turn:
             self._db.close()
 
@@ -319,9 +321,9 @@ class EpisodeLog:
         await self._commits.do(actions, durably=durably)
 
     def _run(self, actions: Sequence[Statement], *, durably: bool) -> None:
-        """One transaction; the thread ends it even if whoever awaits it was cancelled.
+        """Run one transaction; the thread ends it even if the awaiting task was cancelled.
 
-        `durably`: it, and all before it, are on disk then.
+        `durably`: this transaction and all earlier ones are on disk at return.
         """
         with self._turn:
             try:
@@ -339,14 +341,14 @@ class EpisodeLog:
                 raise
 
     def _say(self, error: sqlite3.OperationalError) -> None:
-        """At once, and once: to end the processes of a cluster takes a while."""
+        """Log the error at once, and only once: ending the processes of a cluster takes a while."""
         if not self._is_broken:
             log.error("%s cannot be written: %s; the run ends", self.path, error)
         self._is_broken = True
 
 
 def _is_storage(error: sqlite3.OperationalError) -> bool:
-    """Whether it is the disk's fault; whatever else goes wrong is ours."""
+    """Return whether the disk caused the error; any other cause is a bug of this package."""
     return error.sqlite_errorname.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY"))
 
 
@@ -356,7 +358,7 @@ def _insert_task(task: Task, index: int) -> Statement:
 
 
 def _insert_trajectory(member: Trajectory) -> Statement:
-    """Its rows are packed here and stay so: they wait for the trainer, who gets them like that."""
+    """Return the insert statement, and keep the rows packed: the trainer gets them in that form."""
     member.keep_packed()
     data = member.pack()
     values = (
@@ -374,7 +376,7 @@ def _insert_trajectory(member: Trajectory) -> Statement:
     return _INSERT, values
 
 
-# Named: in logs of earlier versions the columns have another order.
+# The columns are named, because logs of earlier versions have them in another order.
 _INSERT = (
     "INSERT INTO trajectories (episode_id, group_id, outcome, reward, num_turns, num_tokens, "
     "env_id, forks, data, crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"

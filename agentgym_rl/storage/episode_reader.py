@@ -1,4 +1,4 @@
-"""What the durable log of a run says, read-only (see episode_log)."""
+"""A read-only view of the durable log of a run (see episode_log)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from agentgym_rl.core.trajectory import Trajectory, forks_json
 
 
 class Facts(NamedTuple):
-    """What the log says of an episode beside its record."""
+    """The facts that the log has about an episode, beside its record."""
 
     row: int
-    """Its place in the order in which episodes were recorded."""
+    """The position in the order in which episodes were recorded."""
     episode_id: str
     group_id: str
     outcome: str
@@ -29,11 +29,11 @@ class Facts(NamedTuple):
     num_tokens: int
     env_id: str
     forks: str
-    """Causes and how often, as JSON."""
+    """The causes of forks with their counts, as JSON."""
 
 
 class GroupFacts(NamedTuple):
-    """What the log says of a group."""
+    """The facts that the log has about a group."""
 
     group_id: str
     task_id: str
@@ -43,35 +43,36 @@ class GroupFacts(NamedTuple):
 
 
 class _Head(msgspec.Struct):
-    """Of a record; what else is in it is passed over."""
+    """The needed part of a record; other fields are ignored."""
 
     env_id: str = ""
     metrics: dict[str, float] = {}
 
 
 class EpisodeReader:
-    """`episodes.db` of a run, living or not, read-only. All methods may raise ConfigError:
-    the file is no episode log, or one that this version of the package cannot read."""
+    """A read-only reader of `episodes.db` of a run, live or not. All methods may raise ConfigError:
+    the file is not an episode log, or this version of the package cannot read it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         if not path.is_file():
             raise ConfigError(f"no episode log {path}: the run has not begun, or it was removed")
-        # Without a -wal beside it no run has the file open; `immutable` then leaves no files
-        # behind, and reads from folders one may not write to.
+        # Without a -wal file no run has the file open; `immutable` then leaves no files
+        # behind, and can read from folders without write permission.
         options = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
         with self._explained():
             self._db = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True)
 
     def episode_ids(self, *, untrained: bool = False) -> list[str]:
-        """Episodes of the groups that were handed to the trainer (`untrained`: of all groups)."""
+        """Return the episodes of the groups that were handed to the trainer (`untrained`: of all
+        groups)."""
         query = "SELECT t.episode_id FROM trajectories t JOIN groups g USING (group_id)"
         trained = "" if untrained else " WHERE g.status IN ('leased', 'consumed')"
         with self._explained():
             return [name for (name,) in self._db.execute(f"{query}{trained} ORDER BY t.rowid")]
 
     def trained_between(self, first: int, last: int) -> list[str]:
-        """Episodes of the batches of these steps, in the order in which they were recorded."""
+        """Return the episodes of the batches of steps `first` to `last`, in recorded order."""
         query = (
             "SELECT t.episode_id FROM groups g JOIN trajectories t USING (group_id) "
             "WHERE g.step BETWEEN ? AND ? ORDER BY t.rowid"
@@ -80,7 +81,7 @@ class EpisodeReader:
             return [name for (name,) in self._db.execute(query, (first, last))]
 
     def trajectory(self, episode_id: str) -> Trajectory:
-        """The record of an episode that is there."""
+        """Return the record of an episode that exists."""
         query = "SELECT data FROM trajectories WHERE episode_id = ?"
         with self._explained():
             ((data,),) = self._db.execute(query, (episode_id,))
@@ -94,7 +95,7 @@ class EpisodeReader:
 
     @property
     def num_recorded(self) -> int:
-        """Episodes recorded, as the place of the newest."""
+        """Return the number of recorded episodes, which is the row of the newest."""
         with self._explained():
             return self._db.execute("SELECT max(rowid) FROM trajectories").fetchone()[0] or 0
 
@@ -107,10 +108,10 @@ class EpisodeReader:
         group_id: str = "",
         limit: int,
     ) -> list[Facts]:
-        """The newest `limit` episodes with above < row < below, newest first; only those of an
-        id, where one is given.
+        """Return the newest `limit` episodes with above < row < below, newest first.
 
-        Logs of earlier versions have not all of it in columns; then the records are read.
+        With `episode_id` or `group_id`, only matching episodes. Logs of earlier versions do not
+        have all facts in columns; then the records are read.
         """
         has_columns = "forks" in self._columns("trajectories")
         known = "env_id, forks, CASE WHEN forks IS NULL THEN data END"
@@ -141,7 +142,7 @@ class EpisodeReader:
         return head.env_id, forks_json(head.metrics)
 
     def groups(self) -> list[GroupFacts]:
-        """All groups that are complete."""
+        """Return all complete groups."""
         query = "SELECT group_id, task_id, status, cause, step FROM groups"
         with self._explained():
             return [GroupFacts(*row) for row in self._db.execute(query)]
@@ -151,8 +152,8 @@ class EpisodeReader:
             return {name for _, name, *_ in self._db.execute(f"PRAGMA table_info({table})")}
 
     def batches(self) -> dict[int, dict[str, list[str]]]:
-        """What was trained, by step: groups in the order of the batch, with their episodes'
-        ids."""
+        """Return the trained groups by step, in the order of the batch, with the ids of their
+        episodes."""
         query = "SELECT step, group_ids FROM steps ORDER BY incarnation, step"
         with self._explained():
             steps = {step: json.loads(groups) for step, groups in self._db.execute(query)}
@@ -164,7 +165,7 @@ class EpisodeReader:
         }
 
     def task(self, task_id: str) -> Task:
-        """A task that was played; of files from before tasks had weights, its weight is 1."""
+        """Return a played task; its weight is 1 in files from before tasks had weights."""
         with self._explained():
             rows = self._db.execute("SELECT * FROM tasks WHERE task_id = ?", (task_id,))
             names, found = [column for column, *_ in rows.description], rows.fetchone()
@@ -179,7 +180,7 @@ class EpisodeReader:
 
     @property
     def steps_published(self) -> int:
-        """Training batches that have become a policy version."""
+        """Return the number of training batches that have become a policy version."""
         with self._explained():
             return self._db.execute("SELECT count(*) FROM versions").fetchone()[0]
 

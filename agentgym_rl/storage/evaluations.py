@@ -1,9 +1,9 @@
-"""Which policy versions of a run are evaluated, and what came of it, as files.
+"""The files that record which policy versions of a run are evaluated, with the results.
 
-`evaluations/step-N.json` is the record of version N: it is there before the evaluation begins, so
-that a killed run knows what it owes. `step-N/` beside it has the episodes, in the form of
-`arl eval --out`; `step-N.safetensors` the weights, while they are still needed. All records that
-came to an end are in `evaluations.jsonl`, one a line.
+`evaluations/step-N.json` is the record of version N: it is written before the evaluation begins,
+so that a killed run knows its due evaluations. `step-N/` beside it has the episodes, in the format
+of `arl eval --out`; `step-N.safetensors` has the weights, while they are needed. All records that
+have ended are in `evaluations.jsonl`, one per line.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from agentgym_rl.runtime.atomic_file import replace_text
+
 log = logging.getLogger(__name__)
 
 FOLDER = "evaluations"
@@ -26,42 +28,43 @@ Status = Literal["waiting", "done", "failed", "interrupted"]
 
 @dataclass(frozen=True, slots=True)
 class EvalRecord:
-    """An evaluation of policy version `version`, the weights after so many batches."""
+    """An evaluation of policy version `version`, the weights after `version` batches."""
 
     version: int
     parameters: str = ""
-    """A hash of the weights; empty: those the run began with."""
+    """A hash of the weights; empty: the initial weights of the run."""
     status: Status = "waiting"
-    """`waiting`: for its turn, or under way. `failed`: infrastructure, or too many errors of
-    agent or environment. `interrupted`: the run was killed, and the weights are gone."""
+    """The status. `waiting`: queued or running. `failed`: by infrastructure, or too many errors of
+    agent or environment. `interrupted`: the run was killed, and the weights are lost."""
     error: str = ""
     metrics: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
-    """`eval/…` of one that is done."""
+    """The `eval/…` metrics of a finished evaluation."""
 
     def line(self) -> Mapping[str, object]:
-        """As in `evaluations.jsonl`; `step` is that of the last batch, as in `metrics.jsonl`."""
+        """Return the line for `evaluations.jsonl`; `step` is the last batch, as in
+        `metrics.jsonl`."""
         step = self.version - 1 if self.version else None
         head = {"version": self.version, "step": step, "status": self.status}
         return head | ({"error": self.error} if self.error else {}) | self.metrics
 
 
 class EvalRecords:
-    """The records of the run in `run_dir`; one process writes, any may read."""
+    """The records of the run in `run_dir`; one process writes, any process may read."""
 
     def __init__(self, run_dir: Path) -> None:
         self.folder = run_dir / FOLDER
         self._lines = run_dir / LINES
 
     def episodes(self, version: int) -> Path:
-        """The folder of an evaluation."""
+        """Return the folder of an evaluation."""
         return self.folder / f"step-{version}"
 
     def weights(self, version: int) -> Path:
-        """The weights to be evaluated."""
+        """Return the file of the weights to be evaluated."""
         return self.folder / f"step-{version}.safetensors"
 
     def read(self) -> dict[int, EvalRecord]:
-        """By version; what cannot be read is none."""
+        """Return the records by version; an unreadable file is skipped."""
         found: list[EvalRecord] = []
         for path in self.folder.glob("step-*.json"):
             with contextlib.suppress(OSError, ValueError, TypeError):
@@ -69,14 +72,15 @@ class EvalRecords:
         return {record.version: record for record in sorted(found, key=lambda r: r.version)}
 
     def write(self, record: EvalRecord) -> None:
-        """Put a record in the place of any earlier one of its version."""
+        """Write a record, replacing any earlier record of its version."""
         self.folder.mkdir(exist_ok=True)
-        _replace(self.folder / f"step-{record.version}.json", json.dumps(asdict(record)) + "\n")
+        file = self.folder / f"step-{record.version}.json"
+        replace_text(file, json.dumps(asdict(record)) + "\n")
         self._write_lines()
 
     def mend(self) -> None:
-        """Write `evaluations.jsonl` anew. A record that cannot be read is removed, with a warning,
-        as is said of one that is gone: its version counts as one that was not evaluated."""
+        """Rewrite `evaluations.jsonl`. An unreadable record is removed with a warning, and a
+        missing record causes a warning: its version counts as not evaluated."""
         for path in self.folder.glob("step-*.json"):
             try:
                 _record(path)
@@ -91,19 +95,13 @@ class EvalRecords:
 
     def _write_lines(self) -> None:
         ended = [r for r in self.read().values() if r.status != "waiting"]
-        _replace(self._lines, "".join(json.dumps(r.line()) + "\n" for r in ended))
+        replace_text(self._lines, "".join(json.dumps(r.line()) + "\n" for r in ended))
 
     def forget(self, version: int) -> None:
-        """Remove what was played by other weights of that version."""
+        """Remove the episodes and weights of `version`, which belong to other weights."""
         shutil.rmtree(self.episodes(version), ignore_errors=True)
         self.weights(version).unlink(missing_ok=True)
 
 
 def _record(path: Path) -> EvalRecord:
     return EvalRecord(**json.loads(path.read_text(encoding="utf-8")))
-
-
-def _replace(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.tmp")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)

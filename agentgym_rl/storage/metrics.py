@@ -1,4 +1,4 @@
-"""Numbers of a run: the metrics file, and how much rollout and training overlap."""
+"""The metrics of a run: the metrics file, and the overlap of rollout and training."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agentgym_rl.core.errors import StorageError
+from agentgym_rl.runtime.atomic_file import replace_text
 
 log = logging.getLogger(__name__)
 
 COMPUTE_PHASES = ("proximal", "values", "forward_backward", "optimizer", "critic")
-"""Trainer phases that count as training for `overlap`."""
+"""The trainer phases that count as training for `overlap`."""
 
 
 class MetricsFile:
-    """`metrics.jsonl`: one object a step, flushed as it is written."""
+    """The file `metrics.jsonl`: one object a step, flushed as it is written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -38,7 +39,7 @@ class MetricsFile:
             raise StorageError.of(self._path, error) from error
 
     def rewind(self, steps: Sequence[Mapping[str, float | None]]) -> None:
-        """Hold just these steps, and go on after them."""
+        """Rewrite the file with exactly these steps, and append after them from now on."""
         self.close()
         try:
             rewrite_metrics(self._path, steps)
@@ -47,25 +48,25 @@ class MetricsFile:
         self._file = self._path.open("a", encoding="utf-8")
 
     def close(self) -> None:
-        """Close the file; idempotent. What it had no room for is lost with it."""
+        """Close the file; idempotent. Lines that did not fit on a full disk are lost."""
         with contextlib.suppress(OSError):
             self._file.close()
 
 
 class CollapseWatch:
-    """Warns, once, of a policy that training has broken: it learns nothing from there on.
+    """A watch that warns, once, of a policy that training has broken: it learns nothing after that.
 
-    Learning makes a policy surer as well, but then the reward rises; and near zero the entropy of
-    a batch is noise.
+    Learning lowers a policy's entropy as well, but then the reward rises; and near zero the entropy
+    of a batch is noise.
     """
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, float, float]] = deque(maxlen=3)
-        """The last batches: step, entropy in nats, and mean reward."""
+        """The last three batches: step, entropy in nats, and mean reward."""
         self._warned = False
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Look at the metrics of a batch."""
+        """Check the metrics of a batch."""
         entropy, reward = metrics.get("policy/approx_entropy", math.nan), metrics["reward/mean"]
         why = self._broken(entropy, reward, metrics.get("mismatch/mean_abs", math.nan))
         if why and not self._warned:
@@ -95,21 +96,20 @@ class CollapseWatch:
 
 
 _SURE = 0.2
-"""Nats a token: a policy with less entropy repeats itself, and its entropy varies by chance."""
+"""The entropy, in nats a token, below which a policy repeats itself and its entropy is noise."""
 _MOVED = 0.5
-"""Nats a token: working runs with stale data stay below 0.1, and broken ones begin at 0.6."""
+"""The limit of the mismatch, in nats a token: working runs with stale data stay below 0.1, and
+broken ones begin at 0.6."""
 
 
 def rewrite_metrics(path: Path, steps: Sequence[Mapping[str, float | None]]) -> None:
-    """Make `path` hold just these steps, from step 0 on; whole at any moment."""
-    beside = path.with_name(f".{path.name}.tmp")
+    """Replace the file at `path`, atomically, by one with exactly these steps, from step 0 on."""
     lines = [_line(step, metrics) for step, metrics in enumerate(steps)]
-    beside.write_text("".join(lines), encoding="utf-8")
-    beside.replace(path)
+    replace_text(path, "".join(lines))
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """The same by name, with None for what JSON has no number for."""
+    """Return the metrics sorted by name, with None for numbers that JSON cannot express."""
     return {k: v if math.isfinite(v) else None for k, v in sorted(metrics.items())}
 
 
@@ -118,7 +118,7 @@ def _line(step: int, metrics: Mapping[str, float | None]) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, float | None]]:
-    """The steps of a metrics file; a last line cut short by a crash is left out."""
+    """Return the steps of a metrics file; a last line cut short by a crash is left out."""
     steps: list[dict[str, float | None]] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:

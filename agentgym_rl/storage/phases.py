@@ -1,4 +1,4 @@
-"""`phases.jsonl`: what trainer ranks and engines did when, one object a step."""
+"""The file `phases.jsonl`: the times of phases of trainer ranks and engines, one object a step."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from agentgym_rl.core.errors import ConfigError, StorageError
 NAME = "phases.jsonl"
 
 Interval = tuple[str, float, float]
-"""Phase, start and end, in CLOCK_MONOTONIC seconds."""
+"""The name of a phase, its start and its end, in CLOCK_MONOTONIC seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPhases:
-    """Of one step."""
+    """The phases of a step."""
 
     step: int
     trainer: Sequence[Interval]
-    """Of rank 0."""
+    """The phases of rank 0."""
     others: Mapping[str, Sequence[Interval]] = field(default_factory=dict[str, Sequence[Interval]])
-    """Of other processes, by name: trainer ranks, and the pauses of engines."""
+    """The phases of other processes, by name: trainer ranks, and the pauses of engines."""
 
 
 class PhasesFile:
-    """Written as the run goes, flushed after every step; a run that goes on appends."""
+    """The phases file, written during the run, flushed after every step; a resumed run appends."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
@@ -39,7 +39,7 @@ class PhasesFile:
             self._file.truncate(len(text[: text.rfind("\n") + 1].encode()))
 
     def write(self, found: StepPhases) -> None:
-        """Append those of a step.
+        """Append the phases of a step.
 
         Raises:
             StorageError: the disk is full, say.
@@ -52,16 +52,16 @@ class PhasesFile:
             raise StorageError.of(self._path, error) from error
 
     def close(self) -> None:
-        """Close the file; idempotent. What it had no room for is lost with it."""
+        """Close the file; idempotent. Lines that did not fit on a full disk are lost."""
         with contextlib.suppress(OSError):
             self._file.close()
 
 
 def read_phases(folder: Path) -> Iterator[StepPhases]:
-    """The steps of a run's folder; a last line cut short by a crash is left out.
+    """Yield the steps in a run's folder; a last line cut short by a crash is left out.
 
     Raises:
-        ConfigError: there is none, or it is no such file.
+        ConfigError: the file is missing or malformed.
     """
     path = folder / NAME
     try:

@@ -1,16 +1,16 @@
-"""What a run that ended has left: its log and its newest checkpoint, read together.
+"""The recovery of a run that ended: its log and its newest checkpoint, read together.
 
-The checkpoint says which batches its weights have. Batches after those were leased, in the log, to
-the same groups they are trained on again. So whatever was handed to the trainer is in the weights
-that survive exactly once, and whatever was not waits, or is played again:
+The checkpoint says which batches its weights have. The log has the groups that were leased to the
+batches after those, and the same groups are trained on again. So each group that was handed to the
+trainer is in the surviving weights exactly once, and all others wait, or are played again:
 
     groups of leased steps ≥ the checkpoint's   trained again, at the same steps
     groups that wait                            wait
     groups of which some episodes are there     those stay, the others are played again
     groups that are not there                   played again (see `Recovered.logged`)
 
-Episodes are played again with the seeds they had. A crash finds long episodes in flight more often
-than short ones; were their tokens drawn anew, the ones that are trained would be too short.
+Episodes are played again with the seeds they had. A crash interrupts long episodes more often than
+short ones; if their tokens were drawn anew, the episodes that are trained would be too short.
 """
 
 from __future__ import annotations
@@ -35,37 +35,37 @@ from .episode_log import EVALUATED
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What there is of a run that goes on."""
+    """The state of a run that is resumed."""
 
     step: int = 0
-    """Batches that its weights have, and their policy version."""
+    """The number of batches that its weights have, which is their policy version."""
     checkpoint: Path | None = None
-    """None: its weights are those it began with."""
+    """The checkpoint of the weights; None: the weights that the run began with."""
     incarnation: int = 0
     leased: Mapping[int, list[Group]] = field(default_factory=dict[int, list[Group]])
-    """Batches from `step` on, each in the order in which it was handed out."""
+    """The batches from `step` on, each in the order in which it was handed out."""
     waiting: Sequence[Group] = ()
     begun: Mapping[str, Mapping[str, Trajectory]] = field(
         default_factory=dict[str, Mapping[str, Trajectory]]
     )
-    """By group and episode id: episodes of groups that are not complete."""
+    """The episodes of groups that are not complete, by group id and episode id."""
     logged: frozenset[int] = frozenset()
-    """Indices of tasks whose groups are complete, whatever became of them. All others are still to
-    be played, those in flight at the crash first: the cursor of the data is what is not here."""
+    """The indices of tasks whose groups are complete, with any status. All others are still to be
+    played, those in flight at the crash first: the task cursor passes over these indices alone."""
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
     history: Sequence[Mapping[str, float]] = ()
-    """Metrics of the first `step` batches."""
+    """The metrics of the first `step` batches."""
     parameters: Mapping[int, str] = field(default_factory=dict[int, str])
-    """Hashes of the weights that later batches had made."""
+    """The hashes of the weights that later batches had produced, by step."""
 
 
 NOTHING = Recovered()
-"""Of a run that only begins."""
+"""The state of a new run."""
 
 
 def recover(log: Path, *, step: int, checkpoint: Path | None, incarnation: int) -> Recovered:
-    """What the log (`EpisodeLog.begin` has been called) says, besides a checkpoint of `step`
-    batches, all of which the log has (`first_absent`).
+    """Return the state in the log, after `EpisodeLog.begin`, for a checkpoint of `step` batches,
+    all of which the log must have (`first_absent`).
 
     Raises:
         ConfigError: the log is damaged.
@@ -92,7 +92,7 @@ def recover(log: Path, *, step: int, checkpoint: Path | None, incarnation: int) 
 
 
 def first_absent(log: Path) -> int:
-    """The first batch that the log does not say has become a version."""
+    """Return the first batch that, according to the log, has not become a version."""
     with contextlib.closing(sqlite3.connect(log)) as db:
         known = {step for (step,) in db.execute("SELECT DISTINCT step FROM steps")}
     return next(step for step in count() if step not in known)
@@ -111,7 +111,7 @@ _BEGUN = """
 
 
 def batches(log: Path, *, first: int, last: int) -> dict[int, list[Group]]:
-    """Batches `first` to `last` as they were handed out, those that there are.
+    """Return those of the batches `first` to `last` that exist, as they were handed out.
 
     Raises:
         ConfigError: the log is damaged.
@@ -131,7 +131,7 @@ def _batches(db: sqlite3.Connection, first: int, last: int) -> dict[int, list[Gr
 
 
 def _groups(db: sqlite3.Connection, where: str, *values: int) -> list[tuple[int, Group]]:
-    """Groups, each with its step (if any)."""
+    """Return groups, each with its step (if any)."""
     found: list[tuple[int, Group]] = []
     rows = db.execute(_GROUPS.format(where), values).fetchall()
     for at, group_id, task_id, weight, index, members in rows:
@@ -143,7 +143,7 @@ def _groups(db: sqlite3.Connection, where: str, *values: int) -> list[tuple[int,
 
 
 def _in_order(step: int, batch: Sequence[Group]) -> list[Group]:
-    """As `Buffer.take` had it."""
+    """Return the batch in the order of `Buffer.take`."""
     return sorted(batch, key=lambda group: (-group.staleness(step), group.index))
 
 

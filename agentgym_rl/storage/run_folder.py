@@ -1,4 +1,4 @@
-"""The folder of a run: chosen, claimed, and given its resolved configuration."""
+"""The folder of a run: its choice, its claim by one process, and its configuration file."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ MARK = "config.toml"
 EPISODES = "episodes.db"
 TASKS = "tasks.json"
 WARMED_UP = "init/warmup.json"
-"""What the model of `--init sft` was made of."""
+"""The file that records how the model of `--init sft` was made."""
 LOCK = "lock"
-"""The kernel says whether it is held; in it are the process, and the machine, that had it last."""
+"""The lock file, held through the kernel; it names the last holder's process and machine."""
 TOLD = "serve.json"
-"""Where and with which key sessions of `arl serve` are opened."""
+"""The file with the endpoint and the admin key of `arl serve`, which open sessions."""
 
 
 def create_run_dir(config: Config, *, kind: str = "") -> tuple[Path, Path]:
-    """Create the run's folder; returns it and its configuration file.
+    """Create the run's folder; return it and its configuration file.
 
     Without `config.run` the name is runs/<env>-<agent>-<utc time>, or runs/<kind>-<utc time>
-    where a kind is given; made unique. A folder is claimed by creating `config.toml` in it, so
+    if a kind is given; made unique. A folder is claimed by creating `config.toml` in it, so
     that two runs never share one.
 
     Raises:
@@ -57,7 +57,7 @@ def create_run_dir(config: Config, *, kind: str = "") -> tuple[Path, Path]:
 
 
 def next_run_dir(config: Config, *, kind: str = "") -> Path:
-    """The folder that `create_run_dir` would take now.
+    """Return the folder that `create_run_dir` would take now.
 
     Raises:
         ConfigError: `config.run` holds a run already.
@@ -69,7 +69,7 @@ def next_run_dir(config: Config, *, kind: str = "") -> Path:
 
 
 def _has_run(folder: Path) -> bool:
-    """Whether a run began there, even one that has lost its configuration since."""
+    """Return whether a run began in the folder, even if its configuration has been lost since."""
     return any((folder / name).exists() for name in (MARK, EPISODES, "checkpoints"))
 
 
@@ -78,13 +78,13 @@ def _taken(config: Config) -> str:
 
 
 def record_tasks(folder: Path, tasks: TaskSource) -> None:
-    """Write what the training tasks come from, where they can tell, to `tasks.json`."""
+    """Write the description of the training tasks, if their source has one, to `tasks.json`."""
     if told := tasks.describe():
         (folder / TASKS).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
 
 def config_of(run: Path, said: str) -> Path:
-    """The configuration file of a run's folder; `said` is what the user typed.
+    """Return the configuration file of a run's folder; errors quote `said`, the user's input.
 
     Raises:
         ConfigError: there is no such folder, or no run in it.
@@ -108,7 +108,7 @@ def config_of(run: Path, said: str) -> Path:
 
 def release_if_unused(folder: Path) -> None:
     """Give up the claim on a folder whose run ended before its first step; its logs stay."""
-    # A trainer that begins again cuts its metrics back, and never its phases.
+    # A trainer that is restarted truncates its metrics, but never its phases.
     files = [folder / name for name in ("metrics.jsonl", "phases.jsonl")]
     if not any(file.exists() and file.stat().st_size for file in files):
         for name in (
@@ -121,10 +121,10 @@ def release_if_unused(folder: Path) -> None:
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """The folder is this process's alone; the kernel lets go of it when the process dies.
+    """Hold the folder for this process alone; the kernel releases it when the process dies.
 
     Raises:
-        ConfigError: a living run has it.
+        ConfigError: a living run holds the folder.
     """
     with (folder / LOCK).open("a") as lock:
         try:
@@ -140,7 +140,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process has it; nothing is written to find out."""
+    """Return whether a process holds the folder, without writing to it."""
     try:
         with (folder / LOCK).open(encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -152,7 +152,7 @@ def is_held(folder: Path) -> bool:
 
 
 def holder(folder: Path) -> int:
-    """The process of this machine that has it, if it is held; 0 where nobody knows."""
+    """Return the process of this machine that holds the folder, if it is held; 0 if unknown."""
     try:
         pid, host = (folder / LOCK).read_text(encoding="utf-8").split()
         return int(pid) if host == socket.gethostname() else 0
@@ -161,14 +161,14 @@ def holder(folder: Path) -> int:
 
 
 def shown(path: Path) -> str:
-    """A path as a person would type it here."""
+    """Return a path as a person would type it in the current folder."""
     with contextlib.suppress(ValueError):
         return str(path.relative_to(Path.cwd()))
     return str(path)
 
 
 def file_name(id: str) -> str:
-    """An id as part of a file name."""
+    """Return an id as part of a file name."""
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in id).strip("-") or "run"
 
 

@@ -1,4 +1,4 @@
-"""The runs that are on this machine, as their folders tell: listed, compared, deleted."""
+"""The runs on this machine, read from their folders: listed, compared, deleted."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .run_folder import MARK, held, holder, is_held, shown
 
 State = Literal["running", "frozen", "finished", "stopped"]
 LAST = 5
-"""Batches over which the newest numbers are averaged."""
+"""The number of last batches over which the reward is averaged."""
 _READERS = ("episodes.db-shm", "episodes.db-wal")
-"""Files that whoever reads a log makes, too."""
+"""The files that a reader of a log creates, too."""
 MEANS: Mapping[str, str] = {
     "staleness": "staleness/mean",
     "overlap": "overlap",
@@ -30,41 +30,42 @@ MEANS: Mapping[str, str] = {
     "mismatch": "mismatch/token_mult_prob_error",
     "step_s": "time/step",
 }
-"""What is averaged over all batches but the first: by our name, the metric's."""
+"""The metrics that are averaged over all batches but the first, by their names in a summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What is known of a run without reading its episodes."""
+    """The summary of a run, made without reading its episodes."""
 
     run: str
-    """Its folder, as one would type it here."""
+    """The run's folder, as a person would type it in the current folder."""
     state: State
-    """`stopped`: it ended before its last batch; `arl train --resume` goes on with it. `frozen`:
-    somebody has stopped its `arl train`, which goes on with `fg` or `kill -CONT`."""
+    """The state of the run. `stopped`: ended before its last batch; `arl train --resume` continues.
+    `frozen`: `arl train` was stopped by a signal, and continues with `fg` or `kill -CONT`."""
     env: str
     agent: str
     engine: str
     batches: int
     batches_planned: int
     reward: float | None
-    """Of training episodes: mean of the last batches."""
+    """The mean reward of training episodes in the last batches."""
     eval_before: float | None
-    """Held-out reward of version 0."""
+    """The held-out reward of version 0."""
     eval_after: float | None
-    """Held-out reward of the newest version that was evaluated after training began."""
+    """The held-out reward of the newest version that was evaluated after training began."""
     means: Mapping[str, float | None]
-    """By the names of `MEANS`."""
+    """The mean metrics, by the names of `MEANS`."""
     updated_s: float
-    """When it was last written to, seconds since 1970."""
+    """The time of the last write, in seconds since 1970."""
     size_bytes: int
     error: str = ""
-    """Why the folder cannot be read, if so."""
+    """The reason why the folder cannot be read, if so."""
     config: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
 
 def find_runs(places: Sequence[Path], *, as_named: bool = False) -> list[RunSummary]:
-    """Runs, and runs in folders of runs, the newest first; `as_named`: in the order of `places`.
+    """Return the runs in `places`, each a run or a folder of runs, the newest first; `as_named`: in
+    the order of `places`.
 
     Raises:
         ConfigError: a place does not exist.
@@ -80,12 +81,13 @@ def find_runs(places: Sequence[Path], *, as_named: bool = False) -> list[RunSumm
 
 
 def is_run(folder: Path) -> bool:
-    """Whether it is a run's folder."""
+    """Return whether the folder is a run's."""
     return (folder / MARK).is_file()
 
 
 def summary(folder: Path) -> RunSummary:
-    """Of the run in `folder`; what cannot be read is said in `error`, and not raised."""
+    """Return the summary of the run in `folder`; a file that cannot be read is reported in `error`,
+    not raised."""
     error = ""
     config: Mapping[str, Any] = {}
     steps: list[Mapping[str, Any]] = []
@@ -120,13 +122,13 @@ def summary(folder: Path) -> RunSummary:
 
 
 def recent_reward(steps: Sequence[Mapping[str, Any]]) -> float | None:
-    """The reward of a run wherever it is one number: of training episodes, the mean of its last
-    `LAST` batches, given the metrics of its steps."""
+    """Return the reward of a run as one number: the mean reward of training episodes in its last
+    `LAST` batches, from the metrics of its steps."""
     return _mean(step.get("reward/mean") for step in steps[-LAST:])
 
 
 def _files(folder: Path) -> Iterable[Path]:
-    """A living run's files may go away meanwhile."""
+    """Yield the files in a folder; those of a living run may disappear meanwhile."""
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
             if path.is_file() and not path.is_symlink():
@@ -134,7 +136,7 @@ def _files(folder: Path) -> Iterable[Path]:
 
 
 def _lines(file: Path) -> list[Mapping[str, Any]]:
-    """Its objects; a last line that is being written is left out.
+    """Return the objects of a JSON Lines file; a last line that is being written is left out.
 
     Raises:
         ValueError: another line is no JSON.
@@ -153,7 +155,7 @@ def _lines(file: Path) -> list[Mapping[str, Any]]:
 
 
 def state_of(folder: Path, batches: int, planned: int) -> State:
-    """Of the run there, which has trained `batches` of `planned`."""
+    """Return the state of the run in `folder`, which has trained `batches` of `planned`."""
     if is_held(folder):
         return "frozen" if state(holder(folder)) == "T" else "running"
     return "finished" if 0 < planned <= batches and (folder / "export").exists() else "stopped"
@@ -169,8 +171,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def differing(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
-    """Keys of the configuration that are not the same in all runs, but for the folder's name: by
-    the run, what it has instead of the first one's."""
+    """Return, by run, the differences of its configuration from that of the first run, except for
+    the folder's name."""
     first, *others = runs
     return {
         run.run: differences(first.config, run.config, free=("run", "logging")) for run in others
@@ -178,10 +180,10 @@ def differing(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
 
 
 def delete(folder: Path) -> int:
-    """Remove the folder of a run that does not live, with all that is in it; its bytes.
+    """Remove the folder of a run that is not running, with all its files; return its bytes.
 
     Raises:
-        ConfigError: it is no run's folder, or the run lives.
+        ConfigError: the folder is no run's, or the run is running.
     """
     if not is_run(folder):
         raise ConfigError(f"{folder} is no run's folder (it has no {MARK}): nothing is deleted")

@@ -1,13 +1,12 @@
-"""What training made of each trained token: files beside a run's log, one of each rank and step.
+"""The training data of each trained token: files beside a run's log, one for each rank and step.
 
-`RUN/tokens/step-000012.rank-0.npz` (numpy's form) has, of the rows that the rank trained, the
-log-probs under the policy as the step began, and the advantages. Nothing reads them but people's
-tools (`arl inspect`), so they are not fsynced, and a run goes on without them.
+`RUN/tokens/step-000012.rank-0.npz` (numpy's format) has the proximal log-probs (under the policy at
+the beginning of the step) and the advantages of the rows that the rank trained. Only tools for
+people (`arl inspect`) read the files, so they are not fsynced, and a run goes on without them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import zlib
@@ -18,6 +17,7 @@ import numpy as np
 
 from agentgym_rl.core.errors import ConfigError, StorageError
 from agentgym_rl.core.trajectory import FloatArray, Row
+from agentgym_rl.runtime.atomic_file import replacing
 
 FOLDER = "tokens"
 _NAME = re.compile(r"step-(\d{6,})\.rank-(\d+)\.npz")
@@ -33,11 +33,11 @@ def write_tokens(
     proximal: FloatArray,
     advantages: FloatArray,
 ) -> None:
-    """Write a rank's file of a step, instead of one that is there.
+    """Write a rank's file of a step, replacing an existing one.
 
     `proximal` and `advantages` are [N], over the trained tokens of the rows, one row after the
-    other. Both are float32: on policy, log-probs differ from what the engine reported by 1e-5,
-    which half precision cannot say; advantages without a scale may be beyond its range.
+    other. Both are float32: on policy, log-probs differ from the engine's by 1e-5, which half
+    precision cannot express; advantages without a scale may be beyond its range.
 
     Raises:
         StorageError: the disk is full, say.
@@ -46,7 +46,7 @@ def write_tokens(
     part = path.with_suffix(".part")
     try:
         path.parent.mkdir(exist_ok=True)
-        with part.open("wb") as file:
+        with replacing(path, part=part), part.open("wb") as file:
             np.savez(
                 file,
                 rows=np.asarray([row_key(row) for row in rows], np.uint32),
@@ -54,27 +54,24 @@ def write_tokens(
                 proximal=np.asarray(proximal, np.float32),
                 advantages=np.asarray(advantages, np.float32),
             )
-        part.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
         raise StorageError(f"{path} cannot be written: {error}") from error
 
 
 def forget_tokens(run: Path, *, from_step: int) -> None:
-    """Remove the files of steps that are trained again, by however many ranks this time, and what
-    a rank that was killed had begun to write."""
+    """Remove the files of steps that are trained again, perhaps by another number of ranks, and the
+    partial files of killed ranks."""
     for step, path in [*_files(run), *_files(run, _PART)]:
         if step >= from_step:
             path.unlink(missing_ok=True)
 
 
 def read_tokens(run: Path, step: int) -> Mapping[int, tuple[FloatArray, FloatArray]]:
-    """By `row_key`: proximal log-probs and advantages, each [N] of the row's trained tokens; of the
-    rows that were trained at `step`. Empty where nothing was kept of it.
+    """Return proximal log-probs and advantages of the rows trained at `step`, by `row_key`; each
+    is [N] over the row's trained tokens. The result is empty if no file of the step was kept.
 
     Raises:
-        ConfigError: a file is there and cannot be read.
+        ConfigError: a file exists and cannot be read.
     """
     found: dict[int, tuple[FloatArray, FloatArray]] = {}
     for of, path in _files(run):
@@ -89,7 +86,7 @@ def read_tokens(run: Path, step: int) -> Mapping[int, tuple[FloatArray, FloatArr
                     raise ValueError("there are more values than tokens")
                 pairs = zip(proximal, advantages, strict=True)
                 found |= zip(file["rows"].tolist(), pairs, strict=True)
-        except FileNotFoundError:  # a step that is trained again, just now
+        except FileNotFoundError:  # removed just now: the step is trained again
             continue
         except Exception as error:  # zip, header and array errors of many classes
             raise ConfigError(f"{path} is no file of tokens: {error!r}") from error
@@ -97,7 +94,7 @@ def read_tokens(run: Path, step: int) -> Mapping[int, tuple[FloatArray, FloatArr
 
 
 def row_key(row: Row) -> int:
-    """A checksum that tells the rows of a batch apart: no two were sampled at the same times."""
+    """Return a checksum that is unique in a batch: no two rows were sampled at the same times."""
     key = zlib.crc32(np.ascontiguousarray(row.tokens, np.int32).tobytes())
     key = zlib.crc32(np.ascontiguousarray(row.behavior_logprobs, np.float32).tobytes(), key)
     return zlib.crc32(np.ascontiguousarray(row.times_s, np.float64).tobytes(), key)

@@ -1,9 +1,9 @@
 """The run's folder for policy versions, in shared memory while the run lives (no torch here).
 
-A folder `arl-<run id>` is alive while some process holds the flock on the `lock` file in it;
-the kernel lets go when that process dies, however it dies. A folder is made under another name,
-locked, then renamed: one that can be seen is locked, or its run is dead. Only who holds the
-lock may remove a folder, and the lock file goes last.
+A folder `arl-<run id>` is alive while a process holds the flock on its `lock` file. The kernel
+releases the lock when that process dies, for any reason. A folder is made under another name,
+locked, then renamed: a visible folder is either locked or of a dead run. Only the holder of the
+lock may remove a folder, and it removes the lock file last.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ _LOCK = "lock"
 
 
 def version_name(version: int, *, incarnation: int = 0) -> str:
-    """File name of a version: `v7.safetensors`, or `v2.7.safetensors` in incarnation 2."""
+    """Return the file name of a version: `v7.safetensors`, or `v2.7.safetensors` in incarnation
+    2."""
     label = version_label(version, incarnation=incarnation) if incarnation else str(version)
     return f"v{label}.safetensors"
 
 
 class WeightsFolder:
-    """Context manager: `with WeightsFolder(run_id) as folder:` gives `/dev/shm/arl-<run id>/`.
+    """A context manager: `with WeightsFolder(run_id) as folder:` gives `/dev/shm/arl-<run id>/`.
 
-    On entry the folders of dead runs are removed, a living neighbour's never; at exit this
-    run's own. It is in `root` (weights.folder), or else in shared memory; where that is missing
-    or has less than `need_bytes` free, in the system's temporary directory, with a warning.
+    On entry the folders of dead runs are removed, never those of living runs; at exit this run's
+    own. The folder is in `root` (weights.folder), or else in shared memory. If that is missing or
+    has less than `need_bytes` free, it is in the system's temporary directory, with a warning.
 
     Raises:
         ValueError: a run id that is no plain file name.
-        WeightsError: on entry, when a living run holds the same id, or no folder can be made.
+        WeightsError: on entry, if a living run holds the same id, or no folder can be made.
     """
 
     def __init__(self, run_id: str, *, need_bytes: int = 64 << 20, root: Path | None = None):
@@ -54,7 +55,7 @@ class WeightsFolder:
         self._root = root
         self._lock_fd = -1
         self.path = Path()
-        """The folder; set on entry."""
+        """The path of the folder; set on entry."""
 
     def __enter__(self) -> Path:
         root = self._root or _pick_root(self._need_bytes)
@@ -78,7 +79,7 @@ class WeightsFolder:
         try:
             _empty_and_remove(self.path)
         except OSError as failure:
-            # The next run tries again once this lock is free; the run itself has succeeded.
+            # The next run tries again once this lock is released; the run itself has succeeded.
             _log.warning("weights folder %s was not removed: %s", self.path, failure)
         finally:
             os.close(self._lock_fd)
@@ -86,13 +87,13 @@ class WeightsFolder:
 
 
 def remove_dead(root: Path) -> list[Path]:
-    """Remove the weights folders under `root` whose run is dead; returns those removed."""
+    """Remove the weights folders under `root` of dead runs; return the removed ones."""
     removed: list[Path] = []
     for path in sorted(root.glob(f"{_PREFIX}*")) + sorted(root.glob(f"{_UNBORN}*")):
         try:
             if path.is_dir() and not path.is_symlink() and _remove_if_dead(path):
                 removed.append(path)
-        except OSError as error:  # another user's folder, or one that just went
+        except OSError as error:  # another user's folder, or one just removed
             _log.debug("left %s alone: %s", path, error)
     if removed:
         _log.info("removed weights of %d dead runs under %s", len(removed), root)
@@ -103,16 +104,16 @@ def _remove_if_dead(path: Path) -> bool:
     try:
         fd = os.open(path / _LOCK, os.O_RDWR)
     except FileNotFoundError:
-        # Being born, half removed, or somebody else's: only an empty one may go, and a
-        # newborn is empty for microseconds; losing that race is an error at its birth.
+        # The folder is just being made, half removed, or somebody else's: only an empty one may be
+        # removed. A new one is empty for microseconds; if it loses that race, its creation fails.
         if not path.name.startswith(_UNBORN):
             path.rmdir()
             return True
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The folder may have been removed and made anew since the open: then this lock is
-        # not the one that guards what `path` names now.
+        # The folder may have been removed and made anew since the open; then this lock is not the
+        # one of the folder that `path` names now.
         if os.fstat(fd).st_ino != (path / _LOCK).stat().st_ino:
             return False
         _empty_and_remove(path)
@@ -128,7 +129,7 @@ def _create_locked(root: Path, path: Path) -> int:
     fd = os.open(unborn / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        unborn.rename(path)  # fails where a folder with files stands: a living run's
+        unborn.rename(path)  # fails if a folder with files exists: a living run's
     except OSError:
         shutil.rmtree(unborn, ignore_errors=True)
         os.close(fd)

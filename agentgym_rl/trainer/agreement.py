@@ -1,4 +1,5 @@
-"""Whether trainer and engine agree about fresh tokens; and, where they do not, which is wrong."""
+"""The check that trainer and engine agree about fresh tokens, and the diagnosis of the faulty
+one."""
 
 from __future__ import annotations
 
@@ -16,21 +17,22 @@ from .shard_tensors import ShardTokens
 
 
 class Bounds(NamedTuple):
-    """Mean |Δ log-prob| of fresh tokens, in nats, by which trainer and engine may differ."""
+    """The mean |Δ log-prob| of fresh tokens, in nats, by which trainer and engine may differ."""
 
     warn: float
     stop: float
     tokens: int
-    """Fresh tokens that a batch must have to be judged."""
+    """The number of fresh tokens that a batch must have to be judged."""
 
 
 BOUNDS = {"float32": Bounds(1e-3, 0.1, 1), "bfloat16": Bounds(0.05, 0.5, 100)}
-"""By dtype of the engine. Two correct forwards differ by 1e-6 on average in float32, and with the
-bundled model by 1e-3 in bfloat16, where single tokens differ by 0.1."""
+"""The bounds by dtype of the engine. Two correct forwards differ by 1e-6 on average in float32, and
+with the bundled model by 1e-3 in bfloat16, where single tokens differ by 0.1."""
 
 
 class _Worst(NamedTuple):
-    """Mean |Δ log-prob| over the fresh tokens of the row on which two disagree most."""
+    """The mean |Δ log-prob| of each pair over the fresh tokens of the row where two disagree
+    most."""
 
     trainer_engine: float
     plain_engine: float
@@ -38,8 +40,8 @@ class _Worst(NamedTuple):
 
 
 class Agreement:
-    """Holds the trainer's log-probs against the engine's, batch after batch. Fresh tokens are those
-    that the very weights sampled which the batch meets, with no update in between."""
+    """A comparison of the trainer's log-probs with the engine's, batch after batch. Fresh tokens
+    are those sampled by exactly the weights that train on the batch, with no update in between."""
 
     def __init__(self, config: Config, policy: Policy):
         default, trainer = BOUNDS[config.own_engine.dtype], config.trainer
@@ -50,11 +52,11 @@ class Agreement:
         self._said = False
 
     def check(self, step: int, tokens: ShardTokens, proximal: Tensor) -> str:
-        """Return what is to be said, the first time that there is something; "" otherwise.
-        Collective; the same on every rank.
+        """Return the warning to show, the first time that there is one; "" otherwise. Collective;
+        the result is the same on every rank.
 
         Raises:
-            TrainerError: they differ by more than a run can bear.
+            TrainerError: trainer and engine differ by more than the configured limit.
         """
         gaps = (proximal - tokens.behavior_logprobs).double().abs()
         fresh = (tokens.staleness == 0) & ~tokens.spans_versions & torch.isfinite(gaps)
@@ -78,8 +80,8 @@ class Agreement:
         return f"{text} This is said once (trainer.mismatch_warn={self._warn:g})"
 
     def _diagnosis(self, tokens: ShardTokens, proximal: Tensor, fresh: Tensor) -> str:
-        """Return who is wrong, by a plain forward of the row on which trainer and engine disagree
-        most."""
+        """Return which side is wrong, by a plain forward of the row on which trainer and engine
+        disagree most."""
         worst = max(self._policy.world.gather(self._worst(tokens, proximal, fresh)))
         clear = worst.trainer_engine / 4
         numbers = (
@@ -107,7 +109,7 @@ class Agreement:
 
     @torch.no_grad()
     def _worst(self, tokens: ShardTokens, proximal: Tensor, fresh: Tensor) -> _Worst:
-        """Return what is known of the worst row of this rank; collective."""
+        """Return the numbers of this rank's worst row; collective."""
         rows = tokens.row_index[fresh]
         with self._policy.unpacked():
             if not len(rows):

@@ -1,4 +1,4 @@
-"""Attention within packed rows: causal inside a row, blind across rows."""
+"""Attention within packed rows: causal inside a row, with no attention across rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from transformers import AttentionInterface
 from agentgym_rl.core.errors import TrainerError
 
 SEGMENT_SDPA = "seg_sdpa"
-"""Name under which transformers models find `segment_attention`."""
+"""The name under which transformers models find `segment_attention`."""
 VARLEN = "seg_varlen"
-"""That of `varlen_attention`."""
+"""The name under which transformers models find `varlen_attention`."""
 
 
 def segment_attention(
@@ -32,14 +32,14 @@ def segment_attention(
     sliding_window: int | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """[1, T, H, D]: torch's SDPA, one row at a time; a transformers attention function.
+    """Return [1, T, H, D] by torch's SDPA, one row at a time; a transformers attention function.
 
-    Row by row is exact (bit-equal to the unpacked forward), needs no T·T mask and, on a CPU, is
-    as fast as padding. The row boundaries come in `cu_seq_lens_q`, the argument variable-length
-    flash attention takes.
+    The computation row by row is exact (bit-equal to the unpacked forward), needs no T·T mask and,
+    on a CPU, is as fast as padding. The row boundaries come in `cu_seq_lens_q`, the argument that
+    variable-length flash attention takes.
 
     Raises:
-        TrainerError: no boundaries, or an attention variant this function does not compute.
+        TrainerError: there are no boundaries, or the attention variant is not supported here.
     """
     _refuse_variants(others, dropout)
     if cu_seq_lens_q is None:
@@ -76,12 +76,13 @@ def varlen_attention(
     sliding_window: int | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """[1, T, H, D]: all rows at once by torch's variable-length flash attention, in bfloat16.
+    """Return [1, T, H, D] for all rows at once by torch's variable-length flash attention, in
+    bfloat16.
 
     Experimental: written against torch 2.13, not run yet.
 
     Raises:
-        TrainerError: no boundaries, no GPU, or an attention variant this function does not compute.
+        TrainerError: there are no boundaries or no GPU, or the attention variant is not supported.
     """
     _refuse_variants(others, dropout)
     if cu_seq_lens_q is None or max_length_q is None:
@@ -108,8 +109,8 @@ def varlen_attention(
 
 
 def _chunk_of(module: torch.nn.Module) -> int:
-    """Return the tokens of a chunk that the layer's attention does not leave (Llama 4); 0: no such
-    layer."""
+    """Return the chunk size, in tokens, of a layer with chunked attention (Llama 4); 0 for any
+    other layer."""
     config: Any = getattr(module, "config", None)
     kinds, layer = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
     if kinds is None or layer is None or kinds[layer] != "chunked_attention":
@@ -118,8 +119,8 @@ def _chunk_of(module: torch.nn.Module) -> int:
 
 
 def _within_chunks(lengths: list[int], module: torch.nn.Module) -> list[int]:
-    """Return the lengths of the pieces of rows that attend to themselves alone: the rows or, in a
-    layer with chunked attention, their chunks."""
+    """Return the lengths of the pieces that attend only to themselves: the rows or, in a layer with
+    chunked attention, their chunks."""
     chunk = _chunk_of(module)
     if not chunk:
         return lengths

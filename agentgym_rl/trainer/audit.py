@@ -1,4 +1,5 @@
-"""Log-probs of recorded rows under any kept policy version, by the trainer's own forward."""
+"""The recomputation of recorded rows' log-probs under any kept version, by the trainer's
+forward."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from .world import join_world
 
 @contextmanager
 def open_recomputer(config: Config, model_dir: Path, versions_dir: Path) -> Iterator[Recomputer]:
-    """A recomputer of a run: its model, its dtype, its device where this machine has it.
+    """Open a recomputer of a run: its model and dtype, and its device if this machine has it.
 
     Raises:
         TrainerError: the folder holds no model that can be loaded.
@@ -46,17 +47,18 @@ def open_recomputer(config: Config, model_dir: Path, versions_dir: Path) -> Iter
 
 
 class Recomputer:
-    """One model in memory, holding the version loaded last."""
+    """A model in memory with the weights of the version that was loaded last."""
 
     def __init__(self, policy: Policy, versions_dir: Path, *, model_dir: Path, budget: int):
         self._policy, self._versions_dir, self._budget = policy, versions_dir, budget
         self._model_dir = model_dir
 
     def load(self, version: int) -> None:
-        """Compute with `version` from now on; after an error still with the one before.
+        """Load `version` and compute with it from now on; after an error the previous one stays in
+        use.
 
         Raises:
-            WeightsError: its file is missing, damaged, of another version or another model.
+            WeightsError: its file is missing or damaged, or is of another version or another model.
         """
         if version < 0:
             raise WeightsError("nobody recorded which policy version sampled them")
@@ -85,11 +87,11 @@ class Recomputer:
 
     @torch.no_grad()
     def logprobs(self, rows: Sequence[Row], *, plain: bool = False) -> list[FloatArray]:
-        """Log-probs of each row's trained tokens at their recorded temperatures, packed as in
-        training; `plain`: each row alone, as transformers would compute it.
+        """Return the log-probs of each row's trained tokens at their recorded temperatures, packed
+        as in training; with `plain`, of each row alone, as transformers computes it.
 
         Raises:
-            TrainerError: a row is too long, or holds what cannot have been trained.
+            TrainerError: a row is too long, or holds tokens that cannot have been trained.
         """
         _check(rows, self._policy.vocab_size)
         if plain:
@@ -111,10 +113,9 @@ class Recomputer:
         return results
 
     def _parameters(self) -> dict[str, Tensor]:
-        """Parameters and saved buffers by name, as tensors to copy into.
+        """Return parameters and saved buffers by name, as tensors to copy into.
 
-        Of a model that is not resharded after its forward, the parameters are copies of what
-        the next forward would gather.
+        Without the reshard, a model that stays gathered after its forward would return copies.
         """
         model = self._policy.model
         for module in model.modules():
@@ -127,7 +128,7 @@ class Recomputer:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """The part on this rank: of the only rank, the whole."""
+    """Return the part on this rank; on the only rank, all of it."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 

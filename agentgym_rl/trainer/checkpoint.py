@@ -1,16 +1,15 @@
-"""Checkpoints: model, optimizer and random state, for any number of ranks, written beside training.
+"""Checkpoints: model, optimizer and random state, for any number of ranks, written during training.
 
-A batch waits until its state has been copied in memory; files, fsync and the rename that makes the
-folder a checkpoint (manifest.py) are a thread's. The rename comes after the batch's report was
-answered: what a checkpoint covers is in the run's log.
+A batch waits only until its state has been copied in memory. A thread writes the files, calls fsync
+and renames the folder, which makes it a checkpoint (storage/checkpoint_manifest.py). The rename
+comes after the reply to the batch's report, so that the run's log has every batch that a checkpoint
+covers.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import logging
-import os
-import shutil
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,6 +33,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from agentgym_rl.config import Config, dump_toml
 from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.runtime.atomic_file import beside, put, remove
 from agentgym_rl.storage.checkpoint_manifest import (
     MANIFEST,
     Manifest,
@@ -59,30 +59,30 @@ _WRITE_ERRORS = (OSError, CheckpointException, RuntimeError)
 
 
 def config_hash(config: Config) -> str:
-    """A hash of the resolved configuration."""
+    """Return a hash of the resolved configuration."""
     return blake2b(dump_toml(config).encode(), digest_size=16).hexdigest()
 
 
 @dataclass
 class _Writing:
-    """A checkpoint that is not there yet."""
+    """A checkpoint that is not complete yet."""
 
     manifest: Manifest
     written: Future[Any]
-    """By this rank and, as far as rank 0 is concerned, by all."""
+    """The write of the files by this rank; on rank 0, by all ranks."""
     metrics: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
     reported: threading.Event = field(default_factory=threading.Event)
     abandoned: bool = False
     done: Future[None] | None = None
-    """Of its rename (rank 0)."""
+    """The end of its rename (rank 0)."""
 
 
 class Checkpoints:
-    """Writes the checkpoints of a run, one at a time. Every rank has one, and calls it in step.
+    """A writer of a run's checkpoints, one at a time. All ranks have one and call it in step.
 
-    On a thread of rank 0 `before_complete()` is called when one is about to be there, and
-    `on_complete(step, folder)` when it is. If the former raises a TrainerError, it will not be: the
-    ranks have been replaced, and whoever replaced them has not counted on it.
+    A thread of rank 0 calls `before_complete()` just before a checkpoint is complete, and
+    `on_complete(step, folder)` just after. If the former raises a TrainerError, the checkpoint is
+    not completed: the ranks have been replaced, and the new ranks do not rely on it.
     """
 
     def __init__(
@@ -109,15 +109,15 @@ class Checkpoints:
         self._on_complete = on_complete
         self._writing: _Writing | None = None
         self._thread = ThreadPoolExecutor(1, "checkpoint")
-        # Ranks that write talk to each other while the same ranks train.
+        # Ranks that write a checkpoint communicate while the same ranks train.
         alone = policy.world.size == 1
         self._group = None if alone else cast("ProcessGroup", dist.new_group(backend="gloo"))
 
     def begin(self, step: int, *, parameters: str = "", lineage: str = "") -> None:
-        """Begin to write what `step` batches have made; returns once it is copied (collective).
+        """Begin to write the state after `step` batches; return once it is copied (collective).
 
         Raises:
-            TrainerError: it, or the one before, could not be written; earlier ones are untouched.
+            TrainerError: this one or the previous one cannot be written; others are untouched.
         """
         self.finish()
         world = self._policy.world
@@ -132,15 +132,15 @@ class Checkpoints:
             lineage=lineage,
         )
         path = self._folder / f"step-{step}"
-        beside = self._folder / f".{path.name}.tmp"
+        part = beside(path)
         try:
             if world.rank == 0:
-                shutil.rmtree(beside, ignore_errors=True)  # of a run killed while it wrote
-                beside.mkdir(parents=True)
+                remove(part)  # left by a run that was killed
+                part.mkdir(parents=True)
             world.barrier()
             written = async_save(
                 _state(self._policy, self._optimizer, self._critic),
-                checkpoint_id=beside,
+                checkpoint_id=part,
                 process_group=self._group,
             )
         except _WRITE_ERRORS as error:
@@ -148,16 +148,16 @@ class Checkpoints:
         assert isinstance(written, Future)  # its staging is done
         self._writing = _Writing(manifest, written)
         if world.rank == 0:
-            self._writing.done = self._thread.submit(self._complete, self._writing, beside, path)
+            self._writing.done = self._thread.submit(self._complete, self._writing, part, path)
 
     def reported(self, metrics: Mapping[str, float | None]) -> None:
-        """The log has the last batch, and these numbers of it (rank 0)."""
+        """Record that the log has the last batch, with these metrics (rank 0)."""
         if self._writing is not None:
             self._writing.metrics = dict(metrics)
             self._writing.reported.set()
 
     def finish(self) -> None:
-        """Wait for what is being written.
+        """Wait for the checkpoint that is being written.
 
         Raises:
             TrainerError: it could not be written.
@@ -178,31 +178,31 @@ class Checkpoints:
             raise TrainerError(f"cannot write checkpoint {path}: {error}") from error
 
     def close(self) -> None:
-        """Leave what is not complete; idempotent."""
+        """Abandon the checkpoint that is not complete; idempotent."""
         if self._writing is not None:
             self._writing.abandoned = True
             self._writing.reported.set()
         self._thread.shutdown(wait=False)
 
-    def _complete(self, writing: _Writing, beside: Path, path: Path) -> None:
+    def _complete(self, writing: _Writing, part: Path, path: Path) -> None:
         writing.written.result(timeout=self._timeout_s)
         writing.reported.wait(self._timeout_s)
         if writing.abandoned or not writing.reported.is_set():
             return
-        items = sorted(beside.iterdir())
+        items = sorted(part.iterdir())
         manifest = replace(
             writing.manifest,
             metrics=writing.metrics,
             files={item.name: item.stat().st_size for item in items},
             checksums=checksums(items),
         )
-        _write_durably(beside / MANIFEST, manifest.sealed())
+        (part / MANIFEST).write_text(manifest.sealed(), encoding="utf-8")
         try:
             self._before_complete()
         except TrainerError as error:
             _log.warning("checkpoint %s is left unfinished: %s", path, error)
             return
-        _publish_folder(beside, path)
+        put(part, path, durable=True)  # replaces the same step, written before a resume
         prune(self._folder, self._retention)
         self._on_complete(writing.manifest.step, path)
 
@@ -246,7 +246,7 @@ def load_checkpoint(
     """Restore model, optimizer, critic and random state in place (collective).
 
     Raises:
-        TrainerError: no complete checkpoint there, or one of another model.
+        TrainerError: there is no complete checkpoint, or it is of another model.
     """
     manifest = read_manifest(path)
     if manifest.base != _base(policy):
@@ -281,7 +281,7 @@ def _state(
     policy: Policy, optimizer: torch.optim.Optimizer, critic: Critic | None
 ) -> dict[str, Any]:
     model, optim = get_state_dict(policy.model, optimizer, options=_options(policy))
-    # One random state for all ranks: no rank draws numbers of its own.
+    # One random state serves all ranks, because no rank draws numbers of its own.
     state = {"model": model, "optimizer": optim, "random": torch.get_rng_state()}
     if critic is not None:
         model, optim = get_state_dict(critic.value_model.model, critic.optimizer)
@@ -290,7 +290,7 @@ def _state(
 
 
 def _options(policy: Policy, *, strict: bool = True) -> StateDictOptions | None:
-    """Without what an adapter leaves as it was in the model's folder."""
+    """Return options that leave out the frozen weights of the model below an adapter."""
     if policy.adapter is None:
         return None
     return StateDictOptions(ignore_frozen_params=True, strict=strict)
@@ -306,28 +306,3 @@ def _said(base: str) -> str:
 
 def _versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in _LIBRARIES}
-
-
-def _write_durably(path: Path, text: str) -> None:
-    with path.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _publish_folder(beside: Path, path: Path) -> None:
-    """Rename, after everything in it (and then the rename itself) is on disk."""
-    for item in (*beside.iterdir(), beside):
-        _fsync(item)
-    if path.exists():
-        shutil.rmtree(path)  # the same step, written before a resume
-    beside.rename(path)
-    _fsync(path.parent)
-
-
-def _fsync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -1,4 +1,4 @@
-"""The trainer's side of the controller's private HTTP API (synchronous, every call bounded)."""
+"""The trainer's client of the controller's private HTTP API (synchronous, every call bounded)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.runtime.http_call import call
 
 _CALL_TIMEOUT_S = 90.0
-"""Longest wait for one answer; the controller answers 204 well before, but where engines take their
-time to fall asleep or to wake."""
+"""The longest wait for one reply, in seconds. The controller answers 204 well before, unless
+engines take long to fall asleep or to wake."""
 _PAUSE_S = 0.02
-"""Between two asks for a batch that is not complete, or an engine that does not serve yet."""
+"""The pause before another request for an incomplete batch or for an engine that does not serve
+yet."""
 
 
 class RunEnding(Exception):
-    """The controller says that the run is over: no batch will come."""
+    """The end of the run, as reported by the controller: no more batches will come."""
 
 
 class BatchTimeout(TrainerError):
-    """A batch was not complete in time."""
+    """A batch that was not complete in time."""
 
 
 class ControllerClient:
-    """Asks the controller at `url` for batches and reports to it; `token` is the run's secret."""
+    """A client that takes batches from the controller at `url`, with the run's secret `token`."""
 
     def __init__(self, url: str, token: str):
         self._url = url
@@ -42,14 +43,14 @@ class ControllerClient:
         timeout_s: float,
         republish: Callable[[], None] | None = None,
     ) -> BatchShard:
-        """This rank's shard of batch `step`; waits until the batch is complete.
+        """Wait until batch `step` is complete, and return this rank's shard of it.
 
-        `republish` (rank 0) is called meanwhile when an engine that came back needs the current
-        version, which it can get in no other way.
+        `republish` (rank 0) is called meanwhile if a restarted engine needs the current version,
+        which it can get in no other way.
 
         Raises:
-            RunEnding: no more batches.
-            BatchTimeout: none within `timeout_s`.
+            RunEnding: there are no more batches.
+            BatchTimeout: there is none within `timeout_s`.
             TrainerError: the controller is gone or refuses.
         """
         deadline = time.monotonic() + timeout_s
@@ -67,12 +68,13 @@ class ControllerClient:
             time.sleep(_PAUSE_S)
 
     def begin_publication(self, version: int, *, timeout_s: float) -> dict[str, str]:
-        """URLs by name of the engines that shall get `version`; waits until there is one.
+        """Wait until there is an engine to get `version`, and return the URLs of all such engines
+        by name.
 
         Until `end_publication` no other engine begins to serve.
 
         Raises:
-            RunEnding: no more versions are wanted.
+            RunEnding: no more versions are needed.
             TrainerError: no engine within `timeout_s`, or the controller is gone or refuses.
         """
         deadline = time.monotonic() + timeout_s
@@ -90,13 +92,14 @@ class ControllerClient:
     def end_publication(
         self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
     ) -> None:
-        """Tell the controller which engines serve `version` now, and which failed, and why."""
+        """Tell the controller which engines serve `version` now, and which failed for what
+        reason."""
         said = {"version": version, "served": list(served), "failed": dict(failed)}
         self._post_json("/publish/end", said)
 
     def report(self, report: StepReport) -> dict[str, float | None]:
-        """Tell the controller that a step is trained and published; returns all metrics of the
-        step, which is in the run's log then."""
+        """Tell the controller that a step is trained and published; return all metrics of the step,
+        which are in the run's log by then."""
         _, body = self._call("POST", "/report", report.pack(), "application/msgpack")
         try:
             return dict(json.loads(body))
@@ -106,28 +109,28 @@ class ControllerClient:
             ) from error
 
     def check_current(self) -> None:
-        """Ask whether these ranks are still the run's.
+        """Check that these ranks are still the run's current ranks.
 
         Raises:
-            TrainerError: others have taken their place, or the controller says nothing.
+            TrainerError: other ranks have replaced them, or the controller does not answer.
         """
         self._post_json("/current", {})
 
     def checkpointed(self, step: int, folder: Path) -> None:
-        """Tell the controller that a checkpoint of the first `step` batches is complete. One that
-        is gone has no use for it."""
+        """Tell the controller that a checkpoint of the first `step` batches is complete. A
+        controller that is gone does not need it."""
         with contextlib.suppress(RunEnding, TrainerError):
             self._post_json("/checkpoint", {"step": step, "folder": str(folder)})
 
     def failed(self, why: str) -> None:
-        """Tell the controller that the run must end: what failed would fail again. One that is
-        gone has no use for it."""
+        """Tell the controller that the run must end, because a retry would fail too. A controller
+        that is gone does not need it."""
         with contextlib.suppress(RunEnding, TrainerError):
             self._post_json("/failed", {"why": why})
 
     def warn(self, text: str) -> None:
-        """Have the controller say something on the console of the run. One that is gone has no
-        console."""
+        """Tell the controller to print a warning on the run's console. A controller that is gone is
+        ignored: it has no console."""
         with contextlib.suppress(RunEnding, TrainerError):
             self._post_json("/warn", {"text": text})
 

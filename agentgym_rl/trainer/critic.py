@@ -1,4 +1,4 @@
-"""The critic: a model of its own that says what is to come of each token, and learns it."""
+"""The critic: a separate model that predicts the return from each token, and its training."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from agentgym_rl.algo.advantages import generalized_advantages, value_loss
 from agentgym_rl.algo.aggregation import Tally
-from agentgym_rl.algo.critic import generalized_advantages, value_loss
 from agentgym_rl.algo.packing import PackedRows
 from agentgym_rl.config import AlgoConfig, TrainerConfig
 from agentgym_rl.core.errors import TrainerError
@@ -30,7 +30,7 @@ _EPS = 1e-6
 
 
 class ValueModel(PackedModel):
-    """The policy's own architecture with one number in the place of its logits; 0 at first."""
+    """A model with the policy's architecture and one value, at first 0, instead of logits."""
 
     def _change_head(self) -> None:
         head = self.model.get_output_embeddings()
@@ -39,7 +39,7 @@ class ValueModel(PackedModel):
                 f"{type(self.model).__name__} has an output layer of type {type(head).__name__}, "
                 "which cannot be replaced by a value: use an algo.baseline other than critic"
             )
-        # Without a bias: FSDP2 wants no view from its root, which torch's linear with one returns.
+        # No bias: with one, torch's linear returns a view, which FSDP2 refuses from its root.
         like = {"device": head.weight.device, "dtype": head.weight.dtype}
         value = nn.Linear(head.in_features, 1, bias=False, **like)
         nn.init.zeros_(value.weight)
@@ -47,14 +47,15 @@ class ValueModel(PackedModel):
         self.names = None
 
     def values(self, packed: PackedRows) -> Tensor:
-        """[N] of the states in which the packed trained tokens were sampled; like `logprobs`."""
+        """Return the values [N] of the states before the packed trained tokens; see
+        `Policy.logprobs`."""
         found = self.outputs(packed.to(self.world.device))[:, 0]
         return found if found.dtype == torch.float64 else found.float()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """What a critic said of a batch before it learned from it; all [N]."""
+    """The critic's judgment of a batch, made before the critic learned from it; all [N]."""
 
     values: Tensor
     returns: Tensor
@@ -62,7 +63,7 @@ class Judged:
 
 
 class Critic:
-    """Judges each batch, then learns from it. Every rank has one and calls it in step."""
+    """A critic that judges each batch, then learns from it. All ranks call theirs in step."""
 
     def __init__(
         self,
@@ -92,10 +93,10 @@ class Critic:
         compute_dtype: Literal["float32", "bfloat16"] = "float32",
         master_dtype: torch.dtype = torch.float32,
     ) -> Critic:
-        """One that begins as the model in `model_dir`.
+        """Return a critic that begins with the weights of the model in `model_dir`.
 
         Raises:
-            TrainerError: there is none, or its output layer cannot be replaced.
+            TrainerError: there is no model, or its output layer cannot be replaced.
         """
         model = ValueModel.load(
             model_dir,
@@ -108,12 +109,12 @@ class Critic:
         return cls(model, optimizer, algo=algo, trainer=trainer, num_steps=num_steps)
 
     def warms_up(self, step: int) -> bool:
-        """Whether batch `step` is to teach the critic alone."""
+        """Return whether batch `step` trains only the critic."""
         return step < self._algo.critic.warmup_steps
 
     def judge(self, tokens: ShardTokens, rewards: Tensor, tally: Tally) -> Judged:
-        """Advantages and returns of this rank's trained tokens, given the reward of each [N];
-        collective."""
+        """Return values, returns and advantages of this rank's trained tokens, given each one's
+        reward [N]; collective."""
         model, config = self.value_model, self._algo.critic
         budget = self._trainer.max_tokens_per_microbatch
         values = frozen_pass(model, model.values, tokens, budget=budget)
@@ -126,7 +127,7 @@ class Critic:
         )
         spread, missed = self._moments(returns), self._moments(returns - values)
         if spread.variance > 0:
-            # The same on every rank, so that the largest is the number itself.
+            # The numbers are the same on every rank, so the maximum over ranks is the value itself.
             tally.maximum("critic/explained_variance", 1 - missed.variance / spread.variance)
         tally.mean("critic/value_mean", float(values.sum()), len(values))
         tally.mean("critic/return_mean", float(returns.sum()), len(returns))
@@ -138,8 +139,8 @@ class Critic:
     def train(
         self, tokens: ShardTokens, judged: Judged, weights: Tensor, *, step: int, tally: Tally
     ) -> None:
-        """One optimizer step for each minibatch and epoch (collective); `weights` [N] are those of
-        the policy's loss."""
+        """Take one optimizer step for each minibatch and epoch (collective); `weights` [N] are the
+        aggregation weights of the policy's loss."""
         model, trainer = self.value_model, self._trainer
         rate = learning_rate(trainer, step, num_steps=self._num_steps, peak=self._peak)
         set_learning_rate(self.optimizer, rate)
@@ -169,7 +170,7 @@ class Critic:
                 tally.mean("critic/grad_norm", norm, 1)
 
     def _moments(self, x: Tensor) -> _Moments:
-        """Of the numbers of all ranks (collective)."""
+        """Return mean and variance of `x` over all ranks (collective)."""
         world = self.value_model.world
         parts = world.gather((len(x), float(x.sum())))
         count = sum(n for n, _ in parts)
@@ -182,4 +183,4 @@ class Critic:
 class _Moments:
     mean: float
     variance: float
-    """Unbiased."""
+    """The unbiased sample variance."""

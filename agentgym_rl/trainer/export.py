@@ -1,4 +1,4 @@
-"""The trained model as a folder that `from_pretrained` loads."""
+"""The export of the trained model to a folder that `from_pretrained` loads."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from agentgym_rl.config import Config
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.core.model_folder import tensor_heads
+from agentgym_rl.runtime.atomic_file import replacing
 from agentgym_rl.storage.checkpoint_manifest import check_whole
 from agentgym_rl.weights.adapter import peft_tensors
 from agentgym_rl.weights.files import save_tensors, separate
@@ -32,20 +33,20 @@ _WEIGHTS = (
     *(".safetensors", ".bin", ".index.json", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack"),
     *(".onnx", ".onnx_data", ".ot", ".tflite"),
 )
-"""How files end that hold weights, of before the run, in whatever format."""
+"""The suffixes of files with weights, in any format; the export does not copy these old weights."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdapterFiles:
-    """What peft has in an adapter's folder."""
+    """The contents of an adapter's folder in peft's format."""
 
     settings: Any
-    """Its LoraConfig."""
+    """The adapter's LoraConfig."""
     tensors: Mapping[str, Tensor]
 
 
 def adapter_files(adapter: Adapter | None, state: Mapping[str, Tensor]) -> AdapterFiles | None:
-    """Of the version `state` of an adapter, if there is one."""
+    """Return the files for the version `state` of an adapter, or None without an adapter."""
     return AdapterFiles(adapter.settings, peft_tensors(state)) if adapter is not None else None
 
 
@@ -57,45 +58,43 @@ def export_model(
     adapter: AdapterFiles | None = None,
     names: SourceNames | None = None,
 ) -> Path:
-    """Write `folder`: weights from `state`, everything else copied from `model_dir`; and in its
-    folder `adapter` the adapter that is merged in `state`, for peft, if there is one.
+    """Write `folder`: weights from `state`, all other files copied from `model_dir`. If the run
+    trained an adapter, write it for peft to the subfolder `adapter`; `state` has it merged already.
 
-    Whatever `model_dir` has beside weights (configurations, tokenizer, chat templates, code) is as
-    the run began; only the configuration's dtype follows the weights, which are as precise as the
-    trainer kept them. What was written is compared with `names`, those of `model_dir`, and a
-    folder already there is replaced, once the new one is complete.
+    The files of `model_dir` that are no weights (configurations, tokenizer, chat templates, code)
+    are copied unchanged. Only the configuration's dtype follows the weights, which are as precise
+    as the trainer kept them. The written tensors are compared with `names`, the tensors of
+    `model_dir`. An existing folder is replaced once the new one is complete.
 
     Raises:
-        TrainerError: it cannot be written, or other tensors than those of `model_dir` would be.
+        TrainerError: it cannot be written, or its tensors would differ from those of `model_dir`.
     """
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    part = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        _copy_others(model_dir, beside)
-        _set_dtype(beside / "config.json", state)
-        save_tensors(separate(state), beside / "model.safetensors", {"format": "pt"})
-        if names is not None:
-            found = {name: head.shape for name, head in tensor_heads(beside).items()}
-            if odd := sorted({name for name, _ in found.items() ^ names.shapes.items()}):
-                raise ValueError(f"these would not be as in {model_dir}: {', '.join(odd[:3])}")
-        if adapter is not None:
-            adapter.settings.save_pretrained(beside / "adapter")
-            path = beside / "adapter" / "adapter_model.safetensors"
-            save_tensors(separate(adapter.tensors), path, {"format": "pt"})
-        shutil.rmtree(folder, ignore_errors=True)
-        beside.rename(folder)
+        with replacing(folder, part=part):
+            part.mkdir(parents=True)
+            _copy_others(model_dir, part)
+            _set_dtype(part / "config.json", state)
+            save_tensors(separate(state), part / "model.safetensors", {"format": "pt"})
+            if names is not None:
+                found = {name: head.shape for name, head in tensor_heads(part).items()}
+                if odd := sorted({name for name, _ in found.items() ^ names.shapes.items()}):
+                    raise ValueError(f"these would not be as in {model_dir}: {', '.join(odd[:3])}")
+            if adapter is not None:
+                adapter.settings.save_pretrained(part / "adapter")
+                path = part / "adapter" / "adapter_model.safetensors"
+                save_tensors(separate(adapter.tensors), path, {"format": "pt"})
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        shutil.rmtree(beside, ignore_errors=True)
         raise TrainerError(f"cannot export the model to {folder}: {error}") from error
     return folder
 
 
 def export_checkpoint(checkpoint: Path, folder: Path, *, model_dir: Path, config: Config) -> Path:
-    """Write `folder` from a checkpoint of any number of ranks; `model_dir` as the run began.
+    """Write `folder` from a checkpoint of any number of ranks; `model_dir` is the run's initial
+    model.
 
     Raises:
-        TrainerError: no whole checkpoint there, or one of another model.
+        TrainerError: there is no complete checkpoint, or it is of another model.
     """
     check_whole(checkpoint)
     with join_world() as world:
@@ -112,8 +111,8 @@ def export_checkpoint(checkpoint: Path, folder: Path, *, model_dir: Path, config
 
 
 def _copy_others(source: Path, target: Path) -> None:
-    """Copy what is no weights, folders too (`additional_chat_templates`): those that are hidden or
-    hold weights of their own (of an adapter, of another format) are left out."""
+    """Copy the files that are no weights, and folders too (`additional_chat_templates`), except
+    folders that are hidden or hold weights of their own (an adapter, another format)."""
     for item in source.iterdir():
         if item.is_file() and not item.name.endswith(_WEIGHTS):
             shutil.copyfile(item, target / item.name)
@@ -125,7 +124,8 @@ def _copy_others(source: Path, target: Path) -> None:
 
 
 def _set_dtype(config_file: Path, state: Mapping[str, Tensor]) -> None:
-    """Without this, from_pretrained would round the weights to the dtype the run began with."""
+    """Set the dtype of the weights: from_pretrained would otherwise round them to the model's first
+    dtype."""
     config = json.loads(config_file.read_text())
     config.pop("torch_dtype", None)
     dtypes = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}

@@ -1,4 +1,4 @@
-"""How much arithmetic a model's passes need, and what a device could do in that time."""
+"""The floating-point operations of a model's passes, and the peak throughput of a device."""
 
 from __future__ import annotations
 
@@ -25,35 +25,36 @@ PEAK_TFLOPS: Mapping[str, float] = {
     "B200": 2250,
     "GB200": 2500,
 }
-"""Dense bfloat16 teraFLOP/s by a part of the device's name, from NVIDIA's data sheets (half of
-what they give "with sparsity"); the longest name that fits counts."""
+"""The dense bfloat16 teraFLOP/s by a part of the device's name, from NVIDIA's data sheets (half of
+their numbers "with sparsity"); the longest name that matches is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlopCount:
-    """Floating-point operations of a causal transformer, as "model FLOPs" are counted: two for
-    each weight a token meets, and what causal attention needs; nothing for what is computed again
-    (activation checkpointing) or for padding.
+    """The floating-point operations of a causal transformer, counted as "model FLOPs": two for each
+    weight that a token is multiplied with, and those of causal attention. Recomputation (activation
+    checkpointing) and padding count nothing.
 
-    PaLM, Chowdhery et al. 2022, appendix B (https://arxiv.org/abs/2204.02311); there attention is
-    counted without the causal half, and the output layer at every token.
+    The method is that of PaLM, Chowdhery et al. 2022, appendix B
+    (https://arxiv.org/abs/2204.02311), except that PaLM counts attention without the causal half,
+    and the output layer at every token.
     """
 
     body: float
-    """Weights that each token is multiplied with, the output layer's not among them."""
+    """The number of weights that each token is multiplied with, without the output layer's."""
     head: float
-    """Weights of the output layer: only trained tokens meet it."""
+    """The number of the output layer's weights, which only trained tokens are multiplied with."""
     learning_body: float
     learning_head: float
-    """Those of them that have gradients."""
+    """The numbers of the weights above that have gradients."""
     attention: float
-    """Sum of heads x head size over layers."""
+    """The sum of heads x head size over layers."""
 
     @classmethod
     def of(cls, model: Any) -> Self:
-        """Of a transformers causal LM that is not sharded yet.
+        """Return the counts for a transformers causal LM that is not sharded yet.
 
-        Of experts those count that a token is sent to.
+        Only the experts that a token is routed to count.
         """
         config = model.config.get_text_config()
         share = _expert_share(config)
@@ -66,7 +67,7 @@ class FlopCount:
             if p.ndim > 1 and id(p) not in apart
         ]
         heads = config.num_attention_heads
-        # Where layers have heads of several sizes, the attribute is refused.
+        # A config with several head sizes raises on access to the attribute; hence the dictionary.
         width = config.to_dict().get("head_dim") or config.hidden_size // heads
         matrices = [p for p in head.parameters() if p.ndim == 2]
         return cls(
@@ -78,10 +79,10 @@ class FlopCount:
         )
 
     def of_pass(self, packed: PackedRows, *, gradients: bool) -> float:
-        """Of one pass over packed rows, with its backward or without."""
+        """Return the operations of one pass over packed rows, with or without its backward."""
         tokens, predicted = sum(packed.lengths), len(packed.targets)
         dense = 2.0 * (self.body * tokens + self.head * predicted)
-        # Scores and values: two products of length x length, of which causality needs half.
+        # Scores and values: two products of length x length; causality halves both.
         attention = 2.0 * self.attention * sum(length**2 for length in packed.lengths)
         if not gradients:
             return dense + attention
@@ -90,8 +91,8 @@ class FlopCount:
 
 
 def peak_tflops(device: torch.device, said: float | None) -> float | None:
-    """What `device` could do at best, in dense bfloat16: as the configuration says, or by its
-    name; None if neither is known."""
+    """Return the peak of `device` in dense bfloat16: the configured number, or a known one by the
+    device's name; None if there is neither."""
     if said is not None or device.type != "cuda":
         return said
     name = torch.cuda.get_device_name(device)

@@ -1,4 +1,4 @@
-"""Passes over a rank's rows that every rank makes in step: one to look, and one to learn."""
+"""Passes over a rank's rows that all ranks make in step: one without gradients, and one with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .world import World
 
 
 class Looked(Protocol):
-    """A model that one only looks at."""
+    """A model that is only evaluated."""
 
     world: World
 
@@ -27,7 +27,7 @@ class Looked(Protocol):
 def frozen_pass(
     model: Looked, say: Callable[[PackedRows], Tensor], tokens: ShardTokens, *, budget: int
 ) -> Tensor:
-    """[N] what `say`, a method of `model`, says of every trained token; collective."""
+    """Return [N], the result of `say`, a method of `model`, for every trained token; collective."""
     batches = tokens.micro_batches(range(len(tokens.rows)), budget)
     (rounds,) = model.world.maxima([len(batches)])
     result = torch.empty(len(tokens.episodes), dtype=torch.float32)
@@ -47,8 +47,8 @@ def accumulate(
     num_rounds: int,
     loss_of: Callable[[MicroBatch], Tensor],
 ) -> float:
-    """Gradients of one minibatch, summed over its micro-batches and over ranks (collective); this
-    rank's part of its loss."""
+    """Accumulate the gradients of one minibatch over its micro-batches and over ranks (collective);
+    return this rank's part of its loss."""
     total = 0.0
     for turn in range(num_rounds):
         model.synchronize_gradients(turn == num_rounds - 1)
@@ -57,6 +57,6 @@ def accumulate(
             total += loss.item()
         else:
             loss = model.idle()
-        # FSDP averages gradients over ranks; the loss is a sum over them.
+        # FSDP averages gradients over ranks, but the loss is a sum over them.
         (loss * model.world.size).backward()
     return total

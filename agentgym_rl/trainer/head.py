@@ -1,7 +1,7 @@
-"""Log-probs and entropies from hidden states, a few tokens at a time.
+"""Log-probs and entropies from hidden states, computed a few tokens at a time.
 
-The logits of a micro-batch, [tokens, vocabulary], are often the largest tensor there is. Here
-they exist for one chunk of tokens, forward and again backward.
+The logits of a micro-batch, [tokens, vocabulary], are often the largest tensor of a pass. With this
+module they exist for only one chunk of tokens at a time, in forward and again in backward.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from agentgym_rl.core.errors import TrainerError
 
 
 class ChunkedHead:
-    """Takes the place of an output layer's forward: instead of logits, the log-prob of each given
-    token and the entropy of its distribution.
+    """An output layer's forward that returns each given token's log-prob and the entropy of its
+    distribution instead of logits.
 
-    Raises TrainerError where the output layer is no plain matrix.
+    Raises TrainerError if the output layer is not a Linear without a bias.
     """
 
     def __init__(self, head: nn.Module, chunk_tokens: int):
@@ -33,11 +33,12 @@ class ChunkedHead:
         self._packed: PackedRows | None = None
 
     def expect(self, packed: PackedRows) -> None:
-        """The rows of the next forward, on its device."""
+        """Set the rows of the next forward, on the device of that forward."""
         self._packed = packed
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """[1, N, 2] of hidden states [1, N, H] at `packed.positions`."""
+        """Return [1, N, 2], log-probs and entropies, for hidden states [1, N, H] at
+        `packed.positions`."""
         assert self._packed is not None
         weight, targets = self._head.weight, self._packed.targets
         scores: Any = _ChunkedScores.apply
@@ -48,7 +49,8 @@ class ChunkedHead:
 
 
 class _ChunkedScores(torch.autograd.Function):
-    """[1, N, 2]: log-probs and entropies; logits are computed again for the gradient."""
+    """The autograd function for [1, N, 2] log-probs and entropies; backward recomputes the
+    logits."""
 
     @staticmethod
     def forward(
@@ -71,7 +73,8 @@ class _ChunkedScores(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """With p = softmax(z): ∂ log p_y/∂z = 1_y − p, and ∂H/∂z = −p · (log p + H)."""
+        """Compute gradients: for p = softmax(z), ∂ log p_y/∂z = 1_y − p and ∂H/∂z = −p · (log p +
+        H)."""
         hidden, weight, targets, temperatures = ctx.saved_tensors
         of_logprob, of_entropy = gradients[0][0].unbind(-1)
         to_hidden, to_weight = torch.empty_like(hidden), None
@@ -96,7 +99,7 @@ def _chunks(num_tokens: int, chunk_tokens: int) -> list[slice]:
 
 
 def _logprobs(hidden: Tensor, weight: Tensor, temperatures: Tensor) -> Tensor:
-    """[C, V], in float32 or better."""
+    """Return log-probs [C, V], in float32 or better."""
     logits = hidden @ weight.T
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return torch.log_softmax(logits / temperatures[:, None].to(logits.dtype), -1)

@@ -1,4 +1,4 @@
-"""How trainer ranks are started (`cluster/` does it; nothing here runs anything)."""
+"""The processes of trainer ranks, specified but not run (`cluster/` starts them)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def trainer_processes(
     resume: Path | None = None,
     served: int | None = None,
 ) -> list[ProcessSpec]:
-    """One process per rank; they report readiness to the controller and end by themselves.
+    """Return one process per rank; the ranks report readiness to the controller and end by
+    themselves.
 
-    `resume` is the checkpoint they begin with, if not with the configured model; `served` the
-    version that engines have already, of ranks before them in the same run.
+    `resume` is the checkpoint that they begin with instead of the configured model. `served` is the
+    version that engines already have from earlier ranks of the same run.
     """
     env = {**rank_environment(config), "ARL_TOKEN": token}
     return [
@@ -55,7 +56,8 @@ def trainer_processes(
 
 
 def trial_process(config: Config, config_file: Path, answer: Path) -> ProcessSpec:
-    """What tries the configured model, and writes to `answer` why it is refused."""
+    """Return the process that tests the configured model and writes a refusal's reason to
+    `answer`."""
     return ProcessSpec(
         name="trial",
         argv=[
@@ -69,12 +71,12 @@ def trial_process(config: Config, config_file: Path, answer: Path) -> ProcessSpe
 
 
 def rank_imports(config: Config) -> tuple[str, ...]:
-    """The modules that a rank may be forked from; none where it may use a GPU."""
+    """Return the modules that a rank may be forked from; none if it may use a GPU."""
     return () if may_use_gpu(config.trainer.device) else _IMPORTS
 
 
 def rank_environment(config: Config) -> dict[str, str]:
-    """What a rank needs from its environment, before it imports torch."""
+    """Return the environment variables that a rank needs before it imports torch."""
     threads = str(config.trainer.num_threads)
     env = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     if config.trainer.gpus:

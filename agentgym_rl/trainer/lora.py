@@ -1,4 +1,4 @@
-"""LoRA through peft: an adapter on the linear layers of a model, whose own weights are frozen."""
+"""LoRA through peft: an adapter on the linear layers of a model with frozen weights."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from agentgym_rl.weights import adapter as version
 from agentgym_rl.weights.adapter import base_checksum, merged, read_base
 
 _NAME = "default"
-"""peft's own for the only adapter."""
+"""The default adapter name of peft."""
 
 
 class Adapter:
-    """The adapter of a model; made by `Adapter.on`, before the model is sharded."""
+    """An adapter of a model; `Adapter.on` makes it, before the model is sharded."""
 
     def __init__(self, layers: Mapping[str, Any], settings: Any, model_dir: Path):
         self._layers = dict(layers)
         self.settings = settings
-        """peft's, for its `adapter_config.json`."""
+        """The settings in peft's own class, for its `adapter_config.json`."""
         self._model_dir = model_dir
         self.base = base_checksum(model_dir)
 
     @classmethod
     def on(cls, model: Any, config: LoraConfig, *, model_dir: Path, seed: int) -> Adapter:
-        """Freeze `model`, loaded from `model_dir`, and add an adapter to it that changes nothing
-        yet; the same on every rank, by `seed`.
+        """Freeze `model`, loaded from `model_dir`, and add an adapter to it that changes no output
+        yet; with one `seed`, the adapter is the same on every rank.
 
         Raises:
             ConfigError: peft is not installed.
-            TrainerError: these layers cannot be adapted, or nobody could merge them later.
+            TrainerError: these layers cannot be adapted, or engines could not merge them later.
         """
         try:
-            from peft import LoraConfig as Settings  # a second, for who wants no adapter
+            from peft import LoraConfig as Settings  # slow: only for runs with an adapter
             from peft import inject_adapter_in_model
             from peft.tuners.lora import LoraLayer
         except ImportError as error:
@@ -52,7 +52,7 @@ class Adapter:
             task_type="CAUSAL_LM",
             base_model_name_or_path=str(model_dir),
             r=config.rank,
-            lora_alpha=config.alpha,  # type: ignore[arg-type] - divided by, as any number
+            lora_alpha=config.alpha,  # type: ignore[arg-type] - any number works: peft divides by it
             use_rslora=config.use_rslora,
             target_modules=targets if isinstance(targets, str) else list(targets),
             exclude_modules=list(config.exclude_modules) or None,
@@ -76,7 +76,8 @@ class Adapter:
         return cls(layers, settings, model_dir)
 
     def version(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The adapter as engines get it; `parameters` of the model, unsharded."""
+        """Return the adapter in the format that engines load; `parameters` of the model,
+        unsharded."""
 
         def pair(name: str) -> tuple[Tensor, Tensor]:
             a, b = (parameters[f"{name}.lora_{kind}.{_NAME}.weight"] for kind in "AB")
@@ -87,8 +88,8 @@ class Adapter:
         return version.named(pairs, scaling=scaling, base=self.base)
 
     def merged(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """All weights of the model with the adapter `state`, a `version`, in them; float32 or
-        better, where they are no integers."""
+        """Return all weights of the model with the adapter `state`, a `version`, merged in; float32
+        or better, except integers."""
         return {
             name: tensor.to(torch.promote_types(tensor.dtype, torch.float32))
             if tensor.is_floating_point()
@@ -98,9 +99,9 @@ class Adapter:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """The model computes as its base meanwhile."""
-        # Disabled by peft's own word, parameters would no longer require gradients, behind FSDP's
-        # back; a product that counts 0 leaves every bit as it was.
+        """Hold the adapter off: the model computes as its base meanwhile."""
+        # peft's own switch would make parameters not require gradients, without FSDP's knowledge. A
+        # scale of 0 leaves every bit of the base's output as it was.
         for layer in self._layers.values():
             layer.set_scale(_NAME, 0.0)
         try:
@@ -111,7 +112,8 @@ class Adapter:
 
 
 def _check_layers(layers: Mapping[str, Any], model: Any) -> None:
-    """Raises TrainerError where `weights.adapter.merged` would not be what the layer computes."""
+    """Check that `weights.adapter.merged` would give what each layer computes; else raise
+    TrainerError."""
     ends = [model.get_input_embeddings(), model.get_output_embeddings()]
     for name, layer in layers.items():
         base = layer.get_base_layer()

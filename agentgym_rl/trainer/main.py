@@ -1,4 +1,4 @@
-"""A trainer rank's whole life: load, then batch in, step, weights out, report; then export."""
+"""The main loop of a trainer rank: load; then batch in, step, weights out, report; then export."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from agentgym_rl.config import Config
 from agentgym_rl.core.batch import StepReport
 from agentgym_rl.core.errors import ArlError
-from agentgym_rl.models.resolve import reference_folder, resolve_learning_rate
+from agentgym_rl.models.resolve import resolve_learning_rate
 
 from .agreement import Agreement
 from .checkpoint import (
@@ -27,13 +27,10 @@ from .checkpoint import (
     load_checkpoint,
 )
 from .client import BatchTimeout, ControllerClient, RunEnding
-from .critic import Critic
 from .export import adapter_files, export_model
-from .optim import make_optimizer
-from .policy import Policy, PolicyBase
 from .publisher import VersionsOut, fingerprint
 from .shard_tensors import ShardTokens
-from .step import Stepper
+from .step import make_stepper
 from .token_log import TokensOut
 from .usage import Phases
 from .world import World, join_world
@@ -42,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Terminated(BaseException):
-    """SIGTERM arrived."""
+    """The arrival of SIGTERM."""
 
 
 def run(
@@ -59,16 +56,15 @@ def run(
     resume: Path | None = None,
     served: int | None = None,
 ) -> None:
-    """Train `config.steps` batches as rank `rank`, from those on that the checkpoint `resume` has
-    (any number of ranks wrote it); returns when the run is done or ending.
+    """Train `config.steps` batches as rank `rank`, without those that the checkpoint `resume`
+    covers (any number of ranks wrote it); return when the run is done or ending.
 
-    `served` is the version that engines have of ranks before these, in the same run: batches up
-    to it are trained and reported again, and that version alone is published again; None where
-    there were none before.
+    `served` is the version that engines have from earlier ranks of the same run; None if there were
+    none. Batches up to it are trained and reported again, and only that version is published again.
 
-    Step k publishes policy version k + 1. Rank 0 alone writes weights, publishes, reports and
-    exports. The controller's bearer token is read from ARL_TOKEN. A controller that says
-    the run is ending, and SIGTERM, end it without an export.
+    Step k publishes policy version k + 1. Only rank 0 writes weights, publishes, reports and
+    exports. The controller's bearer token is read from ARL_TOKEN. If the controller reports that
+    the run is ending, or SIGTERM arrives, the rank ends without an export.
 
     Raises:
         SystemExit: with 143, after SIGTERM.
@@ -104,7 +100,7 @@ def run(
         _log.info("trainer rank %d ends before its last step: %s", rank, end)
     except _Terminated:
         _log.info("trainer rank %d was terminated", rank)
-        raise SystemExit(128 + signal.SIGTERM) from None  # not a success: nobody may wait on
+        raise SystemExit(128 + signal.SIGTERM) from None  # not a success
     finally:
         versions.close()
 
@@ -126,7 +122,7 @@ class _Trainer:
         self._model_dir, self._run_dir = model_dir, run_dir
         self._served = served
         self._state: dict[str, Tensor] = {}
-        """The version published last (rank 0)."""
+        """The version that was published last (rank 0)."""
         self._stepper = make_stepper(config, world, model_dir)
         self._policy = self._stepper.policy
         self._offload = self._stepper.offload()
@@ -172,8 +168,8 @@ class _Trainer:
                 self._stay()
 
     def _begin(self) -> None:
-        """The weights the run begins or goes on with: kept for audits, and given to servers that
-        serve others, or ran before it and may serve anything."""
+        """Keep the first weights of these ranks for audits, and publish them to servers that have
+        other weights, or that ran before this run and may have any."""
         engine = self._config.own_engine
         attached = engine.type == "vllm" and bool(engine.urls)
         behind = self._first > 0 or attached or self._served is not None
@@ -190,13 +186,14 @@ class _Trainer:
             self._versions.keep(self._state, self._first)
 
     def _let_go(self) -> None:
-        """Leave the device to the engines, where they share it; all ranks, before one publishes."""
+        """Leave the device to the engines if they share it; on all ranks, before rank 0
+        publishes."""
         if self._config.cluster.colocated:
             self._offload.away()
             self._world.barrier()
 
     def _step(self, step: int) -> None:
-        """Batch `step`, to its report."""
+        """Train batch `step`, publish the new version and report the step."""
         config, phases = self._config, Phases()
         with phases.phase("rollout_wait"):
             shard = self._client.batch(
@@ -219,7 +216,7 @@ class _Trainer:
         try:
             metrics = self._stepper.train(shard, phases, on_tokens=look)
         except ArlError as error:
-            # Other ranks would fail of the same batch in the same way.
+            # Other ranks would fail on the same batch in the same way.
             self._client.failed(f"batch {step} cannot be trained: {error}")
             raise
         others: dict[str, list[tuple[str, float, float]]] = {}
@@ -252,8 +249,8 @@ class _Trainer:
             self.checkpoints.reported(self._client.report(report))
 
     def _stay(self) -> None:
-        """Until the run ends: an engine that dies in the last evaluation can get its weights
-        from here alone.
+        """Wait until the run ends: an engine that dies in the last evaluation can get its weights
+        only from this process.
 
         Raises:
             RunEnding: always, in the end.
@@ -270,63 +267,18 @@ class _Trainer:
                 )
 
     def _republish(self, version: int) -> None:
-        """The current version once more, for an engine that came back without it."""
+        """Publish the current version once more, for an engine that restarted without it."""
         _log.info("publishing policy version %d again, for an engine that came back", version)
         self._versions.publish(self._state, version)
 
     def _checkpoint(self, done: int, parameters: str, phases: Phases, *, asked: bool) -> None:
-        """Begin to write a checkpoint after `done` batches, if one is due, or `asked` for."""
+        """Begin to write a checkpoint after `done` batches, if one is due or was `asked` for."""
         config = self._config
         every = config.trainer.checkpoint_every
         if not asked and done != config.steps and not (every and done % every == 0):
             return
         with phases.phase("checkpoint"):
             self.checkpoints.begin(done, parameters=parameters, lineage=self._lineage)
-
-
-def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
-    """What trains the configured run, from the weights in `model_dir` on."""
-    policy = Policy.configured(config, model_dir, world)
-    return Stepper(
-        policy,
-        make_optimizer(policy.model.parameters(), config.trainer),
-        algo=config.algo,
-        trainer=config.trainer,
-        num_steps=config.steps,
-        seed=config.seed,
-        reference=_reference(config, policy, model_dir),
-        critic=_critic(config, world, model_dir),
-    )
-
-
-def _reference(config: Config, policy: Policy, model_dir: Path) -> Policy | PolicyBase | None:
-    """The frozen model that `algo.kl` stays close to; None if nothing does."""
-    kl = config.algo.kl
-    if not kl.coef:
-        return None
-    if kl.reference == "initial" and policy.adapter is not None:
-        return PolicyBase(policy)
-    return Policy.load(
-        reference_folder(config) or model_dir,
-        policy.world,
-        compute_dtype=config.own_engine.dtype,
-        frozen=True,
-        trainer=config.trainer,
-    )
-
-
-def _critic(config: Config, world: World, model_dir: Path) -> Critic | None:
-    """The value model, where it is the baseline; it begins as the policy does."""
-    if config.algo.baseline != "critic":
-        return None
-    return Critic.load(
-        model_dir,
-        world,
-        algo=config.algo,
-        trainer=config.trainer,
-        num_steps=config.steps,
-        compute_dtype=config.own_engine.dtype,
-    )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a batch's policy loss is made of, fixed before its first optimizer step."""
+"""The terms of a batch's policy loss that are fixed before its first optimizer step."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.algo.aggregation import aggregation_weights
-from agentgym_rl.algo.corrections import BehaviorWeights, behavior_weights
-from agentgym_rl.algo.losses import LossTokens
+from agentgym_rl.algo.losses import BehaviorWeights, LossTokens, behavior_weights
 from agentgym_rl.config import AlgoConfig
 from agentgym_rl.core.batch import BatchShard
 
@@ -18,22 +17,23 @@ from .shard_tensors import ShardTokens
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Objective:
-    """Everything about this rank's trained tokens that stays fixed during a batch; all [N]."""
+    """The data of this rank's trained tokens that stay fixed during a batch; all [N]."""
 
     anchor: Tensor
-    """Log-probs the ratio is taken against."""
+    """The log-probs that the ratio is computed against."""
     behavior_logprobs: Tensor
     behavior: BehaviorWeights
     advantages: Tensor
     weights: Tensor
-    """Of the aggregation, times the number of minibatches."""
+    """The aggregation weights, times the number of minibatches."""
     rows: Tensor
-    """int64"""
+    """The index of each token's row, int64."""
     reference: Tensor | None
-    """Log-probs of the reference model, where the loss has a KL term."""
+    """The log-probs of the reference model, if the loss has a KL term."""
 
     def of(self, index: Tensor, logprobs: Tensor) -> LossTokens:
-        """Some of the tokens, with their current log-probs, on the device of those."""
+        """Return some of the tokens with their current log-probs, on the device of those
+        log-probs."""
         device = logprobs.device
         return LossTokens(
             logprobs=logprobs,
@@ -55,8 +55,8 @@ def make_objective(
     proximal: Tensor,
     reference: Tensor | None,
 ) -> Objective:
-    """The objective of this rank's tokens; tensors are [N], and `proximal` and `reference`
-    log-probs."""
+    """Return the objective of this rank's tokens; all tensors are [N], and `proximal` and
+    `reference` are log-probs."""
     behavior = tokens.behavior_logprobs
     if algo.naive:
         finite = torch.isfinite(behavior)

@@ -1,6 +1,6 @@
-"""What a rank holds, off its device while engines have it (`cluster.colocated`).
+"""The offload of a rank's models from its device while engines have it (`cluster.colocated`).
 
-On GPUs experimental: never run.
+Experimental on GPUs: never run there.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 
 class Offload:
-    """Moves models and the state of their optimizers away from `device` and back.
+    """An offloader of models and their optimizers' state from `device`, and back.
 
-    What is not on `device` stays where it is: all of it on a CPU, a model of which FSDP2 keeps the
-    parameters there (`trainer.cpu_offload`), and what of an optimizer's state always is.
+    Tensors that are not on `device` stay where they are: all of them on a CPU, parameters that
+    FSDP2 keeps there (`trainer.cpu_offload`), and optimizer state that is always there.
     """
 
     def __init__(
@@ -33,12 +33,13 @@ class Offload:
         self._is_away = False
         self._moved: list[nn.Module] = []
         self._were_there: list[tuple[dict[Any, Any], Any]] = []
-        """States of the optimizers, with the keys whose tensors were on the device."""
+        """The states of the optimizers, with the keys whose tensors were on the device."""
 
     def away(self) -> None:
-        """Leave the device; gradients are dropped, which are of no use between batches. Idempotent.
+        """Move all off the device, and drop gradients, which are not needed between batches.
+        Idempotent.
 
-        A sharded model is sharded again, and its parameters stay the same objects.
+        A sharded model is resharded first, and its parameters stay the same objects.
         """
         if self._is_away or self._device.type == self._aside.type:
             return
@@ -57,10 +58,10 @@ class Offload:
         self._is_away = True
         if self._device.type == "cuda":
             gc.collect()
-            torch.cuda.empty_cache()  # to the engines' processes
+            torch.cuda.empty_cache()  # so that the engines' processes can use it
 
     def back(self) -> None:
-        """Have all of it on the device again. Idempotent."""
+        """Move everything back to the device. Idempotent."""
         if not self._is_away:
             return
         for model in self._moved:

@@ -14,15 +14,16 @@ from agentgym_rl.core.errors import ConfigError, TrainerError
 
 
 class GradientError(TrainerError):
-    """A gradient is not finite."""
+    """A gradient that is not finite."""
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: TrainerConfig) -> torch.optim.AdamW:
-    """AdamW, fused where torch has it; weight decay on matrices only (not norms and biases).
+    """Return AdamW, fused if torch supports it; weight decay on matrices only (not norms and
+    biases).
 
-    Its state is there from the start, at step 0 and for every parameter: what a checkpoint has
-    then depends neither on whether a step was taken before it nor on which parameters had gradients
-    (torch would take a step of nothing to have a state to save, and Adam count it).
+    Its state exists from the start, at step 0 and for every parameter. The contents of a checkpoint
+    then depend neither on earlier steps nor on which parameters had gradients. (torch would
+    otherwise take an empty step to have a state to save, and Adam would count that step.)
 
     Loshchilov & Hutter 2019 (https://arxiv.org/abs/1711.05101).
     """
@@ -34,7 +35,7 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: TrainerConfig) ->
     fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in params)
     optimizer = torch.optim.AdamW(
         [group for group in groups if group["params"]],
-        lr=0.0,  # each step sets its own
+        lr=0.0,  # every batch sets its own
         betas=config.betas,
         fused=fused,
     )
@@ -50,10 +51,11 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: TrainerConfig) ->
 def learning_rate(
     config: TrainerConfig, step: int, *, num_steps: int, peak: float | None = None
 ) -> float:
-    """Of training batch `step` (0-based) in a run of `num_steps` batches.
+    """Return the learning rate of training batch `step` (0-based) in a run of `num_steps` batches.
 
-    Rises linearly over `warmup_steps` batches to `peak` (default: `learning_rate`); then stays,
-    or falls linearly or as a half cosine to `learning_rate_floor` of it, which the last batch has.
+    The rate rises linearly over `warmup_steps` batches to `peak` (default: `learning_rate`). Then
+    it stays, or falls linearly or as a half cosine to `learning_rate_floor` times `peak` at the
+    last batch.
     """
     peak = config.learning_rate if peak is None else peak
     if peak is None:
@@ -72,16 +74,16 @@ def learning_rate(
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Of every parameter group."""
+    """Set the learning rate of every parameter group."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> float:
-    """Scale gradients so that their global norm is at most `max_norm`; the norm before that.
+    """Scale gradients so that their global norm is at most `max_norm`; return the norm before that.
 
-    Collective. Raises GradientError when the norm is not finite: such a step would destroy the
-    weights.
+    Collective. Raises GradientError if the norm is not finite, because such a step would destroy
+    the weights.
     """
     norm = nn.utils.clip_grad_norm_(parameters, max_norm)
     value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

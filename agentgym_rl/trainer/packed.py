@@ -1,4 +1,4 @@
-"""A transformers model over the trainer's ranks, fed packed rows."""
+"""A transformers model sharded over the trainer's ranks and fed with packed rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .world import World
 
 
 class PackedModel:
-    """A causal language model, sharded with FSDP2; what it says of a token is its subclass's."""
+    """A causal language model, sharded with FSDP2; a subclass defines its outputs per token."""
 
     def __init__(
         self,
@@ -39,15 +39,15 @@ class PackedModel:
         adapter: Adapter | None = None,
         names: SourceNames | None = None,
     ):
-        """Takes over `model` (a transformers causal LM, which may have an `adapter`): chooses its
-        attention, shards it as `trainer` says."""
+        """Take over `model` (a transformers causal LM, which may have an `adapter`): choose its
+        attention, and shard it as configured by `trainer`."""
         # eval: dropout would make two log-probs of the same token differ.
         self.model = model.to(world.device).eval()
         self.world = world
         self.adapter = adapter
-        """All that trains, where there is one."""
+        """The adapter, which alone is trained if there is one."""
         self.names = names
-        """Those of the folder it was loaded from, where it was, and is still the same model."""
+        """The tensor names of the model's folder; None after a change of the model."""
         self.vocab_size = int(model.config.vocab_size)
         self._trainer = trainer or TrainerConfig()
         self._own_attention = _own_attention(self.model)
@@ -57,9 +57,9 @@ class PackedModel:
             wanted=self._trainer.attention,
             longest=self._trainer.max_tokens_per_microbatch,
         )
-        self._flops = FlopCount.of(self.model)  # of what the change of the head computes
+        self._flops = FlopCount.of(self.model)  # needed while `_change_head` runs the model
         self.flops = 0.0
-        """Of all passes so far, on this rank."""
+        """The operations of all passes so far, on this rank."""
         self._change_head()
         self._flops = FlopCount.of(self.model)
         shard(self.model, world, compute_dtype, self._trainer)
@@ -77,15 +77,15 @@ class PackedModel:
         lora: LoraConfig | None = None,
         seed: int = 0,
     ) -> Self:
-        """The model in `model_dir`, as transformers saves it; a `frozen` one never trains. With
-        `lora` of a rank, an adapter of it trains alone, and begins as `seed` says.
+        """Load the model in `model_dir`, as saved by transformers; a `frozen` one is never trained.
+        If `lora` has a rank, only an adapter is trained, initialized from `seed`.
 
         Parameters are kept as `master_dtype`. `compute_dtype` bfloat16 computes the blocks in
-        bfloat16, the head and whatever else is outside the blocks in `master_dtype`, and reduces
+        bfloat16, everything outside the blocks (the head included) in `master_dtype`, and reduces
         gradients in float32.
 
         Raises:
-            TrainerError: the folder holds no model transformers can load or this module pack.
+            TrainerError: there is no model that transformers can load and this module can pack.
             ConfigError: `lora` needs peft, which is not installed.
         """
         try:
@@ -106,20 +106,20 @@ class PackedModel:
         )
 
     def _change_head(self) -> None:
-        """What a subclass does to the output layer before the model is sharded."""
+        """Change the output layer before the model is sharded; for subclasses."""
 
     def outputs(self, packed: PackedRows) -> Tensor:
-        """[N, …] of the output layer at the trained tokens, on the model's device.
+        """Return outputs [N, …] of the output layer at the trained tokens, on the model's device.
 
-        Carries the gradient unless it is disabled. Collective: every rank calls it equally often.
+        Gradients flow unless disabled. Collective: every rank calls this equally often.
         """
         self.flops += self._flops.of_pass(packed, gradients=torch.is_grad_enabled())
         return _outputs(self.model, packed, segmented=self._attention != self._own_attention)
 
     @contextmanager
     def unpacked(self) -> Iterator[None]:
-        """Compute as transformers would, meanwhile: what packing is held against. A pack must then
-        be of a single row."""
+        """Compute as transformers does, meanwhile, for comparison with packing. A pack must then
+        hold a single row."""
         chosen, self._attention = self._attention, self._own_attention
         self.model.set_attn_implementation(self._own_attention)
         try:
@@ -129,28 +129,29 @@ class PackedModel:
             self.model.set_attn_implementation(chosen)
 
     def idle(self) -> Tensor:
-        """A scalar 0 with zero gradients: keeps pace with ranks that have a micro-batch more."""
+        """Return a scalar 0 with zero gradients, to match another rank's extra micro-batch."""
         return self.outputs(_TWO_TOKENS.to(self.world.device)).sum() * 0.0
 
     def synchronize_gradients(self, enabled: bool) -> None:
-        """Whether the next backward reduces gradients over ranks, or only accumulates them."""
+        """Set whether the next backward reduces gradients over ranks, or only accumulates them."""
         self.model.set_requires_gradient_sync(enabled)
 
     def full_state(self) -> dict[str, Tensor]:
-        """Unsharded weights on the CPU, an adapter merged: every tensor of the folder that the
-        model was loaded from, by its name there. Of another model by its own, tied ones once.
+        """Return the unsharded weights on the CPU, with an adapter merged: every tensor of the
+        model's folder, by its name there. A changed model uses its own names, and has tied tensors
+        only once.
 
-        Collective. Every rank takes part, only rank 0 gets the tensors (the others get {});
-        they may share memory with the parameters.
+        Collective. Every rank takes part, only rank 0 gets the tensors (the others get {}); they
+        may share memory with the parameters.
         """
         state = self.trained_state()
         return self.adapter.merged(state) if self.adapter and state else state
 
     def trained_state(self) -> dict[str, Tensor]:
-        """What there is to know of the model beside the folder it was loaded from, as engines get
-        it: the adapter (weights/adapter.py) if there is one, or else `full_state`. Collective."""
+        """Return what engines load besides the model's folder: the adapter (weights/adapter.py) if
+        there is one, or else the `full_state`. Collective."""
         # A forward without a backward leaves parameters gathered, in memory that the next gathering
-        # or checkpoint frees: what is handed out must be the shards, or made of them.
+        # or checkpoint frees. The returned tensors must therefore come from the shards.
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
@@ -174,7 +175,7 @@ class PackedModel:
 
 
 def _outputs(model: Any, packed: PackedRows, *, segmented: bool) -> Tensor:
-    """[N, V] at `packed.positions`; the only way in, since a root-sharded model has but one."""
+    """Return [N, V] at `packed.positions`, by the only forward that a root-sharded model has."""
     boundaries: dict[str, Any] = {}
     if segmented:
         longest = max(packed.lengths)
@@ -184,8 +185,8 @@ def _outputs(model: Any, packed: PackedRows, *, segmented: bool) -> Tensor:
             "max_length_q": longest,
             "max_length_k": longest,
         }
-    # use_cache=False and no attention mask: with either, transformers takes the packed rows for
-    # one sequence, and the log-probs are silently wrong.
+    # use_cache=False and no attention mask: with either, transformers treats the packed rows as one
+    # sequence, and the log-probs are silently wrong.
     return model(
         packed.tokens,
         position_ids=packed.position_ids,
@@ -196,10 +197,10 @@ def _outputs(model: Any, packed: PackedRows, *, segmented: bool) -> Tensor:
 
 
 def _own_attention(model: Any) -> str:
-    """Set, and return, what the model computes attention with where rows are not packed."""
+    """Set, and return, the attention that the model uses for rows that are not packed."""
     try:
         model.set_attn_implementation("sdpa")
-    except ValueError:  # it does something that SDPA has no way to do
+    except ValueError:  # SDPA cannot compute this model's attention
         model.set_attn_implementation("eager")
         return "eager"
     return "sdpa"
@@ -207,20 +208,20 @@ def _own_attention(model: Any) -> str:
 
 @torch.no_grad()
 def _choose_attention(model: Any, own: str, *, wanted: str, longest: int) -> str:
-    """Set, and return, the fastest attention that packs this model correctly, or the one `wanted`:
-    one that is told where rows end, or the model's `own`. No row that trains has more than
-    `longest` tokens, and no pack.
+    """Set, and return, the fastest attention that packs this model correctly, or the `wanted` one:
+    a function that gets the row boundaries, or the model's `own`. No trained row or pack has more
+    than `longest` tokens.
 
-    Decided by experiment (packed against unpacked logits), since a model that ignores row
-    boundaries gives no error, only wrong log-probs; and one whose attention is local gives wrong
-    ones only in rows that are longer than its windows.
+    The choice is an experiment (packed against unpacked logits). A model that ignores row
+    boundaries gives no error, only wrong log-probs. A model with local attention gives wrong ones
+    only in rows that are longer than its windows.
     """
     config = model.config.to_dict()
     limits = {n for name in _POSITIONS if (n := config.get(name)) and n < longest}
     spans = {span for span in _local_spans(config) if span < longest} | limits
     rows = list(_PROBES)
     if spans:
-        # With the short ones it is a pack longer than a table of positions, too.
+        # Together with the short rows, the pack is also longer than a table of positions.
         length = min(longest, max(spans) + 2 * _MOST_PROBED, *limits)
         rows.insert(1, _long_row(length, int(model.config.vocab_size)))
     names = (VARLEN,) if wanted == "varlen" else (SEGMENT_SDPA, own)
@@ -238,13 +239,13 @@ def _choose_attention(model: Any, own: str, *, wanted: str, longest: int) -> str
         )
     raise TrainerError(
         f"{type(model).__name__} cannot be packed, tried with rows of up to {max(map(len, rows))} "
-        f"tokens: {'; '.join(failures)}. What to do: {what_to_do}"
+        f"tokens: {'; '.join(failures)}. Remedy: {what_to_do}"
     )
 
 
 def _wrong(model: Any, name: str, own: str, rows: Sequence[Sequence[int]]) -> str:
-    """Return how the logits of the rows packed, under the attention `name`, which is set, differ
-    from those of each row alone under the model's `own`; "" if they do not."""
+    """Return how the packed rows' logits, under the attention `name`, which is set, differ from
+    those of each row alone under the model's `own`; "" if they do not."""
     try:
         model.set_attn_implementation(own)
         alone = [_outputs(model, _probed([row]).to(model.device), segmented=False) for row in rows]
@@ -266,17 +267,17 @@ _SPAN_NAMES = re.compile(
     "window|chunk|block|local|stride|span|index_topk|distance|bucket|floor_scale|original_max"
 )
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
-"""What models call the longest row that they can compute."""
+"""The config attributes that name the longest row a model can compute."""
 _NO_LENGTH = 2**31
 _MOST_PROBED = 32
-"""Tokens of a row whose logits are compared."""
+"""The number of tokens of a row whose logits are compared."""
 
 
 def _local_spans(config: Mapping[str, Any]) -> set[int]:
-    """Return lengths in tokens at which a model may begin to compute in another way, by what models
-    call them: windows, chunks and blocks of attention, the tokens it chooses among, the length that
-    its positions are scaled from. A number that is no such length makes the probe longer, and no
-    less true."""
+    """Return the lengths in tokens at which a model may begin to compute differently, found by the
+    names of config attributes: windows, chunks and blocks of attention, the number of tokens it
+    attends to, the length that its positions are scaled from. A number that is no such length makes
+    the probe longer, and no less correct."""
     spans: set[int] = set()
     for name, value in config.items():
         if isinstance(value, Mapping):
@@ -293,7 +294,8 @@ def _long_row(length: int, vocab_size: int) -> tuple[int, ...]:
 
 
 def _probed(rows: Sequence[Sequence[int]]) -> PackedRows:
-    """Return the rows packed; of long ones only the last tokens and some before are looked at."""
+    """Return the rows packed; of long rows, only the last tokens and some earlier ones are
+    compared."""
     packed = _packed(rows)
     kept: list[int] = []
     start = 0
@@ -321,7 +323,7 @@ def _packed(rows: Sequence[Sequence[int]]) -> PackedRows:
 
 
 def probe(device: torch.device) -> PackedRows:
-    """A few short rows, at two temperatures."""
+    """Return a few short packed rows, at two temperatures."""
     packed = _packed(_PROBES)
     packed.temperatures[::2] = 0.7
     return packed.to(device)

@@ -1,4 +1,4 @@
-"""The policy being trained: a packed model and its log-probs."""
+"""The trained policy: a packed model and its log-probs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .world import World
 
 
 class Scores(NamedTuple):
-    """Of the packed trained tokens, at the temperatures they were sampled at; both [N]."""
+    """The scores of the packed trained tokens at their sampling temperatures; both [N]."""
 
     logprobs: Tensor
     entropies: Tensor
-    """Of the whole distribution each token was drawn from, nats."""
+    """The entropies, in nats, of the full distributions that the tokens were sampled from."""
 
 
 class Policy(PackedModel):
@@ -33,7 +33,7 @@ class Policy(PackedModel):
 
     @classmethod
     def configured(cls, config: Config, model_dir: Path, world: World) -> Policy:
-        """What a run trains, from the weights in `model_dir` on; see `load`."""
+        """Load the policy that a run trains, with the weights in `model_dir`; see `load`."""
         return cls.load(
             model_dir,
             world,
@@ -45,7 +45,8 @@ class Policy(PackedModel):
 
     @torch.no_grad()
     def _change_head(self) -> None:
-        """Put the chunked head in place, if there is to be one and it says what the model says."""
+        """Install the chunked head, if configured, and check that it equals the model's own
+        output."""
         if not self._trainer.head_chunk_tokens:
             return
         packed = probe(self.world.device)
@@ -61,9 +62,10 @@ class Policy(PackedModel):
                 )
 
     def logprobs(self, packed: PackedRows) -> Tensor:
-        """[N] log-probs of the packed trained tokens at the temperatures they were sampled at.
+        """Return log-probs [N] of the packed trained tokens at the temperatures they were sampled
+        at.
 
-        Carries the gradient unless it is disabled. Collective: every rank calls it equally often.
+        Gradients flow unless disabled. Collective: every rank calls this equally often.
         """
         packed = packed.to(self.world.device)
         if self._head:
@@ -71,7 +73,7 @@ class Policy(PackedModel):
         return -F.cross_entropy(self._logits(packed), packed.targets, reduction="none")
 
     def scores(self, packed: PackedRows) -> Scores:
-        """`logprobs`, and the entropies that come with them."""
+        """Return `logprobs`, and the entropies of the same distributions."""
         packed = packed.to(self.world.device)
         if self._head:
             return Scores(*self.outputs(packed).unbind(-1))
@@ -85,7 +87,7 @@ class Policy(PackedModel):
         return super().outputs(packed)
 
     def _logits(self, packed: PackedRows) -> Tensor:
-        """[N, V] at the recorded temperatures, in float32 or better."""
+        """Return logits [N, V] at the recorded temperatures, in float32 or better."""
         logits = self.outputs(packed)
         if logits.dtype != torch.float64:
             logits = logits.float()
@@ -93,7 +95,7 @@ class Policy(PackedModel):
 
 
 class PolicyBase:
-    """What a policy was before its adapter: a reference model that takes no memory."""
+    """The policy without its adapter: a reference model that takes no extra memory."""
 
     def __init__(self, policy: Policy):
         assert policy.adapter is not None
@@ -102,10 +104,10 @@ class PolicyBase:
         self.vocab_size = policy.vocab_size
 
     def logprobs(self, packed: PackedRows) -> Tensor:
-        """See `Policy.logprobs`."""
+        """Return log-probs of the base model; see `Policy.logprobs`."""
         with self._adapter.off():
             return self._policy.logprobs(packed)
 
     def idle(self) -> Tensor:
-        """See `PackedModel.idle`."""
+        """Match a pass of other ranks; see `PackedModel.idle`."""
         return self._policy.idle()

@@ -1,6 +1,6 @@
-"""A hash of a policy's parameters, exact and cheap enough to take at every step.
+"""A hash of a policy's parameters, exact and cheap enough to compute at every step.
 
-Policy versions on their way out of the trainer (rank 0).
+The publication of policy versions by the trainer (rank 0).
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ _CHUNK = 1 << 22
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """64 bits, in hex, over names, dtypes, shapes and every bit of the tensors.
+    """Return 64 bits, in hex, over names, dtypes, shapes and every bit of the tensors.
 
-    Of each tensor the sum of its elements' bits, each times an odd number of its own place, modulo
-    2**64: a change of one element always shows, and the order of adding never does, so that any
-    number of threads finds the same. The order of the mapping does not matter.
+    Each tensor contributes a sum modulo 2**64: the bits of each element, as an integer, times an
+    odd number that depends on its position. A change of one element always changes the sum. The
+    order of the additions does not matter, so any number of threads computes the same sum. The
+    order of the mapping does not matter either.
     """
     digest = blake2b(digest_size=8)
     for name in sorted(tensors):
@@ -58,14 +59,14 @@ _log = logging.getLogger(__name__)
 
 _BETWEEN_TRIES_S = 0.2
 _KEEP_ALL = 2
-"""Versions left in shared memory when the run's folder keeps them all."""
+"""The number of versions left in shared memory if the run's folder keeps them all."""
 
 
 class VersionsOut:
-    """Keeps, publishes and removes versions as `config.weights` says.
+    """A publisher of versions, which also keeps and removes them as configured in `config.weights`.
 
-    `folder` is the run's weights folder (transport shm), `kept` where `keep_versions = "all"`
-    has them for good.
+    `folder` is the run's weights folder (transport shm). With `keep_versions = "all"`, `kept` is
+    the folder that has them permanently.
     """
 
     def __init__(
@@ -83,29 +84,22 @@ class VersionsOut:
         self._kept = kept
         self._incarnation = incarnation
         self._update_timeout_s = config.weights.update_timeout_s
-        # A server that has to be started again first has its own time for that.
+        # A server that has to be restarted first has extra time for that.
         self._begin_timeout_s = config.own_engine.start_timeout_s + config.weights.update_timeout_s
-        self._publisher = Publisher(
-            transport=_transport(config, folder, incarnation),
-            interrupt=config.rollout.interrupt,
-            timeout_s=self._update_timeout_s,
-            polls_staging=config.own_engine.type == "vllm",
-            incarnation=incarnation,
-            may_sleep=config.cluster.colocated,
-        )
+        self._publisher = make_publisher(config, folder, incarnation=incarnation)
 
     @property
     def longest_s(self) -> float:
-        """Longest time `publish` takes."""
-        return self._begin_timeout_s + 2 * self._update_timeout_s  # and what is written
+        """Return the longest time that `publish` takes, in seconds."""
+        return self._begin_timeout_s + 2 * self._update_timeout_s  # plus the time to write the file
 
     @property
     def keeps_all(self) -> bool:
-        """Whether every version, that of the beginning included, goes into the run's folder."""
+        """Return whether every version, the first one included, is kept in the run's folder."""
         return self._weights.keep_versions == "all"
 
     def keep(self, state: Mapping[str, Tensor], version: int) -> None:
-        """Write a version to the run's folder, where it stays.
+        """Write a version to the run's folder, permanently.
 
         Raises:
             WeightsError: it could not be written.
@@ -118,10 +112,10 @@ class VersionsOut:
         path.rename(self._kept / f"v-{version}.safetensors")
 
     def publish(self, state: Mapping[str, Tensor], version: int) -> Published:
-        """Make engines serve `state` as `version`; the controller hears who does.
+        """Make engines serve `state` as `version`; tell the controller which engines serve it.
 
-        While none does it is tried again, for weights.update_timeout_s in all; the waits for an
-        engine that can be tried are not counted, and are bounded together too.
+        If no engine serves it, try again, for at most weights.update_timeout_s in all. The waits
+        for an available engine are not included; their total has its own bound.
 
         Raises:
             WeightsError: it could not be written, or no engine took it.
@@ -153,15 +147,32 @@ class VersionsOut:
         return published
 
     def close(self) -> None:
-        """Let go of what is held between publications."""
+        """Release the resources that are held between publications."""
         self._publisher.close()
 
 
-def _transport(config: Config, folder: Path, incarnation: int) -> Transport:
-    """The transport of `weights.transport`.
+def make_publisher(config: Config, folder: Path, *, incarnation: int = 0) -> Publisher:
+    """Return the publisher of the configured run, which keeps every version that it prepares;
+    `folder` is the run's weights folder (transport shm).
 
     Raises:
-        ConfigError: it cannot work here.
+        ConfigError: the transport cannot work here.
+    """
+    return Publisher(
+        transport=_transport(config, folder, incarnation),
+        interrupt=config.rollout.interrupt,
+        timeout_s=config.weights.update_timeout_s,
+        polls_staging=config.own_engine.type == "vllm",
+        incarnation=incarnation,
+        may_sleep=config.cluster.colocated,
+    )
+
+
+def _transport(config: Config, folder: Path, incarnation: int) -> Transport:
+    """Return the transport of `weights.transport`.
+
+    Raises:
+        ConfigError: the transport cannot work here.
     """
     match config.weights.transport:
         case "shm":

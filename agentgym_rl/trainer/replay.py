@@ -1,4 +1,4 @@
-"""Batches trained once more, away from any run: nothing is published, nothing is written."""
+"""The repeated training of a run's batches outside the run; nothing is published or written."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from agentgym_rl.config import Config
 from agentgym_rl.core.batch import BatchShard
 
 from .checkpoint import load_checkpoint
-from .main import make_stepper
 from .publisher import fingerprint
+from .step import make_stepper
 from .usage import Phases
 from .world import join_world
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a batch came to."""
+    """The result of a repeated batch."""
 
     step: int
     metrics: dict[str, float]
@@ -30,8 +30,8 @@ class Replayed:
 def replay_batches(
     config: Config, shards: Sequence[BatchShard], *, model_dir: Path, checkpoint: Path | None
 ) -> Iterator[Replayed]:
-    """Train `shards`, whole batches in order, from `checkpoint` on (None: from the model), with one
-    rank.
+    """Train `shards`, complete batches in order, with one rank, from `checkpoint` on (None: from
+    the model).
 
     Raises:
         TrainerError: the checkpoint cannot be loaded, or a batch cannot be trained.

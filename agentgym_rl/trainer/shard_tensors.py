@@ -1,6 +1,6 @@
-"""One rank's share of a batch as flat arrays over its trained tokens.
+"""The share of a batch of one rank, as flat arrays over its trained tokens.
 
-Legend: [E] episodes of the whole batch, [R] this rank's rows, [N] this rank's trained tokens.
+Legend: [E] episodes of the complete batch, [R] this rank's rows, [N] this rank's trained tokens.
 """
 
 from __future__ import annotations
@@ -22,36 +22,38 @@ from agentgym_rl.core.trajectory import Row
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MicroBatch:
-    """Packed rows, and where their trained tokens are in the flat arrays."""
+    """Some packed rows, and the positions of their trained tokens in the flat arrays."""
 
     packed: PackedRows
     index: Tensor
-    """[N of the micro-batch] int64."""
+    """The flat positions, [N of the micro-batch] int64."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardTokens:
-    """Flat view of a shard; rows without a trained token are left out."""
+    """A flat view of a shard; rows without a trained token are left out."""
 
     rows: Sequence[Row]
     starts: Sequence[int]
-    """[R + 1] row r's trained tokens are starts[r]:starts[r + 1] of the flat arrays."""
+    """The offsets [R + 1]: row r's trained tokens are starts[r]:starts[r + 1] of the flat
+    arrays."""
     minibatches: Sequence[Sequence[int]]
-    """Row indices of each minibatch."""
+    """The row indices of each minibatch."""
     row_index: Tensor
-    """[N] int64."""
+    """The index into `rows` of each token's row, [N] int64."""
     episodes: Tensor
-    """[N] int64."""
+    """The index of each token's episode, [N] int64."""
     behavior_logprobs: Tensor
-    """[N] float32."""
+    """The log-probs recorded at sampling, [N] float32."""
     staleness: Tensor
-    """[N] int64, in versions."""
+    """The age of each token's weights, in versions, [N] int64."""
     spans_versions: Tensor
-    """[N] bool: the token's turn was asked of one version and sampled by another, or by several."""
+    """A mask, [N] bool, of tokens whose turn had a weight update between its request and its
+    end."""
     turn_returns: Tensor
-    """[N] float64, of the token's turn; 0 where nothing was paid to turns or lineages."""
+    """The return of each token's turn, [N] float64; 0 without any reward to turns or lineages."""
     tokens_per_episode: Tensor
-    """[E] int64 trained tokens of each episode; 0 for episodes of other ranks."""
+    """The number of trained tokens per episode, [E] int64; 0 for episodes of other ranks."""
 
     @classmethod
     def from_shard(cls, shard: BatchShard, *, vocab_size: int) -> ShardTokens:
@@ -82,10 +84,11 @@ class ShardTokens:
         )
 
     def micro_batches(self, rows: Sequence[int], budget: int) -> list[MicroBatch]:
-        """The rows of the given indices, packed into micro-batches of at most `budget` tokens.
+        """Return the rows of the given indices, packed into micro-batches of at most `budget`
+        tokens.
 
         Raises:
-            TrainerError: a row is longer than the budget, or holds what cannot be trained.
+            TrainerError: a row is longer than the budget, or holds tokens that cannot be trained.
         """
         try:
             bins = fill_bins([len(self.rows[r]) for r in rows], budget)
@@ -108,8 +111,8 @@ def _joined(parts: Sequence[np.ndarray], dtype: type[np.generic]) -> Tensor:
 
 
 def _spans(row: Row) -> np.ndarray:
-    """Per trained token: whether an update came within its turn. With `interrupt = "keep"` even
-    tokens of one version may then stand on KV of the one before."""
+    """Return, per trained token, whether an update came during its turn. With `interrupt = "keep"`,
+    even tokens of one version may then attend to KV of the previous one."""
     versions = row.policy_versions[row.loss_mask]
     admitted = row.admitted_versions[row.loss_mask]
     late = (admitted >= 0) & (versions != admitted)
@@ -125,7 +128,7 @@ def _spans(row: Row) -> np.ndarray:
 
 
 def _returns(item: BatchRow, shard: BatchShard) -> np.ndarray:
-    """Per trained token: the return of its turn."""
+    """Return the return of each trained token's turn."""
     row, returns = item.row, shard.turn_returns[item.episode] if shard.turn_returns else ()
     if not returns:
         return np.zeros(row.num_trained)
@@ -166,7 +169,7 @@ def _check(shard: BatchShard, vocab_size: int) -> None:
 
 
 def _first_bad(shard: BatchShard, values: Sequence[float]) -> str:
-    """The first of the batch's episodes whose value is not finite, and the value."""
+    """Return the first non-finite value, with the name of its episode."""
     index = int(np.flatnonzero(~np.isfinite(np.asarray(values, np.float64)))[0])
     name = shard.names[index] if shard.names else f"number {index} of the batch"
     return f"{values[index]} of episode {name}"

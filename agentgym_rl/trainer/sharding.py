@@ -1,4 +1,4 @@
-"""Where a model's parameters and activations are: FSDP2 over the ranks, block by block."""
+"""The placement of a model's parameters and activations: FSDP2 over the ranks, block by block."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .world import World
 
 
 def shard(model: nn.Module, world: World, compute_dtype: str, trainer: TrainerConfig) -> None:
-    """Shard `model` in place: each of its blocks by itself, and the rest together.
+    """Shard `model` in place: each of its blocks separately, and the rest together.
 
-    With `compute_dtype` bfloat16 blocks are gathered in bfloat16 and the rest (embeddings, the
-    last norm, the head) as it is kept; gradients are reduced in float32. What is frozen in blocks
-    is then kept as it is gathered, in half the memory.
+    With `compute_dtype` bfloat16, blocks are gathered in bfloat16 and the rest (embeddings, the
+    last norm, the head) in its own dtype; gradients are reduced in float32. Frozen parameters of
+    blocks are then also stored in bfloat16, which halves their memory.
     """
     options: dict[str, Any] = {"mesh": world.mesh}
     if world.size == 1:
-        options["reshard_after_forward"] = False  # nothing to save: the shard is the whole
+        options["reshard_after_forward"] = False  # nothing to save: the only shard is complete
     if trainer.cpu_offload:
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=world.device.type == "cuda")
     blocks = dict(options)
@@ -39,7 +39,7 @@ def shard(model: nn.Module, world: World, compute_dtype: str, trainer: TrainerCo
         blocks["mp_policy"] = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32
         )
-    if trainer.compile:  # its loop over rows would be compiled anew for every number of them
+    if trainer.compile:  # its loop over rows would be recompiled for every number of rows
         AttentionInterface.register(SEGMENT_SDPA, torch.compiler.disable(segment_attention))
     for block in _blocks(model):
         _change_forward(block, trainer)
@@ -57,7 +57,7 @@ def _round_frozen(block: nn.Module) -> None:
 
 
 def _change_forward(block: nn.Module, trainer: TrainerConfig) -> None:
-    """Inside FSDP's hooks, which so gather parameters for the second forward too."""
+    """Wrap the forward inside FSDP's hooks, so that recomputation gathers parameters too."""
     if trainer.compile:
         block.forward = torch.compile(block.forward, dynamic=True)
     if trainer.activation_checkpointing:
@@ -65,6 +65,6 @@ def _change_forward(block: nn.Module, trainer: TrainerConfig) -> None:
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    """The layers that transformers says are not to be split."""
+    """Return the layers that transformers declares unsplittable."""
     names = set(getattr(model, "_no_split_modules", None) or ())
     return [module for module in model.modules() if type(module).__name__ in names]

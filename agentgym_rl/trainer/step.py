@@ -1,13 +1,14 @@
 """One training batch: a proximal pass, then minibatches × epochs of optimizer steps.
 
-Proximal log-probs, behavior weights and advantages are fixed before the first optimizer step.
-Each minibatch's loss is the batch's own, times the number of minibatches: every token of the
-batch weighs the same, whatever the split into minibatches, micro-batches and ranks.
+Proximal log-probs, behavior weights and advantages are fixed before the first optimizer step. Each
+minibatch's loss is its part of the batch's loss, times the number of minibatches. Every token of
+the batch has the same weight, however minibatches, micro-batches and ranks split it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,17 +17,18 @@ from agentgym_rl.algo.advantages import (
     episode_advantages,
     shaped_rewards,
     shuffled,
+    terminal_rewards,
     token_advantages,
 )
 from agentgym_rl.algo.aggregation import Tally
-from agentgym_rl.algo.critic import terminal_rewards
 from agentgym_rl.algo.kl import kl_estimates, kl_loss, kl_to_come
 from agentgym_rl.algo.losses import policy_loss
 from agentgym_rl.algo.mismatch import tally_mismatch, tally_weights
 from agentgym_rl.algo.own_loss import check_loss
-from agentgym_rl.config import AlgoConfig, TrainerConfig
+from agentgym_rl.config import AlgoConfig, Config, TrainerConfig
 from agentgym_rl.core.batch import BatchShard
 from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.models.resolve import reference_folder
 
 from .critic import Critic, Judged
 from .forward import accumulate, frozen_pass
@@ -36,23 +38,25 @@ from .optim import (
     GradientError,
     clip_gradients,
     learning_rate,
+    make_optimizer,
     set_learning_rate,
 )
 from .packed import PackedModel
 from .policy import Policy, PolicyBase
 from .shard_tensors import MicroBatch, ShardTokens
 from .usage import Phases, Usage
+from .world import World
 
 _WITHOUT_A_LOSS = dict.fromkeys(
     ("loss", "grad_norm", "policy/clip_fraction", "policy/approx_kl"), 0.0
 )
-"""Of a batch whose every advantage is zero: what it would have counted is zero, not unknown."""
+"""The metrics of a batch without any non-zero advantage: their values are zero, not unknown."""
 
 OnTokens = Callable[[ShardTokens, Tensor, Tensor], None]
 
 
 class Stepper:
-    """Trains batch after batch. Every rank has one and calls `train` in step."""
+    """A trainer of one batch after another. Every rank has one and calls `train` in step."""
 
     def __init__(
         self,
@@ -66,8 +70,8 @@ class Stepper:
         reference: Policy | PolicyBase | None = None,
         critic: Critic | None = None,
     ):
-        """`reference` is the frozen model that `algo.kl` stays close to, `critic` the baseline
-        of that name.
+        """Check and store the arguments; `reference` is the frozen model of `algo.kl`, `critic` the
+        baseline.
 
         Raises:
             ConfigError: `algo.loss` is a function that does not keep its contract.
@@ -99,16 +103,17 @@ class Stepper:
     def train(
         self, shard: BatchShard, phases: Phases, *, on_tokens: OnTokens | None = None
     ) -> dict[str, float]:
-        """Train one batch (collective); metrics of the whole batch, the same on every rank.
+        """Train one batch (collective); return metrics of the complete batch, the same on every
+        rank.
 
-        `on_tokens` is shown this rank's tokens with their proximal log-probs and advantages, both
-        [N], before the first optimizer step.
+        `on_tokens` is called with this rank's tokens, their proximal log-probs and their
+        advantages, both [N], before the first optimizer step.
 
-        A minibatch in which no row has a non-zero advantage takes no optimizer step: its
-        gradient is zero, and Adam would only follow old momentum.
+        A minibatch in which no row has a non-zero advantage takes no optimizer step: its gradient
+        is zero, and Adam would only follow old momentum.
 
         Raises:
-            TrainerError: a batch that cannot be trained, or a gradient that is not finite.
+            TrainerError: the batch cannot be trained, or a gradient is not finite.
         """
         tally = Tally()
         usage = Usage(self._models, self._trainer.peak_tflops)
@@ -153,7 +158,7 @@ class Stepper:
         return {**_WITHOUT_A_LOSS, **metrics, "lr": rate}
 
     def offload(self) -> Offload:
-        """What takes all of it off the rank's device, and back."""
+        """Return the `Offload` of all this rank's models and optimizers."""
         models = [model.model for model in self._models]
         optimizers = [self.optimizer, *([self.critic.optimizer] if self.critic else [])]
         return Offload(models, optimizers, device=self.policy.world.device)
@@ -162,7 +167,7 @@ class Stepper:
     def _models(self) -> list[PackedModel]:
         critic = self.critic.value_model if self.critic else None
         models = (self.policy, self._reference, critic)
-        # A `PolicyBase` computes with the policy's, which counts that too.
+        # A `PolicyBase` runs the policy's model, which counts those operations too.
         return [model for model in models if isinstance(model, PackedModel)]
 
     def _judged(
@@ -174,7 +179,7 @@ class Stepper:
         tally: Tally,
         phases: Phases,
     ) -> Judged | None:
-        """What the critic says of the batch; None without one."""
+        """Return the critic's judgment of the batch; None without a critic."""
         if self.critic is None:
             return None
         shaped = shaped_rewards(shard.rewards, shard.lengths, self._algo)
@@ -186,8 +191,8 @@ class Stepper:
             return self.critic.judge(tokens, rewards, tally)
 
     def _advantages(self, shard: BatchShard, tokens: ShardTokens) -> Tensor:
-        """[N] of this rank's trained tokens, relative to group or batch, times the weights of
-        their episodes' tasks."""
+        """Return advantages [N] of this rank's trained tokens, relative to group or batch, times
+        the weights of their episodes' tasks."""
         algo = self._algo
         assert algo.baseline != "critic"
         advantages = episode_advantages(
@@ -196,7 +201,7 @@ class Stepper:
             baseline=algo.baseline,
             scale=algo.scale,
         )
-        if algo.shuffle_advantages:  # then nothing may tell a good turn from a bad one
+        if algo.shuffle_advantages:  # so that no signal tells good turns from bad ones
             advantages = shuffled(advantages, seed=self._seed, step=shard.step)[tokens.episodes]
         else:
             advantages = token_advantages(advantages, tokens.episodes, tokens.turn_returns)
@@ -205,7 +210,7 @@ class Stepper:
     def _reference_logprobs(
         self, tokens: ShardTokens, proximal: Tensor, tally: Tally, phases: Phases
     ) -> Tensor | None:
-        """[N] under the reference model; None if there is none to stay close to."""
+        """Return log-probs [N] under the reference model; None without a reference."""
         if self._reference is None:
             return None
         with phases.phase("reference"):
@@ -215,7 +220,7 @@ class Stepper:
         return reference
 
     def _frozen_logprobs(self, policy: Policy | PolicyBase, tokens: ShardTokens) -> Tensor:
-        """[N] log-probs of every trained token under what `policy` is now; collective."""
+        """Return log-probs [N] of every trained token under the current `policy`; collective."""
         budget = self._trainer.max_tokens_per_microbatch
         return frozen_pass(policy, policy.logprobs, tokens, budget=budget)
 
@@ -227,7 +232,7 @@ class Stepper:
         phases: Phases,
     ) -> None:
         starts = tokens.starts
-        # What is not about advantages is about every row.
+        # KL and entropy terms need every row, even one without an advantage.
         everywhere = objective.reference is not None or self._algo.entropy_coef > 0
         plans = [
             tokens.micro_batches(
@@ -281,8 +286,53 @@ class Stepper:
         return loss
 
 
+def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
+    """Return the stepper of the configured run, which begins with the weights in `model_dir`."""
+    policy = Policy.configured(config, model_dir, world)
+    return Stepper(
+        policy,
+        make_optimizer(policy.model.parameters(), config.trainer),
+        algo=config.algo,
+        trainer=config.trainer,
+        num_steps=config.steps,
+        seed=config.seed,
+        reference=_reference(config, policy, model_dir),
+        critic=_critic(config, world, model_dir),
+    )
+
+
+def _reference(config: Config, policy: Policy, model_dir: Path) -> Policy | PolicyBase | None:
+    """Return the frozen reference model of `algo.kl`; None without a KL term."""
+    kl = config.algo.kl
+    if not kl.coef:
+        return None
+    if kl.reference == "initial" and policy.adapter is not None:
+        return PolicyBase(policy)
+    return Policy.load(
+        reference_folder(config) or model_dir,
+        policy.world,
+        compute_dtype=config.own_engine.dtype,
+        frozen=True,
+        trainer=config.trainer,
+    )
+
+
+def _critic(config: Config, world: World, model_dir: Path) -> Critic | None:
+    """Return the value model if it is the baseline; it begins with the policy's first weights."""
+    if config.algo.baseline != "critic":
+        return None
+    return Critic.load(
+        model_dir,
+        world,
+        algo=config.algo,
+        trainer=config.trainer,
+        num_steps=config.steps,
+        compute_dtype=config.own_engine.dtype,
+    )
+
+
 def _largest(shard: BatchShard, tokens: ShardTokens, advantages: Tensor) -> str:
-    """Whose advantage is the largest of this rank's, and what can be done if it overflowed."""
+    """Return a description of this rank's largest advantage, with advice in case it overflowed."""
     if not len(advantages):
         return "no token of this rank trains"
     size = torch.nan_to_num(advantages.abs(), nan=torch.inf)
@@ -297,6 +347,6 @@ def _largest(shard: BatchShard, tokens: ShardTokens, advantages: Tensor) -> str:
 
 
 def _task_weights(shard: BatchShard, tokens: ShardTokens) -> Tensor:
-    """[N] of the tasks of the trained tokens' episodes."""
+    """Return task weights [N] of the trained tokens' episodes."""
     weights = shard.weights or [1.0] * len(shard.rewards)
     return torch.tensor(weights, dtype=torch.float64)[tokens.episodes]

@@ -1,4 +1,4 @@
-"""What a rank keeps of the tokens it trains, for `arl inspect`."""
+"""The recorded tokens of a rank, with proximal log-probs and advantages, for `arl inspect`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _log = logging.getLogger(__name__)
 
 
 class TokensOut:
-    """A rank's files in `RUN/tokens/`. A disk that takes no more is said once, and then nothing is
-    kept: training needs none of it, and its own files say when they have no room."""
+    """A writer of a rank's files in `RUN/tokens/`. A full disk is reported once, and then nothing
+    more is written: training does not need these files, and reports a full disk for its own."""
 
     def __init__(self, run: Path, *, rank: int, from_step: int, keeps: bool = True) -> None:
-        """Training begins at `from_step`: what was kept of that and later steps is of weights
-        that are gone, and is removed, even where nothing is to be kept from now on."""
+        """Remove the files of `from_step`, where training begins, and of later steps: they are of
+        weights that are gone. This happens even if `keeps` is off."""
         self._run, self._rank = run, rank
         self._works = keeps
         if rank == 0:
             self._forget(from_step)
 
     def of(self, step: int) -> OnTokens:
-        """What to call with the tokens of a step."""
+        """Return the callback for the tokens of batch `step`."""
 
         def keep(tokens: ShardTokens, proximal: Tensor, advantages: Tensor) -> None:
             if self._works:

@@ -1,9 +1,9 @@
-"""A trial of a model before a run starts anything: what a rank would refuse, in a few seconds.
+"""A trial of a model before a run starts anything: it finds in seconds what a rank would refuse.
 
     python -m agentgym_rl.trainer.trial CONFIG_FILE ANSWER_FILE
 
-Names and shapes are always compared with the model's folder. Whether rows can be packed is tried
-with the model itself; of a large one with a small one of its kind, made at random.
+Names and shapes are always compared with the model's folder. Packing is tried with the model
+itself; for a large model, with a small random model of the same architecture.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .world import World, join_world
 _log = logging.getLogger(__name__)
 
 _WHOLE_PARAMETERS = 400_000_000
-"""A larger model is not loaded here: in float32 it would take more than 1.6 GB."""
+"""The largest number of parameters of a model that is loaded here; in float32 they take 1.6 GB."""
 _SMALL = {
     "num_hidden_layers": 4,
     "vocab_size": 64,
@@ -46,12 +46,12 @@ _SMALL = {
     "topk_group": 1,
     "first_k_dense_replace": 1,
 }
-"""The largest values of a small model; the heads, and what else attention is made of, stay."""
+"""The maximum values of a small model; heads and other attention settings stay as they are."""
 
 
 def refusal(config: Config, model_dir: Path, world: World) -> str:
-    """Why the model in `model_dir` cannot be trained as configured, or the reference model not be
-    used; empty where they can, as far as can be told."""
+    """Return why the configured training would refuse the model in `model_dir` or the reference
+    model; "" if no obstacle is found."""
     try:
         _try(model_dir, config, world)
         if reference := reference_folder(config):
@@ -62,7 +62,7 @@ def refusal(config: Config, model_dir: Path, world: World) -> str:
 
 
 def _try(model_dir: Path, config: Config, world: World) -> None:
-    """Raises ConfigError or TrainerError where the model in the folder cannot be trained."""
+    """Check that the model in the folder can be trained; else raise ConfigError or TrainerError."""
     model, _ = load_whole(model_dir, dtype=torch.float32, device_map={"": "meta"})
     if config.lora.rank:
         Adapter.on(model, config.lora, model_dir=model_dir, seed=config.seed)
@@ -79,7 +79,7 @@ def _try(model_dir: Path, config: Config, world: World) -> None:
 
 
 def _try_small(model_dir: Path, world: World) -> None:
-    """Raises TrainerError where a small model of the same kind cannot be packed."""
+    """Check that a small model of the same kind can be packed; else raise TrainerError."""
     try:
         settings: Any = AutoConfig.from_pretrained(model_dir, local_files_only=True)
         text = settings.get_text_config()
@@ -95,14 +95,14 @@ def _try_small(model_dir: Path, world: World) -> None:
             setattr(text, name, None)
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(settings)
-    except Exception as error:  # not every architecture can be made small so: a rank will tell
+    except Exception as error:  # some architectures cannot be shrunk: a rank will tell
         _log.warning("no small model of the kind in %s could be made: %r", model_dir, error)
         return
     Policy(model.float(), world)
 
 
 def main(config_file: str, answer_file: str) -> None:
-    """Write {"refusal": why, or ""}."""
+    """Write {"refusal": reason} to the answer file; the reason is "" without a refusal."""
     config = load_config(Path(config_file))
     torch.set_num_threads(config.trainer.num_threads)
     with join_world() as world:

@@ -1,6 +1,6 @@
-"""Who spent which time on what: intervals of CLOCK_MONOTONIC seconds.
+"""The time intervals of each phase of a step, in CLOCK_MONOTONIC seconds.
 
-What a batch made of its device: arithmetic, and memory.
+The device usage of a batch: arithmetic, and memory.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from agentgym_rl.algo.aggregation import Tally
 from .flops import peak_tflops
 from .packed import PackedModel
 
-# Of every run; `reference` comes on top where there is a reference model, `values` and `critic`
-# where there is a critic.
+# The phases of every run; `reference` is added with a reference model, `values` and `critic` with a
+# critic.
 PHASES = (
     "rollout_wait",
     "proximal",
@@ -29,21 +29,21 @@ PHASES = (
 
 
 class Phases:
-    """Collects the intervals of one step."""
+    """A collection of the time intervals of one step."""
 
     def __init__(self) -> None:
         self.intervals: list[tuple[str, float, float]] = []
-        """(phase, start, end), in order of their end."""
+        """The tuples (phase, start, end), in order of their end."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a block; one that raises is not recorded."""
+        """Time a block; a block that raises is not recorded."""
         start = time.monotonic()
         yield
         self.intervals.append((name, start, time.monotonic()))
 
     def seconds(self) -> dict[str, float]:
-        """`time/<phase>` of every phase, 0 where one of those of any run did not happen."""
+        """Return `time/<phase>` of every phase, 0 for one of `PHASES` that did not happen."""
         total: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         for name, start, end in self.intervals:
             total[name] = total.get(name, 0.0) + end - start
@@ -56,10 +56,11 @@ _COMPUTING = frozenset(
 
 
 class Usage:
-    """Of one batch, from its making to `tally`."""
+    """A measurement of one batch, from its construction to `tally`."""
 
     def __init__(self, models: Sequence[PackedModel], peak: float | None):
-        """`models` are those that the batch passes through; `peak` is `trainer.peak_tflops`."""
+        """Begin the measurement; the batch passes through `models`, `peak` is
+        `trainer.peak_tflops`."""
         self._models = models
         self._device = models[0].world.device
         self._peak = peak_tflops(self._device, peak)
@@ -68,8 +69,8 @@ class Usage:
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def tally(self, tally: Tally, phases: Phases) -> None:
-        """Add `throughput/trainer_tflops` and, where there is something to tell,
-        `throughput/mfu` and `memory/gpu_peak_gb`."""
+        """Add `throughput/trainer_tflops` and, if known, `throughput/mfu` and
+        `memory/gpu_peak_gb`."""
         seconds = sum(end - start for name, start, end in phases.intervals if name in _COMPUTING)
         if seconds > 0:
             rate = (self._flops() - self._before) / seconds / 1e12

@@ -1,7 +1,7 @@
-"""Supervised learning of rows before the first batch: cross-entropy of the labelled tokens.
+"""The supervised warm-up on rows before the first batch: cross-entropy of the labelled tokens.
 
-Each step's loss is the mean over the labelled tokens of all its rows, so packing, micro-batches
-and ranks do not change it.
+Each step's loss is the mean over the labelled tokens of all its rows, so packing, micro-batches and
+ranks do not change it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def warm_up(
 
 
 def learn(policy: Policy, rows: Sequence[Row], config: Config) -> Iterator[dict[str, float]]:
-    """Take every step of `config.init` (collective); yields what each one came to."""
+    """Take every step of `config.init` (collective); yield the metrics of each one."""
     init, world = config.init, policy.world
     optimizer = make_optimizer(policy.model.parameters(), config.trainer)
     per_epoch = math.ceil(len(rows) / init.rows_per_step)
@@ -95,7 +95,7 @@ def learn(policy: Policy, rows: Sequence[Row], config: Config) -> Iterator[dict[
 
 
 def read_rows(path: Path) -> list[Row]:
-    """What `agentgym_rl.run.warmup` has written.
+    """Return the rows of a file written by `agentgym_rl.run.warmup`.
 
     Raises:
         TrainerError: it is no such file.
@@ -107,7 +107,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _batches(rows: Sequence[Row], config: Config) -> Iterator[list[Row]]:
-    """Each epoch in an order of its own, the same on every rank."""
+    """Yield the batches of all epochs; each epoch has its own order, the same on every rank."""
     size = config.init.rows_per_step
     for epoch in range(config.init.epochs):
         order = list(range(len(rows)))

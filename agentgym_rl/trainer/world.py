@@ -1,6 +1,6 @@
-"""Which network interface of this machine leads to the other ranks.
+"""The lookup of the network interface of this machine that leads to the other ranks.
 
-The trainer's ranks: their process group, and the little they tell each other.
+The trainer's ranks: their process group, and the few messages between them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ LOOPBACK = "lo"
 
 
 def interface_to(rendezvous: str) -> str:
-    """Its name; loopback where `rendezvous` is no `tcp://host:port`, or on no interface's address.
+    """Return the interface's name; loopback if `rendezvous` is no `tcp://host:port` or none
+    matches.
 
     Raises:
-        OSError: there is no way to the host.
+        OSError: there is no route to the host.
     """
     host = urlsplit(rendezvous).hostname if rendezvous.startswith("tcp://") else None
     if not host:
@@ -46,7 +47,7 @@ def interface_to(rendezvous: str) -> str:
 
 
 def _address(probe: socket.socket, name: str) -> str:
-    """An interface's IPv4 address; "" if it has none."""
+    """Return an interface's IPv4 address; "" if it has none."""
     request = struct.pack("256s", name.encode()[:15])
     try:
         answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
@@ -60,23 +61,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class World:
-    """This rank and its place among the others."""
+    """A rank and its place among the others."""
 
     rank: int
     size: int
     device: torch.device
     mesh: DeviceMesh
-    """Of one dimension, along which models are sharded; or two, replicate × shard."""
+    """A mesh of one dimension, along which models are sharded, or of two, replicate × shard."""
 
     def maxima(self, numbers: Sequence[int]) -> list[int]:
-        """Element-wise maximum over ranks (collective)."""
+        """Return the element-wise maximum over ranks (collective)."""
         tensor = torch.tensor(numbers, dtype=torch.int64)
         if self.size > 1:
             dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return tensor.tolist()
 
     def gather(self, item: T) -> list[T]:
-        """Every rank's item, in rank order, on every rank (collective)."""
+        """Return every rank's item, in rank order, on every rank (collective)."""
         if self.size == 1:
             return [item]
         items: list[Any] = [None] * self.size
@@ -102,8 +103,8 @@ def join_world(
     """Join the trainer's process group; leave it at exit.
 
     `rendezvous` is torch's init method, `tcp://host:port` or `file:///path`; a single rank needs
-    none and opens no port. The ranks hold `num_replicas` copies of what they shard, which divides
-    `size`. Collectives that take longer than `timeout_s` fail.
+    none and opens no port. The ranks hold `num_replicas` copies of each sharded model, a number
+    that divides `size`. Collectives that take longer than `timeout_s` fail.
 
     Raises:
         ConfigError: `device` is cuda and there is none.
@@ -112,7 +113,8 @@ def join_world(
     place = _device(device, rank)
     backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
     store: dict[str, Any] = {"store": HashStore()} if size == 1 else {"init_method": rendezvous}
-    # Otherwise gloo resolves the host name, which need not resolve, or lead to the other ranks.
+    # Without this, gloo resolves the host name, which may not resolve, or may not lead to the other
+    # ranks.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_to("" if size == 1 else rendezvous))
     try:
         dist.init_process_group(
@@ -126,7 +128,7 @@ def join_world(
         mesh = _mesh(place, size, num_replicas)
         world = World(rank=rank, size=size, device=place, mesh=mesh)
         yield world
-        world.barrier()  # leave together: gloo does not bear a peer that is gone
+        world.barrier()  # leave together: gloo fails if a peer is gone
     finally:
         dist.destroy_process_group()
 

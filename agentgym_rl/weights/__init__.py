@@ -1,13 +1,12 @@
-"""Policy versions on their way from trainer to engine.
+"""The policy versions on their way from trainer to engines.
 
 files.py         one version as a checksummed safetensors file
-source.py        a model folder loaded whole, and its tensors under its own names
-adapter.py       one version as a LoRA adapter, and the weights it makes of its base
-folder.py        the run's folder in shared memory, and the lock that says it is alive (no torch)
-publish.py       hand a version to every engine with a short pause: stage, then swap
-publication.py   what a transport has to do, and who still takes part
-remote.py        the weight-update routes of one engine (wire.py: one bounded HTTP call)
-shm.py           transport: files.py in folder.py
+source.py        a model folder loaded completely, and its tensors under the folder's names
+adapter.py       one version as a LoRA adapter, and the merge into its base weights
+publish.py       one version for every engine with a short pause: stage, then swap
+transport.py     the interface of a transport, and the state of one publication
+engine_routes.py  the weight-update routes of one engine
+shm.py           transport: files in shared memory (storage/weights_folder.py)
 gloo.py          transport: a broadcast over sockets (broadcast.py: the group, on both sides)
-vllm_native.py   transports of vLLM's own, nccl and ipc (vllm_client.py: what they talk to)
+vllm_native.py   vLLM's own transports, nccl and ipc
 """

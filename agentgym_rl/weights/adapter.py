@@ -1,8 +1,8 @@
-"""A policy version that is a LoRA adapter, and the weights it makes of its base.
+"""A policy version that is a LoRA adapter, and the weights that it makes of its base.
 
-It has peft's names and two numbers more: what the product of each pair counts, and a checksum of
-the base it was trained on. Of heavy packages only torch and
-safetensors are imported here, so that engines can.
+The tensors have peft's names. Two more numbers are stored: the scaling of each pair's product, and
+a checksum of the base that the adapter was trained on. The only heavy packages imported here are
+torch and safetensors, so that engines can import this.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from agentgym_rl.core.model_folder import weight_files
 from .files import checksum
 
 SCALING = "lora_scaling"
-"""float64 [], alpha / rank."""
+"""The name of the scaling, alpha / rank, float64 []."""
 BASE = "lora_base"
-"""int64 [], `base_checksum` of the base."""
+"""The name of the base's `base_checksum`, int64 []."""
 PREFIX = "base_model.model."
 _A, _B = ".lora_A.weight", ".lora_B.weight"
 
 
 def is_adapter(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether a version is an adapter, rather than a model's weights."""
+    """Return whether a version is an adapter rather than a model's weights."""
     return SCALING in tensors
 
 
 def named(
     pairs: Mapping[str, tuple[Tensor, Tensor]], *, scaling: float, base: int
 ) -> dict[str, Tensor]:
-    """An adapter of matrices A [rank, in] and B [out, rank] by name of layer."""
+    """Return an adapter of matrices A [rank, in] and B [out, rank] by name of layer."""
     tensors = {
         SCALING: torch.tensor(scaling, dtype=torch.float64),
         BASE: torch.tensor(base, dtype=torch.int64),
@@ -47,14 +47,14 @@ def named(
 
 
 def peft_tensors(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What peft has in a file of this adapter."""
+    """Return the tensors of this adapter that peft has in its file."""
     return {name: tensor for name, tensor in adapter.items() if name not in (SCALING, BASE)}
 
 
 def merged(adapter: Mapping[str, Tensor], model_dir: Path) -> dict[str, Tensor]:
-    """All weights of the model in `model_dir` with `adapter` in them, under its files' names.
+    """Return all weights of the model in `model_dir` with `adapter` merged, under its files' names.
 
-    Changed ones, W + scaling · B A, are in float32 or better and in memory of their own; the
+    Changed weights, W + scaling · B A, are in float32 or better and in memory of their own. The
     others are as in the files, and may share memory with them.
 
     Raises:
@@ -83,12 +83,12 @@ def merged(adapter: Mapping[str, Tensor], model_dir: Path) -> dict[str, Tensor]:
 
 
 def _fits(weight: Tensor, a: Tensor, b: Tensor) -> bool:
-    """Whether B A is a change of `weight`."""
+    """Return whether B A has the shape of `weight`."""
     return b.shape[1] == a.shape[0] and (b.shape[0], a.shape[1]) == weight.shape
 
 
 def read_base(model_dir: Path) -> dict[str, Tensor]:
-    """The tensors of a model folder's safetensors files, mapped into memory.
+    """Return the tensors of a model folder's safetensors files, mapped into memory.
 
     Raises:
         WeightsError: there are none, or they cannot be read.
@@ -107,7 +107,8 @@ def read_base(model_dir: Path) -> dict[str, Tensor]:
 
 @cache
 def base_checksum(model_dir: Path) -> int:
-    """CRC-32 of what `read_base` reads, however it is split into files; read once a process.
+    """Return the CRC-32 of the tensors of `read_base`, however split into files; cached per
+    process.
 
     Raises:
         WeightsError: see `read_base`.

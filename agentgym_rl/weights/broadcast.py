@@ -1,8 +1,8 @@
-"""Tensors from one process to many over sockets: a gloo group beside torch's default one.
+"""A broadcast of tensors from one process to many over sockets: a gloo group of its own.
 
 Rank 0 is the trainer, every other rank a worker of an engine. The group is made without
-`init_process_group`, so it neither needs nor touches the default group of either side: a worker
-of vLLM and a rank of FSDP each have their own. Only torch is imported here.
+`init_process_group`, so it neither needs nor changes the default group of either side: a worker of
+vLLM and a rank of FSDP each have their own. Only torch is imported here.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from agentgym_rl.core.errors import WeightsError
 from .files import checksum
 
 BUCKET_BYTES = 32 << 20
-"""Tensors travel packed into buckets of about this size; a larger one travels alone."""
+"""The approximate size of the buckets that tensors are packed into; a larger tensor travels
+alone."""
 _ALIGN = 16
-"""Every tensor starts at a multiple of this in its bucket, so that it can be viewed there."""
+"""The alignment in bytes of each tensor in its bucket, so that it can be viewed there."""
 
 
 class BroadcastGroup:
-    """Member `rank` of `world_size`; the constructor returns once all of them have met.
+    """A member `rank` of `world_size`; the constructor returns once all of them have met.
 
-    The members meet at `address`:`port`, where rank 0 listens, on `listener` if it has bound
-    one. `timeout_s` bounds the meeting, and each `send` and `receive` as a whole. Any failure
-    but a wrong checksum leaves the group useless: `close` it and make another. Once rank 0 has
-    closed its group, receivers that wait fail at once.
+    The members meet at `address`:`port`, where rank 0 listens, on `listener` if it has bound one.
+    `timeout_s` bounds the meeting, and each complete `send` and `receive`. Any failure but a wrong
+    checksum makes the group useless: `close` it and make another. Once rank 0 has closed its group,
+    receivers that wait fail at once.
 
     Raises:
         WeightsError: the members did not meet within `timeout_s`.
@@ -76,9 +77,9 @@ class BroadcastGroup:
             ) from error
 
     def send(self, tensors: Mapping[str, Tensor], *, timeout_s: float | None = None) -> None:
-        """Rank 0: give every other member the (contiguous, CPU) tensors, in their order.
+        """Send the (contiguous, CPU) tensors from rank 0 to every other member, in their order.
 
-        They need names, dtypes, shapes and `checksum(tensors)` by another way beforehand.
+        The members need names, dtypes, shapes and `checksum(tensors)` beforehand by another route.
         `timeout_s` replaces the group's own.
 
         Raises:
@@ -96,10 +97,10 @@ class BroadcastGroup:
         shapes: Sequence[Sequence[int]],
         crc32: str,
     ) -> dict[str, Tensor]:
-        """Any other rank: what rank 0 sends now, on the CPU, verified.
+        """Receive, on any other rank, the tensors that rank 0 sends now; on the CPU, verified.
 
         Raises:
-            WeightsError: rank 0 is gone or did not send all of it in time, or what came does
+            WeightsError: rank 0 is gone or did not send all of it in time, or the received bytes do
                 not have the checksum `crc32`.
         """
         deadline = self._deadline(None)
@@ -154,9 +155,9 @@ def _options(own_address: str, limit: timedelta) -> Any:
 
 
 def _own_address(address: str, port: int, rank: int) -> str:
-    """The address of this host that the group's others reach it by.
+    """Return the address of this host at which the group's other members reach it.
 
-    Left to itself gloo resolves the host name, which need not resolve, or resolves to loopback.
+    Gloo by default resolves the host name, which may not resolve, or resolves to loopback.
     """
     if rank == 0:
         return address
@@ -167,7 +168,7 @@ def _own_address(address: str, port: int, rank: int) -> str:
 
 
 def _buckets(sizes: Sequence[int]) -> Iterator[list[int]]:
-    """Indices of the tensors that travel together, in order; empty tensors do not travel."""
+    """Yield the indices of tensors that travel together, in order; empty tensors do not travel."""
     bucket: list[int] = []
     total = 0
     for index, size in enumerate(sizes):
@@ -217,5 +218,5 @@ def _bytes_of(tensor: Tensor) -> Tensor:
 
 
 def _first(error: Exception) -> str:
-    """Torch's messages go on for lines; the first says what happened."""
+    """Return the first line of torch's message, which has the cause; more lines follow it."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"

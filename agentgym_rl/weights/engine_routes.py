@@ -1,4 +1,4 @@
-"""The weight-update routes of one engine, as a publication uses them (vLLM's RL HTTP API)."""
+"""A client of the weight-update routes of one engine, for publications (vLLM's RL HTTP API)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.runtime.http_call import call
 
 Pause = tuple[float, float]
-"""From when to when an engine sampled nothing, in seconds of `time.monotonic`."""
+"""The start and end of an interval without sampling, in seconds of `time.monotonic`."""
 
 _RESUME_TIMEOUT_S = 5.0
 _POLL_S = (0.005, 0.1)
-"""Shortest and longest time between two looks at staging."""
+"""The shortest and longest pause between two polls of staging."""
 
 
 class Refused(WeightsError):
-    """The engine answered, with an HTTP error."""
+    """An HTTP error from the engine."""
 
 
 class OutOfTime(WeightsError):
-    """The engine did not answer before the deadline."""
+    """The lack of an answer from the engine before the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +33,24 @@ class RemoteEngine:
     """An engine behind a URL.
 
     Every `deadline` is in seconds of `time.monotonic`. All methods raise WeightsError, naming
-    engine, step and reason, when the engine is gone, refuses, or does not answer in time.
+    engine, step and reason, if the engine is gone, refuses, or does not answer in time.
     """
 
     name: str
     url: str
 
     def num_workers(self, *, deadline: float) -> int:
-        """Worker processes of the engine; each takes part in a broadcast."""
+        """Return the number of worker processes of the engine; each takes part in a broadcast."""
         reply = self.get("/get_world_size", deadline=deadline)
         if not isinstance(reply, dict) or not isinstance(reply.get("world_size"), int):
             raise WeightsError(f"{self}: GET /get_world_size: answered {reply!r}")
         return reply["world_size"]
 
     def start_update(self, *, deadline: float) -> None:
-        """Begin an update; one that was abandoned half way is dropped first."""
+        """Begin an update; an unfinished earlier one is dropped first."""
         try:
             self.post("/start_weight_update", {}, deadline=deadline)
-        except Refused:  # vLLM: one is under way already
+        except Refused:  # vLLM: an update is under way already
             self.discard(deadline=deadline)
             self.post("/start_weight_update", {}, deadline=deadline)
 
@@ -59,7 +59,7 @@ class RemoteEngine:
         try:
             self.post("/update_weights", {"update_info": {"discard": True}}, deadline=deadline)
         except Refused:
-            return  # the answer of an engine that has dropped it, or had none
+            return  # the answer of an engine that dropped it, or had none
 
     def wait_staged(self, *, deadline: float) -> None:
         """Wait until every worker holds the new weights beside those it serves."""
@@ -71,7 +71,8 @@ class RemoteEngine:
             except OutOfTime as error:
                 if states is None:
                     raise
-                # It had answered before: what took the time is its staging, not this last look.
+                # The engine answered before: the time went into its staging, not into this last
+                # poll.
                 raise WeightsError(f"{_unfinished(self, states)}; {error}") from error
             states = _staging_states(reply)
             if states is None:
@@ -92,10 +93,10 @@ class RemoteEngine:
     def swap(
         self, label: str, *, interrupt: Interrupt, deadline: float, may_sleep: bool = False
     ) -> Pause:
-        """Pause, serve what is staged as `label`, resume; when nothing was sampled.
+        """Pause, serve the staged weights as `label`, resume; return the interval without sampling.
 
-        A failure in between has asked the engine to resume. With `may_sleep`, one that sleeps is
-        neither paused nor resumed: whoever put it to sleep wakes it.
+        After a failure in between, the engine has been asked to resume. With `may_sleep`, an engine
+        that sleeps is neither paused nor resumed: the controller, which put it to sleep, wakes it.
         """
         stands_still = time.monotonic()
         if may_sleep and self.is_sleeping(deadline=deadline):
@@ -104,7 +105,7 @@ class RemoteEngine:
             return stands_still, time.monotonic()
         try:
             self.post(PAUSE_PATHS[interrupt], None, deadline=deadline)
-            if interrupt == "wait":  # until it answered it was still sampling
+            if interrupt == "wait":  # it samples until it answers
                 stands_still = time.monotonic()
             self.post("/finish_weight_update", {"weight_version": label}, deadline=deadline)
             self.post("/resume", None, deadline=deadline)
@@ -116,31 +117,31 @@ class RemoteEngine:
         return stands_still, resumed
 
     def is_sleeping(self, *, deadline: float) -> bool:
-        """Whether some of its memory is given back (or it is paused)."""
+        """Return whether the engine has released some of its memory (or is paused)."""
         reply = self.get("/is_sleeping", deadline=deadline)
         if not isinstance(reply, dict) or not isinstance(reply.get("is_sleeping"), bool):
             raise WeightsError(f"{self}: GET /is_sleeping: answered {reply!r}")
         return reply["is_sleeping"]
 
     def try_resume(self, error: WeightsError) -> None:
-        """Leave no engine paused behind `error`; what fails here is added to it as a note."""
+        """Resume the engine after `error`; add a failure of this to it as a note."""
         try:
             self.post("/resume", None, deadline=time.monotonic() + _RESUME_TIMEOUT_S)
         except WeightsError as second:
             error.add_note(f"resuming failed too: {second}")
 
     def check_label(self, label: str, *, deadline: float) -> None:
-        """Find out an engine that serves another version than `label`."""
+        """Check that the engine serves version `label`."""
         info = self.get("/weight_info", deadline=deadline)
         if not isinstance(info, dict) or info.get("weight_version") != label:
             raise WeightsError(f"{self}: reports {info!r} after weight_version {label!r}")
 
     def get(self, path: str, *, deadline: float) -> Any:
-        """The JSON of a 2xx answer (None where there is none)."""
+        """Return the JSON of a 2xx answer (None if there is none)."""
         return self._request("GET", path, None, deadline)
 
     def post(self, path: str, body: Mapping[str, Any] | None, *, deadline: float) -> Any:
-        """The JSON of a 2xx answer (None where there is none)."""
+        """Return the JSON of a 2xx answer (None if there is none)."""
         return self._request("POST", path, body, deadline)
 
     def _request(self, method: str, path: str, body: Any, deadline: float) -> Any:
@@ -172,7 +173,7 @@ def _unfinished(engine: RemoteEngine, states: list[tuple[str, str]]) -> str:
 
 
 def _staging_states(reply: object) -> list[tuple[str, str]] | None:
-    """(state, error) of each worker; None if the answer is something else."""
+    """Return (state, error) of each worker; None if the answer has another form."""
     try:
         states = [(str(one["state"]), str(one["error"])) for one in reply["results"]]  # type: ignore[index]
     except (TypeError, KeyError):

@@ -1,8 +1,8 @@
-"""One number over a policy version's tensors (torch alone, so that engines can import it).
+"""The checksum of a policy version's tensors (torch alone, so that engines can import it).
 
-One policy version, one safetensors file: written beside, checksummed, renamed.
+The file of a policy version: safetensors, written under another name, checksummed, renamed.
 
-The checksum (checksum.py) is kept in the file's own metadata.
+The checksum is stored in the file's own metadata.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from torch import Tensor
 
 from agentgym_rl.core.engine import version_label
 from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.runtime.atomic_file import replacing
 from agentgym_rl.storage.weights_folder import version_name
 
 
 def checksum(tensors: Mapping[str, Tensor]) -> str:
-    """CRC-32, in hex, over names, dtypes, shapes and bytes of contiguous CPU tensors.
+    """Return a CRC-32, in hex, over names, dtypes, shapes and bytes of contiguous CPU tensors.
 
-    It is there to catch torn and damaged copies, not an adversary; well under a second per
+    The checksum detects torn and damaged copies, not an adversary, in well under a second per
     gigabyte. The order of the mapping does not matter.
     """
     crc = 0
@@ -46,14 +47,14 @@ def write_version(
 ) -> Path:
     """Write a policy version into `folder`; the file appears complete or not at all.
 
-    Not fsynced: a version outlives its writer, not a power cut (checkpoints do that).
+    The file is not fsynced: a version survives its writer, but not a power cut (checkpoints do).
 
     Raises:
         WeightsError: the file cannot be written (no space, no such folder, a tensor on a
             device without storage).
     """
     path = folder / version_name(version, incarnation=incarnation)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         ready = separate(tensors)
         metadata = {
@@ -61,16 +62,16 @@ def write_version(
             "label": version_label(version, incarnation=incarnation),
             "crc32": checksum(ready),
         }
-        save_tensors(ready, beside, metadata)
-        beside.rename(path)
+        with replacing(path, part=part):
+            save_tensors(ready, part, metadata)
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        beside.unlink(missing_ok=True)
         raise WeightsError(f"cannot write policy version {version} to {path}: {error}") from error
     return path
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-    """A safetensors file with the mode of your umask: `save_file` makes one for its owner alone."""
+    """Write a safetensors file with the mode of the umask; `save_file` makes it private to its
+    owner."""
     path.touch()
     mode = stat.S_IMODE(path.stat().st_mode)
     save_file(dict(tensors), path, metadata)
@@ -78,7 +79,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, 
 
 
 def read_version(path: Path) -> dict[str, Tensor]:
-    """The tensors of a version, on the CPU, verified; they may share memory with the file.
+    """Return the tensors of a version, on the CPU, verified; they may share memory with the file.
 
     Raises:
         WeightsError: the file is missing, truncated, damaged, or not written by this module.
@@ -101,7 +102,7 @@ def read_version(path: Path) -> dict[str, Tensor]:
 
 
 def read_label(path: Path) -> str:
-    """The version label inside a weights file ("incarnation.version"), without its tensors.
+    """Return the version label inside a weights file ("incarnation.version"), without its tensors.
 
     Raises:
         WeightsError: the file cannot be read or carries no label.
@@ -117,7 +118,7 @@ def read_label(path: Path) -> str:
 
 
 def prune(folder: Path, keep: int) -> list[Path]:
-    """Remove all but the newest `keep` versions of `folder`; returns what was removed."""
+    """Remove all but the newest `keep` versions of `folder`; return the removed files."""
     found = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
     found.sort(key=lambda pair: (int(pair[0][1] or 0), int(pair[0][2])))
     old = [path for _, path in found[: max(0, len(found) - keep)]]
@@ -127,7 +128,7 @@ def prune(folder: Path, keep: int) -> list[Path]:
 
 
 def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous CPU tensors, none sharing storage (safetensors refuses tied weights)."""
+    """Return contiguous CPU tensors, none sharing storage (safetensors refuses tied weights)."""
     seen: set[int] = set()
     ready: dict[str, Tensor] = {}
     for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""Transport `gloo`: the trainer broadcasts to all workers of all engines over sockets."""
+"""The transport `gloo`: a broadcast from the trainer to all workers of all engines over sockets."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from .transport import Publication, Transport, rank_offsets
 _log = logging.getLogger(__name__)
 
 _MEETING_TIMEOUT_S = 10.0
-"""All members are on their way when the trainer begins to wait for them."""
+"""The longest meeting, in seconds: all members are on their way when the trainer begins to wait."""
 
 
 class Broadcasts(Transport):
-    """A broadcast group with the workers of all engines, for as long as they stay the same.
+    """A broadcast group with the workers of all engines, used as long as its members stay the same.
 
-    It is made anew when an engine comes or goes, and after a failed broadcast. A broadcast needs
-    every member, so an engine that dies in the middle takes it down for all: those that still
-    answer then form another group and get the version again. `timeout_s` is the longest
-    meeting and the longest broadcast, as the workers see it.
+    A new group is made when an engine comes or goes, and after a failed broadcast. A broadcast
+    needs every member, so an engine that dies during it makes it fail for all. The engines that
+    still answer then form another group and get the version again. `timeout_s` is the longest
+    meeting and the longest broadcast, as measured by the workers.
     """
 
     def __init__(self, *, timeout_s: float):
@@ -54,18 +54,18 @@ class Broadcasts(Transport):
         }
 
     def stage(self, publication: Publication, *, deadline: float) -> None:
-        """Broadcast until it succeeds, or fails a second time without anyone to blame."""
+        """Broadcast until it succeeds, or fails a second time without an engine to exclude."""
         tries_left = 2
         while publication.alive:
             start, members = time.monotonic(), len(publication.alive)
             try:
-                # Half of the time: a member that hangs must leave some for a try without it.
+                # Use half of the time: a member that hangs must leave time for a try without it.
                 limit = deadline if tries_left == 1 else (start + deadline) / 2
                 self._broadcast(publication, deadline=limit)
                 break
             except WeightsError as error:
                 _log.info("%s", error)
-                self.close()  # which also ends the waiting of those that are receiving
+                self.close()  # this also ends the waiting of receivers
                 limit = (time.monotonic() + deadline) / 2
                 publication.each(lambda engine, limit=limit: engine.discard(deadline=limit))
                 tries_left -= len(publication.alive) == members
@@ -83,7 +83,7 @@ class Broadcasts(Transport):
         self._members = {}
 
     def _broadcast(self, publication: Publication, *, deadline: float) -> None:
-        """Raises WeightsError when the group is of no more use."""
+        """Broadcast the tensors once; raise WeightsError if the group is of no more use."""
         if self._group is None or self._members != publication.alive:
             self.close()
             self._group = self._meet(publication, deadline=deadline)
@@ -131,7 +131,7 @@ class Broadcasts(Transport):
 
 
 def own_address(urls: Iterable[str]) -> str:
-    """An address of this host that the servers at all `urls` can reach.
+    """Return an address of this host that the servers at all `urls` can reach.
 
     Raises:
         WeightsError: one of them cannot be reached from here.
@@ -145,7 +145,7 @@ def own_address(urls: Iterable[str]) -> str:
         except OSError as error:
             raise WeightsError(f"{url}: no way there from this host: {error}") from error
         if not ipaddress.ip_address(own).is_loopback:
-            break  # which engines on this very host can reach too
+            break  # engines on this host can reach it too
     return own
 
 

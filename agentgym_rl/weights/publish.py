@@ -1,7 +1,7 @@
-"""Hand a new policy version to every engine while it generates, with a short pause.
+"""The publication of a new policy version to every engine while it generates, with a short pause.
 
-The engines load it beside the weights they serve, all at once; then they swap it in, one after
-the other, each in a pause of its own. An engine that fails is left out.
+All engines load it at once beside the weights that they serve. Then they swap it in, one after the
+other, each in its own pause. An engine that fails is left out.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from .engine_routes import Pause
 from .transport import Publication, Transport
 
 _STAGING_SHARE = {"keep": 0.75, "recompute": 0.75, "abort": 0.75, "wait": 0.5}
-"""Of the time, at most this much is for staging: an engine that hangs there must leave the others
-time to swap, and to drain first where that is waited for."""
+"""The largest share of the time for staging: an engine that hangs there must leave the others time
+to swap and, with "wait", to drain first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a publication took, and who has it."""
+    """The result of a publication: its times, and the engines that serve the version."""
 
     seconds: float
-    """From the first request to the last engine's confirmation."""
+    """The time from the first request to the last engine's confirmation."""
     stage_s: float
-    """Of these: until the last engine had staged, sampling meanwhile."""
+    """The part of it until the last engine has staged; engines sample meanwhile."""
     pauses: Mapping[str, Pause]
-    """By name of each engine that confirmed the version, when it sampled nothing: from its /pause
-    (`wait`: from its answer, since it samples until then) to the answer of its /resume."""
+    """The interval without sampling of each engine that confirmed the version, by name: from its
+    /pause (`wait`: from the reply, since it samples until then) to the reply to its /resume."""
     failed: Mapping[str, str]
-    """Name of every other one, and what went wrong."""
+    """The names of all other engines, and their errors."""
 
     @property
     def served(self) -> tuple[str, ...]:
-        """Names of the engines that confirmed the version."""
+        """Return the names of the engines that confirmed the version."""
         return tuple(self.pauses)
 
     @property
     def pause_s(self) -> float:
-        """Longest time one engine sampled nothing."""
+        """Return the longest time that one engine sampled nothing."""
         return max(end - start for start, end in self.pauses.values())
 
 
 class PublicationFailed(WeightsError):
-    """No engine took a version; `failed` says why, by name."""
+    """The failure of all engines to take a version; `failed` has the reasons by name."""
 
     def __init__(self, version: int, failed: Mapping[str, str]):
         super().__init__(version, failed)
@@ -62,13 +62,12 @@ class PublicationFailed(WeightsError):
 
 
 class Publisher:
-    """Publishes versions over a transport.
+    """A publisher of versions over a transport.
 
-    `interrupt` says what a pause does with requests in flight. `timeout_s` bounds a publication
-    (weights.update_timeout_s), but for the resumption of engines that failed while paused.
-    `polls_staging`: the engines are of the kind that answers /update_weights at once, stages
-    beside it, and is asked how far it is. `may_sleep`: engines may be asleep but for their weights,
-    and stay so.
+    `interrupt` defines what a pause does with requests in flight. `timeout_s` bounds a publication
+    (weights.update_timeout_s), except for the resumption of engines that failed while paused.
+    `polls_staging`: the engines answer /update_weights at once, stage after the reply, and are
+    polled for progress. `may_sleep`: engines may be asleep except for their weights, and stay so.
     """
 
     def __init__(
@@ -89,17 +88,17 @@ class Publisher:
         self._may_sleep = may_sleep
 
     def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
-        """Have a version ready for any number of `publish`; the tensors must not change.
+        """Make a version ready for any number of `publish`; the tensors must not change.
 
         Raises:
-            WeightsError: no space to write it, for one.
+            WeightsError: it cannot be made ready (for example, no space to write it).
         """
         self._transport.prepare(version, tensors)
 
     def publish(
         self, engines: Mapping[str, str], version: int, *, timeout_s: float | None = None
     ) -> Published:
-        """Make `engines` (URLs by name) serve the version prepared last.
+        """Make `engines` (URLs by name) serve the version that was prepared last.
 
         Raises:
             PublicationFailed: none does. Engines that were paused have been asked to resume.
@@ -117,7 +116,8 @@ class Publisher:
         staging_s = timeout_s * _STAGING_SHARE[self._interrupt]
         self._transport.stage(publication, deadline=start + staging_s)
         staged = time.monotonic()
-        # All have staged before one swaps: the fleet serves two versions for a moment only.
+        # All engines stage before the first one swaps: the fleet serves two versions only for a
+        # moment.
         pauses = self._transport.swap(publication)
         if not pauses:
             raise PublicationFailed(version, publication.failed)
@@ -129,5 +129,5 @@ class Publisher:
         )
 
     def close(self) -> None:
-        """Let go of what the transport holds between publications."""
+        """Release the resources that the transport holds between publications."""
         self._transport.close()

@@ -1,7 +1,7 @@
-"""A model as its folder has it: loaded whole or not at all, its tensors under the folder's names.
+"""A model as its folder has it: loaded completely or not at all, its tensors under the same names.
 
 transformers may rename and join tensors as it loads them (experts of a layer become one tensor).
-Whoever reads a version or an export, vLLM for one, expects what the folder has.
+The readers of a version or an export, for example vLLM, expect the folder's tensors.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _LOAD_ERRORS = (OSError, ValueError, RuntimeError, ImportError, KeyError, TypeEr
 def load_whole(
     folder: Path, *, dtype: torch.dtype, device_map: Any = None
 ) -> tuple[Any, SourceNames]:
-    """The causal language model in `folder`, and the names that its tensors have there.
+    """Return the causal language model in `folder`, and the names that its tensors have there.
 
     On the device "meta" only names and shapes are compared, and no numbers are kept.
 
     Raises:
         ConfigError: transformers cannot load it; or the folder lacks a tensor of the model, which
-            would be made up, has one that nobody reads, or names that cannot be given back.
+            would be random, has one that the model ignores, or has names that cannot be restored.
     """
     heads = tensor_heads(folder)
     _check_plain(folder, {head.dtype for head in heads.values()})
@@ -44,14 +44,14 @@ def load_whole(
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
-            ignore_mismatched_sizes=True,  # they are named below
+            ignore_mismatched_sizes=True,  # reported below
             dtype=dtype,
             device_map=device_map,
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
         )
-        model, found = loaded  # a pair, for output_loading_info; the annotations know one alone
+        model, found = loaded  # a pair, because of output_loading_info
     except _LOAD_ERRORS as error:
         raise ConfigError(
             f"cannot load a causal language model from {folder}: {error}. Does config.json "
@@ -70,7 +70,7 @@ def load_whole(
 
 
 def _check_plain(folder: Path, dtypes: set[str]) -> None:
-    """Raises ConfigError where weights are quantized: they cannot be trained, nor published."""
+    """Check that the weights are not quantized, as those cannot be trained or published."""
     config = json.loads((folder / "config.json").read_text())
     quantized = config.get("quantization_config") or {}
     odd = sorted(dtypes - {*_FLOATS, *_INTEGERS})
@@ -84,17 +84,17 @@ def _check_plain(folder: Path, dtypes: set[str]) -> None:
 
 
 class SourceNames:
-    """The names of a model's tensors in the folder it was loaded from, which it gives back."""
+    """The names of a model's tensors in the folder it was loaded from, and the way back to them."""
 
     def __init__(self, model: Any, folder: Path):
-        """Of `model`, as it was loaded.
+        """Compare `model`, as it was loaded, with its folder.
 
         Raises:
-            ConfigError: what it would be saved as is not what the folder has: names, shapes, and
-                numbers where tensors are converted and there are numbers.
+            ConfigError: the model would not be saved as the folder has it: names, shapes, and the
+                numbers of converted tensors, unless on the device "meta".
         """
         self.shapes = {name: head.shape for name, head in tensor_heads(folder).items()}
-        """Of every tensor of the folder, by its name there."""
+        """The shape of every tensor of the folder, by its name there."""
         self._folder = folder
         self._model = model
         self._kind = type(model)  # FSDP will change the model's own
@@ -110,9 +110,10 @@ class SourceNames:
         self.converts = bool(getattr(model, "_weight_conversions", None)) or not (
             needed <= self.shapes.keys()
         )
-        """Whether the folder has other names than the model."""
+        """A flag, true if the folder has other names than the model."""
         self._ignored: dict[str, Tensor] = {}
-        """What of the folder the model does without: layers for other decoders, for example."""
+        """The tensors of the folder that the model does not use, for example layers of other
+        decoders."""
         try:
             made = self._made({name: own[name].detach() for name in own.keys() - self._tied.keys()})
             may_lack = {name: own[name].detach() for name in own.keys() - needed}
@@ -132,11 +133,11 @@ class SourceNames:
             )
 
     def of(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """All tensors of the folder, by their names there, of `state`: the model's by its own,
-        tied ones once.
+        """Return all tensors of the folder, by their names there, from `state`, which has the
+        model's own names and tied tensors once.
 
         Raises:
-            WeightsError: they have not the folder's names and shapes.
+            WeightsError: they do not have the folder's names and shapes.
         """
         made = self._made(state)
         found = {**self._ignored, **{n: t for n, t in made.items() if n in self.shapes}}
@@ -147,8 +148,8 @@ class SourceNames:
         return found
 
     def back(self, tensors: Mapping[str, Tensor], *, source: str) -> dict[str, Tensor]:
-        """Undo `of`: the model's tensors by its own names, which versions of earlier runs have
-        already. `source` says where they are from.
+        """Undo `of`: return the model's tensors by its own names, which versions of earlier runs
+        already have. `source` describes their origin.
 
         Raises:
             WeightsError: a tensor is missing, unknown or of another shape.
@@ -158,15 +159,15 @@ class SourceNames:
             return kept
         if odd := _differing(self.shapes, {**self._ignored, **kept}):
             raise WeightsError(f"{source} is not of the model in {self._folder}: {_some(odd)}")
-        # In float32, whatever the engine's dtype: another would be torch's default meanwhile, for
-        # the thread that decodes too.
+        # The dtype is float32, whatever the engine's: another one would temporarily be torch's
+        # default, also for the thread that decodes.
         model = self._kind.from_pretrained(
             None, config=self._model.config, state_dict=kept, dtype=torch.float32
         )
         return {name: t for name, t in model.state_dict().items() if name not in self._tied}
 
     def _made(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """`state` as it would be saved, tied tensors under each of their names."""
+        """Return `state` as it would be saved, tied tensors under each of their names."""
         whole = {**state, **{name: state[n] for name, n in self._tied.items() if n in state}}
         if not self.converts:
             return whole
@@ -174,13 +175,13 @@ class SourceNames:
         return {self._named(name): tensor.contiguous() for name, tensor in reverted.items()}
 
     def _named(self, name: str) -> str:
-        """`name`, or what it is in a folder saved without the head, or with one more around it."""
+        """Return `name`, or its name in a folder saved with one prefix less or more."""
         prefix = f"{self._model.base_model_prefix}."
         choices = (name, name.removeprefix(prefix), prefix + name)
         return next((choice for choice in choices if choice in self.shapes), name)
 
     def _changed(self, made: Mapping[str, Tensor]) -> list[str]:
-        """The tensors of the folder whose numbers are others in `made`."""
+        """Return the tensors of the folder whose numbers differ in `made`."""
         tensors = {n: t for n, t in made.items() if n in self.shapes and t.device.type != "meta"}
         return [
             name
@@ -195,7 +196,7 @@ def _differing(
     found: Mapping[str, Tensor],
     surplus: Iterable[str] = (),
 ) -> list[str]:
-    """In words, what `found` lacks, has beside, or has in another shape."""
+    """Return, in words, the tensors that `found` lacks, has in excess, or has in another shape."""
     odd = [f"{name} is missing" for name in sorted(expected.keys() - found.keys())]
     odd += [f"{name} is too much" for name in sorted(surplus)]
     return odd + [
@@ -210,7 +211,7 @@ def _read(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
 
 
 def _by_file(folder: Path, names: Iterable[str]) -> Iterator[Iterator[tuple[str, Tensor]]]:
-    """Tensors of a folder, mapped into memory, one file after the other."""
+    """Yield the tensors of a folder, mapped into memory, one file after the other."""
     heads = tensor_heads(folder)
     wanted = sorted(names, key=lambda name: (heads[name].file, name))
     for file, members in groupby(wanted, key=lambda name: heads[name].file):
@@ -219,7 +220,7 @@ def _by_file(folder: Path, names: Iterable[str]) -> Iterator[Iterator[tuple[str,
 
 
 def _shown(found: Any) -> str:
-    """A name, or a name with the shapes of file and model."""
+    """Return a name, or a name with the shapes of file and model."""
     if not isinstance(found, tuple):
         return str(found)
     name, file, model = found

@@ -1,4 +1,4 @@
-"""What a transport has to do, and the publication it does it for."""
+"""The interface of a transport, and the state of one publication."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 
 class Publication:
-    """One version on its way to some engines: who still takes part, who failed, and why.
+    """A publication of one version: the engines still in it, and the failed ones with reasons.
 
-    `engines` are URLs by name, `deadline` the end of it in seconds of `time.monotonic`.
-    `polls_staging`: engines answer /update_weights before they have staged, and are asked.
-    `may_sleep`: some may sleep, with their weights awake, and sleep on.
+    `engines` are URLs by name, `deadline` its end in seconds of `time.monotonic`. `polls_staging`:
+    engines answer /update_weights before they have staged, and are polled. `may_sleep`: some may be
+    asleep, except their weights, and stay asleep.
     """
 
     def __init__(
@@ -47,7 +47,8 @@ class Publication:
         self.failed: dict[str, str] = {}
 
     def each(self, step: Callable[[RemoteEngine], T]) -> dict[str, T]:
-        """Do `step`, which must end by itself, with all engines at once; what it returned.
+        """Do `step`, which must end by itself, with all engines at once; return the results by
+        name.
 
         Engines for which it raises WeightsError have failed.
         """
@@ -61,40 +62,41 @@ class Publication:
         return results
 
     def fail(self, engine: RemoteEngine, error: WeightsError) -> None:
-        """Leave an engine out from here on."""
+        """Exclude an engine from the rest of the publication."""
         self.alive.pop(engine.name, None)
         self.failed[engine.name] = "; ".join([str(error), *getattr(error, "__notes__", ())])
 
     def wait_staged(self, engine: RemoteEngine, *, deadline: float) -> None:
-        """Wait for an engine that stages beside the request that told it to."""
+        """Wait for an engine that stages after its reply to the update request."""
         if self._polls_staging:
             engine.wait_staged(deadline=deadline)
 
 
 class Transport(ABC):
-    """A way of bringing policy versions to engines: `prepare` once, then `stage` and `swap`."""
+    """A way to bring policy versions to engines: `prepare` once, then `stage` and `swap`."""
 
     @abstractmethod
     def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
-        """Take the tensors of a version, which stay as they are until the next one.
+        """Take the tensors of a version, which do not change until the next one.
 
         Raises:
-            WeightsError: they cannot be had ready (no space, for one).
+            WeightsError: the tensors cannot be made ready (for example, for lack of space).
         """
 
     @abstractmethod
     def stage(self, publication: Publication, *, deadline: float) -> None:
-        """Bring what was prepared beside the weights that the engines serve, while they sample.
+        """Load the prepared version beside the weights that the engines serve, while they sample.
 
-        Engines where that fails, or is not done by `deadline`, fail the publication.
+        Engines that do not complete this by `deadline` fail the publication.
         """
 
     def swap(self, publication: Publication) -> dict[str, Pause]:
-        """Make the engines serve what is staged, one after the other; when each stood still."""
+        """Make the engines serve the staged version, one after the other; return each one's
+        pause."""
         pauses: dict[str, Pause] = {}
         engines = list(publication.alive.values())
-        # A fair share of the time each: one that hangs takes nothing from the others, not even
-        # by the time it is given to resume.
+        # Each engine gets an equal share of the time: one that hangs takes none from the others,
+        # not even with the time that it gets to resume.
         share_s = (publication.deadline - time.monotonic()) / max(1, len(engines))
         for engine in engines:
             try:
@@ -109,11 +111,11 @@ class Transport(ABC):
         return pauses
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Let go of what is held between publications."""
+        """Release the resources held between publications."""
 
 
 def rank_offsets(workers: Mapping[str, int], *, first: int) -> dict[str, int]:
-    """The rank of each engine's first worker in one group of all of them, one after the other."""
+    """Return the rank of each engine's first worker in one group of all, engine by engine."""
     return dict(zip(workers, accumulate(workers.values(), initial=first), strict=False))
 
 
@@ -126,6 +128,6 @@ def _in_thread(step: Callable[[RemoteEngine], T], engine: RemoteEngine) -> Futur
         except BaseException as error:
             future.set_exception(error)
 
-    # A daemon: whoever ends this process need not wait for the deadline of a silent engine.
+    # A daemon thread: the end of this process need not wait for a silent engine.
     threading.Thread(target=run, name=f"publish-{engine.name}", daemon=True).start()
     return future

@@ -1,16 +1,16 @@
-"""The engines of a publication as vLLM's trainer side sees them: one client for all of them.
+"""A client of all engines of a publication, as vLLM's trainer side needs it.
 
-Transports `nccl` and `ipc`: vLLM's own trainer engines, between GPUs and within one.
+The transports `nccl` and `ipc`: vLLM's own trainer engines, between GPUs and within one.
 
-Experimental: written against vLLM 0.32, not measured. These write into the weights that are
-served, so there is nothing to stage: the whole transfer happens in the pause, of all engines at
-once, and an engine where it breaks off has neither the old policy nor the new one. Such engines
-are never resumed. vLLM must be installed in the trainer's own interpreter; it is imported when the
+Experimental: written against vLLM 0.32, not measured. These write into the served weights, so there
+is nothing to stage. The complete transfer happens in a pause of all engines at once, and an
+interrupted transfer leaves an engine with neither the old policy nor the new one. Such engines are
+never resumed. vLLM must be installed in the trainer's own interpreter; it is imported when the
 first group is made.
 """
 
 # pyright: reportMissingImports=false
-# vLLM is in the trainer's interpreter of those who use this, not in that of this project's checks.
+# vLLM is installed only for runs that use this, and not for this project's checks.
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ from .transport import Publication, Transport, rank_offsets
 
 
 class FleetClient:
-    """vLLM's VLLMWeightSyncClient (four synchronous methods) for all engines of a publication.
+    """A VLLMWeightSyncClient (four synchronous methods of vLLM) for all engines of a publication.
 
-    It adds what vLLM's own leaves out: the pause, the version's label, and the resumption. Its
-    methods raise WeightsError if any engine fails, since none can go on without the others.
+    This client adds the steps that vLLM's own leaves out: the pause, the version's label, and the
+    resumption. Its methods raise WeightsError if any engine fails, since no other can go on then.
     """
 
     def __init__(self) -> None:
         self.workers: Mapping[str, int] = {}
-        """Worker processes by engine."""
+        """The number of worker processes by engine."""
         self.wrote = False
-        """Whether an engine may have begun to overwrite its weights."""
+        """A flag, true once an engine may have begun to overwrite its weights."""
         self.pauses: dict[str, Pause] = {}
-        """When each engine stood still."""
+        """The interval in which each engine did not sample."""
         self.failures: queue.Queue[WeightsError] = queue.Queue()
         self._publication: Publication | None = None
         self._stands_still = 0.0
 
     @property
     def urls(self) -> Sequence[str]:
-        """Of the engines that take part."""
+        """Return the URLs of the engines that take part."""
         return [engine.url for engine in self._taking_part().alive.values()]
 
     def join(self, publication: Publication, workers: Mapping[str, int]) -> None:
@@ -68,11 +68,11 @@ class FleetClient:
         self.wrote, self.pauses, self.failures = False, {}, queue.Queue()
 
     def leave(self) -> None:
-        """Work for nobody any more: every method raises."""
+        """Leave the publication: every method raises from here on."""
         self._publication = None
 
     def init_weight_transfer_engine(self, init_info: Mapping[str, Any]) -> None:
-        """Engines get the ranks one after the other, in the order of their names' mapping."""
+        """Initialize all engines; they get consecutive ranks in the order of `workers`."""
         offsets = rank_offsets(self.workers, first=init_info.get("rank_offset", 0))
 
         def info(engine: RemoteEngine) -> Mapping[str, Any]:
@@ -83,17 +83,17 @@ class FleetClient:
         self._post("/init_weight_transfer_engine", lambda engine: {"init_info": info(engine)})
 
     def start_weight_update(self) -> None:
-        """Pause all engines; then they make ready to be written to."""
+        """Pause all engines; then prepare them to be written to."""
         publication = self._taking_part()
         self._stands_still = time.monotonic()
         self._post(PAUSE_PATHS[publication.interrupt], lambda engine: None)
-        if publication.interrupt == "wait":  # until they answered they were still sampling
+        if publication.interrupt == "wait":  # they sample until they answer
             self._stands_still = time.monotonic()
         self.wrote = True
         self._post("/start_weight_update", lambda engine: {})
 
     def update_weights(self, update_info: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """All engines take one piece, at the same time."""
+        """Send one piece to all engines at the same time."""
         safe = (
             json_safe(update_info)
             if isinstance(update_info, Mapping)
@@ -102,7 +102,7 @@ class FleetClient:
         self._post("/update_weights", lambda engine: {"update_info": safe})
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """They serve the version, and sample again."""
+        """Make the engines serve the version, and sample again."""
         publication = self._taking_part()
         label = weight_version or publication.label
         self._post("/finish_weight_update", lambda engine: {"weight_version": label})
@@ -132,7 +132,7 @@ class FleetClient:
 
 
 def json_safe(update_info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """CUDA IPC handles are no JSON: pickled, as vLLM's own HTTP client sends them."""
+    """Return JSON-safe info: CUDA IPC handles are pickled, as vLLM's own HTTP client sends them."""
     if update_info.get("ipc_handles") is None:
         return update_info
     rest = {name: value for name, value in update_info.items() if name != "ipc_handles"}
@@ -148,12 +148,12 @@ T = TypeVar("T")
 
 
 class NativeTransport(Transport):
-    """`backend` of vLLM, driven through its `WeightTransferTrainerFactory`.
+    """The `backend` of vLLM, driven through its `WeightTransferTrainerFactory`.
 
-    Rank 0 of `num_ranks` trainers holds whole tensors and is alone in the transfer.
+    Rank 0 of `num_ranks` trainers holds complete tensors and is alone in the transfer.
 
     Raises:
-        ConfigError: no vLLM here, or more trainer ranks than the backend can do with.
+        ConfigError: vLLM is missing, or the backend does not support so many trainer ranks.
     """
 
     def __init__(self, backend: Literal["nccl", "ipc"], *, num_ranks: int = 1):
@@ -167,8 +167,8 @@ class NativeTransport(Transport):
                 f"weights.transport 'ipc' gathers handles of all trainer ranks, and only rank 0 "
                 f"publishes: trainer.num_ranks must be 1, got {num_ranks}"
             )
-        # A buffer of cuMem cannot be shared with an engine that was started without it; has to
-        # be said before the first NCCL communicator of this process.
+        # A buffer of cuMem cannot be shared with an engine that was started without it. The
+        # variable must be set before the first NCCL communicator of this process.
         os.environ.setdefault("NCCL_CUMEM_ENABLE", "0")
         self._backend = backend
         self._source = StateSource()
@@ -180,7 +180,7 @@ class NativeTransport(Transport):
         self._source.tensors = tensors
 
     def stage(self, publication: Publication, *, deadline: float) -> None:
-        """Make the group of those who answer, if it is not the one there is."""
+        """Make a group with the engines that answer, unless the present group has exactly these."""
         workers = publication.each(lambda engine: engine.num_workers(deadline=deadline))
         if not workers or (self._trainer is not None and self._members == publication.alive):
             return
@@ -223,7 +223,7 @@ class NativeTransport(Transport):
         self._forget()
 
     def _forget(self) -> None:
-        """A thread that still hangs in the transfer shall find nobody to talk to."""
+        """Disconnect the client, so that a thread still in the transfer reaches no engine."""
         self._client.leave()
         self._client = FleetClient()
         self._trainer, self._members = None, {}
@@ -255,7 +255,7 @@ class StateSource:
         self.tensors: Mapping[str, Tensor] = {}
 
     def metadata(self) -> list[Any]:
-        """Name, dtype and shape of every tensor, in order."""
+        """Return name, dtype and shape of every tensor, in order."""
         from vllm.distributed.weight_transfer.base import ParamMeta
 
         return [
@@ -270,9 +270,9 @@ class StateSource:
 
 
 def _bounded(call: Callable[[], T], client: FleetClient, deadline: float) -> T:
-    """`call` in a thread that is left to itself when an engine fails or time is up.
+    """Run `call` in a thread that is abandoned if an engine fails or time is up.
 
-    NCCL waits for its peers without end, so nothing that calls it may be waited for.
+    NCCL waits for its peers without end, so no call of it may be awaited.
     """
     outcome: queue.Queue[tuple[T] | BaseException] = queue.Queue()
 
@@ -299,7 +299,7 @@ def _bounded(call: Callable[[], T], client: FleetClient, deadline: float) -> T:
 
 
 def _release(engine: RemoteEngine, *, deadline: float) -> None:
-    """Let the engine's side leave the group that was, if there was one."""
+    """Make the engine leave its previous group, if there is one."""
     with suppress(Refused):
         engine.post("/shutdown_weight_transfer_engine", None, deadline=deadline)
 

@@ -1,12 +1,12 @@
-"""How rollout workers reach the hub: private HTTP, a bearer token for each life, msgpack bodies.
+"""The API of leases for workers: private HTTP, a bearer token for each life, msgpack bodies.
 
-    POST /ready                  the worker plays what it is given
+    POST /ready                  the worker can play groups
     POST /lease                  200 a Lease | 204 none yet
     POST /member  a Trajectory   200 the log has it | 409 its group is not this worker's | 503 again
     POST /follow  Told           200 the engines, a NumberedView | 204 no news
 
-All: 401 to whoever has been given up, 410 when the run is ending, or there is no more to play for
-this worker, which is leaving.
+All routes: 401 to a worker that was given up, 410 when the run is ending, or when this worker is
+leaving and has no more to play.
 """
 
 from __future__ import annotations
@@ -15,90 +15,82 @@ import time
 from collections.abc import Callable
 
 import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 from agentgym_rl.core.messages import Told
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.fleet.mirrors import Followers
-from agentgym_rl.runtime.http_server import (
-    BodyTooLarge,
-    Receive,
-    Scope,
-    Send,
-    header,
-    read_body,
-    reply,
-)
+from agentgym_rl.runtime.http_server import MSGPACK, Api, BodyTooLarge, bearer, read_body
 
-from .leases import Busy, Hub, NotYours, Refused
+from .leases import Busy, Leases, NotYours, Refused
 
 MAX_MEMBER_BYTES = 512_000_000
 MAX_TOLD_BYTES = 1_000_000
 
-_ENDING = 410, b"nothing more is to be played"
-_UNKNOWN = 401, b"unknown token"
 
-
-class HubApi:
-    """The ASGI app of a hub. `on_error` is told of what is nobody's fault but the controller's."""
+class LeasesApi(Api):
+    """The ASGI app of leases. `on_error` gets each error that is the controller's own fault."""
 
     def __init__(
-        self, hub: Hub, followers: Followers, *, on_error: Callable[[Exception], None]
+        self, leases: Leases, followers: Followers, *, on_error: Callable[[Exception], None]
     ) -> None:
-        self._hub = hub
+        paths = ("/ready", "/lease", "/member", "/follow")
+        super().__init__(
+            {f"POST {path}": self._answer for path in paths},
+            statuses={BodyTooLarge: 413, NotYours: 409, Refused: 400, Busy: 503},
+        )
+        self._leases = leases
         self._followers = followers
         self._on_error = on_error
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            status, body = await self._route(scope, receive)
-        except ConnectionError:
-            return  # whoever asked is gone
-        except BodyTooLarge as error:
-            status, body = 413, str(error).encode()
-        except NotYours as error:
-            status, body = 409, str(error).encode()
-        except Refused as error:
-            status, body = 400, str(error).encode()
-        except Busy as error:
-            status, body = 503, str(error).encode()
-        except Exception as error:  # not the worker's fault: the run ends with this very error
-            status, body = 500, f"the controller failed: {error!r}".encode()
-            self._on_error(error)
-        await reply(send, status, body, content_type="application/msgpack")
-
-    async def _route(self, scope: Scope, receive: Receive) -> tuple[int, bytes]:
-        hub = self._hub
-        life = hub.find(header(scope, b"authorization").removeprefix("Bearer "))
+    def check(self, request: Request) -> None:
+        life = request.state.life = self._leases.find(bearer(request))
         if life is None:
-            return _UNKNOWN
+            raise _unknown()
         life.heard_s = time.monotonic()
-        method, path = scope["method"], scope["path"]
-        if method != "POST" or path not in ("/ready", "/lease", "/member", "/follow"):
-            return 404, f"no route {method} {path}".encode()
+
+    def failed(self, request: Request, error: Exception) -> str:
+        self._on_error(error)  # not the worker's fault: the run ends with this very error
+        return f"the controller failed: {error!r}"
+
+    async def _answer(self, request: Request) -> Response:
+        """Answer all routes: the same checks stand before and behind each of them."""
+        leases, life, path = self._leases, request.state.life, request.scope["path"]
         limit = MAX_MEMBER_BYTES if path == "/member" else MAX_TOLD_BYTES
-        body = await read_body(receive, limit_bytes=limit)
-        if not hub.is_alive(life):  # given up meanwhile
-            return _UNKNOWN
-        if hub.is_over(life):
-            if path == "/follow":  # its last words
+        body = await read_body(request.receive, limit_bytes=limit)
+        if not leases.is_alive(life):  # given up meanwhile
+            raise _unknown()
+        if leases.is_over(life):
+            if path == "/follow":  # the worker's last report
                 self._followers.hear(life.id, _told(body))
-            return _ENDING
+            raise _ending()
         found = b""
         if path == "/ready":
-            hub.ready(life)
+            leases.ready(life)
         elif path == "/lease":
-            lease = await hub.lease(life)
+            lease = await leases.lease(life)
             found = msgspec.msgpack.encode(lease) if lease else b""
         elif path == "/member":
-            await hub.take(life, _trajectory(body))
+            await leases.take(life, _trajectory(body))
         else:
             view = await self._followers.follow(life.id, _told(body))
             found = msgspec.msgpack.encode(view) if view else b""
-        if not found and path != "/member" and hub.is_over(life):
-            return _ENDING
-        if not found and not hub.is_alive(life):
-            return _UNKNOWN
-        return (200, found) if found or path in ("/ready", "/member") else (204, b"")
+        if not found and path != "/member" and leases.is_over(life):
+            raise _ending()
+        if not found and not leases.is_alive(life):
+            raise _unknown()
+        status = 200 if found or path in ("/ready", "/member") else 204
+        return Response(found, status, media_type=MSGPACK)
+
+
+def _unknown() -> HTTPException:
+    return HTTPException(401, "unknown token")
+
+
+def _ending() -> HTTPException:
+    return HTTPException(410, "nothing more is to be played")
 
 
 def _trajectory(body: bytes) -> Trajectory:

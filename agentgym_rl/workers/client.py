@@ -1,4 +1,4 @@
-"""A rollout worker's side of the controller's private HTTP API."""
+"""The rollout worker's client of the controller's private HTTP API."""
 
 from __future__ import annotations
 
@@ -8,96 +8,96 @@ import logging
 from collections.abc import AsyncIterator
 from typing import TypeVar
 
-import aiohttp
 import msgspec
 
 from agentgym_rl.core.errors import ArlError
 from agentgym_rl.core.messages import Lease, NumberedView, Told
 from agentgym_rl.core.trajectory import Trajectory
+from agentgym_rl.runtime.http_client import HttpClient
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _CALL_TIMEOUT_S = 30.0
-"""Longest wait for one answer; the controller answers its long polls well before."""
+"""The longest wait for one answer; the controller answers its long polls well before."""
 _TRY_FOR_S = 60.0
-"""How long a call that does not come through is made again: everything here may be said twice."""
+"""The time for which a call that gets no answer is repeated: every call here is idempotent."""
 _PAUSE_S = 0.2
-"""Between two calls of which the first did not come through."""
+"""The pause before a call is repeated."""
 
 
 class RunEnding(Exception):
-    """The controller says that the run is over: nothing more is to be played."""
+    """The controller's message that the run is over: nothing more is to be played."""
 
 
 class CutOff(ArlError):
-    """The controller has given this worker up: what it plays counts no more."""
+    """The controller's message that it has given this worker up: its episodes no longer count."""
 
 
 class LeaseLost(Exception):
-    """The controller has given the group to another worker, or it is finished."""
+    """The controller's message that the group was leased to another worker, or is finished."""
 
 
-class HubError(ArlError):
-    """The controller is gone, or refuses what was sent."""
+class ControllerError(ArlError):
+    """An error because the controller is gone, or refuses a request."""
 
 
-class HubClient:
-    """Asks the controller at `url` what to play; `token` is the secret of this worker's life."""
+class LeasesClient:
+    """A client of the controller at `url`; `token` is the secret of this worker's life."""
 
-    def __init__(self, url: str, token: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, url: str, token: str, http: HttpClient) -> None:
         self._url = url
         self._headers = {"Authorization": f"Bearer {token}"}
-        self._session = session
+        self._http = http
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def connected(cls, url: str, token: str) -> AsyncIterator[HubClient]:
-        """With connections that end with the context."""
-        timeout = aiohttp.ClientTimeout(total=_CALL_TIMEOUT_S)
-        connector = aiohttp.TCPConnector(limit=0)  # who finishes an episode waits for nobody
-        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
-            yield cls(url, token, session)
+    async def connected(cls, url: str, token: str) -> AsyncIterator[LeasesClient]:
+        """Open a client whose connections are closed with the context."""
+        async with HttpClient() as http:
+            yield cls(url, token, http)
 
     async def ready(self) -> None:
-        """This worker plays what it is given from now on."""
+        """Report that this worker can play groups from now on."""
         await self._call("/ready")
 
     async def follow(self, told: Told) -> NumberedView | None:
-        """The engines, if there is news of them; waits a second for some."""
+        """Return the engines, if there is news of them within a second."""
         body = await self._call("/follow", msgspec.msgpack.encode(told))
         return _decoded(body, NumberedView) if body else None
 
     async def lease(self) -> Lease | None:
-        """A group to be played; waits for one. None: there is none yet, ask again."""
+        """Wait for a group to play and return it. None: there is none yet, ask again."""
         body = await self._call("/lease")
         return _decoded(body, Lease) if body else None
 
     async def finished(self, member: Trajectory) -> None:
-        """An episode has been played; the run's log has it when this returns.
+        """Deliver a played episode; the run's log has it when this returns.
 
         Raises:
-            LeaseLost: its group is not this worker's (any more).
+            LeaseLost: the episode's group is not leased to this worker (any more).
         """
         await self._call("/member", member.pack())
 
     async def _call(self, path: str, body: bytes = b"") -> bytes:
-        """What the controller answers; "" to that there is nothing.
+        """Return the body of the controller's answer; empty if it has nothing to report.
 
         Raises:
-            RunEnding, CutOff, LeaseLost: it says so.
-            HubError: it does not answer, or refuses.
+            RunEnding, CutOff, LeaseLost: the controller answered so.
+            ControllerError: the controller does not answer, or refuses.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + _TRY_FOR_S
         while True:
             try:
-                async with self._session.post(
-                    self._url + path, data=body, headers=self._headers
-                ) as reply:
-                    status, answer = reply.status, await reply.read()
-            except (aiohttp.ClientError, TimeoutError) as error:
+                status, answer = await self._http.call(
+                    *(self._url, "POST", path),
+                    body=body,
+                    headers=self._headers,
+                    timeout_s=_CALL_TIMEOUT_S,
+                )
+            except OSError as error:
                 status, answer = 0, f"{type(error).__name__}: {error}".encode()
             match status:
                 case 200 | 204:
@@ -112,7 +112,7 @@ class HubClient:
                     said = answer[:500].decode(errors="replace")
             what = f"controller {self._url}{path}: {f'HTTP {status}: ' if status else ''}{said}"
             if status not in (0, 503) or clock() >= deadline:
-                raise HubError(what)
+                raise ControllerError(what)
             log.info("%s; asking again", what)
             await asyncio.sleep(_PAUSE_S)
 
@@ -121,4 +121,4 @@ def _decoded(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise HubError(f"the controller sent no {kind.__name__}: {error}") from error
+        raise ControllerError(f"the controller sent no {kind.__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""Rollout workers that come and go during a run, as its user asks for them."""
+"""Rollout workers that join and leave during a run, at the user's request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .supervisor import SILENCE_LIMIT_S, Workers
 log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 64
-"""Workers that one request may ask for."""
+"""The maximum number of workers in one request."""
 
 _ENDS = "the rollout workers are still being started, or the run is ending"
 
@@ -32,36 +32,36 @@ class WorkerMember(msgspec.Struct, frozen=True):
     name: str
     state: WorkerState
     groups: int
-    """That it plays."""
+    """The number of groups that the worker plays."""
     restarts: int
 
 
 class WorkerJoined(msgspec.Struct, frozen=True):
-    """What came of a worker that was to join."""
+    """The result of a worker's attempt to join."""
 
     name: str
     error: str = ""
-    """Why it did not; empty if it did."""
+    """The reason why the worker did not join; empty if it did."""
 
 
 class ElasticWorkers(Workers):
-    """Workers join and leave while `run` runs. One that joins plays at the current version; one
-    that leaves plays what it has to the end, for which it has as long as an episode may take; then
-    others play the rest."""
+    """A set of workers that join and leave while `run` runs. A joining worker plays at the current
+    version. A leaving worker plays its groups to the end, for at most the time limit of an
+    episode; then other workers play the rest."""
 
     def all(self) -> list[WorkerMember]:
-        """Every worker, in the order of their numbers."""
+        """Return every worker, in the order of their numbers."""
         return [
             WorkerMember(slot.name, self._state(slot), len(slot.life.groups), slot.restarts)
             for slot in sorted(self._slots, key=lambda slot: slot.index)
         ]
 
     async def add(self, count: int = 1) -> list[WorkerJoined]:
-        """Start `count` workers; once they play, or have failed. One that fails leaves the others
-        and the run alone.
+        """Start `count` workers, and return once each plays or has failed. A failed worker does
+        not affect the others or the run.
 
         Raises:
-            ConfigError: it cannot be so many.
+            ConfigError: `count` is out of range.
             InfraError: the run is starting or ending.
         """
         if not 1 <= count <= MOST_AT_ONCE:
@@ -87,16 +87,16 @@ class ElasticWorkers(Workers):
         if not slot.life.is_ready:
             log.warning("%s did not join: %s", name, slot.ended_by)
             return WorkerJoined(name, slot.ended_by)
-        slot.once = slot.life.is_leaving  # from now on it is like the others
+        slot.once = slot.life.is_leaving  # from now on it may restart like the others
         log.info("%s has joined", name)
         return WorkerJoined(name)
 
     async def remove(self, name: str) -> str:
-        """Let a worker go; its name, once it is gone.
+        """Remove a worker, and return its name once it has left.
 
         Raises:
-            ConfigError: there is none of that name.
-            InfraError: it is the last one that plays, is being started, or the run is ending.
+            ConfigError: there is no worker of that name.
+            InfraError: it is the last playing worker, is being started, or the run is ending.
         """
         self._watching()
         slot = next((slot for slot in self._slots if slot.name == name), None)
@@ -106,22 +106,21 @@ class ElasticWorkers(Workers):
         state = self._state(slot)
         if state == "starting":
             raise InfraError(f"{name} is being started: ask again once it plays")
-        if state == "given up":  # nobody watches over it any more
+        if state == "given up":  # it is no longer supervised
             await self._let_go(slot, ProcessDied(f"{name} was given up"))
             return name
         if state == "playing":
             if not [m for m in self.all() if m.state == "playing" and m.name != name]:
                 raise InfraError(f"{name} cannot leave: no other rollout worker plays now")
             slot.once = True
-            self._hub.dismiss(slot.life)
+            self._leases.dismiss(slot.life)
             log.info("%s is leaving: it plays %d groups to the end", name, len(slot.life.groups))
         await self._gone(slot)
         log.info("%s has left", name)
         return name
 
     async def _gone(self, slot: WorkerSlot) -> None:
-        """Wait until one that is leaving has left; it may play for as long as an episode may
-        take."""
+        """Wait until a leaving worker has left; cut it off after the time limit of an episode."""
         limit_s = self._config.rollout.episode_timeout_s
 
         def has_left() -> bool:
@@ -134,14 +133,14 @@ class ElasticWorkers(Workers):
             await self._until(has_left)
 
     async def _until(self, condition: Callable[[], bool], *, timeout_s: float = 0.0) -> None:
-        """Wait for something that the watch over the workers brings about.
+        """Wait for a condition that the supervision of the workers fulfils.
 
         Raises:
-            InfraError: the run ended before.
-            TimeoutError: it took too long.
+            InfraError: the run ended first.
+            TimeoutError: the wait took too long.
         """
-        await self._hub.changes.wait_for(
-            lambda: condition() or self._hub.is_closing,
+        await self._leases.changes.wait_for(
+            lambda: condition() or self._leases.is_closing,
             who="who asked for it",
             what="a rollout worker to come or go",
             timeout_s=timeout_s or self._start_timeout_s + SILENCE_LIMIT_S,
@@ -151,7 +150,7 @@ class ElasticWorkers(Workers):
             raise InfraError(_ENDS)
 
     def _watching(self) -> asyncio.TaskGroup:
-        if self._tasks is None or self._hub.is_closing:
+        if self._tasks is None or self._leases.is_closing:
             raise InfraError(_ENDS)
         return self._tasks
 
@@ -160,12 +159,12 @@ class ElasticWorkers(Workers):
             return "leaving"
         if slot.name not in self._left:
             return "given up"
-        return "playing" if slot.life.is_ready and self._hub.is_alive(slot.life) else "starting"
+        return "playing" if slot.life.is_ready and self._leases.is_alive(slot.life) else "starting"
 
 
 @contextlib.contextmanager
 def _ending() -> Iterator[None]:
-    """A group of tasks that takes no more of them is one that ends."""
+    """Hold a context that raises InfraError if a task group takes no more tasks: it is ending."""
     try:
         yield
     except RuntimeError:

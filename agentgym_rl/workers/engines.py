@@ -1,7 +1,7 @@
-"""The engines of a run, in the process of a rollout worker: as the controller says they are.
+"""The engines of a run in the process of a rollout worker, as reported by the controller.
 
-The worker has a router of its own, which follows the controller's: the same replicas at the same
-versions, and the same publications, each of which begins here before it begins at any engine.
+The worker has its own router, which follows the controller's: the same replicas at the same
+versions, and the same publications. Each publication begins here before it begins at any engine.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from agentgym_rl.core.engine import EngineInfo
 from agentgym_rl.core.errors import EngineError, InfraError
 from agentgym_rl.core.messages import FleetView, ReplicaView, Told, Used
 from agentgym_rl.engines.client.client import HttpEngine
-from agentgym_rl.fleet.checks import agreed, make_router, wait_serving
+from agentgym_rl.engines.router.router import make_router
+from agentgym_rl.fleet.checks import agreed, wait_serving
 from agentgym_rl.fleet.servers import client_of
 
-from .client import CutOff, HubClient, HubError, RunEnding
+from .client import ControllerError, CutOff, LeasesClient, RunEnding
 
 log = logging.getLogger(__name__)
 
@@ -28,22 +29,22 @@ _LAST_WORDS_S = 2.0
 
 
 class FollowedFleet:
-    """Use inside `running()`; `watch` must run beside whatever uses `router`."""
+    """The engines of a run. Use inside `running()`; `watch` must run while `router` is used."""
 
-    def __init__(self, config: Config, hub: HubClient) -> None:
+    def __init__(self, config: Config, client: LeasesClient) -> None:
         self._config = config
-        self._hub = hub
+        self._client = client
         self._number = 0
         self._updates = self._salts = 0
         self._engines: dict[str, HttpEngine] = {}
         self._failed: set[str] = set()
         self.used: Callable[[], Used] = Used
-        """What is said of sandboxes and verifiers."""
+        """The source of the reported use of sandboxes and verifiers."""
         self.router = make_router(config, lambda name, error: self._failed.add(name))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[FollowedFleet]:
-        """Close the connections at the end."""
+        """Hold the connections to the engines, and close them at the end."""
         try:
             yield self
         finally:
@@ -53,18 +54,18 @@ class FollowedFleet:
                 await engine.close()
 
     async def ready(self) -> EngineInfo:
-        """Wait until some engine serves; what those that do agree on.
+        """Wait until some engine serves; return the common info of the serving engines.
 
         Raises:
-            InfraError: none did within `engine.start_timeout_s`.
-            ConfigError: they serve different models.
+            InfraError: no engine served within `engine.start_timeout_s`.
+            ConfigError: the engines serve different models.
         """
         limit_s = self._config.own_engine.start_timeout_s
         try:
             async with asyncio.timeout(limit_s):
                 while True:
                     await self._look()
-                    with contextlib.suppress(EngineError):  # the next look says what became of it
+                    with contextlib.suppress(EngineError):  # the next look shows its state
                         if infos := await self._infos():
                             return agreed(infos)
         except TimeoutError as error:
@@ -79,7 +80,8 @@ class FollowedFleet:
         """Follow the controller, until cancelled.
 
         Raises:
-            CutOff, RunEnding, HubError: it wants to hear no more of this worker, or cannot.
+            CutOff, RunEnding: the controller has ended the contact.
+            ControllerError: the controller is unreachable.
         """
         while True:
             await self._look()
@@ -88,13 +90,13 @@ class FollowedFleet:
         """Wait until some engine serves.
 
         Raises:
-            InfraError: none did within `engine.start_timeout_s`.
+            InfraError: no engine served within `engine.start_timeout_s`.
         """
         await wait_serving(self._config, self.router)
 
     async def _look(self) -> None:
-        """Tell the controller what there is to tell, and do as it says, once it says something."""
-        if (found := await self._hub.follow(self._told())) is not None:
+        """Send the news to the controller, and apply its view of the fleet if it sends one."""
+        if (found := await self._client.follow(self._told())) is not None:
             await self._apply(found.view)
             self._number = found.number
 
@@ -104,16 +106,15 @@ class FollowedFleet:
         return Told(self._number, router.silent_s, router.counters, failed, self.used())
 
     async def last_words(self) -> None:
-        """What there is to tell at the end of a run, if the controller still hears it."""
-        with contextlib.suppress(RunEnding, CutOff, HubError, TimeoutError):
+        """Send the last news at the end of a run, if the controller still accepts it."""
+        with contextlib.suppress(RunEnding, CutOff, ControllerError, TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_S):
-                await self._hub.follow(self._told())
+                await self._client.follow(self._told())
 
     # ------------------------------------------------------------------ following
     async def _apply(self, view: FleetView) -> None:
-        """Make the router as the view has it, without a moment in between in which it promises
-        more than the view does. A view may hold the end of one publication and the beginning of
-        the next."""
+        """Bring the router to the state of the view; at no moment does it promise more than the
+        view. A view may contain the end of one publication and the beginning of the next."""
         router = self.router
         if view.salts != self._salts:
             self._salts = view.salts
@@ -131,11 +132,11 @@ class FollowedFleet:
         known = {replica.name: replica.version for replica in router.replicas}
         for name, replica in wanted.items():
             if known.get(name) != replica.version:
-                router.remove(name)  # one that left and came back meanwhile
+                router.remove(name)  # a replica that left and returned meanwhile
                 await self._serve(replica)
 
     def _end_update(self, wanted: dict[str, ReplicaView]) -> None:
-        """Publications have ended: replicas may serve other versions, and for certain."""
+        """Apply the end of publications: the versions of all replicas are known again."""
         router, reached = self.router, dict[int, list[str]]()
         for replica in router.replicas:
             if wanted[replica.name].version != replica.version:

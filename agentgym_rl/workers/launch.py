@@ -1,4 +1,4 @@
-"""How rollout workers are started (`cluster/` does it; nothing here runs anything)."""
+"""The process specs of rollout workers (`cluster/` starts them; this module runs nothing)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _IMPORTS = ("agentgym_rl.workers.process", "agentgym_rl.gateway.client", "openai
 
 
 def worker_name(index: int) -> str:
-    """As logs and hosts have it."""
+    """Return the worker's name in logs and on hosts."""
     return f"rollout-{index}"
 
 
 def worker_process(
     config: Config, config_file: Path, *, index: int, controller_url: str, token: str
 ) -> ProcessSpec:
-    """A worker; it ends by itself when the controller says that the run is ending."""
+    """Return the spec of a worker; it ends by itself once the controller reports the run's end."""
     return ProcessSpec(
         name=worker_name(index),
         argv=[
@@ -27,7 +27,7 @@ def worker_process(
             *("--config", str(config_file)),
             *("--controller", controller_url),
             *("--index", str(index)),
-            *("--folder", str(Path.cwd())),  # modules and relative paths are of there
+            *("--folder", str(Path.cwd())),  # modules and relative paths are found from there
         ],
         env={"ARL_TOKEN": token, **worker_environment(config)},
         finite=True,
@@ -38,12 +38,12 @@ def worker_process(
 
 
 def worker_imports(config: Config) -> tuple[str, ...]:
-    """The modules that workers may be forked from; none where there are no workers."""
+    """Return the modules that workers may be forked from; none if there are no workers."""
     return _IMPORTS if config.rollout.workers else ()
 
 
 def worker_environment(config: Config) -> dict[str, str]:
-    """What environments that compute find: episodes are played side by side, so libraries need no
-    more threads than the worker has CPUs."""
+    """Return the variables for numerical libraries in environments: episodes are played
+    concurrently, so a library needs no more threads than the worker has CPUs."""
     threads = str(config.rollout.worker_cpus)
     return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}

@@ -1,10 +1,10 @@
-"""`arl rollout`: a process that plays the groups which the controller leases to it.
+"""The rollout worker, `arl rollout`: a process that plays groups leased by the controller.
 
     controller ─► lease ─► members, each by an agent at this process's own gateway ─► controller
                ─► engines in service, publications ─► the gateway's router
 
-It keeps nothing: what it has played is in the run's log, and what it plays when it dies is played
-again by others.
+A worker keeps no state: its finished episodes are in the run's log, and those that it plays when it
+dies are played again by other workers.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from agentgym_rl.rollout.player import serving_policy
 from agentgym_rl.rollout.producer import play_member
 from agentgym_rl.rollout.throughput import used_by
 
-from .client import HubClient, LeaseLost, RunEnding
+from .client import LeaseLost, LeasesClient, RunEnding
 from .engines import FollowedFleet
 
 log = logging.getLogger(__name__)
 
 
 async def work(config: Config, *, controller_url: str, token: str, index: int = 0) -> None:
-    """Play, as worker number `index`, until the controller says that there is nothing more
+    """Play, as worker number `index`, until the controller reports that there is nothing more
     to play.
 
     Raises:
         CutOff: the controller has given this worker up.
-        HubError: it is gone, or refuses what is sent.
+        ControllerError: the controller is gone, or refuses a request.
         InfraError: no engine served for too long.
     """
     log.info("worker %d", index)
     # The configured port is that of the gateway of `arl train`.
     config = config.model_copy(update={"gateway": config.gateway.model_copy(update={"port": 0})})
     try:
-        async with HubClient.connected(controller_url, token) as hub:
-            fleet = FollowedFleet(config, hub)
+        async with LeasesClient.connected(controller_url, token) as client:
+            fleet = FollowedFleet(config, client)
             async with fleet.running(), serving_policy(config, fleet) as player:
                 fleet.used = lambda: used_by(player.services)
                 try:
-                    await _Worker(config, hub, player).run()
+                    await _Worker(config, client, player).run()
                 finally:
                     await fleet.last_words()
     except* RunEnding:
@@ -51,21 +51,21 @@ async def work(config: Config, *, controller_url: str, token: str, index: int = 
 
 
 class _Worker:
-    def __init__(self, config: Config, hub: HubClient, player: Player) -> None:
+    def __init__(self, config: Config, client: LeasesClient, player: Player) -> None:
         self._config = config
-        self._hub = hub
+        self._client = client
         self._player = player
 
     async def run(self) -> None:
-        """Play what is leased, as many groups at once as the controller gives out.
+        """Play all leased groups, as many at once as the controller leases.
 
         Raises:
-            RunEnding: in the end.
+            RunEnding: the controller has nothing more to play.
         """
-        await self._hub.ready()
+        await self._client.ready()
         async with asyncio.TaskGroup() as groups:
             while True:
-                lease = await self._hub.lease()
+                lease = await self._client.lease()
                 if lease is not None:
                     groups.create_task(self._play(lease), name=f"group {lease.group_id}")
 
@@ -81,4 +81,4 @@ class _Worker:
         member = await play_member(
             self._config, self._player, lease.task, group_id=lease.group_id, episode_id=name
         )
-        await self._hub.finished(member)
+        await self._client.finished(member)

@@ -1,80 +1,73 @@
 """The rollout workers of a run: started, watched, and replaced when they are lost.
 
-A worker is lost when it ends, is frozen, or runs and says nothing for a minute; when it did not
-hear of a publication in time; or when its machine is gone. One that is slow is none of it. What it
-played goes to the others, and another takes its place, which joins at the current version.
+A worker is lost when it ends, is frozen, or runs and sends nothing for a minute; when it was not
+reached by a publication in time; or when its machine is gone. A slow worker is not lost. The groups
+of a lost worker go to the others, and a new process takes its place, at the current version.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from agentgym_rl.cluster.health import LOOK_EVERY_S, Silence
 from agentgym_rl.cluster.processes import Processes
+from agentgym_rl.cluster.supervised import Supervisor
 from agentgym_rl.config import Config
 from agentgym_rl.core.errors import ProcessDied
 from agentgym_rl.fleet.mirrors import Followers
-from agentgym_rl.rollout.groups import FinishedGroups
 from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.runtime.tasks import first_of
 
-from .api import HubApi
+from .api import LeasesApi
 from .launch import worker_name, worker_process
-from .leases import Hub, WorkerLife, WorkerSlot
+from .leases import Leases, WorkerLife, WorkerSlot
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1.0
 SILENCE_LIMIT_S = 60.0
-"""Longest time that a worker which runs may say nothing: it has something to say each second."""
+"""The longest time that a running worker may send nothing: it sends something each second."""
 START_TIMEOUT_S = 120.0
-"""Longest time from its start to its first lease, once an engine serves."""
+"""The longest time from a worker's start to its first lease, once an engine serves."""
 
 
-class Workers:
-    """Every rollout worker of a run. Use inside `started()`."""
+class Workers(Supervisor[WorkerSlot]):
+    """The rollout workers of a run. Use inside `started()`."""
 
     def __init__(
         self,
         config: Config,
         config_file: Path,
         processes: Processes,
-        hub: Hub,
+        leases: Leases,
         followers: Followers,
         *,
         on_error: Callable[[Exception], None],
     ) -> None:
-        """`on_error`: told of what ends the run, and is no worker's fault."""
+        """Call `on_error` with each error that ends the run and is no worker's fault."""
+        limit = config.rollout.max_restarts
+        super().__init__("rollout worker", max_restarts=limit, key="rollout.max_restarts")
         self.restarts = 0
-        """Times that a worker was started again."""
+        """The number of restarts of workers."""
         self._config = config
         self._config_file = config_file
         self._processes = processes
-        self._hub = hub
+        self._leases = leases
         self._followers = followers
         self._on_error = on_error
         self._url = ""
         self._slots: list[WorkerSlot] = []
-        self._left: set[str] = set()
-        """Workers that have not been given up for good."""
         self._was_ready = False
-        """Whether any worker ever was: what keeps the first ones from it is no accident."""
-        self._tasks: asyncio.TaskGroup | None = None
-        """Who watches over the workers; there while they play."""
-
-    @property
-    def finished(self) -> FinishedGroups:
-        """What became of the groups."""
-        return self._hub.finished
+        """True once any worker was ready: if the first ones never are, a restart would not help."""
 
     @asynccontextmanager
     async def started(self) -> AsyncIterator[Workers]:
-        """Start the workers; they are given nothing yet. At the end they are told that the run is
-        ending, and those that stay are killed."""
-        api = HubApi(self._hub, self._followers, on_error=self._on_error)
+        """Start the workers, which get no groups yet. At the end of the context they are told that
+        the run is ending, and those that do not end are killed."""
+        api = LeasesApi(self._leases, self._followers, on_error=self._on_error)
         self._followers.on_late = self._cut_off
         async with serving(api, host=self._processes.host, port=0) as url:
             self._url = url
@@ -83,32 +76,25 @@ class Workers:
                     await self._enlist(index)
                 yield self
             finally:
-                self._hub.close()
+                self._leases.close()
                 self._followers.close()
                 await self._end()
 
     async def run(self) -> None:
-        """Let them play, and replace those that are lost, until cancelled.
+        """Let the workers play, and replace those that are lost, until cancelled.
 
         Raises:
-            ProcessDied: the last one was given up; or none was ever ready.
+            ProcessDied: the last worker was given up; or none was ever ready.
         """
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for slot in self._slots:
-                    tasks.create_task(self._supervise(slot), name=f"watch {slot.name}")
-                await self._all_ready()
-                self._hub.open()
-                self._tasks = tasks
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from None
-        finally:
-            self._tasks = None
+        async with self._supervising(self._slots) as tasks:
+            await self._all_ready()
+            self._leases.open()
+            self._tasks = tasks
 
     async def _all_ready(self) -> None:
-        """Groups are shared out evenly from the beginning."""
-        await self._hub.changes.wait_for(
-            lambda: self._hub.num_ready >= len(self._left),
+        """Wait until all workers are ready, to share groups evenly from the beginning."""
+        await self._leases.changes.wait_for(
+            lambda: self._leases.num_ready >= len(self._left),
             who="rollout",
             what="its workers to start",
             timeout_s=self._start_timeout_s * (1 + self._config.rollout.max_restarts),
@@ -120,10 +106,10 @@ class Workers:
 
     # ------------------------------------------------------------------ one worker
     async def _enlist(self, index: int) -> WorkerSlot:
-        """A worker more, as a process that nobody watches over yet.
+        """Start another worker, as a process that is not watched yet.
 
         Raises:
-            ProcessDied: it could not be started.
+            ProcessDied: the process could not be started.
         """
         slot = WorkerSlot(index, self._join(worker_name(index), 0))
         self._slots.append(slot)
@@ -137,7 +123,7 @@ class Workers:
         return slot
 
     def _join(self, name: str, number: int) -> WorkerLife:
-        life = self._hub.join(name, number)
+        life = self._leases.join(name, number)
         self._followers.add(life.id)
         return life
 
@@ -154,45 +140,31 @@ class Workers:
         slot.runs = True
 
     def _lose(self, slot: WorkerSlot) -> None:
-        self._hub.lose(slot.life)
+        self._leases.lose(slot.life)
         self._followers.remove(slot.life.id)
 
     def _cut_off(self, name: str, why: str) -> None:
-        """A follower was late: nothing that it samples from now on counts."""
+        """Cut off a worker that was late: nothing that it samples from now on counts."""
         for slot in self._slots:
             if slot.life.id == name and not slot.late.done():
                 self._lose(slot)
                 slot.late.set_result(why)
 
-    async def _supervise(self, slot: WorkerSlot) -> None:
-        """Follow one worker's lives until it has used them up, or has left.
+    async def _may_restart(self, slot: WorkerSlot, lost: Exception) -> bool:
+        if self._leases.is_closing:
+            return False
+        self._was_ready |= slot.life.is_ready
+        self._lose(slot)
+        if slot.once:
+            await self._let_go(slot, lost)
+            return False
+        log.warning("%s is lost: %s", slot.name, lost)
+        if not self._was_ready and not self._leases.num_ready:
+            raise lost
+        return True
 
-        Raises:
-            ProcessDied: it was the last one, or none was ever ready.
-        """
-        lost = await self._lost(slot)
-        while True:
-            if self._hub.is_closing:
-                return
-            self._was_ready |= slot.life.is_ready
-            self._lose(slot)
-            if slot.once:
-                return await self._let_go(slot, lost)
-            log.warning("%s is lost: %s", slot.name, lost)
-            if not self._was_ready and not self._hub.num_ready:
-                raise lost
-            if slot.restarts >= self._config.rollout.max_restarts:
-                return self._give_up(slot, lost)
-            slot.restarts += 1
-            self.restarts += 1
-            log.info(
-                "starting %s again (%d of %d)",
-                *(slot.name, slot.restarts, self._config.rollout.max_restarts),
-            )
-            lost = await self._lived_again(slot)
-
-    async def _lived_again(self, slot: WorkerSlot) -> ProcessDied:
-        """Start a worker again, and wait until that life is lost; or what kept it from starting."""
+    async def _start_again(self, slot: WorkerSlot) -> ProcessDied | None:
+        self.restarts += 1
         try:
             await self._processes.end(slot.name)
             slot.runs = False
@@ -201,39 +173,24 @@ class Workers:
             await self._start(slot)
         except ProcessDied as error:  # on a cluster without room, say
             return error
-        return await self._lost(slot)
+        return None
 
-    def _give_up(self, slot: WorkerSlot, lost: ProcessDied) -> None:
-        limit = self._config.rollout.max_restarts
-        self._left.discard(slot.name)
-        self._hub.changes.notify()
-        if not self._left:
-            raise ProcessDied(
-                f"no rollout worker is left after {limit} restarts each (rollout.max_restarts); "
-                f"the last: {lost}"
-            )
-        log.error("%s is given up after %d restarts (rollout.max_restarts)", slot.name, limit)
+    async def _give_up(self, slot: WorkerSlot, lost: Exception) -> None:
+        try:
+            await super()._give_up(slot, lost)
+        finally:
+            self._leases.changes.notify()
 
-    async def _let_go(self, slot: WorkerSlot, lost: ProcessDied) -> None:
-        """One that is not started again has ended: nothing is kept for it."""
+    async def _let_go(self, slot: WorkerSlot, lost: Exception) -> None:
+        """Forget a worker that has ended and is not restarted."""
         self._left.discard(slot.name)
         await self._processes.forget(slot.name)
         slot.runs, slot.ended_by = False, str(lost)
         self._slots.remove(slot)
-        self._hub.changes.notify()
+        self._leases.changes.notify()
 
     async def _lost(self, slot: WorkerSlot) -> ProcessDied:
-        """Wait until a worker is lost: what happened."""
-        async with asyncio.TaskGroup() as tasks:
-            ends = [
-                tasks.create_task(self._ended(slot), name=f"follow {slot.name}"),
-                tasks.create_task(self._silent(slot), name=f"hear {slot.name}"),
-                tasks.create_task(self._late(slot), name=f"wait for {slot.name}"),
-            ]
-            done, pending = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for task in pending:
-                task.cancel()
-        return done.pop().result()
+        return await first_of(self._ended(slot), self._silent(slot), self._late(slot))
 
     async def _ended(self, slot: WorkerSlot) -> ProcessDied:
         died = await self._processes.ended(slot.name)
@@ -245,28 +202,21 @@ class Workers:
         return ProcessDied(f"{slot.name}: {await slot.late}")
 
     async def _silent(self, slot: WorkerSlot) -> ProcessDied:
-        """Wait until a worker has said nothing for too long; what this process itself has slept
-        through does not count."""
-        life, silent_s, waited_s = slot.life, 0.0, 0.0
+        """Wait until a worker has sent nothing for too long."""
+        life = slot.life
+        silence, start = Silence(most_s=2 * LOOK_EVERY_S), Silence(most_s=2 * LOOK_EVERY_S)
         while True:
-            heard, looked = life.heard_s, time.monotonic()
-            await asyncio.sleep(LOOK_EVERY_S)
-            passed_s = min(time.monotonic() - looked, 2 * LOOK_EVERY_S)
-            silent_s = 0.0 if life.heard_s > heard else silent_s + passed_s
-            waited_s += passed_s
-            if not life.is_ready and waited_s > self._start_timeout_s:
-                return ProcessDied(
-                    f"{slot.name} was not ready after {self._start_timeout_s:g} s; see "
-                    f"{self._processes.log_path(slot.name)}"
-                )
-            if life.is_ready and silent_s > SILENCE_LIMIT_S:
-                return ProcessDied(
-                    f"{slot.name} runs, and has said nothing for {SILENCE_LIMIT_S:g} s; see "
-                    f"{self._processes.log_path(slot.name)}"
-                )
+            silent_s = await silence.listen(lambda: life.heard_s, for_s=LOOK_EVERY_S)
+            if start.look(alive=life.is_ready) > self._start_timeout_s:
+                why = f"was not ready after {self._start_timeout_s:g} s"
+            elif life.is_ready and silent_s > SILENCE_LIMIT_S:
+                why = f"runs, and has said nothing for {SILENCE_LIMIT_S:g} s"
+            else:
+                continue
+            return ProcessDied(f"{slot.name} {why}; see {self._processes.log_path(slot.name)}")
 
     async def _end(self) -> None:
-        """They end by themselves, once they are told; who does not is killed."""
+        """Wait until the workers, which were told to, have ended; kill those that do not."""
         limit_s = self._config.cluster.stop_timeout_s
         async with asyncio.TaskGroup() as tasks:
             for slot in [slot for slot in self._slots if slot.runs]:

@@ -1,11 +1,11 @@
-"""`env.step` for frameworks that run the loop themselves.
+"""An adapter of `env.step` for frameworks that run the loop themselves.
 
-    a reply of the model ──► say(message) ── one step ──► answer(call id), once a call
+    a reply of the model ──► say(message) ── one step ──► answer(call id), once per call
                                                     └──► more, ended
 
-An environment is stepped with whole assistant messages; frameworks think in single tool calls.
-Calls that stand in one message are one step, so a framework hands over the message, and its tools
-only look up what the environment said.
+An environment is stepped with complete assistant messages; frameworks call single tools. All calls
+of one message are one step, so a framework first passes the message to `say`, and its tools only
+look up the environment's answers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agentgym_rl.gym.tool_env.calls import text_of
 
 
 class EnvTools:
-    """The environment of an episode as tools that have been answered before they are called."""
+    """The tools of an episode's environment, answered by a step before the framework calls them."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
@@ -26,13 +26,13 @@ class EnvTools:
         self._num_calls = 0
         self.num_steps = 0
         self.ended = False
-        """Whether the episode is over: nothing more may be said."""
+        """A flag: the episode has ended, so no more steps are allowed."""
         self.more: list[Message] = []
-        """What the environment answered to the last message, besides its calls."""
+        """The environment's reply to the last message, without the answers to its calls."""
 
     @property
     def specs(self) -> Sequence[ToolSpec]:
-        """The tools, as OpenAI functions."""
+        """Return the tools as OpenAI functions."""
         return self._env.tools
 
     async def say(self, message: Message) -> None:
@@ -45,12 +45,12 @@ class EnvTools:
         self.more = [said for said in step.observation if said.get("role") != "tool"]
 
     def answer(self, call_id: str) -> str:
-        """What the environment answered to a call of the last message."""
+        """Return the environment's answer to a call of the last message."""
         return self._answers.get(call_id, "error: the environment did not answer this call")
 
     async def call(self, name: str, arguments: str) -> str:
-        """A step for a single call, where nobody says what message it stood in; what the
-        environment says besides, such as a user's next message, follows its answer."""
+        """Step with a single call whose message is not known. Return its answer, followed by the
+        environment's other messages, such as a user's next message."""
         self._num_calls += 1
         call_id = f"call_{self._num_calls}"
         function = {"name": name, "arguments": arguments}

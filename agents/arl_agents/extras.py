@@ -1,5 +1,5 @@
-"""Packages that not everybody needs: imported when an agent is made, so that a missing one is said
-before anything starts."""
+"""The import of optional packages when an agent is made, so that a missing one is reported before
+anything starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentgym_rl.core.errors import ConfigError
 
 
 def import_extra(module: str, *, extra: str, needed_by: str) -> ModuleType:
-    """The module.
+    """Import and return a module.
 
     Raises:
         ConfigError: it is not installed, or cannot be imported.

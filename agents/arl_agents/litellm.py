@@ -1,4 +1,4 @@
-"""ReAct through LiteLLM's client, as many agents are written."""
+"""A ReAct agent on LiteLLM's client, which many agents use."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SPEC = Spec(
 
 
 class LiteLLM(React):
-    """`React`, asking by `litellm.acompletion`. Needs the extra `litellm`."""
+    """A `React` agent that asks by `litellm.acompletion`. Needs the extra `litellm`."""
 
     def __init__(self, *, max_turns: int = 256) -> None:
         super().__init__(max_turns=max_turns)
-        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # or it downloads one
+        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else LiteLLM downloads it
         self._litellm: Any = import_extra("litellm", extra="litellm", needed_by="litellm")
 
     async def complete(self, client: AsyncOpenAI, **request: Any) -> Any:

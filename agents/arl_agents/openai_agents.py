@@ -1,4 +1,4 @@
-"""An agent of the OpenAI Agents SDK: the SDK runs the loop, its tools are the environment's."""
+"""An agent of the OpenAI Agents SDK: the SDK runs the loop with the environment's tools."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ SPEC = Spec(
 
 
 class OpenAIAgents(Agent):
-    """Runs an agent of the SDK until the episode ends, again with what the environment asks next;
-    at most `max_turns` model replies. Needs the extra `openai-agents`.
+    """An agent of the SDK, run again with the environment's next messages until the episode ends,
+    for at most `max_turns` model replies. Needs the extra `openai-agents`.
 
-    `api`: what it speaks, "chat" (completions) or "responses", which is the SDK's own default.
+    `api`: the API it uses, "chat" (completions) or "responses", which is the SDK's own default.
     """
 
     def __init__(self, *, max_turns: int = 256, api: str = "chat") -> None:
@@ -60,25 +60,25 @@ class OpenAIAgents(Agent):
                     run = await sdk.Runner.run(
                         agent, messages, max_turns=left, hooks=hooks, run_config=config
                     )
-                except sdk.ModelBehaviorError:  # a reply of which nothing could be read
+                except sdk.ModelBehaviorError:  # an unreadable reply
                     if not hooks.is_waiting:
                         raise
                     return await tools.say(_EMPTY)
-                empty = [] if run.new_items else [_EMPTY]  # which the SDK forgets
+                empty = [] if run.new_items else [_EMPTY]  # the SDK drops an empty reply
                 messages = [*run.to_input_list(), *empty, *tools.more]
 
 
 _MODELS = {"chat": "OpenAIChatCompletionsModel", "responses": "OpenAIResponsesModel"}
-"""What the SDK calls those that speak it."""
+"""The SDK's model class for each API."""
 _EMPTY: Message = {"role": "assistant", "content": ""}
 
 
 class _Over(Exception):
-    """The episode has ended: the model is not to be asked again."""
+    """The signal that the episode has ended and the model must not be asked again."""
 
 
 def _tool(sdk: Any, spec: ToolSpec, tools: EnvTools) -> Any:
-    """A tool of the environment, its schema as it is."""
+    """Make an SDK tool of an environment's tool, with an unchanged schema."""
 
     async def answer(context: Any, arguments: str) -> str:
         return tools.answer(context.tool_call_id)
@@ -99,7 +99,7 @@ _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 def _hooks(sdk: Any, tools: EnvTools) -> Any:
     class Hooks(sdk.RunHooks):
         is_waiting = False
-        """For a reply of the model."""
+        """A flag: a reply of the model is pending."""
 
         async def on_llm_start(self, *_: Any) -> None:
             if tools.ended:
@@ -115,14 +115,14 @@ def _hooks(sdk: Any, tools: EnvTools) -> Any:
 
 def _config(sdk: Any, tools: EnvTools) -> Any:
     return sdk.RunConfig(
-        tracing_disabled=True,  # it would be sent to OpenAI
+        tracing_disabled=True,  # traces would be sent to OpenAI
         tool_not_found_behavior="return_error_to_model",
         tool_error_formatter=lambda failed: tools.answer(failed.call_id),
     )
 
 
 def _message(output: Sequence[Any]) -> Message:
-    """The items of a reply as the one assistant message that they came from."""
+    """Join the items of a reply to the assistant message that they came from."""
     texts = [
         part.text
         for item in output

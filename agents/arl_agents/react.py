@@ -1,4 +1,4 @@
-"""ReAct: think, call a tool, read what it says, until there is an answer."""
+"""A ReAct agent: it thinks, calls a tool and reads the result, until it has an answer."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SPEC = Spec(
 
 
 class React(Agent):
-    """Sends the conversation, appends the reply, steps the environment; repeats.
+    """An agent that repeats: send the conversation, append the reply, step the environment.
 
-    The environment answers tool calls, malformed ones too, so a bad call costs a turn and no
-    more. Ends with the episode, or after `max_turns` model replies: environments have limits of
-    their own, so this one is for those that have none.
+    The environment answers tool calls, malformed ones too, so a bad call costs only a turn. The
+    agent ends with the episode, or after `max_turns` model replies; that limit is for environments
+    without one of their own.
     """
 
     def __init__(self, *, max_turns: int = 256) -> None:
@@ -47,12 +47,12 @@ class React(Agent):
             messages += [action, *step.observation]
 
     async def complete(self, client: AsyncOpenAI, **request: Any) -> Any:
-        """The reply to a request."""
+        """Return the reply to a request."""
         return await client.chat.completions.create(**request)
 
 
 def assistant_message(reply: ChatCompletionMessage) -> Message:
-    """A reply as the message that the next request and the environment get."""
+    """Return a reply as the message for the next request and for the environment."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.content}
     if reply.tool_calls:
         message["tool_calls"] = [call.model_dump() for call in reply.tool_calls]

@@ -1,4 +1,4 @@
-"""One question, one reply."""
+"""An agent that answers with one reply."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPEC = Spec(
 
 
 class SingleTurn(Agent):
-    """Asks the model once, offering no tools, and gives the reply to the environment."""
+    """An agent that asks the model once, without tools, and passes the reply to the environment."""
 
     async def run(self, env: Env, client: AsyncOpenAI, *, model: str, task: Task) -> None:
         messages: list[Any] = list((await env.reset())[0])

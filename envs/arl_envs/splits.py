@@ -1,4 +1,4 @@
-"""Held-out tasks are kept apart by what they ask."""
+"""The split of tasks into training and held-out ones by the text of their question."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from agentgym_rl.core.task import Split
 
 
 def split_of(question: str) -> Split:
-    """The one split a question may appear in: a coin thrown by the hash of its text.
+    """Return the only split in which a question may appear: one bit of the hash of its text.
 
-    The seed has no say in it, so no choice of seeds can leak a held-out problem into training.
+    The split does not depend on the seed, so no seed can leak a held-out problem into training.
     """
     digest = hashlib.blake2b(question.encode(), digest_size=8).digest()
     return "eval" if digest[-1] & 1 else "train"

@@ -1,4 +1,4 @@
-"""Tools that take one string."""
+"""The schema and the calls of tools that take one string."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentgym_rl.gym.tool_env import BadCall, read_call
 
 
 def one_argument_tool(name: str, description: str, argument: str) -> ToolSpec:
-    """The OpenAI function schema of a tool that takes one string."""
+    """Return the OpenAI function schema of a tool that takes one string."""
     parameters = {
         "type": "object",
         "properties": {argument: {"type": "string"}},
@@ -22,10 +22,10 @@ def one_argument_tool(name: str, description: str, argument: str) -> ToolSpec:
 
 
 def argument_of(call: Mapping[str, Any], *, tool: str, argument: str) -> str:
-    """The one string that the tool was called with.
+    """Return the one string that the tool is called with.
 
     Raises:
-        BadCall: it is a call of something else, or of another form.
+        BadCall: the call is of another tool or has another form.
     """
     found = read_call(call)
     if found.name != tool:

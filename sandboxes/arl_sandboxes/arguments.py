@@ -1,4 +1,4 @@
-"""What every backend checks before it runs anything; the standard library is all it needs."""
+"""The checks that every backend makes before it runs anything, using the standard library only."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from agentgym_rl.gym.sandbox import work_path
 
 
 def require_sdk(name: str) -> None:
-    """The package `name`, which the extra of that name installs.
+    """Check that the package `name`, which the extra of the same name installs, is installed.
 
     Raises:
-        SandboxUnavailable: it is not installed.
+        SandboxUnavailable: the package is not installed.
     """
     if importlib.util.find_spec(name) is None:
         raise SandboxUnavailable(
@@ -24,9 +24,10 @@ def require_sdk(name: str) -> None:
 
 
 def check_words(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """
+    """Check that a kernel can take these arguments and environment variables.
+
     Raises:
-        ValueError: no kernel could take them.
+        ValueError: it cannot, as one contains NUL or is not Unicode, for example.
     """
     if isinstance(argv, str) or not argv or not all(_is_word(word) for word in argv):
         raise ValueError(f"argv {argv!r}: expected a list of words without NUL, in Unicode")
@@ -36,11 +37,11 @@ def check_words(argv: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 def checked_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Files to be written, by `work_path`.
+    """Return the files to be written, with paths normalized by `work_path`.
 
     Raises:
-        ValueError: one would be outside of the work folder, or the folder itself.
-        TypeError: one is no bytes.
+        ValueError: a path leads out of the work folder, or is the folder itself.
+        TypeError: the content of a file is not bytes.
     """
     found = {}
     for path, data in files.items():

@@ -1,4 +1,4 @@
-"""Whose turn it is: so many sandboxes at once, first come, first served."""
+"""A first come, first served limit on the number of sandboxes at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from agentgym_rl.core.errors import SandboxLost
 
 
 class Permits:
-    """`count` of them, handed out in the order of asking; `closed` says why there are no more."""
+    """A pool of `count` permits, handed out in the order of `acquire`; `closed` is the error
+    message."""
 
     def __init__(self, count: int, *, closed: str) -> None:
         self._free, self._closed = count, closed
@@ -20,10 +21,10 @@ class Permits:
         return len(self._waiting)
 
     async def acquire(self) -> None:
-        """Wait for one.
+        """Wait for a permit.
 
         Raises:
-            SandboxLost: they were closed meanwhile.
+            SandboxLost: the pool was closed in the meantime.
         """
         if self._free and not self._waiting:
             self._free -= 1
@@ -34,7 +35,7 @@ class Permits:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.release()  # it came, and nobody is there any more to use it
+                self.release()  # it was granted, but the waiting task is gone
             raise
         finally:
             if turn in self._waiting:
@@ -49,7 +50,7 @@ class Permits:
         self._free += 1
 
     def close(self) -> None:
-        """Whoever waits, waits in vain."""
+        """Fail every waiting `acquire` with SandboxLost."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():

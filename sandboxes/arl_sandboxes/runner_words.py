@@ -1,4 +1,4 @@
-"""The words of the runner's protocol (runner.py) as values of the contract, and back."""
+"""A translation between the runner's protocol (runner.py) and the types of the sandbox contract."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from agentgym_rl.gym.sandbox import ExecResult, SkippedFile, Status
 from .arguments import checked_files
 
 RESET_S = 60.0
-"""Time the answer to `reset` may take: longer than the runner's own limits together."""
+"""The longest time the reply to `reset` may take: longer than all limits of the runner together."""
 _PLAIN = ("exit_code", "signal", "truncated", "wall_ms", "cpu_ms")
 _PLAIN += ("max_rss_kb", "killed_processes", "state_lost")
 
 
 class Refused(Exception):
-    """The runner's own "no": its words, and an errno (0: none)."""
+    """A request that the runner refused: its error message, and an errno (0: none)."""
 
     def __init__(self, words: str, number: int) -> None:
         super().__init__(words)
@@ -29,7 +29,7 @@ def b64(data: bytes) -> str:
 
 
 def pack(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Paths and contents, as the runner reads them.
+    """Return the paths and contents of files in the encoding that the runner reads.
 
     Raises:
         ValueError, TypeError: see `checked_files`.
@@ -38,7 +38,7 @@ def pack(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def result_of(said: Mapping[str, Any], sandbox_id: str) -> ExecResult:
-    """A RESULT of the runner."""
+    """Convert a RESULT of the runner."""
     plain = {name: said[name] for name in _PLAIN if name in said}
     return ExecResult(
         status=Status(said["status"]),

@@ -1,1 +1,1 @@
-"""What `arl` does: one function for each command, which returns the exit code."""
+"""The commands of `arl`: one function for each, which returns the exit code."""

@@ -1,4 +1,4 @@
-"""`arl check`: the check as it goes, for people."""
+"""The command `arl check`: results are printed as the check proceeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentgym_rl.runtime.signals import run_interruptible
 
 
 def check(config: Config, args: Namespace) -> Report:
-    """Check the configured environment; results go to stdout as they come, unless as JSON.
+    """Check the configured environment; print results to stdout as they come, unless `args.json`.
 
     Raises:
         ConfigError: no such environment or criterion, or a number that makes no sense.
@@ -47,7 +47,7 @@ def check(config: Config, args: Namespace) -> Report:
 
 
 def criteria_text() -> str:
-    """The criteria, a line each (or two)."""
+    """Return the list of criteria as text, one or two lines each."""
     width = max(len(each.id) for each in CRITERIA)
     return "\n".join(
         textwrap.fill(f"{each.id:<{width}}  {each.text}", 80, subsequent_indent=" " * (width + 2))

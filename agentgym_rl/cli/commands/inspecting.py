@@ -1,6 +1,6 @@
-"""`arl inspect`: the page, live or in one file.
+"""The command `arl inspect`: the inspector page, served live or written into one file.
 
-`arl runs`: those that are here.
+The command `arl runs`: list, compare and delete runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .showing import counting, print_json
 
 
 def inspect(args: Namespace) -> int:
-    """Serve the page until interrupted, or write it."""
+    """Serve the inspector page until interrupted, or write it into a file."""
     log.setup()
     if args.episodes is not None and not args.html:
         raise ConfigError("--episodes says how many go into a file: it goes with --html")

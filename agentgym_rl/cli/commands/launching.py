@@ -1,4 +1,4 @@
-"""`--dry-run`, and runs that begin as a Slurm job."""
+"""The option `--dry-run`, and runs that start as a Slurm job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .showing import print_json
 
 
 def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> int:
-    """Say what would be started; or write the job that starts it, and submit it."""
+    """Print what the run would start, or write and submit the Slurm job that starts it."""
     kind = "serve" if args.command == "serve" else ""
     if args.command == "train":
         run_interruptible(lambda: check_played(config, say=lambda text: None))
@@ -50,7 +50,7 @@ def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> i
 
 
 def _command(args: Namespace, run_dir: Path, resume: Path | None) -> list[str]:
-    """The run, as it is begun on the nodes of the job."""
+    """Return the command line that starts the run on the nodes of the job."""
     return [
         *(sys.executable, "-m", "agentgym_rl", args.command),
         *("--config", str(run_dir / "slurm.toml")),

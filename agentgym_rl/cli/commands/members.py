@@ -1,16 +1,15 @@
-"""`arl engines` and `arl workers`: those of a living run, which may come and go."""
+"""The commands `arl engines` and `arl workers`: list, add and remove members of a live run."""
 
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from agentgym_rl.core.errors import ConfigError, EngineError
+from agentgym_rl.runtime.http_call import call
 
 from .showing import print_json
 
@@ -18,7 +17,7 @@ _LOOK_TIMEOUT_S = 30.0
 
 
 def engines(args: Namespace) -> int:
-    """List them, let some join, or let one go."""
+    """List the engines of a run, add some, or remove one."""
     wanted: dict[str, Any] = {}
     if args.add is not None:
         wanted = {"count": int(args.add)} if args.add.isdecimal() else {"url": args.add}
@@ -27,7 +26,7 @@ def engines(args: Namespace) -> int:
 
 
 def workers(args: Namespace) -> int:
-    """List them, let some join, or let one go."""
+    """List the rollout workers of a run, add some, or remove one."""
     columns = ("name", "state", "groups", "restarts")
     return _do(args, "worker", columns, add={} if args.add is None else {"count": args.add})
 
@@ -52,10 +51,10 @@ def _do(args: Namespace, what: str, columns: Sequence[str], *, add: dict[str, An
 
 
 class _Run:
-    """A run that lives, as its folder says."""
+    """A live run, reached at the address recorded in its folder."""
 
     def __init__(self, folder: Path, file: str) -> None:
-        """Raises ConfigError: it does not live, or is somebody else's."""
+        """Read the run's address and token; raise ConfigError if it is not live or not ours."""
         if not (folder / "config.toml").exists():
             raise ConfigError(f"{folder}: no run is there (it has no config.toml)")
         try:
@@ -71,30 +70,31 @@ class _Run:
         self._timeout_s = float(told["timeout_s"])
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """An answer of the run.
+        """Send a request to the run and return its answer.
 
         Raises:
-            ConfigError: it refuses, or does not live any more.
-            EngineError: it cannot do that now.
+            ConfigError: the run refuses the request.
+            EngineError: the run cannot do this now, or does not answer.
         """
-        request = urllib.request.Request(
-            self._url + path,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
-        )
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        timeout_s = _LOOK_TIMEOUT_S if body is None else self._timeout_s
         try:
-            with opener.open(request, timeout=timeout_s) as answer:
-                return json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            said = json.loads(error.read() or b"{}").get("error", str(error))
-            raise (EngineError if error.code >= 409 else ConfigError)(said) from None
+            status, answer = call(
+                self._url,
+                "GET" if body is None else "POST",
+                path,
+                body=None if body is None else json.dumps(body).encode(),
+                headers={"Authorization": f"Bearer {self._token}"},
+                timeout_s=_LOOK_TIMEOUT_S if body is None else self._timeout_s,
+            )
+            found = json.loads(answer)
         except (OSError, ValueError) as error:
             raise EngineError(
                 f"{self._folder}: the run does not answer at {self._url} ({error}); if it has "
                 "died, `arl train --resume` goes on with it"
             ) from None
+        if status != 200:
+            said = found.get("error", f"HTTP {status}")
+            raise (EngineError if status >= 409 else ConfigError)(said)
+        return found
 
 
 def _news(found: dict[str, Any]) -> list[str]:

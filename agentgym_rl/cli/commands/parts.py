@@ -1,5 +1,5 @@
-"""`arl list`, `arl check`, `arl new`, `arl doctor`: environments, agents and sandboxes by
-themselves."""
+"""The commands `arl list`, `arl check`, `arl new` and `arl doctor`, which need no run: they handle
+environments, agents and sandboxes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def doctor(args: Namespace) -> int:
 
 
 def _examine(config: Config, *, as_json: bool) -> int:
-    """The whole machine."""
+    """Probe the complete machine and print the result."""
     from agentgym_rl.cli.doctor import examine
     from agentgym_rl.config import VllmEngineConfig
     from agentgym_rl.report.machine import machine_text

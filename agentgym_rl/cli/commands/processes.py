@@ -1,4 +1,4 @@
-"""`arl engine`, `arl rollout`, `arl trainer`, `arl warm-up`, which runs start; and `arl bench`."""
+"""The commands that runs start (`arl engine`, `rollout`, `trainer`, `warm-up`), and `arl bench`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .showing import print_json
 
 
 def _watch() -> None:
-    """Over what a process cannot notice where it happens."""
+    """Start the threads that watch for a hanging thread start and for a frozen parent process."""
     watch_thread_starts()
     watch_starter()
 
@@ -70,7 +70,7 @@ def rollout(args: Namespace) -> int:
     token = _token("rollout")
     config = load_configuration(args)
     log.setup(config.logging.level)
-    if args.folder and args.folder.is_dir():  # another machine need not have it
+    if args.folder and args.folder.is_dir():  # another machine may not have this folder
         os.chdir(args.folder)
         sys.path.insert(0, str(args.folder))
     from agentgym_rl.workers.process import work
@@ -83,7 +83,7 @@ def rollout(args: Namespace) -> int:
 
 
 def _token(command: str) -> str:
-    """What the controller knows this process by."""
+    """Return the token with which this process authenticates to the controller."""
     if not (token := os.environ.get("ARL_TOKEN", "")):
         raise ConfigError(
             f"ARL_TOKEN is not set: `arl {command}` is started by `arl train`, which gives it the "
@@ -121,7 +121,7 @@ def warm_up(args: Namespace) -> int:
     config = load_configuration(args)
     log.setup(config.logging.level)
     from agentgym_rl.models.resolve import model_folder
-    from agentgym_rl.run.warmup.run import MODEL, ROWS, STEPS
+    from agentgym_rl.run.warmup import MODEL, ROWS, STEPS
     from agentgym_rl.trainer.warmup import warm_up
 
     warm_up(
@@ -147,7 +147,7 @@ def bench(args: Namespace) -> int:
 
 
 def _benchmark(name: str) -> Any:
-    """The module benchmarks/<name>.py of the source checkout (benchmarks are not installed)."""
+    """Import benchmarks/<name>.py of the source checkout (benchmarks are not installed)."""
     root = Path(__file__).parents[3]
     known = sorted(file.stem for file in (root / "benchmarks").glob("[a-z]*.py"))
     if name not in known:

@@ -1,4 +1,4 @@
-"""What reads the folder of a run: `audit`, `ledger`, `replay`, `export`, `reverify`, `timeline`."""
+"""The commands on a run's folder: `audit`, `ledger`, `replay`, `export`, `reverify`, `timeline`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .showing import counting, print_json
 
 def audit(args: Namespace) -> int:
     log.setup()
-    from agentgym_rl.audit.tokens.run import audit
+    from agentgym_rl.audit.audit import audit
     from agentgym_rl.report.audit import audit_text
 
     report = audit(
@@ -92,7 +92,7 @@ def _export_model(args: Namespace) -> int:
 
 def reverify(args: Namespace) -> int:
     log.setup()
-    from agentgym_rl.audit.reverify.run import reverify
+    from agentgym_rl.audit.reverify import reverify
     from agentgym_rl.report.audit import reverify_text
 
     reading = counting("played again", "episodes")

@@ -1,13 +1,11 @@
-"""`arl train`, `arl serve`, `arl eval`: what plays episodes."""
+"""The commands that play episodes: `arl train`, `arl serve` and `arl eval`."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentgym_rl.cli.parse import load_configuration
 from agentgym_rl.core.errors import ConfigError
@@ -18,27 +16,24 @@ from agentgym_rl.runtime.signals import run_interruptible
 from .showing import print_json, progress_of
 
 if TYPE_CHECKING:
-    from agentgym_rl.run.training import TrainResult
-
-    TrainedBy = Callable[..., Coroutine[Any, Any, TrainResult]]
+    from agentgym_rl.run.launch import Job
 
 
 def train(args: Namespace) -> int:
-    def kind() -> TrainedBy:
-        from agentgym_rl.run.train import train
+    from agentgym_rl.run.launch import train
 
-        return train
-
-    return _run(args, kind)
+    return _run(args, train)
 
 
 def serve(args: Namespace) -> int:
-    def kind() -> TrainedBy:
+    from agentgym_rl.run.launch import launch
+
+    def job() -> Job:
         from agentgym_rl.serve.run import serve
 
         return serve
 
-    return _run(args, kind)
+    return _run(args, partial(launch, job))
 
 
 def evaluate(args: Namespace) -> int:
@@ -69,7 +64,7 @@ def evaluate(args: Namespace) -> int:
 
 
 def _compare(args: Namespace) -> int:
-    """The table of evaluations that are there already."""
+    """Print the comparison table of existing evaluations."""
     given = {name: value for name, value in vars(args).items() if value not in (None, {})}
     clash = [
         "keys of the configuration" if name == "overrides" else f"--{name}"
@@ -87,26 +82,17 @@ def _compare(args: Namespace) -> int:
     return 0
 
 
-def _folder(args: Namespace) -> Path | None:
-    """Of the run that goes on."""
-    return args.resume.resolve() if args.resume else None
-
-
-def _run(args: Namespace, kind: Callable[[], TrainedBy]) -> int:
-    """Train by what `kind` imports, which takes its time: the fork server does so meanwhile."""
+def _run(args: Namespace, train: Job) -> int:
     config = load_configuration(args)
     if config.cluster.type == "slurm" or args.dry_run:
         from .launching import show_or_submit
 
-        return show_or_submit(args, config, resume=_folder(args))
-    from agentgym_rl.run.launch import fork_server
-
-    with fork_server(config) as server:
-        train = partial(kind(), resume=_folder(args), server=server)
-        with progress_of(config, total_steps=config.steps) as progress, paced_collections():
-            result = run_interruptible(
-                lambda: train(config, progress), hang_s=config.rollout.episode_timeout_s
-            )
+        return show_or_submit(args, config, resume=args.resume and args.resume.resolve())
+    with progress_of(config, total_steps=config.steps) as progress, paced_collections():
+        result = run_interruptible(
+            lambda: train(config, resume=args.resume, progress=progress),
+            hang_s=config.rollout.episode_timeout_s,
+        )
     from agentgym_rl.report.run import training_text
 
     if args.json:

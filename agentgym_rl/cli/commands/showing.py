@@ -1,4 +1,4 @@
-"""How commands show what they do, and print what they found."""
+"""The output of commands: progress while they work, and JSON results."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_of(config: Config, *, total_steps: int) -> Iterator[Progress]:
-    """The progress view, with this process's logs above it."""
+    """Open the progress view, with this process's logs printed above it."""
     from agentgym_rl.report.progress import make_progress
 
     progress = make_progress(config.logging.progress, total_steps=total_steps)
     try:
-        log.setup(config.logging.level)  # now: a live view has put itself in front of stderr
+        log.setup(config.logging.level)  # only now: a live view replaces sys.stderr
         yield progress
     finally:
         progress.close()
 
 
 def counting(done: str, what: str = "tokens") -> Callable[[int], None]:
-    """Says on stderr how much is done."""
+    """Return a function that adds to a count and reports the total on stderr now and then."""
     total, say = 0, log.now_and_then()
 
     def count(more: int) -> None:
@@ -41,7 +41,7 @@ def counting(done: str, what: str = "tokens") -> Callable[[int], None]:
 
 
 def print_json(value: Any) -> None:
-    """Print a JSON object. Where stdout is kept for it, only the first one is."""
+    """Print a JSON object; if stdout is reserved for JSON, only the first object is printed."""
     text = json.dumps(_finite(value), allow_nan=False)
     if (answer := log.the_answer()) is None:
         print(text)
@@ -50,7 +50,7 @@ def print_json(value: Any) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """The same with null for what JSON has no number for, and sets as lists."""
+    """Return the value with null for numbers that are not finite, and with sets as lists."""
     if isinstance(value, Mapping):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, frozenset):

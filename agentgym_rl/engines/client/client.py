@@ -1,4 +1,4 @@
-"""The engine contract over HTTP: one client for the embedded engine and for vLLM."""
+"""The client of the engine contract over HTTP, for the embedded engine and for vLLM."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
 _POLL_S = 0.02
-"""Between two looks at how far staging is."""
+"""The pause between two polls of the staging progress."""
 _END_TIMEOUT_S = 0.1
-"""Longest wait for the end of a stream whose last token is there."""
+"""The longest wait for the end of a stream whose last token has arrived."""
 _RESUME_TIMEOUT_S = 5.0
-"""Longest wait for a resume after something failed."""
+"""The longest wait for a resume after a failure."""
 
 
 class HttpEngine(Engine):
@@ -49,12 +49,12 @@ class HttpEngine(Engine):
     without a finish_reason is an EngineError naming the URL; a 4xx is a RequestRefused.
 
     Args:
-        has_spans: The engine says which version sampled which token. False (vLLM before 0.32):
-            deltas carry no versions, and `info` knows none.
-        send_seed: False: sampling seeds are not sent (one kills vLLM's CPU build).
-        polls_staging: Weights are staged after `/update_weights` has been answered, as our vLLM
-            plugin does, and have to be waited for.
-        incarnation: First part of the version labels it gives; may be set anew.
+        has_spans: The engine reports which version sampled which token. False (vLLM before 0.32):
+            deltas have no versions, and `info` has none.
+        send_seed: False: sampling seeds are not sent (a seed kills vLLM's CPU build).
+        polls_staging: Weights are staged after the reply to `/update_weights`, as our vLLM
+            plugin does, so the client has to poll until they are.
+        incarnation: The first part of the version labels it gives; may be changed later.
     """
 
     def __init__(
@@ -77,13 +77,13 @@ class HttpEngine(Engine):
         self._polls_staging = polls_staging
         self.incarnation = incarnation
         self.asleep = False
-        """Whether it was put to sleep here, and not all of it was woken."""
+        """A flag, true after a sleep call here until all memory has been woken."""
 
     def __repr__(self) -> str:
         return f"HttpEngine({self.url})"
 
     async def move(self, url: str) -> None:
-        """The engine is behind this URL from now on; what was asked of the one before fails."""
+        """Use this URL for the engine from now on; requests under way to the old one fail."""
         await self._connection.close()
         self._connection = Connection(url)
         self.url = self._connection.url
@@ -99,12 +99,12 @@ class HttpEngine(Engine):
         stream: bool = False,
         cache_salt: str = "",
     ) -> AsyncIterator[Delta]:
-        """See `Sampler.generate`.
+        """Sample a reply; see `Sampler.generate`.
 
         Raises:
             ContextLengthError: the prompt fills the engine's context.
-            RequestRefused: the engine takes no such request.
-            EngineError: anything else that went wrong.
+            RequestRefused: the engine does not accept such a request.
+            EngineError: any other failure.
         """
         body = _encode(
             protocol.GenerateBody(
@@ -127,7 +127,7 @@ class HttpEngine(Engine):
             events = EventStream(url, has_spans=self.has_spans)
             while True:
                 for delta in events.feed(await reply.piece()):
-                    if delta.finish_reason is not None:  # what follows is the stream's end
+                    if delta.finish_reason is not None:  # only the stream's end follows
                         await reply.drain(timeout_s=_END_TIMEOUT_S)
                         yield delta
                         return
@@ -142,7 +142,7 @@ class HttpEngine(Engine):
         await self._call("POST", "/resume")
 
     async def sleep(self, *, level: SleepLevel = 1) -> None:
-        self.asleep = True  # or on the way there: nobody may resume it from here on
+        self.asleep = True  # or will be soon: no resume is allowed from here on
         await self._call("POST", sleep_path(level))
 
     async def wake_up(self, *tags: Memory) -> None:
@@ -154,12 +154,13 @@ class HttpEngine(Engine):
         return (await self._get("/is_sleeping", protocol.Sleeping)).is_sleeping
 
     async def update_weights(self, path: str, *, version: int) -> None:
-        """See `Engine.update_weights`. The engine samples until the weights are staged, pauses
-        for the swap, and runs afterwards, whether it was paused before or not; unless it sleeps.
+        """Load a version; see `Engine.update_weights`. The engine samples until the weights are
+        staged and pauses for the swap. Afterwards it runs, even if it was paused before, unless it
+        sleeps.
 
         Raises:
-            WeightsError: the engine refused the weights, or was not done with them in time.
-            EngineError: the engine could not be reached or failed. It has been asked to resume.
+            WeightsError: the engine refused the weights, or did not load them in time.
+            EngineError: the engine could not be reached or failed, and was asked to resume.
         """
         label = version_label(version, incarnation=self.incarnation)
         info = {"path": path}
@@ -174,14 +175,14 @@ class HttpEngine(Engine):
         try:
             await self.pause(interrupt="recompute")
             await self._weights("/finish_weight_update", {"weight_version": label})
-        except BaseException as error:  # cancellation too: nobody else knows that it is paused
+        except BaseException as error:  # cancellation too: no other code knows of the pause
             await self._resume_after(error)
             raise
         await self.resume()
 
     async def name_version(self, version: int) -> None:
-        """Call the weights served now `version`, from the next token on. An engine that names no
-        versions is left alone.
+        """Label the served weights as `version`, from the next token on. An engine without labels
+        is left alone.
 
         Raises:
             EngineError: the engine could not be reached or failed.
@@ -201,10 +202,10 @@ class HttpEngine(Engine):
         return EngineInfo(card.id, card.max_model_len, served, version.tokenizer_hash)
 
     async def served_version(self) -> int:
-        """The version served now; UNKNOWN_VERSION while it has no name of ours.
+        """Return the version served now; UNKNOWN_VERSION while the engine has no label of ours.
 
         Raises:
-            EngineError: the engine could not be reached or failed, or a foreign label.
+            EngineError: the engine could not be reached or failed, or has a foreign label.
         """
         if not self.has_spans:
             return UNKNOWN_VERSION
@@ -217,10 +218,11 @@ class HttpEngine(Engine):
             raise EngineError(f"{self.url}/weight_info: {error}") from error
 
     async def counters(self) -> dict[str, float]:
-        """What its /metrics says (Prometheus' text format), by name; series of one name added up.
+        """Return the metrics of /metrics (Prometheus' text format) by name; series of one name are
+        summed.
 
         Raises:
-            EngineError: the engine could not be reached or failed, or says something else.
+            EngineError: the engine could not be reached or failed, or sent another format.
         """
         raw = await self._call("GET", "/metrics")
         try:
@@ -237,8 +239,8 @@ class HttpEngine(Engine):
         except (EngineError, WeightsError):
             if not self._polls_staging:
                 raise
-            # vLLM starts no update while one is open that somebody never finished. Our plugin
-            # drops that one when told to, and answers with an error so that vLLM forgets it too.
+            # vLLM starts no update while an unfinished one is open. Our plugin drops that one when
+            # told to, and answers with an error so that vLLM forgets it too.
             with suppress(EngineError):
                 await self._call(
                     "POST", "/update_weights", {"update_info": info | {"discard": True}}
@@ -266,14 +268,14 @@ class HttpEngine(Engine):
             ) from error
 
     async def _resume_after(self, failure: BaseException) -> None:
-        """Leave no engine paused behind a failure; what fails here is added to that failure."""
+        """Resume the engine after a failure; add a failure of this to it as a note."""
         try:
             await self._connection.call("POST", "/resume", timeout_s=_RESUME_TIMEOUT_S)
         except EngineError as error:
             failure.add_note(f"resuming failed too: {error}")
 
     async def _weights(self, path: str, body: Any = None) -> None:
-        """A step of an update: what the engine refuses is a WeightsError."""
+        """Do one step of an update; a refusal by the engine is a WeightsError."""
         try:
             await self._call("POST", path, body)
         except RequestRefused as error:
@@ -302,7 +304,7 @@ class HttpEngine(Engine):
 
 
 def _wired(token_ids: Sequence[int]) -> list[int]:
-    """Token ids to be encoded. Those of a `Prompt` are JSON already: encoding copies it."""
+    """Return token ids to be encoded. Those of a `Prompt` are JSON already: encoding copies it."""
     if isinstance(token_ids, Prompt):
         return cast("list[int]", msgspec.Raw(token_ids.json()))
     return list(token_ids)
@@ -313,7 +315,7 @@ def _structured(grammar: str | None) -> protocol.StructuredOutputs | None:
 
 
 def _check_staging(worker: protocol.Staging, path: str, url: str) -> None:
-    """Raises WeightsError when a worker will never be ready with `path`."""
+    """Raise WeightsError if a worker will never be ready with `path`."""
     if worker.state in ("failed", "idle"):
         why = worker.error or "it knows of no update (was it restarted?)"
         raise WeightsError(f"{url}: staging {path}: {why}")

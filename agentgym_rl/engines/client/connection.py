@@ -1,14 +1,11 @@
-"""HTTP to one engine: pools, deadlines, and every failure as an error that names the URL."""
+"""The HTTP connection to one engine: pools, deadlines, and errors that name the URL."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-
-import aiohttp
+from collections.abc import Mapping
 
 from agentgym_rl.core.errors import EngineError, too_slow
+from agentgym_rl.runtime.http_client import HttpClient
 from agentgym_rl.runtime.pausable_clock import ENGINES
 
 from .deltas import answered
@@ -18,40 +15,40 @@ _JSON = {"Content-Type": "application/json"}
 
 
 class Connection:
-    """The way to an engine. Safe for any number of concurrent requests of one event loop.
+    """A connection to an engine. Safe for any number of concurrent requests of one event loop.
 
-    A failed transport or a missed deadline is an EngineError; see `failures.py` for statuses
-    other than 2xx.
+    A failed transport or a missed deadline is an EngineError; see `deltas.py` for statuses other
+    than 2xx.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
         self._pool: HttpPool | None = None
-        self._session: aiohttp.ClientSession | None = None
+        self._unpooled = HttpClient(pooled=False)
 
     async def call(
         self, method: str, path: str, body: bytes | None = None, *, timeout_s: float
     ) -> bytes:
-        """One call on a connection of its own, so that a stale pool cannot lose it."""
+        """Make one call on a connection of its own, so that a stale pool cannot lose it."""
         url = self.url + path
-        deadline = asyncio.get_running_loop().time() + timeout_s
         headers = {} if body is None else _JSON
-        async with (
-            _attributed(url, timeout_s, deadline),
-            self._unpooled().request(method, url, data=body, headers=headers) as reply,
-        ):
-            raw = await reply.read()
-            if reply.status >= 300:
-                raise answered(url, reply.status, raw)
-            return raw
+        try:
+            status, raw = await self._unpooled.call(
+                self.url, method, path, body=body, headers=headers, timeout_s=timeout_s
+            )
+        except OSError as error:
+            raise _failure(url, timeout_s, error) from error
+        if status >= 300:
+            raise answered(url, status, raw)
+        return raw
 
     async def post(
         self, path: str, body: bytes, *, headers: Mapping[str, str], timeout_s: float
     ) -> Reply:
-        """A reply to read and to close, once its status is known to be good; closing it early
-        hangs up. A request that a pooled connection lost before anything came back is sent once
-        more, on a fresh connection. `timeout_s` is for all of it, reading included; time that
-        engines sleep is not counted."""
+        """Return a reply, to be read and closed, once its status is known to be good; closing it
+        early hangs up. A request that a pooled connection lost before any reply is sent once more,
+        on a fresh connection. `timeout_s` bounds all of it, reading included, without the time that
+        engines sleep."""
         url = self.url + path
         deadline = ENGINES.time() + timeout_s
         if self._pool is None:
@@ -73,24 +70,12 @@ class Connection:
     async def close(self) -> None:
         if self._pool is not None:
             await self._pool.close()
-        if self._session is not None:
-            await self._session.close()
-        self._pool = self._session = None
-
-    def _unpooled(self) -> aiohttp.ClientSession:
-        """Made on first use, because aiohttp wants a running event loop."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, force_close=True),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None),  # deadlines are ours
-                auto_decompress=False,
-            )
-        return self._session
+        await self._unpooled.close()
+        self._pool = None
 
 
 class Reply:
-    """The body of a reply, to be read by the request's deadline."""
+    """The body of a reply, to be read before the request's deadline."""
 
     def __init__(self, response: HttpReply, url: str, timeout_s: float) -> None:
         self._response = response
@@ -106,25 +91,15 @@ class Reply:
             raise _late(self._url, self._timeout_s, error) from error
 
     async def piece(self) -> bytes:
-        """What has come since; b"" at the end."""
+        """Return the bytes received since the last call; b"" at the end."""
         try:
             return await self._response.piece()
         except OSError as error:
             raise _late(self._url, self._timeout_s, error) from error
 
 
-@asynccontextmanager
-async def _attributed(url: str, timeout_s: float, deadline: float) -> AsyncIterator[None]:
-    """Transport failures and the deadline become EngineErrors that name `url`."""
-    try:
-        async with asyncio.timeout_at(deadline):
-            yield
-    except (aiohttp.ClientError, OSError) as error:
-        raise _failure(url, timeout_s, error) from error
-
-
 def _late(url: str, timeout_s: float, error: Exception) -> EngineError:
-    """The same of a request to sample, whose deadline is a key."""
+    """Return the error of a sampling request, whose deadline is a configuration key."""
     if isinstance(error, TimeoutError):
         return EngineError(too_slow(f"{url}: a reply", "engine.request_timeout_s", timeout_s))
     return _failure(url, timeout_s, error)

@@ -1,8 +1,8 @@
-"""What an engine counts, read from Prometheus' text format.
+"""The counters of an engine, read from Prometheus' text format.
 
-What an engine's error answers mean, and the reason each of them gives.
+The meaning of an engine's error replies, and the reason that each of them gives.
 
-Replies of the wire protocol as deltas of the engine contract.
+The conversion of replies of the wire protocol to deltas of the engine contract.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from agentgym_rl.engines import protocol
 
 
 def read_counters(text: str) -> dict[str, float]:
-    """By name, series of one name (which differ in their labels) added up.
+    """Return the counters by name; series of one name (with different labels) are summed.
 
     Raises:
-        ValueError: a line is none of that format.
+        ValueError: a line is not in that format.
     """
     found: dict[str, float] = {}
     for line in text.splitlines():
@@ -44,15 +44,15 @@ def read_counters(text: str) -> dict[str, float]:
 
 
 _TOO_LONG = ("maximum context length", "maximum model length")
-"""vLLM's words for a prompt that fills the context; it has no code for that."""
+"""The words in vLLM's message about a prompt that fills the context; it has no code for that."""
 _NOT_NOW = (408, 429)
 _REASON_CHARS = 2000
 
 
 def failure(where: str, status: int, detail: protocol.ErrorDetail) -> ArlError:
-    """The error to raise: a ContextLengthError if the prompt fills the engine's context, a
-    WeightsError if the embedded engine says so, a RequestRefused for any other 4xx that does not
-    mean "not now", else an EngineError."""
+    """Return the error to raise: a ContextLengthError if the prompt fills the engine's context, a
+    WeightsError if the embedded engine reports one, a RequestRefused for any other 4xx that does
+    not mean "not now", else an EngineError."""
     text = detail.message
     if detail.code == protocol.CONTEXT_LENGTH_EXCEEDED or any(words in text for words in _TOO_LONG):
         return ContextLengthError(text)
@@ -63,13 +63,13 @@ def failure(where: str, status: int, detail: protocol.ErrorDetail) -> ArlError:
 
 
 def answered(url: str, status: int, raw: bytes) -> ArlError:
-    """The error behind a status that is not 2xx and its body."""
+    """Return the error for a status that is not 2xx and its body."""
     return failure(f"{url}: HTTP {status}", status, _detail(raw))
 
 
 def streamed(url: str, error: protocol.ErrorDetail | str) -> ArlError:
-    """The error behind a chunk of a stream, which began with status 200: vLLM checks most of a
-    streamed request after that, and gives the status it would have had as the chunk's code."""
+    """Return the error for a chunk of a stream that began with status 200. vLLM checks most of a
+    streamed request only after that, and sends the proper status as the chunk's code."""
     detail = (
         error if isinstance(error, protocol.ErrorDetail) else protocol.ErrorDetail(message=error)
     )
@@ -78,7 +78,7 @@ def streamed(url: str, error: protocol.ErrorDetail | str) -> ArlError:
 
 
 def _detail(raw: bytes) -> protocol.ErrorDetail:
-    """Why, from an error's body: an engine's, FastAPI's, or a proxy's crash page."""
+    """Return the reason in an error's body: an engine's, FastAPI's, or a proxy's crash page."""
     text = raw[:_REASON_CHARS].decode(errors="replace")
     try:
         reply = msgspec.json.decode(raw, type=protocol.ErrorReply)
@@ -93,12 +93,12 @@ T = TypeVar("T")
 
 _FINISH_REASONS = get_args(FinishReason)
 _NO_LOGPROB = -9999.0
-"""What vLLM reports in place of a log-prob that is missing, infinite or not a number."""
+"""The number that vLLM reports for a log-prob that is missing, infinite or not a number."""
 _decode_reply = msgspec.json.Decoder(protocol.GenerateReply).decode
 
 
 def decode(raw: bytes, kind: type[T], url: str) -> T:
-    """`raw` JSON as `kind`; raises EngineError naming `url` when it is not one."""
+    """Return the JSON `raw` as `kind`; raise EngineError naming `url` if it is not one."""
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -106,10 +106,10 @@ def decode(raw: bytes, kind: type[T], url: str) -> T:
 
 
 def whole(raw: bytes, url: str, *, has_spans: bool = True) -> Delta:
-    """The one delta of a reply that was not streamed.
+    """Return the only delta of a reply that was not streamed.
 
     Raises:
-        EngineError: malformed, unfinished, or tokens without log-prob or version.
+        EngineError: it is malformed, unfinished, or has tokens without log-prob or version.
     """
     choice = _choice(raw, url)
     if choice.finish_reason is None:
@@ -120,7 +120,7 @@ def whole(raw: bytes, url: str, *, has_spans: bool = True) -> Delta:
 class EventStream:
     """A server-sent event stream as deltas, up to and with the one that has a finish_reason.
 
-    Tokens come as they arrive, each version once the engine has said it (vLLM: at the end).
+    Tokens come as they arrive, each version once the engine has reported it (vLLM: at the end).
     With `has_spans` False no version comes at all.
     """
 
@@ -130,12 +130,12 @@ class EventStream:
         self._rest = b""
 
     def feed(self, piece: bytes) -> Iterator[Delta]:
-        """The deltas that `piece` completes; b"" is the end of the stream.
+        """Yield the deltas that `piece` completes; b"" is the end of the stream.
 
         Raises:
-            EngineError: after what came, that the stream ended early, carried an error, or was
-                malformed; or that versions do not match the tokens.
-            ContextLengthError, RequestRefused: as `reported` says.
+            EngineError: after these deltas, the stream ended early, carried an error, or was
+                malformed; or versions do not match the tokens.
+            ContextLengthError, RequestRefused: see `failure`.
         """
         *events, self._rest = (self._rest + piece).split(b"\n\n")
         for payload in _payloads(events):
@@ -148,7 +148,7 @@ class EventStream:
 
 
 def _payloads(events: Sequence[bytes]) -> Iterator[bytes]:
-    """What the `data:` events carry, `[DONE]` left out."""
+    """Yield the payloads of the `data:` events, without `[DONE]`."""
     for event in events:
         payload = event.removeprefix(b"data:").strip()
         if event.startswith(b"data:") and payload != protocol.DONE:
@@ -177,11 +177,11 @@ class _Output:
         self._versions: list[int] = []
 
     def take(self, choice: protocol.Choice) -> Delta:
-        """The next tokens, and the versions that have become known."""
+        """Return the next tokens, and the versions that have become known."""
         token_ids = choice.token_ids or []
         logprobs = [item.logprob for item in choice.logprobs.content] if choice.logprobs else []
         times = choice.decode_times
-        if times is None:  # not reported: time of arrival
+        if times is None:  # not reported: use the time of arrival
             times = [time.monotonic()] * len(token_ids)
         start, self.num_tokens = self.num_tokens, self.num_tokens + len(token_ids)
         if not len(token_ids) == len(logprobs) == len(times):
@@ -206,7 +206,7 @@ class _Output:
         )
 
     def _stamped(self, choice: protocol.Choice) -> list[int]:
-        """Versions of tokens that had none; spans may repeat what was said before."""
+        """Return the versions of tokens that had none; spans may repeat earlier reports."""
         known = len(self._versions)
         for span in choice.weight_versions or ():
             version = self._version(span)

@@ -1,8 +1,8 @@
-"""HTTP/1.1 for what is asked at every turn: one POST, on a connection that is kept.
+"""An HTTP/1.1 client for the requests of every turn: one POST, on a connection that is kept.
 
-A general client spends more on a request than a gateway does on a turn. This one has what an
-engine needs: connections used again, replies of a length, in chunks or up to the end of the
-connection, read as they arrive, and a deadline.
+A general client (aiohttp, `runtime/http_client.py`, for all other calls) spends more on a request
+than a gateway does on a turn. This one has only what an engine needs: reuse of connections, replies
+with a length, in chunks or up to the end of the connection, read as they arrive, and a deadline.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ import httptools
 from agentgym_rl.runtime.pausable_clock import ENGINES
 
 _IDLE_S = 15.0
-"""A connection that was not used for longer is not used again."""
+"""The age at which an unused connection is no longer reused, in seconds."""
 _BUFFERED_BYTES = 1 << 18
-"""Of a reply that nobody reads yet; the rest waits in the network."""
+"""The largest buffered part of an unread reply, in bytes; the rest waits in the network."""
 _HEADERS_BYTES = 1 << 16
 
 
 class ServerDisconnectedError(ConnectionError):
-    """The connection ended before the reply did."""
+    """An end of the connection before the end of the reply."""
 
 
 class BadReply(ConnectionError):
-    """What came back is no HTTP."""
+    """A reply that is not HTTP."""
 
 
 class HttpReply:
     """The reply to one request: its status, then its body in pieces, as they come.
 
-    Whoever has one calls `close`. What has arrived is given out before any error is raised.
+    The holder must call `close`. Received bytes are returned before any error is raised.
 
     Raises:
         TimeoutError: from any wait, the deadline of the request passed.
@@ -48,7 +48,7 @@ class HttpReply:
     def __init__(self, channel: _Channel, deadline: float) -> None:
         self.status = 0
         self.answered = False
-        """Whether anything came back."""
+        """A flag, true once any byte of the reply has arrived."""
         self._channel = channel
         self._pieces: list[bytes] = []
         self._size = 0
@@ -63,7 +63,7 @@ class HttpReply:
             await self._news()
 
     async def piece(self) -> bytes:
-        """What has come since; b"" at the end."""
+        """Return the bytes received since the last call; b"" at the end."""
         while not self._pieces:
             if self._over and self._error is None:
                 return b""
@@ -75,28 +75,28 @@ class HttpReply:
         return piece
 
     async def whole(self) -> bytes:
-        """All that is left."""
+        """Return the rest of the body."""
         pieces: list[bytes] = []
         while piece := await self.piece():
             pieces.append(piece)
         return b"".join(pieces)
 
     async def drain(self, *, timeout_s: float) -> None:
-        """Drop what is left, so that the connection can be used again, unless that takes longer."""
+        """Drop the rest, so that the connection can be reused, unless that takes longer."""
         if self._over:
             return
-        with suppress(OSError):  # TimeoutError is one: then `close` hangs up
+        with suppress(OSError):  # a TimeoutError is included: then `close` hangs up
             async with asyncio.timeout(timeout_s):
                 while await self.piece():
                     pass
 
     def close(self) -> None:
-        """Give the connection back, or hang up if there was more to come. Idempotent."""
+        """Give the connection back, or hang up if more was to come. Idempotent."""
         self._timer.cancel()
         self._channel.release(self)
 
     def add(self, piece: bytes) -> None:
-        """Some of the body came."""
+        """Add a received piece of the body."""
         self._pieces.append(piece)
         self._size += len(piece)
         if self._size > _BUFFERED_BYTES:
@@ -104,20 +104,20 @@ class HttpReply:
         self.wake()
 
     def end(self, error: OSError | None = None) -> None:
-        """Nothing more will come."""
+        """Record that nothing more will come."""
         if not self._over:
             self._over, self._error = True, error
             self._timer.cancel()
             self.wake()
 
     def wake(self) -> None:
-        """Something is new."""
+        """Wake the waiting reader."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     @property
     def ended_well(self) -> bool:
-        """Whether all of it came."""
+        """Return whether the complete reply has come."""
         return self._over and self._error is None
 
     async def _news(self) -> None:
@@ -131,7 +131,7 @@ class HttpReply:
 
 
 class HttpPool:
-    """POSTs to the server at `url`, any number at once, from one event loop."""
+    """A pool of connections to the server at `url`: any number of POSTs, from one event loop."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -150,9 +150,9 @@ class HttpPool:
     async def post(
         self, path: str, body: bytes, *, headers: Mapping[str, str], deadline: float
     ) -> HttpReply:
-        """The reply, once its status is there. A request that a kept connection lost before
-        anything came back is sent once more, on a new connection. `deadline`, on the clock
-        `awake.ENGINES`, is for all of it, reading included.
+        """Return the reply once its status is known. A request that a kept connection lost before
+        any reply is sent once more, on a new connection. `deadline`, on the clock `awake.ENGINES`,
+        is for all of it, reading included.
 
         Raises:
             TimeoutError: the deadline passed.
@@ -172,7 +172,7 @@ class HttpPool:
         return await _opened(channel.ask(head, body, deadline))
 
     async def close(self) -> None:
-        """Hang up on all; what is being read fails."""
+        """Hang up on all; replies that are being read fail."""
         for channel in tuple(self._all):
             channel.hang_up()
         await asyncio.sleep(0)  # the event loop closes them in its next round
@@ -216,7 +216,7 @@ async def _opened(reply: HttpReply) -> HttpReply:
 
 
 class _Channel(asyncio.Protocol):
-    """One connection, for one request at a time."""
+    """A connection, for one request at a time."""
 
     def __init__(
         self,
@@ -234,11 +234,11 @@ class _Channel(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._head_size = 0
         self._framed = False
-        """Whether the reply says itself where it ends; else the connection's end is its end."""
+        """A flag, true if the reply defines its own end; else the connection's end is its end."""
         self._reusable = False
 
     def ask(self, head: bytes, body: bytes, deadline: float) -> HttpReply:
-        """Send a request."""
+        """Send a request and return its reply."""
         self._head_size, self._framed, self._reusable = 0, False, False
         self._reply = reply = HttpReply(self, deadline)
         if self._transport is None or self._transport.is_closing():
@@ -248,13 +248,13 @@ class _Channel(asyncio.Protocol):
         return reply
 
     def hold(self, held: bool) -> None:
-        """Let the server wait, or not."""
+        """Stop reading so that the server waits, or read on."""
         if held is not self._held and self._transport is not None:
             self._held = held
             self._transport.pause_reading() if held else self._transport.resume_reading()
 
     def release(self, reply: HttpReply) -> None:
-        """Nobody reads the reply any more."""
+        """Take the connection back when the reply is no longer read."""
         if reply is not self._reply:
             return
         self._reply = None
@@ -273,11 +273,11 @@ class _Channel(asyncio.Protocol):
 
     # ------------------------------------------------------------------ the transport
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop has a type of its own
+        self._transport = cast("asyncio.Transport", transport)  # uvloop has its own type
 
     def data_received(self, data: bytes) -> None:
         reply = self._reply
-        if reply is None:  # nobody asked for anything
+        if reply is None:  # no request is under way
             self.hang_up()
             return
         reply.answered = True
@@ -311,7 +311,7 @@ class _Channel(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status >= 200 and self._reply is not None:  # others announce the reply to come
+        if status >= 200 and self._reply is not None:  # 1xx: the reply is still to come
             self._reply.status = status
             self._reply.wake()
 

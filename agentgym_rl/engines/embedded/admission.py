@@ -1,4 +1,4 @@
-"""Which requests are taken, and what their parameters mean."""
+"""The admission of requests, and the meaning of their parameters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .request import Constraint, Request, Sampling, StopStrings
 from .sampler import random_key
 
 _MIN_TEMPERATURE = 1e-3
-"""Below it float32 logits divided by the temperature lose their order."""
+"""The lowest temperature: division by a smaller one loses the order of float32 logits."""
 _MAX_TEMPERATURE = 1e3
 _MAX_STOP_STRINGS = 16
 
@@ -40,12 +40,12 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class Admission:
-    """Turns request bodies into requests of one model, or refuses them."""
+    """A converter of request bodies to requests of one model, which refuses invalid ones."""
 
     vocab_size: int
     max_model_len: int
     eos_ids: Sequence[int]
-    """End-of-sequence tokens; the first one gives no `stop_reason`, as in vLLM."""
+    """The end-of-sequence tokens; the first one gives no `stop_reason`, as in vLLM."""
     seed: int
     tokenizer_file: Path
     _tokenizer: Tokenizer | None = None
@@ -53,10 +53,10 @@ class Admission:
     def request(
         self, body: protocol.GenerateBody, request_id: str, constraint: Constraint | None = None
     ) -> Request:
-        """Check `body` and make it a request, held to `constraint`.
+        """Check `body` and make it a request under `constraint`.
 
         Raises:
-            Refused: names the parameter, what was got and what is allowed.
+            Refused: names the parameter, the value and what is allowed.
         """
         params = body.sampling_params
         self._check_prompt(body.token_ids)

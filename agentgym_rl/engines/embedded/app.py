@@ -1,4 +1,8 @@
-"""The engine protocol over ASGI. Its routes, fields and defaults are vLLM's."""
+"""The engine protocol over ASGI. Its routes, fields and defaults are vLLM's.
+
+The routes are a table of its own, not `runtime.http_server.Api`: every turn passes here, and
+Starlette takes 5 µs of CPU longer for a request than the look-up, 10 µs with the server (of 140).
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ _decode_generate = msgspec.json.Decoder(protocol.GenerateBody).decode
 
 
 class App:
-    """ASGI application of one engine."""
+    """An ASGI application of one engine."""
 
     def __init__(self, engine: EmbeddedEngine, *, served_model_name: str) -> None:
         self._engine = engine
@@ -134,7 +138,7 @@ class App:
         )
 
     async def _respond_stream(self, request: Request, send: Send) -> None:
-        """Server-sent events; a failure after the headers is an event with `error`."""
+        """Send server-sent events; a failure after the headers is an event with `error`."""
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         failure: protocol.ErrorDetail | None = None
@@ -154,7 +158,7 @@ class App:
         await send({"type": "http.response.body", "body": b"data: " + protocol.DONE + b"\n\n"})
 
     async def _abort(self, query: Query, body: bytes) -> Any:
-        # vLLM knows a request by the id it was given behind a prefix of its own.
+        # vLLM puts a prefix before the given id of a request, and clients send the prefixed id.
         names = [
             name.removeprefix("generate-tokens-")
             for name in _json(body, protocol.AbortBody).request_ids
@@ -196,7 +200,7 @@ class App:
         return {"status": "sleeping", "level": int(level)}
 
     async def _wake_up(self, query: Query, body: bytes) -> Any:
-        # The one parameter that may come several times.
+        # The only parameter that may be repeated.
         named = query.get("tags", "").split(",")
         awake = await self._engine.wake_up(read_tags(filter(None, named)))
         return {"status": "awake" if awake else "sleeping", "tags": list(filter(None, named))}
@@ -228,7 +232,7 @@ class App:
     async def _weight_info(self, query: Query, body: bytes) -> Any:
         return protocol.WeightInfo(self._engine.loop.weight_version)
 
-    # What one asks a server.
+    # Server information.
 
     async def _health(self, query: Query, body: bytes) -> Any:
         if not self._engine.loop.alive:
@@ -254,7 +258,7 @@ class App:
 
 
 def _choice(request: Request, start: int, end: int) -> protocol.Choice:
-    """Tokens [start, end); the last part of a request also says how it ended."""
+    """Return tokens [start, end); the last part of a request also says how it ended."""
     last = request.done and end == len(request.token_ids)
     token_ids = request.token_ids[start:end]
     logprobs = None
@@ -268,14 +272,15 @@ def _choice(request: Request, start: int, end: int) -> protocol.Choice:
         logprobs=logprobs,
         finish_reason=request.finish_reason if last else None,
         stop_reason=request.stop_reason if last else None,
-        # As vLLM does, the last chunk of a stream repeats the spans of the whole output.
+        # The last chunk of a stream repeats the spans of the complete output, as in vLLM.
         weight_versions=request.spans(0 if last else start, end),
         decode_times=request.times_s[start:end],
     )
 
 
 def _query(found: bytes) -> Query:
-    """By name; several values of one name, which `tags` may have, are joined with commas."""
+    """Return parameters by name; several values of one name, such as `tags`, are joined with
+    commas."""
     query: dict[str, str] = {}
     for name, value in parse_qsl(found.decode("latin-1"), keep_blank_values=True):
         query[name] = f"{query[name]},{value}" if name in query else value
@@ -288,7 +293,7 @@ async def _event(send: Send, message: protocol.GenerateReply) -> None:
 
 
 def _failed(request: Request) -> Refused:
-    """Return what to say of a request that ended with an error: its own, or the engine's."""
+    """Return the error of a failed request: its own, or the engine's."""
     if request.constraint is not None and request.constraint.is_too_complex:
         return Refused(str(request.error))
     return Refused(str(request.error), status=500, kind="EngineError")

@@ -1,4 +1,7 @@
-"""The running rows: who is in which slot, and one decode step over all of them."""
+"""The keys and values of the running rows: one slot each, grown in blocks.
+
+The running rows in their slots, and one decode step over all of them.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,107 @@ from .decoder import Decoder, Segment
 from .request import Request
 from .sampler import Sampler
 
+_SLOT_BLOCK = 16
+_LENGTH_BLOCK = 32
+_SLACK = 1.25
+"""The growth factor of the length capacity: unused positions between slots cost memory traffic."""
+
+
+class SlotKV:
+    """A cache of keys and values [slots, heads, length, dim] per layer; row i of the batch owns
+    slot i.
+
+    Rows fill slots 0..b-1 without gaps, so that a decode step reads a plain slice instead of
+    gathering. With `transposed_keys`, keys are kept as [slots, heads, dim, length], the order in
+    which a batched product of queries and keys reads fastest.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_slots: int,
+        max_length: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        transposed_keys: bool = False,
+    ) -> None:
+        self._max_slots = max_slots
+        self._max_length = max_length
+        self._dtype = dtype
+        self._device = device
+        self._key_axis = 3 if transposed_keys else 2
+        self._slots = 0
+        self._length = 0
+        self.layers: list[tuple[Tensor, Tensor]] = []
+
+    def add_layer(self, keys: tuple[int, int], values: tuple[int, int]) -> None:
+        """Append a layer; `keys` and `values` are its (heads, dim)."""
+        self.layers.append((self._empty(*keys, self._key_axis), self._empty(*values, 2)))
+
+    def reserve(self, slots: int, length: int) -> None:
+        """Make room for `slots` rows of `length` tokens, and keep the stored tokens."""
+        if slots > self._slots:
+            self._slots = _grown(max(slots, 2 * self._slots), slots, _SLOT_BLOCK, self._max_slots)
+        elif length <= self._length:
+            return
+        if length > self._length:
+            wanted = int(max(length, _SLACK * self._length))
+            self._length = _grown(wanted, length, _LENGTH_BLOCK, self._max_length)
+        for index, (keys, values) in enumerate(self.layers):
+            self.layers[index] = (self._resized(keys, self._key_axis), self._resized(values, 2))
+
+    def clear(self) -> None:
+        """Free the memory of all slots; `reserve` allocates it again."""
+        self._slots = self._length = 0
+        for index, (keys, values) in enumerate(self.layers):
+            key_dim, value_dim = keys.shape[5 - self._key_axis], values.shape[3]
+            self.layers[index] = (
+                self._empty(keys.shape[1], key_dim, self._key_axis),
+                self._empty(values.shape[1], value_dim, 2),
+            )
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the memory of all slots in bytes."""
+        return sum(keys.nbytes + values.nbytes for keys, values in self.layers)
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` tokens of slot `source` to slot `target`."""
+        for keys, values in self.layers:
+            keys = keys.narrow(self._key_axis, 0, length)
+            keys[target] = keys[source]
+            values[target, :, :length] = values[source, :, :length]
+
+    def _empty(self, heads: int, dim: int, length_axis: int) -> Tensor:
+        inner = (self._length, dim) if length_axis == 2 else (dim, self._length)
+        # Zeros, not garbage: a masked position still takes part in 0 * value.
+        return torch.zeros(self._slots, heads, *inner, dtype=self._dtype, device=self._device)
+
+    def _resized(self, old: Tensor, length_axis: int) -> Tensor:
+        new = self._empty(old.shape[1], old.shape[5 - length_axis], length_axis)
+        part = new[: old.shape[0]].narrow(length_axis, 0, old.shape[length_axis])
+        part.copy_(old)
+        return new
+
+
+def _grown(wanted: int, need: int, block: int, limit: int) -> int:
+    """Return `wanted` rounded up to blocks, at most `limit`, at least `need`."""
+    return max(need, min(-(-wanted // block) * block, limit))
+
+
 _PREFILL_TOKENS_CPU = 512
-"""Padded prompt tokens of one forward, few enough that activations stay in a CPU's cache: 3600
-tokens took the bundled model 78 ms, and 116 ms at 4096 a forward. A longer prompt goes alone."""
+"""The limit of padded prompt tokens in one forward, so that activations stay in a CPU's cache: 3600
+tokens took the bundled model 78 ms, and 116 ms with a limit of 4096. A longer prompt goes alone."""
 _PREFILL_TOKENS_GPU = 8192
 _SEGMENT_ROWS = 16
-"""Finest split of the batch."""
+"""The smallest number of rows in a segment of the batch."""
 _SEGMENT_WORTH = 400
-"""Padded positions (rows x tokens) a segment must save to pay for its own operations."""
+"""The padded positions (rows x tokens) that a segment must save to pay for its own operations."""
 
 
 class Batch:
-    """Rows in slots 0..b-1 without gaps; the last row fills the place of one that leaves."""
+    """A batch of rows in slots 0..b-1 without gaps; the last row fills the slot of one that
+    leaves."""
 
     def __init__(self, decoder: Decoder) -> None:
         self.rows: list[Request] = []
@@ -46,7 +138,7 @@ class Batch:
         self._refresh()
 
     def remove(self, leaving: Sequence[Request]) -> None:
-        """Take rows out; those not in the batch are ignored."""
+        """Take rows out; rows that are not in the batch are ignored."""
         for request in leaving:
             if request not in self.rows:
                 continue
@@ -58,14 +150,14 @@ class Batch:
         self._refresh()
 
     def rebuild(self) -> None:
-        """Compute the cache of every row again, under the weights in place now."""
+        """Compute the cache of every row again, under the present weights."""
         rows, self.rows = self.rows, []
         for request in rows:
             request.recomputed_at.append(len(request.token_ids))
         self.add(rows)
 
     def clear(self) -> list[Request]:
-        """Take all rows out, to be added again later, when their cache is computed again."""
+        """Take all rows out; their cache is computed again when they are added again later."""
         rows, self.rows = self.rows, []
         for request in rows:
             if request.token_ids:
@@ -74,7 +166,7 @@ class Batch:
         return rows
 
     def step(self) -> tuple[list[int], list[float]]:
-        """One sampled token and its log-prob for each of `rows`, in their order."""
+        """Return one sampled token and its log-prob for each of `rows`, in their order."""
         logits = self._decoder.decode(self._tokens, self._positions, self._segments)
         if self._constrained is not None:
             self._bar(logits, self._constrained)
@@ -85,14 +177,14 @@ class Batch:
         return tokens.tolist(), logprobs.tolist()
 
     def _bar(self, logits: Tensor, rows: Tensor) -> None:
-        """Take from the constrained rows what their grammars do not allow."""
+        """Mask the tokens of constrained rows that their grammars do not allow."""
         constraints = [request.constraint for request in self.rows if request.constraint]
         allowed = np.stack([constraint.allowed() for constraint in constraints])
         barred = torch.from_numpy(~allowed).to(logits.device)
         logits[rows] = logits[rows].masked_fill(barred, -math.inf)
 
     def _refresh(self) -> None:
-        """Derive what a step needs from the rows; called when they change, not every step."""
+        """Derive the inputs of a step from the rows; called only after a change of the rows."""
         device = self._decoder.device
         positions = [request.num_fed for request in self.rows]
         self._tokens = torch.tensor([request.last_token for request in self.rows], device=device)
@@ -107,7 +199,7 @@ class Batch:
 
 
 def prefill_groups(lengths: Sequence[int], budget: int) -> list[range]:
-    """Split ascending `lengths` into runs that are padded together at little waste."""
+    """Split ascending `lengths` into runs that are padded together with little waste."""
     groups: list[range] = []
     start = 0
     for index, length in enumerate(lengths):
@@ -124,7 +216,7 @@ def prefill_groups(lengths: Sequence[int], budget: int) -> list[range]:
 def segments(positions: Sequence[int], worth: int = _SEGMENT_WORTH) -> list[Segment]:
     """Split slots into runs that need not attend as far as the longest row.
 
-    Rows admitted together are in order of length, so that runs of like rows are common.
+    Rows admitted together are in order of length, so that runs of similar rows are common.
     """
     found: list[Segment] = []
     for start in range(0, len(positions), _SEGMENT_ROWS):
@@ -138,6 +230,6 @@ def segments(positions: Sequence[int], worth: int = _SEGMENT_WORTH) -> list[Segm
 
 
 def _waste(first: Segment, second: Segment) -> int:
-    """Positions that would be padding if the two were one."""
+    """Return the number of positions that would be padding if the two were one."""
     length = max(first.length, second.length)
     return sum((s.stop - s.start) * (length - s.length) for s in (first, second))

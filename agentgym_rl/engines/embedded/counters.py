@@ -1,4 +1,4 @@
-"""What the engine has done so far, in the Prometheus text format."""
+"""The engine's counters, in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _HELP = {
     "generated_tokens": ("counter", "Tokens sampled."),
     "steps": ("counter", "Decode steps."),
     "weight_updates": ("counter", "Policy versions put in place."),
-    "asleep": ("gauge", "Whether it sleeps: 1, or 0."),
+    "asleep": ("gauge", "The sleep state: 1 asleep, 0 awake."),
     "weights_bytes": ("gauge", "Memory of the weights."),
     "cache_bytes": ("gauge", "Memory of the KV cache."),
-    "swap_seconds": ("counter", "Time spent putting them in place."),
+    "swap_seconds": ("counter", "Time spent on weight swaps."),
 }
 
 
 @dataclass(slots=True)
 class Counters:
-    """Written by the decode thread, read by /metrics."""
+    """The counters that the decode thread writes and /metrics reads."""
 
     running: int = 0
     waiting: int = 0
@@ -41,7 +41,7 @@ class Counters:
         self.finished[reason] += 1
 
     def prometheus(self) -> str:
-        """All of them as `arl_engine_<name>`."""
+        """Return all counters as `arl_engine_<name>`."""
         lines: list[str] = []
         for name, (kind, text) in _HELP.items():
             full = f"arl_engine_{name}" + ("_total" if kind == "counter" else "")

@@ -1,4 +1,4 @@
-"""What the batch asks of a model: fill the cache, decode one token per row, change weights."""
+"""The interface of a decoder: fill the cache, decode one token per row, change weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Swap = Callable[[], None]
 
 
 class Segment(NamedTuple):
-    """Neighbouring slots [start, stop) that attend to at most `length` positions."""
+    """A run of neighbouring slots [start, stop) that attend to at most `length` positions."""
 
     start: int
     stop: int
@@ -35,7 +35,7 @@ class Decoder(ABC):
 
     @abstractmethod
     def decode(self, tokens: Tensor, positions: Tensor, segments: Sequence[Segment]) -> Tensor:
-        """Feed one token per row and return float32 logits [b, V] of what follows.
+        """Feed one token per row and return float32 logits [b, V] of the next token.
 
         Args:
             tokens: [b] token of slots 0..b-1.
@@ -50,42 +50,42 @@ class Decoder(ABC):
 
     @abstractmethod
     def free_cache(self) -> None:
-        """Give back the memory of the cache. No row is in it any more."""
+        """Free the memory of the cache, which no row uses any more."""
 
     @abstractmethod
     def move_weights(self, device: torch.device | None) -> None:
-        """Have them there, where they cannot decode unless it is `self.device`; None: forget them,
-        until a swap brings others."""
+        """Move the weights to `device`; they cannot decode unless it is `self.device`. None: drop
+        them until a swap brings others."""
 
     @property
     @abstractmethod
     def weights_bytes(self) -> int:
-        """Memory of the weights in place, wherever they are."""
+        """Return the memory in bytes of the present weights, on any device."""
 
     @property
     @abstractmethod
     def cache_bytes(self) -> int:
-        """Memory of the cache."""
+        """Return the memory in bytes of the cache."""
 
     @abstractmethod
     def stage(self, tensors: Mapping[str, Tensor]) -> Swap:
         """Prepare new weights while the old ones serve; calling the result puts them in place.
 
-        Called on another thread than `decode`; the returned call is quick and cannot fail.
-        `tensors` have been through `WeightLayout.check`.
+        The call comes from another thread than `decode`; the returned call is quick and cannot
+        fail. `tensors` have been through `WeightLayout.check`.
         """
 
 
 class WeightLayout:
-    """Names, shapes and ties of a model's weights: what a weight file has to match, whose names are
-    those of the folder that the model was loaded from."""
+    """The names, shapes and ties of a model's weights, which a weight file has to match. The file's
+    names are those of the folder that the model was loaded from."""
 
     def __init__(self, module: torch.nn.Module, *, dtype: torch.dtype, names: SourceNames) -> None:
         self._dtype = dtype
         self._names = names
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._aliases: dict[str, str] = {}
-        """Second name of a tied tensor -> its first name."""
+        """The first name of each tied tensor, by its second name."""
         self._buffers = {name for name, _ in module.named_buffers()}
         first_name: dict[int, str] = {}
         for name, tensor in module.state_dict(keep_vars=True).items():
@@ -98,9 +98,10 @@ class WeightLayout:
     def check(
         self, tensors: Mapping[str, Tensor], *, device: torch.device, source: str
     ) -> dict[str, Tensor]:
-        """Private copies of `tensors` under the model's first names, on `device`, in our dtype.
+        """Return private copies of `tensors` under the model's first names, on `device`, in our
+        dtype.
 
-        float32 and bfloat16 files are both taken: rounding to the engine's dtype is what the
+        Both float32 and bfloat16 files are accepted: rounding to the engine's dtype is what the
         engine would have done itself.
 
         Raises:

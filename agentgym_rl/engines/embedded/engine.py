@@ -1,4 +1,4 @@
-"""The embedded engine, apart from HTTP: requests in flight, pausing, weight updates."""
+"""The embedded engine without HTTP: requests in flight, pausing, weight updates."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _COMMAND_TIMEOUT_S = 60.0
-"""Longest wait for the step in progress to end."""
+"""The longest wait for the end of the current step."""
 _STOP_TIMEOUT_S = 1.0
 _COMPILE_TIMEOUT_S = 20.0
 
 
 class EmbeddedEngine:
-    """One event loop's handle on the decode thread. Use inside `running()`."""
+    """A handle of one event loop on the decode thread. Use inside `running()`."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class EmbeddedEngine:
         self.model = model
         self.model_dir = model_dir
         self.died = asyncio.Event()
-        """Set once the decode thread has died; `loop.failure` says of what."""
+        """The event set once the decode thread has died; `loop.failure` has the cause."""
         self.loop = DecodeLoop(
             model.decoder,
             max_num_seqs=config.decoded_together,
@@ -80,7 +80,7 @@ class EmbeddedEngine:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """The decode thread runs while the context is open; leaving fails what is in flight."""
+        """Run the decode thread while the context is open; requests in flight at the exit fail."""
         self._event_loop = asyncio.get_running_loop()
         self.loop.start()
         try:
@@ -91,10 +91,10 @@ class EmbeddedEngine:
     # Requests.
 
     async def constraint(self, params: protocol.SamplingBody) -> Constraint | None:
-        """What a request with these parameters is held to; compiled beside the event loop.
+        """Return the constraint of a request with these parameters; compiled beside the event loop.
 
         Raises:
-            Refused: the grammar is none that can be followed, or takes too long to compile.
+            Refused: the grammar cannot be followed, or takes too long to compile.
         """
         asked = params.structured_outputs
         if asked is None:
@@ -122,11 +122,11 @@ class EmbeddedEngine:
         return request
 
     async def parts(self, request: Request) -> AsyncIterator[tuple[int, int]]:
-        """Index ranges [start, end) of new tokens, as they become visible; the last one may be
-        empty. Afterwards the request has a finish_reason or an error.
+        """Yield index ranges [start, end) of new tokens, as they become visible; the last one may
+        be empty. Afterwards the request has a finish_reason or an error.
 
         Raises:
-            Refused: with status 504, when `engine.request_timeout_s` has passed, sleep not counted.
+            Refused: with status 504, after `engine.request_timeout_s`, time asleep not counted.
         """
         timeout_s = self._config.request_timeout_s
         deadline = self._awake.time() + timeout_s
@@ -151,13 +151,13 @@ class EmbeddedEngine:
             start = end
 
     def release(self, request: Request) -> None:
-        """Forget a request, aborting it if it is still being decoded."""
+        """Forget a request, and abort it if it is still being decoded."""
         self._in_flight.pop(request.id, None)
         if not request.done and self.loop.alive:
             self.loop.between_steps(partial(self.loop.abort, request))
 
     async def abort(self, request_ids: Sequence[str]) -> int:
-        """End requests early, each with what it has; returns how many were in flight."""
+        """End requests early, each with its output so far; return how many were in flight."""
         found = [self._in_flight[name] for name in request_ids if name in self._in_flight]
         for request in found:
             await self._between_steps(partial(self.loop.abort, request))
@@ -165,16 +165,16 @@ class EmbeddedEngine:
 
     # Pausing and weights.
 
-    # Whatever the pause: requests that arrive meanwhile are held until `resume`, whichever pauses
-    # follow each other, and each returns once what it promises is so.
+    # Every pause holds requests that arrive meanwhile until `resume`, in any sequence of pauses,
+    # and each pause returns once its promise is kept.
 
     async def freeze(self, *, recompute: bool) -> None:
-        """Stand still between two steps; requests go on at `resume`, with the KV cache they have,
-        or with one that is computed again."""
+        """Stop between two steps; requests continue at `resume`, with their present KV cache or
+        with a recomputed one."""
         await self._between_steps(partial(self.loop.freeze, recompute))
 
     async def cut_off(self) -> None:
-        """End every request in flight with what it has. (There is no cache to clear: none
+        """End every request in flight with its output so far. (There is no cache to clear: none
         outlives its request.)"""
         await self._between_steps(self.loop.cut_off)
 
@@ -183,7 +183,7 @@ class EmbeddedEngine:
 
         Raises:
             Refused: a resume or another pause came first (status 409); or they have not ended
-                in the time any request has (504), and the engine has resumed.
+                within `engine.request_timeout_s` (504), and the engine has resumed.
         """
         timeout_s = self._config.request_timeout_s
         drained = await self._between_steps(self.loop.drain)
@@ -200,12 +200,12 @@ class EmbeddedEngine:
         raise Refused(message, status=409, kind="ConflictError")
 
     async def resume(self) -> None:
-        """Raises Refused (status 409) where it sleeps."""
+        """Resume decoding; raise Refused (status 409) if the engine sleeps."""
         await self._between_steps(self.loop.resume)
 
     async def sleep(self, *, level: SleepLevel, mode: Literal["keep", "abort", "wait"]) -> None:
-        """Give memory back. What is in flight waits and is recomputed (`keep`), has ended with what
-        it has, or was waited for.
+        """Release memory. Requests in flight wait and are recomputed (`keep`), end with their
+        output so far (`abort`), or end normally first (`wait`).
 
         Raises:
             Refused: see `drain`.
@@ -218,10 +218,10 @@ class EmbeddedEngine:
         self._awake.sleep()
 
     async def wake_up(self, tags: Iterable[Memory]) -> bool:
-        """Have memory again; True once all of it is, and requests go on.
+        """Restore memory; return True once all of it is restored, and requests continue.
 
         Raises:
-            Refused: the weights were dropped, and none have come since (status 409).
+            Refused: the weights were dropped, and no new ones have come (status 409).
         """
         awake = await self._between_steps(partial(self.loop.wake, tags))
         if awake:
@@ -229,18 +229,18 @@ class EmbeddedEngine:
         return awake
 
     def metrics(self) -> str:
-        """What it has done and has, in the Prometheus text format."""
+        """Return counters and memory sizes in the Prometheus text format."""
         counters, decoder = self.loop.counters, self.model.decoder
         counters.weights_bytes = decoder.weights_bytes
         counters.cache_bytes = decoder.cache_bytes
         return counters.prometheus()
 
     async def name_version(self, weight_version: str) -> None:
-        """Call the weights in place `weight_version` from the next decode step on."""
+        """Label the present weights `weight_version` from the next decode step on."""
         await self._between_steps(partial(self.loop.rename, weight_version))
 
     def start_update(self) -> None:
-        """Begin a weight update; one that was left unfinished is dropped."""
+        """Begin a weight update; an unfinished earlier one is dropped."""
         self._update = _Update()
 
     async def stage(self, path: Path) -> None:
@@ -265,7 +265,7 @@ class EmbeddedEngine:
         update, self._update = self._update, None
         if update is None or update.swap is None:
             raise Refused("no weights are staged; POST /start_weight_update, /update_weights first")
-        # Raises Refused where they would have no place; the update is over then, too.
+        # A Refused is raised here if the weights' memory is released; that ends the update, too.
         await self._between_steps(partial(self.loop.swap, update.swap, weight_version))
         log.info("serving policy version %s", weight_version)
 
@@ -281,10 +281,10 @@ class EmbeddedEngine:
             return await asyncio.wrap_future(self.loop.between_steps(action))
 
     def _notify(self, progress: Sequence[tuple[Request, int, bool]]) -> None:
-        """From the decode thread: one wake-up of the event loop for all rows of a step."""
+        """Wake the event loop from the decode thread, once for all rows of a step."""
         loop = self._event_loop
         assert loop is not None
-        if not loop.is_closed():  # a step that outlasted `stop` has nobody left to tell
+        if not loop.is_closed():  # a step that outlasts `stop` has no event loop to notify
             loop.call_soon_threadsafe(self._announce, progress)
 
     def _announce(self, progress: Sequence[tuple[Request, int, bool]]) -> None:

@@ -1,4 +1,4 @@
-"""Qwen2-, Qwen3- and Llama-style models: weights fused for few, large operations.
+"""The fused weights of Qwen2-, Qwen3- and Llama-style models, for few, large operations.
 
 Legend: H query heads, K key-value heads, D head dimension, G = H / K.
 """
@@ -14,12 +14,12 @@ from torch import Tensor
 
 _ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _STATIC_ROPE = ("default", "linear", "llama3", "yarn")
-"""RoPE variants whose frequencies do not depend on the sequence at hand."""
+"""The RoPE variants whose frequencies do not depend on the present sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class FusedShape:
-    """The numbers of a supported model."""
+    """The dimensions of a supported model."""
 
     num_layers: int
     num_heads: int
@@ -29,7 +29,7 @@ class FusedShape:
 
     @classmethod
     def of(cls, module: Any) -> FusedShape | str:
-        """The shape of a supported model, or the reason why it is none."""
+        """Return the shape of a supported model, or the reason why the model is not supported."""
         config = module.config
         if type(module).__name__ not in _ARCHITECTURES:
             return f"{type(module).__name__} is not one of {', '.join(_ARCHITECTURES)}"
@@ -54,14 +54,14 @@ class FusedShape:
 
 @dataclass(frozen=True, slots=True)
 class FusedLayer:
-    """One layer; biases and qk-norm are None where the model has none."""
+    """A layer; biases and qk-norm are None if the model has none."""
 
     norm: Tensor
     qkv: Tensor
-    """[(H + 2K) D, hidden]: queries, keys, values."""
+    """The projections to queries, keys and values, [(H + 2K) D, hidden]."""
     qkv_bias: Tensor | None
     qk_norm: Tensor | None
-    """[H + K, D]"""
+    """The norms of queries and keys, [H + K, D]."""
     out: Tensor
     out_bias: Tensor | None
     mlp_norm: Tensor
@@ -73,7 +73,7 @@ class FusedLayer:
 
 @dataclass(frozen=True, slots=True)
 class FusedWeights:
-    """A model's weights, ready to decode; never changed, only replaced as a whole."""
+    """The weights of a model, ready to decode; never changed, only replaced together."""
 
     embed: Tensor
     layers: tuple[FusedLayer, ...]
@@ -81,7 +81,7 @@ class FusedWeights:
     head: Tensor
 
     def to(self, device: torch.device | None) -> FusedWeights:
-        """The same on another device; None: without any numbers."""
+        """Return the same weights on another device; None: without any numbers."""
 
         def moved(tensor: Tensor) -> Tensor:
             return tensor.to(device) if device is not None else tensor.new_empty(0)
@@ -103,7 +103,7 @@ class FusedWeights:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all, a tied head counted once."""
+        """Return the memory of all weights in bytes, a tied head counted once."""
         layers = [getattr(layer, part.name) for layer in self.layers for part in fields(layer)]
         tensors = [self.embed, self.norm, self.head, *(it for it in layers if it is not None)]
         return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())

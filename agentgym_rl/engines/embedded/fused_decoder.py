@@ -1,7 +1,7 @@
 """Decoding by plain functions on fused weights: few operations a layer, no module overhead.
 
-Legend: b rows, n prompts, L tokens, T cached length, H query heads, K key-value heads,
-D head dimension, G = H / K.
+Legend: b rows, n prompts, L tokens, T cached length, H query heads, K key-value heads, D head
+dimension, G = H / K.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .batch import SlotKV
 from .decoder import Decoder, Segment, Swap
 from .fused import FusedLayer, FusedShape, FusedWeights
-from .kv import SlotKV
 
 
 class FusedDecoder(Decoder):
-    """Decodes a supported model (`FusedShape.of`); equals its own forward to rounding."""
+    """A decoder of a supported model (`FusedShape.of`); equal to the model's forward up to
+    rounding."""
 
     name = "fused"
 
@@ -52,7 +53,7 @@ class FusedDecoder(Decoder):
             cached_keys[first:last, :, :, :length] = keys.transpose(2, 3)
             cached_values[first:last, :, :length] = values
             if index == shape.num_layers - 1:
-                return  # only the cache is wanted
+                return  # only the cache is needed
             mixed = F.scaled_dot_product_attention(
                 queries.transpose(1, 2), keys, values, is_causal=True, enable_gqa=True
             )
@@ -107,7 +108,8 @@ class FusedDecoder(Decoder):
     def _qkv(
         self, x: Tensor, layer: FusedLayer, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotated queries [.., H, D], rotated keys and values [.., K, D] of x [.., hidden]."""
+        """Return rotated queries [.., H, D], rotated keys and values [.., K, D] of x [..,
+        hidden]."""
         shape = self._shape
         heads, kv_heads, dim = shape.num_heads, shape.num_kv_heads, shape.head_dim
         h = F.rms_norm(x, (x.shape[-1],), layer.norm, shape.eps)
@@ -115,7 +117,7 @@ class FusedDecoder(Decoder):
         qk, values = qkv.split((heads + kv_heads, kv_heads), dim=-2)
         if layer.qk_norm is not None:
             qk = F.rms_norm(qk, (dim,), None, shape.eps) * layer.qk_norm
-        # `sin` carries the sign of the rotation, so turning a head is one roll.
+        # `sin` has the sign of the rotation, so that rotating a head is one roll.
         qk = torch.addcmul(qk * cos, qk.roll(dim // 2, -1), sin)
         queries, keys = qk.split((heads, kv_heads), dim=-2)
         return queries, keys, values
@@ -128,10 +130,10 @@ class FusedDecoder(Decoder):
         mask: Tensor,
         segments: Sequence[Segment],
     ) -> Tensor:
-        """[b, H D] from queries [b, H, D], all cached keys and values, mask [b K, 1, T].
+        """Return [b, H D] from queries [b, H, D], all cached keys and values, mask [b K, 1, T].
 
-        Batched products over (row, key head), whose G queries stand where a sequence would: on
-        a CPU about twice as fast as scaled_dot_product_attention with one query a row.
+        The batched products are over (row, key head), with its G queries in the place of a
+        sequence: on a CPU about twice as fast as scaled_dot_product_attention with one query a row.
         """
         shape, rows = self._shape, len(queries)
         per_row = shape.num_kv_heads
@@ -147,7 +149,7 @@ class FusedDecoder(Decoder):
         return mixed.view(rows, -1)
 
     def _feed_forward(self, x: Tensor, mixed: Tensor, layer: FusedLayer) -> Tensor:
-        """The rest of a layer, after attention."""
+        """Return the output of a layer from that of its attention."""
         x = x + F.linear(mixed, layer.out, layer.out_bias)
         h = F.rms_norm(x, (x.shape[-1],), layer.mlp_norm, self._shape.eps)
         gate, up = F.linear(h, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
@@ -155,7 +157,7 @@ class FusedDecoder(Decoder):
 
 
 def rope_tables(module: Any, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos [length, D] and signed sin [length, D] from the model's own frequencies."""
+    """Return cos [length, D] and signed sin [length, D] from the model's own frequencies."""
     rotary = module.model.rotary_emb
     positions = torch.arange(length, device=rotary.inv_freq.device, dtype=torch.float32)
     angles = torch.outer(positions, rotary.inv_freq.float())

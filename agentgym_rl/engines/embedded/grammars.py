@@ -1,38 +1,39 @@
-"""Grammars, compiled once for all replies that are held to them."""
+"""The grammars of replies, each compiled once for all replies that use it."""
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
 from llguidance import LLMatcher, LLTokenizer
 
+from agentgym_rl.runtime.lru_dict import LruDict
+
 from .admission import Refused
 from .request import Constraint
 
 _PARAM = "structured_outputs"
 _KEPT = 64
-"""Compiled grammars that are remembered."""
+"""The number of compiled grammars that are kept."""
 _QUIET = 0
 
 
 class Grammars:
-    """For one tokenizer. Any thread may compile."""
+    """A cache of compiled grammars for one tokenizer. Any thread may compile."""
 
     def __init__(self, tokenizer_file: Path, *, vocab_size: int, eos_ids: Sequence[int]) -> None:
         self._tokenizer_file = tokenizer_file
         self._vocab_size = vocab_size
         self._eos_id = next(iter(eos_ids), None)
         self._tokenizer: LLTokenizer | None = None
-        self._compiled: OrderedDict[str, Constraint] = OrderedDict()
+        self._compiled: LruDict[str, Constraint] = LruDict(_KEPT)
         self._lock = threading.Lock()
 
     def begin(self, grammar: str) -> Constraint:
-        """The beginning of a reply. Takes milliseconds, for a big schema a second, and there may
-        be some for which it takes for ever.
+        """Return the constraint at the beginning of a reply. The time is milliseconds, a second for
+        a big schema, and possibly unlimited for some grammars.
 
         Raises:
             Refused: it is no grammar, or one that no text matches; or the model folder has no
@@ -44,13 +45,10 @@ class Grammars:
         compiled = known or self._compile(grammar, tokenizer)
         with self._lock:
             self._compiled[grammar] = compiled
-            self._compiled.move_to_end(grammar)
-            if len(self._compiled) > _KEPT:
-                self._compiled.popitem(last=False)
             return compiled.copy()
 
     def begin_aside(self, grammar: str) -> Future[Constraint]:
-        """`begin` in a thread of its own, which keeps no other and no process from ending."""
+        """Run `begin` in a thread of its own, which keeps no other and no process from ending."""
         begun: Future[Constraint] = Future()
 
         def run() -> None:
@@ -59,7 +57,7 @@ class Grammars:
             except BaseException as error:
                 begun.set_exception(error)
 
-        begun.set_running_or_notify_cancel()  # nobody can end it; whoever waits may stop waiting
+        begun.set_running_or_notify_cancel()  # cannot be cancelled; callers may stop waiting
         threading.Thread(target=run, name="grammar", daemon=True).start()
         return begun
 
@@ -68,7 +66,7 @@ class Grammars:
         matcher = LLMatcher(tokenizer, source, log_level=_QUIET)
         compiled = Constraint(matcher, self._vocab_size)
         tried = compiled.copy()
-        tried.allowed()  # some grammars show only now that nothing matches them
+        tried.allowed()  # some grammars show only now that no text matches them
         if tried.error:
             raise Refused(f"the grammar cannot be followed: {tried.error}", param=_PARAM)
         return compiled

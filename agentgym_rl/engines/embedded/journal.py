@@ -1,4 +1,4 @@
-"""An append-only record of what each request was fed and what was sampled, for audits."""
+"""The journal: an append-only record of each request's prompt and sampled tokens, for audits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .request import Request
 
 
 class JournalLine(msgspec.Struct, kw_only=True):
-    """One request, written when it ended, before its reply is sent."""
+    """A record of one request, written when it ends, before its reply is sent."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -24,15 +24,15 @@ class JournalLine(msgspec.Struct, kw_only=True):
     decode_times: list[float]
     temperature: float
     recomputed_at: list[int]
-    """Output lengths at which the KV cache was rebuilt under the weights served then."""
+    """The output lengths at which the KV cache was rebuilt under the weights served then."""
     finish_reason: str | None
     error: str | None
 
 
 class Journal:
-    """JSON lines at `path`, one per request; opened for appending, flushed line by line.
+    """A file of JSON lines at `path`, one per request; opened for appending, flushed line by line.
 
-    Requests still open when the engine stops or dies got no reply and have no line.
+    Requests still open when the engine stops or dies get no reply and have no line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,6 +66,6 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[JournalLine]:
-    """All lines of a journal; raises msgspec.DecodeError on a damaged one."""
+    """Return all lines of a journal; raise msgspec.DecodeError on a damaged one."""
     decoder = msgspec.json.Decoder(JournalLine)
     return [decoder.decode(line) for line in path.read_bytes().splitlines()]

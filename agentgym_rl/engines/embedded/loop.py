@@ -1,4 +1,4 @@
-"""What the decode thread is told to do between two steps.
+"""The commands that the decode thread runs between two steps.
 
 The decode thread: commands between steps, rows in, one step, rows out.
 """
@@ -31,14 +31,14 @@ T = TypeVar("T")
 
 
 class Command:
-    """An action, and the future of who asked for it."""
+    """An action, and the future for its caller."""
 
     def __init__(self, action: Callable[[], T], future: Future[T]) -> None:
         self._action = action
         self.future = future
 
     def run(self) -> None:
-        """A command that raises fails its caller, not the loop."""
+        """Run the action; an exception fails the caller, not the loop."""
         if not self.future.set_running_or_notify_cancel():
             return
         try:
@@ -50,7 +50,8 @@ class Command:
 
 
 Notify = Callable[[Sequence[tuple[Request, int, bool]]], None]
-"""Told once a step, on the decode thread: (request, tokens so far, whether it is over)."""
+"""A function called once a step, on the decode thread: (request, tokens so far, whether it is
+over)."""
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +59,10 @@ _IDLE_POLL_S = 1.0
 
 
 class DecodeLoop:
-    """Decodes what is submitted until `stop`; if it dies, `failure` says of what.
+    """A loop that decodes the submitted requests until `stop`; if it dies, `failure` is the cause.
 
-    `submit` and `between_steps` may be called from any thread. All else of the engine's state
-    is touched by the decode thread alone, so nothing else needs a lock.
+    `submit` and `between_steps` may be called from any thread. Only the decode thread accesses all
+    other state of the engine, so nothing else needs a lock.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class DecodeLoop:
     ) -> None:
         self.weight_version = weight_version
         self.paused = False
-        """Whether arriving requests are held until `resume`."""
+        """A flag, true while arriving requests are held until `resume`."""
         self.failure: BaseException | None = None
         self.counters = Counters()
         self._batch = Batch(decoder)
@@ -87,7 +88,7 @@ class DecodeLoop:
         self._notify = notify
         self._journal = journal
         self._held: deque[Request] = deque()
-        """Arrived while paused: no pause touches them, `resume` lets them in."""
+        """The requests that arrived while paused: no pause affects them, `resume` admits them."""
         self._frozen = False
         self._drains: list[Future[bool]] = []
         self._recompute = False
@@ -112,7 +113,7 @@ class DecodeLoop:
 
     @property
     def asleep(self) -> bool:
-        """Whether some of its memory has been given back."""
+        """Return whether some of the engine's memory has been released."""
         return bool(self._sleep.asleep)
 
     def submit(self, request: Request) -> None:
@@ -129,16 +130,16 @@ class DecodeLoop:
         self._post(Command(action, future))
         return future
 
-    # What `between_steps` runs.
+    # The methods that `between_steps` runs.
 
     def freeze(self, recompute: bool) -> None:
-        """Decode nothing until `resume`; `recompute`: with the KV cache built anew from then on."""
+        """Decode nothing until `resume`; with `recompute`, the KV cache is then rebuilt."""
         self.paused = self._frozen = True
         self._recompute = self._recompute or recompute
         self._answer_drains(False)
 
     def cut_off(self) -> None:
-        """Finish all requests early, each with what it has."""
+        """Finish all requests early, each with its output so far."""
         self.paused = True
         requests = [*self._batch.rows, *self._waiting]
         for request in requests:
@@ -147,34 +148,34 @@ class DecodeLoop:
         self._retire(requests)
 
     def drain(self) -> Future[bool]:
-        """Decode what is here to its end. True once nothing is left; False if a `resume` or a
-        `freeze` comes first.
+        """Decode the present requests to their end. The future is True once none is left; False if
+        a `resume` or a `freeze` comes first.
 
         Raises:
-            Refused: it sleeps.
+            Refused: the engine sleeps.
         """
         self._check_awake("let requests end")
         self.paused, self._frozen = True, False
         drained: Future[bool] = Future()
-        drained.set_running_or_notify_cancel()  # from here on nobody can cancel it
+        drained.set_running_or_notify_cancel()  # no caller can cancel it from here on
         self._drains.append(drained)
         self._check_drained()
         return drained
 
     def sleep(self, level: SleepLevel) -> None:
-        """Give back memory; what is being decoded goes back to the head of the line."""
+        """Release memory; requests being decoded go back to the head of the queue."""
         self.freeze(False)
-        self._recompute = False  # all of it is, as it is admitted again
+        self._recompute = False  # all of it is recomputed at the next admission
         self._waiting.extendleft(reversed(self._batch.clear()))
         self._sleep.fall(level)
         self.counters.asleep = 1
         self._count_rows()
 
     def wake(self, tags: Iterable[Memory]) -> bool:
-        """Have that memory again; True if all is awake, and decoding goes on.
+        """Restore the memory of `tags`; return True if all is awake, and decoding continues.
 
         Raises:
-            Refused: the weights were dropped, and none have come since.
+            Refused: the weights were dropped, and no new ones have come.
         """
         self._sleep.wake(tags)
         if not self.asleep:
@@ -183,10 +184,10 @@ class DecodeLoop:
         return not self.asleep
 
     def resume(self) -> None:
-        """Go on.
+        """Continue decoding.
 
         Raises:
-            Refused: it sleeps.
+            Refused: the engine sleeps.
         """
         self._check_awake("resume")
         self.paused = self._frozen = False
@@ -195,14 +196,14 @@ class DecodeLoop:
         self._answer_drains(False)
 
     def rename(self, weight_version: str) -> None:
-        """Another label for the weights in place."""
+        """Set another label for the present weights."""
         self.weight_version = weight_version
 
     def swap(self, put_in_place: Callable[[], None], weight_version: str) -> None:
         """Serve other weights from the next step on.
 
         Raises:
-            Refused: their memory has been given back.
+            Refused: their memory has been released.
         """
         self._sleep.check_swap()
         start = time.monotonic()
@@ -213,7 +214,7 @@ class DecodeLoop:
         self.counters.swap_seconds += time.monotonic() - start
 
     def abort(self, request: Request) -> None:
-        """Finish a request early, with what it has; nothing if it is over."""
+        """Finish a request early, with its output so far; do nothing if it is over."""
         if request.finished:
             return
         request.finish_reason = "abort"
@@ -275,12 +276,12 @@ class DecodeLoop:
             self._notify(progress)
 
     def _is_shown(self, count: int) -> bool:
-        """Whether a stream moves on at its token number `count`: at the first, as vLLM does, for
-        who waits; then every few, since each move costs as much as some tokens."""
+        """Return whether a stream shows its token number `count`: the first, as in vLLM, for the
+        waiting client; then every few, since each update costs as much as some tokens."""
         return count == 1 or count % self._stream_interval == 0
 
     def _retire(self, requests: Iterable[Request]) -> None:
-        """Take finished requests out, journal them, and let their owners know."""
+        """Take finished requests out, write them to the journal, and notify their owners."""
         requests = list(requests)
         self._batch.remove(requests)
         self._count_rows()
@@ -330,7 +331,7 @@ class DecodeLoop:
                 item.run()
 
     def _end(self, error: BaseException) -> None:
-        """Fail all that is open, with nothing left in between."""
+        """Fail all open requests, and refuse new ones from the same moment on."""
         with self._inbox_lock:
             self.failure = None if self._stopping else error
             self._stopping = True

@@ -1,4 +1,4 @@
-"""`arl engine --backend embedded`: load a model and serve it until told to stop."""
+"""The command `arl engine --backend embedded`: load a model and serve it until told to stop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .model import load_model
 log = logging.getLogger(__name__)
 
 _LAST_WORDS_S = 0.5
-"""After the decode thread died: time for open requests to get their 500, /health its 503."""
+"""The time after the decode thread's death for open requests to get their 500, /health its 503."""
 
 
 def serve(
@@ -38,17 +38,17 @@ def serve(
     journal: Path | None = None,
     served_model_name: str = "",
 ) -> None:
-    """Serve the model of `model_dir` over HTTP; returns after SIGTERM or SIGINT, within 2 s.
+    """Serve the model of `model_dir` over HTTP; return after SIGTERM or SIGINT, within 2 s.
 
     Once it accepts requests, one line "engine ready on http://host:port" goes to stdout.
 
     Args:
-        port: 0 picks a free one.
-        seed: Of requests that bring no seed of their own; with it, the same `request_id` gets
-            the same random numbers.
-        weight_version: Label of the weights in `model_dir`.
-        journal: File to which every request is appended as a JSON line when it ends.
-        served_model_name: Shown by /v1/models (default: the folder's name).
+        port: The port; 0 picks a free one.
+        seed: The seed of requests that bring none of their own; with it, the same `request_id`
+            gets the same random numbers.
+        weight_version: The label of the weights in `model_dir`.
+        journal: The file to which every request is appended as a JSON line when it ends.
+        served_model_name: The name shown by /v1/models (default: the folder's name).
 
     Raises:
         ConfigError: the model cannot be loaded.

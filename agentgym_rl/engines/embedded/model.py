@@ -1,4 +1,7 @@
-"""Load a model folder and choose the fastest way to decode it that is right."""
+"""The self-check, once at start: a decoder must give the logits of the model's own forward.
+
+The loading of a model folder, and the choice of its fastest correct decoder.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +12,111 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.weights.source import load_whole
 
+from .batch import SlotKV, segments
 from .decoder import Decoder, WeightLayout
 from .fused import FusedShape, FusedWeights
 from .fused_decoder import FusedDecoder, rope_tables
-from .kv import SlotKV
 from .module_decoder import CachedDecoder, UncachedDecoder
-from .selfcheck import self_check
 
 log = logging.getLogger(__name__)
+
+_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
+"""The largest difference of a logit, per unit of the largest logit if that exceeds 1."""
+_STEPS = 3
+
+
+def self_check(decoder: Decoder, module: Any, length: int, *, rows: int) -> bool:
+    """Return True if all logits agree; else log a warning with the difference, or with the
+    exception.
+
+    The check does what a batch does: prompts of different lengths, a row that joins later, and a
+    row that leaves, whose slot the last row takes over. Up to `rows` rows of up to `length` tokens.
+    """
+    try:
+        with torch.inference_mode():
+            difference, scale = _compare(decoder, module, length, rows)
+    except Exception as error:  # any architecture may fail in its own way: try the next decoder
+        log.warning("the %s decoder failed its self-check: %r", decoder.name, error)
+        return False
+    allowed = _TOLERANCE[module.dtype] * max(1.0, scale)
+    if difference <= allowed:
+        log.debug("self-check of the %s decoder: max |d logit| %.2g", decoder.name, difference)
+        return True
+    log.warning(
+        "the %s decoder differs from the model's own forward by %.3g (allowed: %.3g)",
+        decoder.name,
+        difference,
+        allowed,
+    )
+    return False
+
+
+def _compare(decoder: Decoder, module: Any, length: int, rows: int) -> tuple[float, float]:
+    """Return (largest difference, largest logit) over a few decode steps."""
+    vocab = module.get_input_embeddings().weight.shape[0]
+    generator = torch.Generator().manual_seed(0)
+    starts = [max(1, length // divisor - _STEPS) for divisor in (2, 1, 3)][:rows]
+    rows_tokens = [
+        torch.randint(vocab, (start + _STEPS,), generator=generator).tolist() for start in starts
+    ]
+    expected = [
+        module(input_ids=torch.tensor([row], device=module.device), use_cache=False).logits[0]
+        for row in rows_tokens
+    ]
+    at = list(starts)  # cached tokens of each row before the next step
+    slots = list(range(len(starts)))[:2]
+    decoder.prefill(0, _prompts(rows_tokens, at, slots))
+    worst = _step(decoder, rows_tokens, expected, at, slots)
+    if len(starts) > 2:
+        decoder.prefill(2, _prompts(rows_tokens, at, [2]))
+        slots.append(2)
+        worst = max(worst, _step(decoder, rows_tokens, expected, at, slots))
+    if len(slots) > 1:
+        leaving = slots.index(0)
+        decoder.move(len(slots) - 1, leaving, at[slots[-1]])
+        slots[leaving] = slots.pop()
+        worst = max(worst, _step(decoder, rows_tokens, expected, at, slots))
+    return worst, max(float(logits.abs().max()) for logits in expected)
+
+
+def _prompts(rows: list[list[int]], at: list[int], which: list[int]) -> list[list[int]]:
+    return [rows[index][: at[index]] for index in which]
+
+
+def _step(
+    decoder: Decoder,
+    rows: list[list[int]],
+    expected: list[Tensor],
+    at: list[int],
+    slots: list[int],
+) -> float:
+    """Feed the next known token of each row; return the largest difference of the logits."""
+    positions = [at[row] for row in slots]
+    tokens = [rows[row][at[row]] for row in slots]
+    logits = decoder.decode(
+        torch.tensor(tokens, device=decoder.device),
+        torch.tensor(positions, device=decoder.device),
+        segments(positions, worth=0),
+    )
+    worst = 0.0
+    for got, row in zip(logits, slots, strict=True):
+        difference = float((got - expected[row][at[row]].float()).abs().max())
+        worst = max(worst, difference if difference == difference else float("inf"))
+        at[row] += 1
+    return worst
+
 
 _MOVING_ROPE = {
     "dynamic": "max_position_embeddings",
     "longrope": "original_max_position_embeddings",
 }
-"""RoPE variants whose frequencies change beyond a length, which rows of a batch would share."""
+"""The RoPE variants whose frequencies change beyond a length, which rows of a batch would share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +131,11 @@ class LoadedModel:
 
 
 def load_model(folder: Path, config: EmbeddedEngineConfig) -> LoadedModel:
-    """Load `folder` and check the decoder chosen against the model's own forward.
+    """Load `folder` and check the chosen decoder against the model's own forward.
 
     Raises:
-        ConfigError: no model there, no GPU where one is asked for, or no decoder agrees with
-            the model.
+        ConfigError: there is no model, no GPU where one is required, or no decoder that agrees
+            with the model.
     """
     device = pick_device(config.device)
     dtype = getattr(torch, config.dtype)
@@ -63,7 +152,8 @@ def load_model(folder: Path, config: EmbeddedEngineConfig) -> LoadedModel:
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` takes a GPU when there is one; raises ConfigError where `cuda` finds none."""
+    """Return the device; `auto` takes a GPU if there is one; raise ConfigError if `cuda` finds
+    none."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("engine.device is cuda, but this machine has no GPU torch can use")
     if name == "auto":
@@ -72,7 +162,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def context_limit(config: Any, wanted: int) -> int:
-    """`wanted`, cut to the positions the model has."""
+    """Return `wanted`, limited to the positions that the model has."""
     rope = getattr(config, "rope_parameters", None) or {}
     limits = [wanted, getattr(config, "max_position_embeddings", None)]
     moving = _MOVING_ROPE.get(rope.get("rope_type", "default"))
@@ -82,7 +172,7 @@ def context_limit(config: Any, wanted: int) -> int:
 
 
 def choose_decoder(module: Any, config: EmbeddedEngineConfig, max_model_len: int) -> Decoder:
-    """The first of fused, cached, uncached that fits the model and passes its self-check.
+    """Return the first of fused, cached, uncached that fits the model and passes its self-check.
 
     Raises:
         ConfigError: not even the last one agrees with the model's own forward.
@@ -102,7 +192,7 @@ def choose_decoder(module: Any, config: EmbeddedEngineConfig, max_model_len: int
 
 
 def _fused(module: Any, config: EmbeddedEngineConfig, max_model_len: int) -> Decoder | str:
-    """The decoder, or the reason why it does not fit; so for the other two."""
+    """Return the decoder, or the reason why it does not fit; the next two functions do the same."""
     if config.fused == "never":
         return "engine.fused is never"
     shape = FusedShape.of(module)

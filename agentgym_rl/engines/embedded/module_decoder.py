@@ -1,4 +1,4 @@
-"""Decoding by the model's own forward, for architectures the fused path does not know."""
+"""Decoding by the model's own forward, for architectures that the fused path does not support."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from .batch import SlotKV
 from .decoder import Decoder, Segment, Swap
-from .kv import SlotKV
 
 
 def cache_argument(module: Any) -> str:
-    """What `module.forward` calls its KV cache; transformers renamed it in 5.24."""
+    """Return the name of the KV cache argument of `module.forward`; transformers 5.24 renamed
+    it."""
     accepted = inspect.signature(module.forward).parameters
     return "cache" if "cache" in accepted else "past_key_values"
 
 
 class ModuleDecoder(Decoder):
-    """Common half of the decoders that run a transformers module: its weights."""
+    """A base of the decoders that run a transformers module: its weights."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -52,7 +53,7 @@ class ModuleDecoder(Decoder):
 
 
 class CachedDecoder(ModuleDecoder):
-    """The model's forward on a slot cache, with explicit positions and masks."""
+    """A decoder by the model's forward on a slot cache, with explicit positions and masks."""
 
     name = "cached"
 
@@ -66,7 +67,7 @@ class CachedDecoder(ModuleDecoder):
 
     @staticmethod
     def obstacle(module: Any, max_model_len: int) -> str | None:
-        """Why `module` cannot be decoded like this, if it cannot."""
+        """Return why `module` cannot be decoded like this; None if it can."""
         if "position_ids" not in inspect.signature(module.forward).parameters:
             return "its forward takes no position_ids"
         config = module.config
@@ -130,12 +131,12 @@ class SlotCache(Cache):
         self._length = 0
 
     def begin_prefill(self, first: int, count: int, length: int) -> None:
-        """The next forward holds whole prompts of slots first..first+count-1."""
+        """Prepare for a forward over complete prompts of slots first..first+count-1."""
         self._positions = None
         self._first, self._last, self._length = first, first + count, length
 
     def begin_decode(self, positions: Tensor, length: int) -> None:
-        """The next forward holds one token of each slot 0..b-1, at `positions` [b]."""
+        """Prepare for a forward over one token of each slot 0..b-1, at `positions` [b]."""
         self._positions = positions
         self._length = length
         if len(self._slots) != len(positions):
@@ -171,10 +172,11 @@ class SlotCache(Cache):
 
 
 class UncachedDecoder(ModuleDecoder):
-    """The whole sequence again for every token: slow, but right for any causal model.
+    """A decoder that computes the complete sequence for every token: slow, but right for any causal
+    model.
 
-    There is no KV cache to keep, so after a weight update tokens are always sampled as if it
-    had been recomputed.
+    There is no KV cache to keep, so after a weight update tokens are always sampled as if it had
+    been recomputed.
     """
 
     name = "uncached"
@@ -200,7 +202,7 @@ class UncachedDecoder(ModuleDecoder):
         self._tokens[target, :length] = self._tokens[source, :length]
 
     def free_cache(self) -> None:
-        """There is none; token ids alone are kept."""
+        """Do nothing: there is no cache, only token ids."""
 
     @property
     def cache_bytes(self) -> int:

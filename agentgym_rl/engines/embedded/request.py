@@ -1,8 +1,8 @@
-"""Stop strings, found while tokens arrive.
+"""The search for stop strings while tokens arrive.
 
-A reply that is held to a grammar, token by token. The work is llguidance's, as in vLLM.
+A constraint of a reply to a grammar, token by token, by llguidance, as in vLLM.
 
-One request: what was asked, and what has been sampled for it so far.
+The state of one request: its parameters, and its output so far.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from agentgym_rl.engines.protocol import VersionSpan
 
 
 class StopStrings:
-    """Decodes a reply token by token and reports the first stop string to appear.
+    """A detector that decodes a reply token by token and reports the first stop string to appear.
 
     Special tokens are part of the text. A stop string may span tokens and may begin inside one;
     text of an incomplete UTF-8 character is seen once the character is complete.
@@ -37,7 +37,8 @@ class StopStrings:
         self._tail = ""
 
     def feed(self, token: int) -> str | None:
-        """The stop string that `token` completes, if any; of several, the one that ends first."""
+        """Return the stop string that `token` completes, if any; of several, the one that ends
+        first."""
         text = self._stream.step(self._tokenizer, token)
         if not text:
             return None
@@ -52,11 +53,11 @@ class StopStrings:
 
 
 _NO_FIT = "doesn't satisfy the grammar"
-"""llguidance's words for a token that `allowed` did not have."""
+"""The words of llguidance for a token that `allowed` excluded."""
 
 
 class Constraint:
-    """Where one reply is in its grammar."""
+    """The position of one reply in its grammar."""
 
     def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
         self._matcher = matcher
@@ -64,57 +65,59 @@ class Constraint:
 
     @property
     def error(self) -> str:
-        """Why the grammar cannot be followed any further; "" while it can."""
-        return self._matcher.get_error().partition("\n<state>")[0]  # a page of its innards
+        """Return why the grammar cannot be followed any further; "" while it can."""
+        return self._matcher.get_error().partition("\n<state>")[0]  # without a page of internals
 
     @property
     def is_too_complex(self) -> bool:
-        """Whether the grammar itself is the reason: an expression that was compiled may grow
-        beyond all limits as it is followed. A token that does not fit is another's fault."""
+        """Return whether the grammar itself is the reason: a compiled expression may grow beyond
+        all limits as it is followed. A token that does not fit is no fault of the grammar."""
         return bool(self.error) and _NO_FIT not in self.error
 
     def allowed(self) -> npt.NDArray[np.bool_]:
-        """[V]: which tokens may come next; the end of sequence where nothing else can."""
+        """Return [V], the tokens allowed next; only the end of sequence if nothing else is."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
 
     def accept(self, token: int) -> None:
-        """Go on by a sampled token; see `error`."""
+        """Advance by a sampled token; see `error`."""
         if not self._matcher.is_stopped():
             self._matcher.consume_token(token)
 
     def copy(self) -> Constraint:
-        """Another reply, as far as this one."""
+        """Return the constraint of another reply, at the same position."""
         return Constraint(self._matcher.deep_copy(), self._vocab_size)
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How one row is sampled. `top_k` 0 and `top_p` 1 are off; `temperature` 0 is greedy."""
+    """The sampling parameters of one row. `top_k` 0 and `top_p` 1 are off; `temperature` 0 is
+    greedy."""
 
     temperature: float
     top_p: float
     top_k: int
     min_p: float
     key: int
-    """64 bits; token i of the request is drawn with uniform(key, i), whoever its neighbours."""
+    """The random key, 64 bits: token i is drawn with uniform(key, i), whatever the other rows."""
 
     @property
     def restricted(self) -> bool:
-        """True when some tokens of the vocabulary are excluded before sampling."""
+        """Return True if some tokens of the vocabulary are excluded before sampling."""
         return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0 or self.min_p > 0)
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """Written by the decode thread alone; the event loop reads the first `visible` tokens."""
+    """A request that only the decode thread writes; the event loop reads its `visible` first
+    tokens."""
 
     id: str
     prompt: list[int]
     max_tokens: int
     sampling: Sampling
     stop_ids: dict[int, int | None]
-    """Tokens that end the reply, each with the `stop_reason` it gives."""
+    """The tokens that end the reply, each with its `stop_reason`."""
     stop_strings: StopStrings | None = None
     constraint: Constraint | None = None
     stream: bool = False
@@ -124,9 +127,9 @@ class Request:
     logprobs: list[float] = field(default_factory=list)
     times_s: list[float] = field(default_factory=list)
     version_starts: list[tuple[str, int]] = field(default_factory=list)
-    """(label, index of the first token sampled under it), one per change of weights."""
+    """The pairs (label, index of the first token sampled under it), one per change of weights."""
     recomputed_at: list[int] = field(default_factory=list)
-    """Token counts at which the KV cache was rebuilt under other weights."""
+    """The token counts at which the KV cache was rebuilt under other weights."""
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     error: str | None = None
@@ -138,17 +141,17 @@ class Request:
 
     @property
     def num_fed(self) -> int:
-        """Tokens whose keys and values are in the cache once the last one is about to be fed."""
+        """Return the number of tokens in the cache when the last one is about to be fed."""
         return len(self.prompt) + len(self.token_ids) - 1
 
     @property
     def tokens(self) -> list[int]:
-        """Prompt and output."""
+        """Return prompt and output."""
         return self.prompt + self.token_ids
 
     @property
     def last_token(self) -> int:
-        """The token to feed next."""
+        """Return the token to feed next."""
         return self.token_ids[-1] if self.token_ids else self.prompt[-1]
 
     @property
@@ -156,7 +159,7 @@ class Request:
         return self.finish_reason is not None or self.error is not None
 
     def append(self, token: int, logprob: float, time_s: float, label: str) -> bool:
-        """Record a sampled token; True when it was the last one."""
+        """Record a sampled token; return True if it was the last one."""
         if label is not self._label:
             self._label = label
             self.version_starts.append((label, len(self.token_ids)))
@@ -176,7 +179,8 @@ class Request:
         return self.finished
 
     def spans(self, start: int, end: int) -> list[VersionSpan]:
-        """Version spans of output tokens [start, end), in indices of the whole output."""
+        """Return the version spans of output tokens [start, end), in indices of the complete
+        output."""
         return [
             VersionSpan(label, max(first, start), min(last, end))
             for (label, first), (_, last) in pairwise([*self.version_starts, ("", end)])

@@ -1,8 +1,8 @@
-"""Draw one token per row and say how likely it was.
+"""The sampler: it draws one token per row and reports its log-prob.
 
-The log-prob is that of the distribution really sampled from: after temperature, top-k, top-p
-and min-p, renormalised, in that order. Greedy rows (temperature 0) report the log-prob of
-the plain distribution at temperature 1, since that of a certain token would say nothing.
+The log-prob is that of the distribution really sampled from: after temperature, top-k, top-p and
+min-p, renormalised, in that order. Greedy rows (temperature 0) report the log-prob of the plain
+distribution at temperature 1, since that of a certain token is always 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def random_key(*parts: int | str) -> int:
-    """64 well-mixed bits of `parts`: the key of a request's random numbers."""
+    """Return 64 well-mixed bits of `parts`: the key of a request's random numbers."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
@@ -31,11 +31,12 @@ def random_key(*parts: int | str) -> int:
 def uniforms(
     keys: npt.NDArray[np.uint64], counters: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.float64]:
-    """One number in [0, 1) per (key, counter): a pure function, so rows do not disturb rows.
+    """Return one number in [0, 1) per (key, counter): a pure function, so rows do not affect each
+    other.
 
     SplitMix64 (Steele, Lea, Flood 2014, doi:10.1145/2660193.2660195) with the key as its seed.
     """
-    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is the algorithm
+    with np.errstate(over="ignore"):  # overflow modulo 2**64 is part of the algorithm
         z = keys + (counters + np.uint64(1)) * _GOLDEN
         z = (z ^ (z >> np.uint64(30))) * _MIX_1
         z = (z ^ (z >> np.uint64(27))) * _MIX_2
@@ -44,14 +45,15 @@ def uniforms(
 
 
 class Sampler:
-    """Samples the rows given to `set_rows`, all of them in each call, in that order."""
+    """A sampler of the rows given to `set_rows`, all of them in each call, in that order."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self.set_rows([], [])
 
     def set_rows(self, rows: Sequence[Sampling], num_sampled: Sequence[int]) -> None:
-        """`num_sampled`: tokens each row has so far (the counter of its random numbers)."""
+        """Set the rows; `num_sampled` are their token counts (the counters of their random
+        numbers)."""
         self._keys = np.array([row.key for row in rows], dtype=np.uint64)
         self._counters = np.array(num_sampled, dtype=np.uint64)
         scales = [row.temperature or 1.0 for row in rows]
@@ -63,13 +65,13 @@ class Sampler:
         self._restricted = self._indices(i for i, _ in restricted)
         if restricted:
             huge = torch.iinfo(torch.int32).max
-            # A bound of 2 leaves the tail alone: rounding must not cut it where top_p is off.
+            # A bound of 2 leaves the tail alone: rounding must not cut it if top_p is off.
             self._top_k = self._column([row.top_k or huge for _, row in restricted])
             self._top_p = self._column([row.top_p if row.top_p < 1 else 2 for _, row in restricted])
             self._min_p = self._column([row.min_p for _, row in restricted])
 
     def sample(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """(token ids [b], log-probs [b]) for logits [b, V] in float32.
+        """Return (token ids [b], log-probs [b]) for logits [b, V] in float32.
 
         A row with logits that are not finite gets a log-prob that is not finite.
         """
@@ -79,7 +81,7 @@ class Sampler:
             probs[self._restricted] = restrict(
                 probs[self._restricted], self._top_k, self._top_p, self._min_p
             )
-        # In float64, so that a token's chance is its probability also far into a big vocabulary.
+        # float64 keeps a token's chance equal to its probability, even far into a big vocabulary.
         cumulative = probs.cumsum(dim=-1, dtype=torch.float64)
         draws = torch.from_numpy(uniforms(self._keys, self._counters)).to(self._device)
         self._counters += np.uint64(1)
@@ -102,9 +104,9 @@ class Sampler:
 def restrict(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
     """Exclude tokens and renormalise: [b, V] and three columns [b, 1]; row sums are 1.
 
-    Kept are the `top_k` most likely tokens; of these, renormalised, the smallest set that
-    reaches mass `top_p`; of these, the ones at least `min_p` times as likely as the first.
-    The most likely token always stays.
+    The kept tokens are the `top_k` most likely; of these, renormalised, the smallest set that
+    reaches mass `top_p`; of these, the ones at least `min_p` times as likely as the first. The most
+    likely token is always kept.
     """
     ordered, order = probs.sort(dim=-1, descending=True, stable=True)
     keep = torch.arange(probs.shape[-1], device=probs.device) < top_k

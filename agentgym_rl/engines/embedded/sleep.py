@@ -1,4 +1,4 @@
-"""What of its memory the engine has given back: vLLM's sleep mode, in the embedded engine."""
+"""The sleep mode of the embedded engine, as in vLLM: it releases and restores memory."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ _ALL: frozenset[Memory] = frozenset(get_args(Memory))
 
 
 class Sleep:
-    """Frees and restores a decoder's memory. All methods run on the decode thread."""
+    """A manager that frees and restores a decoder's memory. All methods run on the decode
+    thread."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self.asleep: frozenset[Memory] = frozenset()
-        """What has been given back."""
+        """The memory that has been released."""
         self._has_weights = True
 
     def fall(self, level: SleepLevel) -> None:
-        """Give back the cache, which nobody may need any more, and the weights."""
+        """Release the cache, which no request may need any more, and the weights."""
         self._decoder.free_cache()
         if "weights" not in self.asleep:
             self._decoder.move_weights(torch.device("cpu") if level == 1 else None)
             self._has_weights = self._has_weights and level == 1
         self.asleep = _ALL
         if self._decoder.device.type == "cuda":
-            torch.cuda.empty_cache()  # to other processes
+            torch.cuda.empty_cache()  # so that other processes can use it
 
     def wake(self, tags: Iterable[Memory]) -> None:
-        """Have that again; nothing of what is there already.
+        """Restore the memory of `tags`, except memory that is there already.
 
         Raises:
             Refused: all would be awake, and there are no weights.
@@ -53,7 +54,7 @@ class Sleep:
         self.asleep = rest
 
     def check_swap(self) -> None:
-        """Raises Refused when new weights would have no place."""
+        """Check that new weights have memory; else raise Refused."""
         if "weights" in self.asleep:
             raise Refused(
                 "the engine sleeps: POST /wake_up?tags=weights before its weights are replaced",
@@ -62,12 +63,12 @@ class Sleep:
             )
 
     def swapped(self) -> None:
-        """New weights are in place."""
+        """Record that new weights are in place."""
         self._has_weights = True
 
 
 def read_tags(found: Iterable[str]) -> frozenset[Memory]:
-    """Of a request to wake; all where it names none.
+    """Return the tags of a request to wake; all if there are none.
 
     Raises:
         Refused: there is no such tag.

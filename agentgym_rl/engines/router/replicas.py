@@ -1,107 +1,107 @@
-"""The engines behind a router: which of them serve, at what version, and who goes to which."""
+"""The engines behind a router: those in service, their versions, and the routing of sessions."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from agentgym_rl.core.engine import Engine
+from agentgym_rl.runtime.lru_dict import LruDict
 from agentgym_rl.runtime.waiting import Changes
 
 SHUNNED_S = 0.5
-"""How long a replica that failed gets no requests that another one could take. A dead engine has
-no load, so it would otherwise attract every new session until somebody removes it."""
+"""The time for which a failed replica gets no requests that another one could take. A dead engine
+has no load, so it would otherwise attract every new session until it is removed."""
 
 _HOMES = 10_000
-"""Sessions whose replica is remembered; the least recently seen are forgotten first."""
+"""The number of sessions whose replica is remembered; the least recently seen are dropped."""
 _PATIENCE_S = 5.0
-"""A request that was given up sooner is no sign of a replica that hangs."""
+"""The age below which a request that is given up is no sign of a hanging replica."""
 _SLACK = 4
-"""Requests by which loads may differ before anybody calls one replica overloaded."""
+"""The extra requests, beyond twice the least load, that a replica may have in flight."""
 
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """An engine in service. `version` is the one confirmed by whoever put it there."""
+    """An engine in service. `version` is the last one confirmed by the code that added it."""
 
     name: str
     engine: Engine
     version: int
     has_spans: bool
-    """Whether the engine says which version sampled each token."""
+    """The flag of an engine that reports which version sampled each token."""
     load: int = 0
-    """Requests in flight."""
+    """The number of requests in flight."""
     num_sent: int = 0
     gone: bool = False
     shunned_until_s: float = 0.0
     unanswered_since_s: float | None = None
-    """When the first request was sent since the last token came; None if none was."""
+    """The time of the first request sent since the last token came; None if there is none."""
     waits: set[asyncio.Timeout] = field(default_factory=set[asyncio.Timeout])
-    """What waits for its next tokens."""
+    """The timeouts of the requests that wait for their next tokens."""
 
     def leave(self) -> None:
-        """Out of service: whoever waits for its tokens stops doing so."""
+        """Leave service: requests stop waiting for tokens of this replica."""
         self.gone = True
         for wait in self.waits:
             wait.reschedule(asyncio.get_running_loop().time())
 
     def asked(self) -> None:
-        """A request was sent."""
+        """Record that a request was sent."""
         self.load += 1
         if self.unanswered_since_s is None:
             self.unanswered_since_s = time.monotonic()
 
     def answered(self) -> None:
-        """A token came."""
+        """Record that a token came."""
         self.unanswered_since_s = None
 
     def woke(self) -> None:
-        """It has slept: nothing could come, and it may take its time again from here on."""
+        """Restart the clock after a sleep, during which no token could come."""
         self.unanswered_since_s = time.monotonic() if self.load else None
 
     def left(self, *, after_s: float) -> None:
-        """A request is over. One given up at once says nothing about who was asked."""
+        """Record that a request is over. One given up at once says nothing about the replica."""
         self.load -= 1
         if not self.load and after_s < _PATIENCE_S:
             self.unanswered_since_s = None
 
     def shun(self) -> None:
-        """Prefer others for a moment."""
+        """Prefer other replicas for a moment."""
         self.shunned_until_s = time.monotonic() + SHUNNED_S
 
 
 class Replicas:
-    """The replicas in service; every change wakes those who wait on `changes`.
+    """The replicas in service; every change wakes the waiters on `changes`.
 
-    `calm` numbers the stretches of time between updates; it is None while one is under way, when
-    nobody outside can tell which version a replica serves.
+    `calm` numbers the periods between updates, and is None during an update, when the version that
+    a replica serves is uncertain.
     """
 
     def __init__(self) -> None:
         self.changes = Changes()
         self.calm: int | None = 0
         self.updates = 0
-        """Updates that have ended."""
+        """The number of updates that have ended."""
         self._serving: dict[str, Replica] = {}
-        self._homes: OrderedDict[str, Replica] = OrderedDict()
+        self._homes: LruDict[str, Replica] = LruDict(_HOMES)
 
     @property
     def names(self) -> list[str]:
-        """Who is in service."""
+        """Return the names of the replicas in service."""
         return list(self._serving)
 
     @property
     def serving(self) -> list[Replica]:
-        """The replicas in service."""
+        """Return the replicas in service."""
         return list(self._serving.values())
 
     @property
     def silent_s(self) -> dict[str, float]:
-        """By name, for how long a replica that was asked has not sent a token; 0 where one came
-        since. Of one that nobody asks nothing is said."""
+        """Return, by name, the seconds since a replica with requests last sent a token; 0 if one
+        came since. Replicas without requests are not included."""
         now = time.monotonic()
         return {
             replica.name: now - (replica.unanswered_since_s or now)
@@ -111,13 +111,13 @@ class Replicas:
 
     @property
     def open(self) -> list[Replica]:
-        """Who may be sent a request now: not, during an update, those that have no spans."""
+        """Return the replicas that accept requests now: during an update, only those with spans."""
         calm = self.calm is not None
         return [replica for replica in self._serving.values() if calm or replica.has_spans]
 
     @property
     def healthy(self) -> list[Replica]:
-        """Of these, who has not just failed."""
+        """Return the open replicas that have not just failed."""
         now = time.monotonic()
         return [replica for replica in self.open if replica.shunned_until_s <= now]
 
@@ -125,7 +125,7 @@ class Replicas:
         """Put a replica in service.
 
         Raises:
-            ValueError: one of that name is.
+            ValueError: a replica of that name is in service.
         """
         if replica.name in self._serving:
             raise ValueError(f"a replica {replica.name!r} is in service already; remove it first")
@@ -140,29 +140,30 @@ class Replicas:
             self.changes.notify()
 
     def begin_update(self) -> None:
-        """Any replica may change its version from now on."""
+        """Begin an update: any replica may change its version from now on."""
         self.calm = None
         self.changes.notify()
 
     def end_update(self, version: int, names: Iterable[str]) -> None:
-        """No replica changes its version any more; `names`, where still in service, changed to
-        `version`."""
+        """End an update: no replica changes its version any more; `names` that are still in service
+        changed to `version`."""
         for name in names:
             if name in self._serving:
                 self._serving[name].version = version
         for replica in self._serving.values():
-            replica.answered()  # what kept it from answering was the update, perhaps
+            replica.answered()  # perhaps the update delayed its answer
         self.updates += 1
         self.calm = self.updates
         self.changes.notify()
 
     def choose(self, session_id: str) -> tuple[Replica, bool]:
-        """Where a request goes, and whether its session went elsewhere before.
+        """Return the replica for a request, and whether the session used another one before.
 
-        A new session goes where the fewest requests are in flight. It stays there, because its
-        next prompt begins with what this replica has in its KV cache, until the replica leaves,
-        has just failed, or has more than twice the load of the least loaded one (and 4 more):
-        a prefill costs less than waiting behind twice the queue. At least one must be `open`.
+        A new session goes to the replica with the fewest requests in flight, and stays there,
+        because its next prompt begins with tokens in this replica's KV cache. The session moves if
+        the replica leaves, has just failed, or has more than twice the load of the least loaded one
+        (and 4 more): a prefill costs less than waiting behind twice the queue. At least one replica
+        must be `open`.
         """
         candidates = self.healthy or self.open
         least = min(candidates, key=_busy) if len(candidates) > 1 else candidates[0]
@@ -171,9 +172,6 @@ class Replicas:
         chosen = home if home is not None and stays else least
         chosen.num_sent += 1
         self._homes[session_id] = chosen
-        self._homes.move_to_end(session_id)
-        if len(self._homes) > _HOMES:
-            self._homes.popitem(last=False)
         return chosen, home is not None and home is not chosen
 
 

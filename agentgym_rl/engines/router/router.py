@@ -1,4 +1,4 @@
-"""Several engines as one: sessions keep to their engine, and turns outlive it."""
+"""A router that presents several engines as one: sessions stay on an engine, turns survive it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 
+from agentgym_rl.config import Config, EmbeddedEngineConfig, VllmEngineConfig
 from agentgym_rl.core.engine import Delta, Engine, Interrupt, Sampler, SamplingParams
 from agentgym_rl.core.errors import ConfigError, EngineError
 from agentgym_rl.runtime.pausable_clock import ENGINES
@@ -26,31 +27,31 @@ COUNTERS: Mapping[str, str] = {
     "affinity_misses": "requests sent elsewhere than the session's last one",
     "waits": "requests that found no replica to go to, and waited",
 }
-"""What a router counts, all of them always."""
+"""The counters of a router with their descriptions; a router always has all of them."""
 
 _LOOK_S = 1.0
-"""While engines sleep, which is not counted in any wait for one: between two looks."""
+"""The time between two looks at sleeping engines, which is not counted in any wait for one."""
 _MAX_FAILURES = 5
-"""Failures of engines a turn survives. Replicas that leave are not counted here: those are
-removed on purpose."""
+"""The number of engine failures that a turn survives. Replicas that leave are not counted, because
+they are removed on purpose."""
 _MAX_SEGMENTS = 200
-"""Requests a turn may take altogether. An update costs a turn one or two, so what reaches this is
-an engine that aborts everything."""
+"""The number of requests that one turn may take. An update costs a turn one or two, so only an
+engine that aborts everything reaches this."""
 
 
 class Router(Sampler):
-    """Samples from whichever replica suits, and goes on elsewhere when that one fails or leaves.
+    """A sampler on the best replica; a turn goes on elsewhere if its replica fails or leaves.
 
-    The caller sees one stream: tokens as they come, one finish_reason at the end. What a turn has
-    so far is the prompt of its next segment, which has a seed of its own. Stop strings are found
-    within a segment only. One event loop only.
+    The caller sees one stream: tokens as they come, one finish_reason at the end. The tokens of a
+    turn so far are the prompt of its next segment, which has its own seed. Stop strings are found
+    only within a segment. A router belongs to one event loop.
 
-    `interrupt` is what an update does to requests in flight; `salt` "by_version" keeps KV caches
-    of different policy versions apart, "none" does not; `wait_s` bounds every wait for a replica;
-    `on_failure(name, error)` is called whenever a replica in service has failed a request.
-    `whole_turns`: a turn that does not come to its end begins again, with the seed it had, and
-    nothing of it is told before it is whole: where an engine is deterministic, it then says what
-    it would have said.
+    `interrupt`: the effect of an update on requests in flight. `salt`: "by_version" separates the
+    KV caches of different policy versions, "none" does not. `wait_s` limits every wait for a
+    replica. `on_failure(name, error)` is called whenever a replica in service has failed a request.
+    `whole_turns`: a turn that does not reach its end begins again, with the same seed, and is
+    returned only when it is complete. A deterministic engine then gives the same result as without
+    an interruption.
     """
 
     def __init__(
@@ -66,52 +67,52 @@ class Router(Sampler):
         self._interrupt: Interrupt = interrupt
         self._salted = salt == "by_version"
         self._run = secrets.token_hex(4)
-        """Versions of another run, whose KV a server may still have, are other versions."""
+        """A random id: a server may still have KV of another run's versions of the same number."""
         self._wait_s = wait_s
         self._on_failure = on_failure
         self._whole_turns = whole_turns
         self._replicas = Replicas()
         self._closed = False
         self.updating_to: int | None = None
-        """The version that replicas may begin to serve; None where no update is under way."""
+        """The version that replicas may begin to serve; None if no update is in progress."""
         self.asleep = False
-        """Whether all replicas sleep, as far as they live: what they are asked waits."""
+        """The flag that all live replicas sleep: their requests wait."""
         self.num_salts = 0
-        """Times that salts were renewed."""
+        """The number of times that salts were renewed."""
 
     # ------------------------------------------------------------------ replicas
     @property
     def serving(self) -> list[str]:
-        """The names of the replicas in service."""
+        """Return the names of the replicas in service."""
         return self._replicas.names
 
     @property
     def replicas(self) -> list[Replica]:
-        """Those in service."""
+        """Return the replicas in service."""
         return self._replicas.serving
 
     @property
     def changes(self) -> Changes:
-        """Woken by whatever changes of the replicas, or of an update."""
+        """Return the notifier of every change of the replicas or of an update."""
         return self._replicas.changes
 
     @property
     def num_updates(self) -> int:
-        """Updates that have ended."""
+        """Return the number of updates that have ended."""
         return self._replicas.updates
 
     @property
     def silent_s(self) -> dict[str, float]:
-        """By name, how long a replica that was asked for tokens has sent none; 0 if it has. Only
-        replicas that are asked."""
+        """Return, by name, the seconds since a replica with requests last sent a token; 0 if one
+        came since. Only replicas with requests are included."""
         silent_s = self._replicas.silent_s
         return dict.fromkeys(silent_s, 0.0) if self.asleep else silent_s
 
     def add(self, name: str, engine: Engine, *, version: int, has_spans: bool = True) -> None:
         """Put an engine in service, which serves `version` now.
 
-        `has_spans` False: it does not say which version sampled each token. It then gets no
-        requests during updates, and an update must end all those in flight.
+        `has_spans` False: the engine does not report which version sampled each token. Such an
+        engine gets no requests during updates, and an update must end its requests in flight.
 
         Raises:
             ConfigError: `has_spans` is False, and updates do not abort.
@@ -128,19 +129,19 @@ class Router(Sampler):
     def remove(self, name: str) -> None:
         """Take a replica out of service; its turns go on elsewhere at once. Idempotent.
 
-        Call it from the event loop.
+        Call this method from the event loop.
         """
         self._replicas.remove(name)
 
     def begin_update(self, version: int) -> None:
-        """Call before any replica may begin to serve `version`; again if that was given up."""
+        """Begin an update before any replica may serve `version`; call again if it was given up."""
         self.updating_to = version
         self._replicas.begin_update()
 
     def end_update(self, version: int, names: Iterable[str]) -> None:
-        """The replicas `names` now serve `version`, the others what they served; none is between.
+        """End an update: the replicas `names` now serve `version`, the others their old version.
 
-        Names that have left service since are passed over.
+        Names that have left service since are ignored.
 
         Raises:
             ValueError: no update to `version` has begun.
@@ -154,15 +155,15 @@ class Router(Sampler):
         self._replicas.end_update(version, names)
 
     def renew_salts(self) -> None:
-        """What is cached from here on is shared with nothing before: versions that were published
-        may come again, with other weights."""
+        """Separate future cache entries from all earlier ones: published version numbers may occur
+        again, with other weights."""
         self._run = secrets.token_hex(4)
         self.num_salts += 1
         self._replicas.changes.notify()
 
     def set_asleep(self, asleep: bool) -> None:
-        """All replicas fall asleep, or are awake again. Deadlines of this process stand still
-        between (`awake.ENGINES`), and nobody is silent. Idempotent."""
+        """Record that all replicas fall asleep, or are awake again. Deadlines of this process stand
+        still during sleep (`awake.ENGINES`), and no replica counts as silent. Idempotent."""
         if asleep is self.asleep:
             return
         self.asleep = asleep
@@ -178,7 +179,7 @@ class Router(Sampler):
         """Wait until some replica is in service.
 
         Raises:
-            TimeoutError: none was for `timeout_s`; names `who`.
+            TimeoutError: no replica was in service for `timeout_s`; names `who`.
         """
         await self._replicas.changes.wait_for(
             lambda: bool(self.serving), who=who, what="an engine that serves", timeout_s=timeout_s
@@ -187,7 +188,7 @@ class Router(Sampler):
     async def close(self) -> None:
         """Take no more requests, and fail those in flight.
 
-        The engines stay open: they belong to whoever added them.
+        The engines stay open: they belong to the code that added them.
         """
         self._closed = True
         for name in self.serving:
@@ -205,11 +206,11 @@ class Router(Sampler):
         stream: bool = False,
         cache_salt: str = "",
     ) -> AsyncIterator[Delta]:
-        """See `Sampler.generate`. With `stream` False everything comes at the end, in one delta
-        for each admitted version: one, unless an update made the turn go on elsewhere.
+        """Sample, see `Sampler.generate`. With `stream` False everything comes at the end, in one
+        delta for each admitted version: one, unless an update made the turn go on elsewhere.
 
         Raises:
-            RequestRefused, ContextLengthError: from the engine, as they are.
+            RequestRefused, ContextLengthError: unchanged from the engine.
             EngineError: engines failed more often than a turn survives, or none served in time.
         """
         turn = PendingTurn(token_ids, sampling, request_id, session_id, cache_salt)
@@ -259,7 +260,7 @@ class Router(Sampler):
     def _take_whole(
         self, turn: PendingTurn, segment: Segment, got: list[Delta], *, finished: bool
     ) -> None:
-        """All of a segment, or nothing, and then the turn begins again: no other engine could go on
+        """Take all of a segment, or nothing, and then restart the turn: no other engine could go on
         in the middle of its grammar, or with the same draws."""
         for delta in got:
             turn.sampled.extend(delta.token_ids)
@@ -269,15 +270,16 @@ class Router(Sampler):
             got.clear()
 
     def _salt(self, segment: Segment, request_id: str) -> str:
-        """Who shares cached KV with this request: those of the same version, known for certain.
+        """Return the salt, which decides the requests that share cached KV: those of the same
+        version, known for certain.
 
-        During an update a request may reach the engine on either side of the swap, and nobody
-        here can tell on which. It must then neither read KV of the one version as if it were of
-        the other, nor leave its own for others to read: its salt is its own. So whatever was
-        cached under "v7" was asked for when 7 was the version, and a token *sampled* by 7 in a
-        request asked for at 7 stands on KV of 7 alone: that is why policy version == admitted
-        version means clean KV. (A request that left before the update and arrived after it may
-        leave KV of 8 under "v7", but only for others as late, whose tokens are of 8 too.)
+        During an update a request may reach the engine on either side of the swap, and the router
+        cannot tell on which. The request must then neither read KV of one version as if it were of
+        the other, nor leave its own KV for others to read: its salt is unique. Everything cached
+        under "v7" was therefore requested when 7 was the version. A token *sampled* by 7 in a
+        request sent at 7 uses only KV of 7: this is why policy version == admitted version means
+        clean KV. (A request that left before the update and arrived after it may leave KV of 8
+        under "v7", but only for others as late, whose tokens are of 8 too.)
         """
         if not self._salted:
             return ""
@@ -286,7 +288,7 @@ class Router(Sampler):
         return "r" + hashlib.blake2b(request_id.encode(), digest_size=16).hexdigest()
 
     async def _choose(self, turn: PendingTurn) -> Replica:
-        """A replica for the turn's next segment; waits for one if need be."""
+        """Return a replica for the turn's next segment; wait for one if needed."""
         replicas = self._replicas
         if not (replicas.open or self._closed):
             self.counters["waits"] += 1
@@ -313,7 +315,7 @@ class Router(Sampler):
                     raise EngineError(str(error)) from error
 
     def _account(self, segment: Segment) -> None:
-        """Count how an unfinished segment ended; tell whoever looks after the replica."""
+        """Count how an unfinished segment ended; report a failure to the owner of the replica."""
         replica = segment.replica
         self.counters["discarded_tokens"] += segment.num_discarded
         self.counters["unknown_version_tokens"] += segment.num_unknown
@@ -323,10 +325,10 @@ class Router(Sampler):
                 self._on_failure(replica.name, segment.error)
 
     async def _recover(self, turn: PendingTurn, segment: Segment) -> None:
-        """Return when the turn may go on.
+        """Wait until the turn may go on.
 
         Raises:
-            EngineError: it has been interrupted too often.
+            EngineError: the turn has been interrupted too often.
         """
         replica, error = segment.replica, segment.error
         if turn.num_segments >= _MAX_SEGMENTS:
@@ -341,8 +343,8 @@ class Router(Sampler):
         if error is not None and turn.num_failures > _MAX_FAILURES:
             raise error
         self.counters["failovers"] += 1
-        # Where all have just failed, one is asked again, but not at once: whoever looks after
-        # them may be about to remove it.
+        # If all have just failed, one is used again, but not at once: the owner may be about to
+        # remove it.
         with suppress(TimeoutError):
             await self._replicas.changes.wait_for(
                 lambda: bool(self._replicas.healthy or not self._replicas.open),
@@ -350,3 +352,22 @@ class Router(Sampler):
                 what="an engine that has not just failed",
                 timeout_s=SHUNNED_S,
             )
+
+
+def make_router(config: Config, on_failure: Callable[[str, EngineError], None]) -> Router:
+    """Return the router of the configured engines: the same in every process that uses them."""
+    engine = config.own_engine
+    return Router(
+        interrupt=config.rollout.interrupt,
+        salt=salt_of(config),
+        wait_s=engine.start_timeout_s,
+        on_failure=on_failure,
+        whole_turns=isinstance(engine, EmbeddedEngineConfig) and engine.deterministic,
+    )
+
+
+def salt_of(config: Config) -> Literal["by_version", "none"]:
+    """Return the router's salt mode for prefix caches; engines without a cache ignore it."""
+    engine = config.own_engine
+    shared = isinstance(engine, VllmEngineConfig) and engine.prefix_cache == "shared"
+    return "none" if shared else "by_version"

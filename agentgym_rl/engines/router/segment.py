@@ -1,4 +1,4 @@
-"""Turns in segments: one request to one replica, and which of its tokens can be vouched for."""
+"""The segments of turns: one request to one replica, and the versions known for its tokens."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from .replicas import Replica, Replicas
 
 
 class Segment:
-    """Made when the request is sent, in the same breath: what it says of versions rests on that.
+    """A request to one replica. Create it immediately before it is sent: its versions rely on that.
 
     A token that arrives before any update has begun was sampled by the version confirmed when its
-    request was sent: updates begin here before they begin anywhere. Of a token that arrives later
-    only the engine can say; where the engine cannot, or dies before it has, this holds:
+    request was sent, because an update begins here before it begins at any replica. Only the engine
+    knows the version of a token that arrives later. If the engine cannot report it, or dies before
+    the report, the rules are:
 
-    - with spans, the token is kept, its version is UNKNOWN_VERSION;
-    - without, it is of the same version still if the request had a token before the update began
+    - With spans, the token is kept, and its version is UNKNOWN_VERSION.
+    - Without spans, its version is the old one if the request had a token before the update began
       (so it was running when the engine was paused, which ended it: interrupt "abort") and ended
-      before the update did. If not, the request may have waited at the paused engine for the new
-      weights, so the tokens in doubt are discarded, and are to be sampled again.
+      before the update did. Otherwise the request may have waited at the paused engine for the new
+      weights, so the uncertain tokens are discarded, and must be sampled again.
     """
 
     def __init__(self, replica: Replica, replicas: Replicas) -> None:
         self.replica = replica
         self.version = replica.version
         self.error: EngineError | None = None
-        """How the replica failed it, if it did."""
+        """The replica's failure, if it failed."""
         self.num_unknown = 0
         self.num_discarded = 0
         self._replicas = replicas
@@ -50,11 +51,11 @@ class Segment:
 
     @property
     def steady(self) -> bool:
-        """Whether the replica has certainly served `version` ever since this was sent."""
+        """Return whether the replica has certainly served `version` since the request was sent."""
         return self._calm is not None and self._calm == self._replicas.calm
 
     def forget(self, num_tokens: int) -> None:
-        """None of its tokens are kept, which were so many."""
+        """Count all of the segment's tokens, `num_tokens` of them, as discarded."""
         self.num_unknown = 0
         self.num_discarded += num_tokens
 
@@ -67,13 +68,13 @@ class Segment:
         session_id: str,
         cache_salt: str,
     ) -> None:
-        """Ask the replica. Whoever does calls `close`."""
+        """Send the request to the replica. The caller must call `close`."""
         upstream = self.replica.engine.generate(
             token_ids,
             sampling,
             request_id=request_id,
             session_id=session_id,
-            stream=True,  # tokens that have arrived outlive their engine
+            stream=True,  # tokens that have arrived survive their engine
             cache_salt=cache_salt,
         )
         self._stream = cast("AsyncGenerator[Delta, None]", upstream)
@@ -81,12 +82,12 @@ class Segment:
         self.replica.asked()
 
     async def next(self) -> Delta | None:
-        """The next delta that counts, as it comes; None after the last. That one has a
-        finish_reason, unless the turn is to go on: after an abort, a failure, or the replica's
-        leave.
+        """Return the next delta that counts, as it arrives; None after the last. The last one has a
+        finish_reason, unless the turn must go on: after an abort, a failure, or the replica's
+        departure.
 
         Raises:
-            RequestRefused, ContextLengthError: it is the request's fault.
+            RequestRefused, ContextLengthError: the request is at fault.
             EngineError: a finished reply does not name the versions of its tokens.
         """
         while self._stream is not None and self._finish is None:
@@ -102,7 +103,7 @@ class Segment:
         return next(self._rest, None)
 
     async def close(self) -> None:
-        """Hang up, if there was more to come. Idempotent."""
+        """Close the stream, if more was to come. Idempotent."""
         stream, self._stream = self._stream, None
         if stream is not None:
             try:
@@ -111,10 +112,10 @@ class Segment:
                 self.replica.left(after_s=time.monotonic() - self._sent)
 
     async def _arrival(self, stream: AsyncGenerator[Delta, None]) -> Delta | None:
-        """The next delta; None when there is none, because the replica failed or left. How one
-        that leaves goes down is no failure.
+        """Return the next delta; None if there is none, because the replica failed or left. An
+        error of a replica that leaves is not a failure.
 
-        The engine's client has the deadline; the timeout here is for `Replica.leave` to use. It
+        The deadline belongs to the engine's client; the timeout here serves `Replica.leave`, and
         must not span a yield, or it would cancel the consumer.
         """
         replica = self.replica
@@ -141,7 +142,7 @@ class Segment:
         return None
 
     def _counts(self, delta: Delta) -> bool:
-        """Take note of a delta; False if it is held back until it can be vouched for."""
+        """Record a delta; return False if it is held back until its version is certain."""
         self._finish = delta.finish_reason
         self._num_tokens += len(delta.token_ids)
         if self.steady:
@@ -171,7 +172,7 @@ class Segment:
         )
 
     def _settle(self) -> Iterator[Delta]:
-        """What was held back, if it counts; and the versions the engine did not get to report."""
+        """Yield the deltas held back, if they count, and the versions the engine did not report."""
         held = sum(len(delta.token_ids) for delta in self._held)
         ran_before = self._num_sure > 0 and self.replica.version == self.version
         if held and not ran_before:
@@ -192,7 +193,7 @@ class Segment:
 
 @dataclass(slots=True)
 class PendingTurn:
-    """A caller's request; `sampled` is what it has got so far."""
+    """A caller's request; `sampled` are the tokens so far."""
 
     prompt: Sequence[int]
     sampling: SamplingParams
@@ -204,26 +205,26 @@ class PendingTurn:
     sampled: list[int] = field(default_factory=list[int])
 
     def next_prompt(self) -> Sequence[int]:
-        """For the next segment: it goes on where the one before stopped."""
+        """Return the prompt of the next segment, which continues the one before."""
         return [*self.prompt, *self.sampled] if self.sampled else self.prompt
 
     def restart(self) -> int:
-        """Begin again from the prompt; how many tokens that costs."""
+        """Restart from the prompt; return the number of lost tokens."""
         lost = len(self.sampled)
         self.sampled.clear()
         return lost
 
     def next_request_id(self) -> str:
-        """An id for the next segment; the first one has the caller's."""
+        """Return the id of the next segment; the first one has the caller's id."""
         number = self.num_segments
         self.num_segments += 1
         return f"{self.request_id}.{number}" if number else self.request_id
 
     def next_sampling(self) -> SamplingParams:
-        """For the segment whose id was given out last: what is left, and a seed of its own.
+        """Return the parameters of the segment with the last id: the tokens left, and its own seed.
 
-        One that begins at the prompt has the seed of the first. Long replies are cut off more
-        often than short ones: with other draws they would become fewer.
+        A segment that starts at the prompt has the seed of the first one. Long replies are cut off
+        more often than short ones: with other draws, they would become rarer.
         """
         sampling, number = self.sampling, self.num_segments - 1
         if not self.sampled:
@@ -236,7 +237,7 @@ class PendingTurn:
         )
 
     def end(self, segment: Segment) -> Delta | None:
-        """The end of a turn that has all it asked for, though no engine said so."""
+        """Return the end of a turn that is complete, although no engine reported the end."""
         if not self.sampled:
             return None
         last, version = self.sampled[-1], segment.version
@@ -248,7 +249,7 @@ class PendingTurn:
 
 
 def joined(deltas: list[Delta]) -> list[Delta]:
-    """The same tokens in as few deltas as there are admitted versions in a row."""
+    """Return the same tokens with one delta for each run of equal admitted versions."""
     return deltas if len(deltas) == 1 else list(_joined(deltas))
 
 

@@ -1,36 +1,41 @@
-"""Is a vLLM server that somebody else started what the configuration asks for?"""
+"""The check that an externally started vLLM server fits the configuration."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import aiohttp
 from tokenizers import Tokenizer
 
 from agentgym_rl.config import VllmEngineConfig
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.runtime.http_client import HttpClient
 
-from .build import check_version, reports_spans
-from .command import BACKENDS, EXTENSION
+from .command import BACKENDS, EXTENSION, check_version, reports_spans
 
 _CANARIES = (
     "What is 12 * 34?\n",
     '<|im_start|>user\n{"name": "add"}<|im_end|>\n',
     "  Grüße, 世界 \t🙂",
 )
-"""Texts that tokenizers of different models split differently."""
+"""The texts that tokenizers of different models split differently."""
+
+
+_Ask = Callable[..., Awaitable[tuple[int, Any]]]
+"""A function that gets a path, or sends JSON to it, and returns the status and the answer."""
 
 
 class Checked(NamedTuple):
-    """What is to be known of a server that fits."""
+    """The properties of a server that fits."""
 
     has_spans: bool
-    """Whether it says which policy version sampled which token."""
+    """A flag, true if the server reports which policy version sampled which token."""
     seed: int
-    """What its sampling began with."""
+    """The seed of its sampling."""
 
 
 async def check_server(
@@ -39,27 +44,25 @@ async def check_server(
     """Check the server at `url`, without changing anything in it.
 
     Raises:
-        ConfigError: it does not answer within `timeout_s`, is not a vLLM of a supported
-            version, or was started without something that is needed; names every missing flag
-            it can ask about, so that one restart is enough.
+        ConfigError: it does not answer within `timeout_s`, is not a vLLM of a supported version, or
+            was started without a necessary flag. The message names every missing flag that can be
+            queried, so that one restart is enough.
     """
     try:
-        async with (
-            asyncio.timeout(timeout_s),
-            aiohttp.ClientSession(base_url=url.rstrip("/") + "/") as http,
-        ):
-            status, version = await _get(http, "version")
+        async with asyncio.timeout(timeout_s), HttpClient() as http:
+            ask = partial(_ask, http, url.rstrip("/"), timeout_s=timeout_s)
+            status, version = await ask("/version")
             if status != 200 or not isinstance(version, dict) or "version" not in version:
                 raise ConfigError(f"{url} is no vLLM server: GET /version says {status} {version}")
             release = str(version["version"])
             check_version(release, where=url)
-            server = await _server_config(http)
-            missing = [line async for line in _missing(http, server, config, transport)]
+            server = await _server_config(ask)
+            missing = [line async for line in _missing(ask, server, config, transport)]
             if not missing:
-                await _check_tokenizer(http, url, model_dir)
+                await _check_tokenizer(ask, url, model_dir)
     except TimeoutError:
         raise ConfigError(f"{url} did not answer within {timeout_s:g} s") from None
-    except (aiohttp.ClientError, OSError) as error:
+    except OSError as error:
         raise ConfigError(f"{url}: {type(error).__name__}: {error}") from error
     if missing:
         raise ConfigError(
@@ -69,9 +72,9 @@ async def check_server(
     return Checked(reports_spans(release), server["model_config"]["seed"])
 
 
-async def _server_config(http: aiohttp.ClientSession) -> dict[str, Any]:
-    """What the server was configured to; {} if it has no route to say so."""
-    status, info = await _get(http, "server_info", {"config_format": "json"})
+async def _server_config(ask: _Ask) -> dict[str, Any]:
+    """Return the server's configuration; {} if it has no route that reports it."""
+    status, info = await ask("/server_info?config_format=json")
     if status == 404:
         return {}
     if status != 200 or not isinstance(info, dict):
@@ -80,13 +83,13 @@ async def _server_config(http: aiohttp.ClientSession) -> dict[str, Any]:
 
 
 async def _missing(
-    http: aiohttp.ClientSession,
+    ask: _Ask,
     server: dict[str, Any],
     config: VllmEngineConfig,
     transport: str,
 ) -> AsyncIterator[str]:
-    """What the server's command line lacks, a line each."""
-    status, _ = await _post(http, "inference/v1/abort_requests", {"request_ids": ["arl-check"]})
+    """Yield what the server's command line lacks, a line each."""
+    status, _ = await ask("/inference/v1/abort_requests", {"request_ids": ["arl-check"]})
     if status in (403, 404):
         yield "--enable-scale-out (the token route is off)"
     if not server:
@@ -132,15 +135,15 @@ def _misconfigured(
         yield "--no-enable-prefix-caching (engine.prefix_cache is 'off')"
 
 
-async def _check_tokenizer(http: aiohttp.ClientSession, url: str, model_dir: Path) -> None:
-    """The server's tokenizer splits some texts as that of the model folder does.
+async def _check_tokenizer(ask: _Ask, url: str, model_dir: Path) -> None:
+    """Check that the server's tokenizer splits some texts as that of the model folder does.
 
-    Its chat template is never used: the gateway renders.
+    The server's chat template is never used: the gateway renders.
     """
     tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
     for text in _CANARIES:
         body = {"prompt": text, "add_special_tokens": False}
-        status, answer = await _post(http, "tokenize", body)
+        status, answer = await ask("/tokenize", body)
         ours = tokenizer.encode(text, add_special_tokens=False).ids
         if status != 200 or not isinstance(answer, dict) or answer.get("tokens") != ours:
             raise ConfigError(
@@ -149,21 +152,19 @@ async def _check_tokenizer(http: aiohttp.ClientSession, url: str, model_dir: Pat
             )
 
 
-async def _get(
-    http: aiohttp.ClientSession, path: str, params: dict[str, str] | None = None
+async def _ask(
+    http: HttpClient, url: str, path: str, body: Any = None, *, timeout_s: float
 ) -> tuple[int, Any]:
-    async with http.get(path, params=params) as answer:
-        return answer.status, await _body(answer)
-
-
-async def _post(http: aiohttp.ClientSession, path: str, body: Any) -> tuple[int, Any]:
-    async with http.post(path, json=body) as answer:
-        return answer.status, await _body(answer)
-
-
-async def _body(answer: aiohttp.ClientResponse) -> Any:
-    """The JSON of an answer, or its text where it is none."""
+    """Return the status of an answer, and its JSON, or its text if it is none."""
+    status, answer = await http.call(
+        url,
+        "GET" if body is None else "POST",
+        path,
+        body=None if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+        timeout_s=timeout_s,
+    )
     try:
-        return await answer.json(content_type=None)
+        return status, json.loads(answer)
     except ValueError:
-        return await answer.text()
+        return status, answer.decode(errors="replace")

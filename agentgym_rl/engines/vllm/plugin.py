@@ -1,6 +1,6 @@
-"""What vLLM calls in each of its processes when this package is installed beside it.
+"""The plugin that vLLM loads in each of its processes when this package is installed beside it.
 
-It must be harmless to whoever has both installed and uses vLLM for something else.
+The plugin must be harmless to users who have both installed and use vLLM for something else.
 """
 
 # vllm is not in the environment that checks types.
@@ -17,10 +17,10 @@ import signal
 _log = logging.getLogger(__name__)
 
 DIE_WITH_PARENT = "ARL_DIE_WITH_PARENT"
-"""Environment variable: "1" makes the processes a vLLM server starts die when it dies."""
+"""The environment variable that, at "1", makes a vLLM server's child processes die with it."""
 
 SHM, GLOO = "arl-shm", "arl-gloo"
-"""Names of the weight-transfer backends, for --weight-transfer-config."""
+"""The names of the weight-transfer backends, for --weight-transfer-config."""
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -31,7 +31,7 @@ def register() -> None:
         _die_with_parent()
     try:
         from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory as Factory
-    except ImportError as error:  # a vLLM without weight transfer, which needs nothing of ours
+    except ImportError as error:  # a vLLM without weight transfer, which needs no backends
         _log.debug("no weight-transfer backends registered: %s", error)
         return
     home = f"{__package__}.transfer"
@@ -43,11 +43,11 @@ def register() -> None:
 
 
 def _die_with_parent() -> None:
-    """Have the kernel kill this process when the one that started it dies, however it dies.
+    """Make the kernel kill this process when its parent dies, for any reason.
 
-    Only in children of a vLLM server (multiprocessing knows their parent): the server itself
-    belongs to whoever started it. The kernel watches the thread that did the start; vLLM starts
-    its processes from main threads.
+    This applies only to children of a vLLM server (multiprocessing knows their parent): the server
+    itself belongs to the process that started it. The kernel watches the thread that did the start;
+    vLLM starts its processes from main threads.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
@@ -55,6 +55,6 @@ def _die_with_parent() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         _log.warning("prctl(PR_SET_PDEATHSIG): %s", os.strerror(ctypes.get_errno()))
-    # A parent that died before the call above sends nothing any more.
+    # A parent that died before the call above sends no signal any more.
     if os.getppid() != parent.pid:
         os.kill(os.getpid(), signal.SIGKILL)

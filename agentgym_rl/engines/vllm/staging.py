@@ -1,4 +1,4 @@
-"""A policy version on its way into a worker: loaded and checked beside the model that samples."""
+"""The staging of a policy version in a worker: loaded and checked while the model samples."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SHOWN = 3
 
 
 class Staging:
-    """Runs `load` in a thread at once, then checks what came against `expected`.
+    """A thread that runs `load` at once, then checks the tensors against `expected`.
 
     `load` returns tensors in CPU memory of their own, which nothing changes afterwards, or raises
-    WeightsError. `path` says what is loaded, for people.
+    WeightsError. `path` describes the source in messages.
     """
 
     def __init__(
@@ -32,13 +32,13 @@ class Staging:
     ) -> None:
         self.path = path
         self.error = ""
-        """Why it failed; empty while it has not."""
+        """The reason of a failure; empty without one."""
         self.seconds = 0.0
-        """What loading and checking took."""
+        """The time for loading and checking."""
         self._load = load
         self._expected = expected
         self._tensors: dict[str, Tensor] | None = None
-        # A daemon: a server that ends does not wait for weights it will not serve.
+        # A daemon thread: a server that ends does not wait for weights that it will not serve.
         self._thread = threading.Thread(target=self._run, name="arl-staging", daemon=True)
         self._thread.start()
 
@@ -49,10 +49,10 @@ class Staging:
         return "failed" if self._tensors is None else "ready"
 
     def result(self, *, timeout_s: float) -> dict[str, Tensor]:
-        """The tensors.
+        """Return the tensors.
 
         Raises:
-            WeightsError: it failed, or was not done within `timeout_s`.
+            WeightsError: staging failed, or was not done within `timeout_s`.
         """
         self._thread.join(timeout_s)
         if self._thread.is_alive():
@@ -70,21 +70,21 @@ class Staging:
             self._tensors = tensors
         except WeightsError as error:
             self.error = str(error)
-        except Exception as error:  # a thread has nobody else to tell
+        except Exception as error:  # a thread has no caller that would report it
             self.error = f"weights {self.path}: {type(error).__name__}: {error}"
         self.seconds = time.monotonic() - start
 
 
 def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
-    """Name and shape of each tensor."""
+    """Return name and shape of each tensor."""
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def check_shapes(found: Shapes, expected: Shapes, *, what: str) -> None:
-    """Names and shapes agree with those of the model.
+    """Check that names and shapes agree with those of the model.
 
     Raises:
-        WeightsError: they do not; names the first few that differ.
+        WeightsError: they do not; the message names the first few that differ.
     """
     problems = [
         *(f"{name} is missing" for name in sorted(expected.keys() - found.keys())),
@@ -101,10 +101,10 @@ def check_shapes(found: Shapes, expected: Shapes, *, what: str) -> None:
 
 
 def read_shapes(model_dir: Path) -> Shapes | None:
-    """Names and shapes a model folder's safetensors files declare; None where there are none.
+    """Return names and shapes in a model folder's safetensors files; None if there are none.
 
     Raises:
-        WeightsError: a file that is there cannot be read.
+        WeightsError: an existing file cannot be read.
     """
     try:
         return {

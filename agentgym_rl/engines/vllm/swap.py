@@ -1,4 +1,4 @@
-"""The swap itself: new weights into vLLM's model, between two decode steps."""
+"""The swap of new weights into vLLM's model, between two decode steps."""
 
 # vllm is not in the environment that checks types.
 # pyright: reportMissingImports=false
@@ -23,10 +23,10 @@ def swap_weights(
 ) -> None:
     """Load `tensors` (a checkpoint's names) into the running model.
 
-    An exception leaves the model unusable: check before, end the process after.
+    An exception leaves the model unusable: check the tensors before, end the process after.
     """
-    # On a CPU linear weights are packed and their parameters emptied, so that a plain
-    # load_weights fails: the layerwise reload restores, loads and packs again.
+    # On a CPU, linear weights are packed and their parameters emptied, so that a plain load_weights
+    # fails: the layerwise reload restores, loads and packs again.
     initialize_layerwise_reload(model)
     model.load_weights(tensors.items())  # type: ignore[operator]
     finalize_layerwise_reload(model, model_config)
@@ -37,9 +37,9 @@ def swap_weights(
 
 
 def _repack_tied_heads(model: torch.nn.Module) -> None:
-    """vLLM 0.32 on a CPU: a tied head keeps a packed copy of the old embedding.
+    """Repack tied heads: in vLLM 0.32 on a CPU they keep a packed copy of the old embedding.
 
-    A tied model's weights have no head of their own, so the reload never packs it again.
+    A tied model's weights have no separate head, so the reload never packs it again.
     """
     for module in model.modules():
         if isinstance(module, ParallelLMHead) and hasattr(module, "cpu_linear"):

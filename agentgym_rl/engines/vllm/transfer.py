@@ -1,8 +1,8 @@
-"""vLLM's side of a publication: weights are staged while it samples, and swapped in a pause.
+"""The vLLM side of a publication: weights are staged while it samples, and swapped in a pause.
 
-    POST /start_weight_update     drops what an earlier, unfinished update left
+    POST /start_weight_update     drops the rest of an earlier, unfinished update
     POST /update_weights          starts staging in a thread and returns at once
-    POST /collective_rpc          {"method": "arl_staging"} says how far it is (worker.py)
+    POST /collective_rpc          {"method": "arl_staging"} reports its progress (worker.py)
     POST /finish_weight_update    swaps; fails before it touches the model, or not at all
 
 vLLM calls these in each worker between two decode steps, and an exception is a 500 for the client.
@@ -47,25 +47,26 @@ _LAST_WORDS_S = 0.1
 
 @dataclass
 class InitInfo(WeightTransferInitInfo):
-    """`init_info` of arl-shm."""
+    """The `init_info` of arl-shm."""
 
     timeout_s: float = 60.0
-    """Longest wait of a finish for staging that is still under way."""
+    """The longest wait of a finish for staging that is still under way."""
 
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
-    """`update_info` of arl-shm."""
+    """The `update_info` of arl-shm."""
 
     path: str = ""
-    """A safetensors file of `weights.files.write_version`."""
+    """The path of a safetensors file of `weights.files.write_version`."""
     discard: bool = False
-    """True: drop the update instead. It is answered with an error, which is what makes vLLM
+    """The request to drop the update instead. The reply is an error, since only an error makes vLLM
     forget that an update is under way."""
 
 
 class StagedTransfer(WeightTransferEngine[Any, Any]):
-    """Staging beside the model, one swap in the pause; subclasses say where tensors come from."""
+    """A transfer with staging beside the model and one swap in the pause; subclasses load the
+    tensors."""
 
     supports_draft_weight_update = False
 
@@ -77,14 +78,14 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
 
     @abstractmethod
     def load(self, update_info: Any) -> dict[str, Tensor]:
-        """The update's tensors in private CPU memory, verified; runs in the staging thread.
+        """Return the update's tensors in private CPU memory, verified; runs in the staging thread.
 
         Raises:
-            WeightsError: they cannot be had, or are damaged.
+            WeightsError: they are not available, or are damaged.
         """
 
     def status(self) -> dict[str, str]:
-        """How far staging is, as `worker.StagingExtension` answers it."""
+        """Return the progress of staging, as `worker.StagingExtension` reports it."""
         staging = self._staging
         if staging is None:
             return {"state": "idle", "error": "", "path": ""}
@@ -97,7 +98,7 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
         self.drop()
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Start staging; see the head of this file.
+        """Start staging; see the module docstring.
 
         Raises:
             WeightsError: `discard`, or a second file in one update.
@@ -115,7 +116,7 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
             tensors = self.load(update_info)
             if is_adapter(tensors):
                 tensors = merged(tensors, Path(self.model_config.model))
-            if self._is_tied():  # some models' files hold the tied head a second time
+            if self._is_tied():  # some models' files contain the tied head a second time
                 tensors.pop(_TIED_HEAD, None)
             return tensors
 
@@ -125,7 +126,7 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
         self._staging = Staging(load, path=update_info.path, expected=expected)
 
     def finish_weight_update(self) -> None:
-        """Swap in what is staged.
+        """Swap in the staged weights.
 
         Raises:
             WeightsError: nothing is staged, it failed, or it is not ready in time, here or in
@@ -150,16 +151,17 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
         self.drop()
 
     def drop(self) -> None:
-        """Forget the update; a thread that still runs ends by itself, for nobody."""
+        """Forget the update; a thread that still runs ends by itself, and its result is unused."""
         self._staging = None
 
     def shutdown(self) -> None:
         self.drop()
 
     def _condemn(self) -> None:
-        """Neither the old policy nor the new one: this model must not sample another token.
+        """Stop the model, which has neither the old policy nor the new one, from sampling any
+        token.
 
-        The process ends once it has had the time to say why; vLLM then ends the server.
+        The process ends once it has had the time to report why; vLLM then ends the server.
         """
 
         def refuse(*_: Any) -> None:
@@ -172,7 +174,7 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
         return bool(getattr(self.model_config.hf_config, "tie_word_embeddings", False))
 
     def _agreed(self) -> dict[str, Tensor]:
-        """The staged tensors, once every worker of this server has its own."""
+        """Return the staged tensors, once every worker of this server has its own."""
         tensors: dict[str, Tensor] = {}
         failure = ""
         try:
@@ -193,44 +195,45 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
 
 
 class SharedMemoryTransfer(StagedTransfer):
-    """arl-shm: a safetensors file in a folder that trainer and worker both see."""
+    """The backend arl-shm: a safetensors file in a folder that trainer and worker both access."""
 
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
 
     def load(self, update_info: UpdateInfo) -> dict[str, Tensor]:
         tensors = read_version(Path(update_info.path))
-        # The file may be removed or overwritten before the swap: keep a copy of our own.
+        # The file may be removed or overwritten before the swap, so keep a private copy.
         return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 @dataclass
 class GlooInitInfo(WeightTransferInitInfo):
-    """`init_info` of arl-gloo: where the trainer (rank 0) waits for this server's workers."""
+    """The `init_info` of arl-gloo: the address at which the trainer (rank 0) waits for the
+    workers."""
 
     master_address: str
     master_port: int
     rank_offset: int
-    """Rank of this server's first worker."""
+    """The rank of this server's first worker."""
     world_size: int
-    """Trainer and all workers of all servers."""
+    """The number of members: the trainer and all workers of all servers."""
     timeout_s: float = 60.0
-    """Longest meeting, and longest broadcast."""
+    """The longest meeting, and the longest broadcast, in seconds."""
 
 
 @dataclass
 class GlooUpdateInfo(UpdateInfo):
-    """`update_info` of arl-gloo: what the trainer broadcasts next. `path` is only shown."""
+    """The `update_info` of arl-gloo: the trainer's next broadcast. `path` is only shown."""
 
     names: list[str] = field(default_factory=list)
     dtypes: list[str] = field(default_factory=list)
-    """As torch names them, "bfloat16" or "torch.bfloat16"."""
+    """The dtypes by their names in torch, "bfloat16" or "torch.bfloat16"."""
     shapes: list[list[int]] = field(default_factory=list)
     crc32: str = ""
 
 
 class GlooTransfer(StagedTransfer):
-    """arl-gloo: broadcast over sockets from the trainer, received while the model samples."""
+    """The backend arl-gloo: the trainer's broadcast over sockets, received during sampling."""
 
     init_info_cls = GlooInitInfo
     update_info_cls = GlooUpdateInfo
@@ -251,7 +254,7 @@ class GlooTransfer(StagedTransfer):
 
     def shutdown(self) -> None:
         super().shutdown()
-        self._meeting = None  # the group goes with its last user
+        self._meeting = None  # the group is destroyed with its last user
 
 
 class _Meeting:
@@ -266,7 +269,7 @@ class _Meeting:
         self._thread.start()
 
     def group(self) -> BroadcastGroup:
-        """Raises WeightsError when the members have not met in time."""
+        """Return the group; raise WeightsError if the members have not met in time."""
         self._thread.join(self._info.timeout_s)
         if self._group is None:
             raise WeightsError(self._error or "the broadcast group has not met in time")

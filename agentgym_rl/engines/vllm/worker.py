@@ -1,4 +1,4 @@
-"""What a vLLM worker answers beyond its own methods (--worker-extension-cls)."""
+"""The additional methods of a vLLM worker (--worker-extension-cls)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from .transfer import StagedTransfer
 
 
 class StagingExtension:
-    """Mixed into vLLM's worker class; called by `POST /collective_rpc {"method": ...}`."""
+    """A mixin of vLLM's worker class; called by `POST /collective_rpc {"method": ...}`."""
 
     weight_transfer_engine: Any
 
     def arl_staging(self) -> dict[str, str]:
-        """`state` idle | staging | ready | failed, `error` of a failure, `path` of the weights.
+        """Return `state` idle | staging | ready | failed, `error` of a failure, `path` of the
+        weights.
 
-        Always idle with a weight-transfer backend of vLLM's own, which does not stage.
+        The state is always idle with a weight-transfer backend of vLLM's own, which does not stage.
         """
         engine = self.weight_transfer_engine
         if isinstance(engine, StagedTransfer):

@@ -1,7 +1,7 @@
-"""Dialects: the wire formats in which clients ask, all of them for the same kind of turn.
+"""Dialects: the wire formats of clients' requests, all of them for the same kind of turn.
 
-A dialect reads a request of its own into a `ChatRequest` and writes what was sampled for it; how
-turns are prepared, sampled, recorded, retried and refused is the same for all of them.
+A dialect reads its own requests into a `ChatRequest` and writes the sampled reply. Turns are
+prepared, sampled, recorded, retried and refused in the same way for all dialects.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ _T = TypeVar("_T")
 
 
 class Writer(ABC):
-    """Writes the reply to one request: either `whole`, or `begin`, `events`…, `end`."""
+    """A writer of the reply to one request: either `whole`, or `begin`, `events`…, `end`."""
 
     @abstractmethod
     def whole(self) -> bytes:
-        """The body of a reply that is not streamed; all turns are committed."""
+        """Return the body of a reply that is not streamed; all turns are committed."""
 
     def take(self, turn: Reply, events: Sequence[Event]) -> None:  # noqa: B027 (most need none)
-        """What a delta adds to a reply that is not streamed: for writers to whom the order
-        matters in which text and calls come."""
+        """Take in a delta of a reply that is not streamed. Only writers that need the order of text
+        and calls implement it."""
 
     @abstractmethod
     def begin(self) -> bytes:
-        """The events before anything was sampled."""
+        """Return the events that precede all samples."""
 
     @abstractmethod
     def events(self, turn: Reply, events: Sequence[Event]) -> bytes:
-        """What a delta of one of the turns adds; possibly nothing."""
+        """Return the events for a delta of one of the turns; possibly none."""
 
     @abstractmethod
     def end(self) -> bytes:
-        """The events that end a stream; all turns are committed."""
+        """Return the events that end a stream; all turns are committed."""
 
     def error_event(self, error: ApiError) -> bytes | None:
-        """An error after a stream has begun; None: the dialect's, whatever was sent before."""
+        """Return the event of an error after a stream has begun; None: the dialect's own event."""
         return None
 
 
 class Route(ABC):
-    """One path of the API, whose key opens a session."""
+    """A path of the API; the request's API key names its session."""
 
     path: ClassVar[str]
-    """After POST."""
+    """The path of the POST request."""
     request_id: ClassVar[str] = "x-request-id"
-    """The header of a reply that names the request."""
+    """The reply header with the request's id."""
 
     @abstractmethod
     def error(self, error: ApiError) -> bytes:
-        """The body of an error reply."""
+        """Return the body of an error reply."""
 
     def check_size(self, body: bytes) -> None:
-        """Refuse a large body that should not even be read.
+        """Refuse a large body that should not even be parsed.
 
         Raises:
             ApiError: 400.
@@ -69,8 +69,8 @@ class Route(ABC):
         check_values(body)
 
     async def reading(self, body: bytes, num_new: int, read: Callable[[], _T]) -> _T:
-        """Return what `read` makes of a body, of which `num_new` bytes have to be read: a large one
-        is checked, and read beside the event loop."""
+        """Return the result of `read`, for a body of which `num_new` bytes have to be parsed. A
+        large body is checked first, and parsed off the event loop."""
 
         def checked() -> _T:
             self.check_size(body)
@@ -80,11 +80,11 @@ class Route(ABC):
 
 
 class Question(Route):
-    """A path that is answered at once: nothing is sampled, and nothing recorded."""
+    """A path that is answered at once: nothing is sampled or recorded."""
 
     @abstractmethod
     async def answer(self, session: Session, body: bytes) -> bytes:
-        """The body of the reply.
+        """Return the body of the reply.
 
         Raises:
             ApiError: 400, naming what is wrong or not supported.
@@ -92,11 +92,11 @@ class Question(Route):
 
 
 class Dialect(Route):
-    """A path that is answered with what is sampled for it."""
+    """A path that is answered with samples."""
 
     @abstractmethod
     def read(self, session: Session, body: bytes) -> ChatRequest:
-        """What a request asks for.
+        """Parse a request.
 
         Raises:
             ApiError: 400, naming what is wrong or not supported.
@@ -106,8 +106,8 @@ class Dialect(Route):
     def writer(
         self, session: Session, request: ChatRequest, turns: Sequence[Reply], *, model: str
     ) -> Writer:
-        """Of the reply to `request`: one turn for each of its `n` samples."""
+        """Return the writer of the reply to `request`: one turn for each of its `n` samples."""
 
     @abstractmethod
     def error_event(self, error: ApiError) -> bytes:
-        """An error after a stream has begun; clients raise it."""
+        """Return the event of an error after a stream has begun; clients raise it."""

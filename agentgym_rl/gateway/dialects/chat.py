@@ -1,4 +1,4 @@
-"""Chat completions: one JSON object, or server-sent events. One choice for each sample."""
+"""Chat completions: one JSON object, or server-sent events. Each sample is one choice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class ChatDialect(Dialect):
-    """`POST /v1/chat/completions`."""
+    """The dialect of `POST /v1/chat/completions`."""
 
     path = "/v1/chat/completions"
 
@@ -42,8 +42,8 @@ class ChatDialect(Dialect):
 
 
 class ChatWriter(Writer):
-    """Text is sent as it is sampled, tool calls as their blocks close; log-probs come with the
-    finish, all at once."""
+    """A writer that sends text as it is sampled and tool calls as their blocks close. Log-probs
+    come with the finish, all at once."""
 
     def __init__(self, request: ChatRequest, turns: Sequence[Reply], *, model: str) -> None:
         self._request = request
@@ -82,7 +82,7 @@ class ChatWriter(Writer):
         return b"".join((*chunks, DONE))
 
     def _delta(self, turn: Reply, event: Event) -> dict[str, Any]:
-        """What a client appends: a piece of content or reasoning, or a whole tool call."""
+        """Return the delta: a piece of content or reasoning, or a complete tool call."""
         if isinstance(event, str):
             return {"content": event}
         if isinstance(event, Reasoning):
@@ -101,7 +101,7 @@ class ChatWriter(Writer):
         finish: str | None = None,
         logprobs: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """One event of one choice."""
+        """Write one event of one choice."""
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         return self._event([choice], {})
 

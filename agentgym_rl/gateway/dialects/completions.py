@@ -1,6 +1,6 @@
-"""Completions: a prompt of text or token ids, continued as it is; no roles, no template.
+"""Completions: a prompt of text or token ids, continued without roles and without a template.
 
-Ignored, because they cannot change a reply here: user.
+Parameters that are ignored, because they cannot change a reply here: user.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .typed import StreamOptions, decode
 
 _encode = msgspec.json.Encoder().encode
 _MAX_TOKENS = 16
-"""Of a reply to a request that does not say, as in OpenAI."""
+"""The limit of a reply if the request sets none, as in OpenAI."""
 
 Zero = Annotated[float, Meta(ge=0, le=0)]
 Text = Annotated[str, Meta(min_length=1)]
@@ -49,7 +49,7 @@ class CompletionsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
         Text
         | Annotated[list[Text | TokenId | TokenIds], Meta(min_length=1, extra_json_schema=_ONE)]
     )
-    """A text or token ids; in an array of one, too."""
+    """A text or token ids, possibly in an array with one element."""
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -58,11 +58,11 @@ class CompletionsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     seed: Annotated[int, Meta(ge=MIN_SEED, le=MAX_SEED)] | None = None
     stop: Text | Annotated[list[Text], Meta(max_length=4)] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=1)] | None = None
-    """With 0 and 1 the log-prob of each sampled token; no others are recorded."""
+    """The choice of log-probs: 0 and 1 return those of the sampled tokens, the only recorded."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
-    """Whether choices carry `prompt_token_ids` and `token_ids`, as in vLLM."""
+    """The flag that adds `prompt_token_ids` and `token_ids` to choices, as in vLLM."""
     echo: Literal[False] | None = None
     suffix: None = None
     best_of: Literal[1] | None = None
@@ -73,7 +73,7 @@ class CompletionsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class CompletionsDialect(Dialect):
-    """`POST /v1/completions`."""
+    """The dialect of `POST /v1/completions`."""
 
     path = "/v1/completions"
 
@@ -130,7 +130,7 @@ class CompletionsDialect(Dialect):
 
 
 class CompletionsWriter(Writer):
-    """Text is sent as it is sampled; log-probs and ids come with the finish, all at once."""
+    """A writer that sends text as it is sampled; log-probs and ids come at once with the finish."""
 
     def __init__(self, request: ChatRequest, turns: Sequence[Turn], *, model: str) -> None:
         self._request = request
@@ -175,7 +175,7 @@ def _choice(turn: Reply, text: str) -> dict[str, Any]:
 
 
 def _logprobs(turn: Turn) -> dict[str, Any] | None:
-    """The recorded log-probs in the shape of completions; offsets count from the reply's start."""
+    """Return the log-probs in the shape of completions; offsets count from the reply's start."""
     recorded = turn.logprobs()
     if recorded is None:
         return None
@@ -197,10 +197,10 @@ def _includes_usage(asked: CompletionsRequest) -> bool:
 
 
 def _prompt(given: str | Sequence[Any]) -> str | list[int]:
-    """The one prompt.
+    """Return the only prompt.
 
     Raises:
-        ApiError: 400, there are several, or none.
+        ApiError: 400, there are several prompts, or none.
     """
     if not isinstance(given, str) and len(given) == 1 and not isinstance(given[0], int):
         given = given[0]
@@ -212,7 +212,7 @@ def _prompt(given: str | Sequence[Any]) -> str | list[int]:
 
 
 def _unsupported(raw: Mapping[str, Any]) -> ApiError | None:
-    """Of a request that could not be read: the first thing in it that OpenAI knows and this
+    """Return the error for the first parameter in an unreadable request that OpenAI knows and this
     gateway does not."""
     for name, why in _NOT_HERE.items():
         if raw.get(name) and (name, raw[name]) != ("best_of", 1):

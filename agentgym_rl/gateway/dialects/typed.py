@@ -1,4 +1,4 @@
-"""Request bodies read into types, from which the published schema is made too."""
+"""The decoding of request bodies into types, from which the published schema is made too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNKNOWN = re.compile(r"unknown field `(.*?)`")
 
 
 class StreamOptions(msgspec.Struct):
-    """Of OpenAI's streams."""
+    """The options of OpenAI's streams."""
 
     include_usage: bool | None = None
 
@@ -25,10 +25,10 @@ class StreamOptions(msgspec.Struct):
 def decode(
     body: bytes, kind: type[_T], *, refused: Callable[[Mapping[str, Any]], ApiError | None]
 ) -> _T:
-    """The request in `body`.
+    """Return the request in `body`.
 
-    `refused`: of a body that is JSON but no such request, the error for the first thing in it that
-    clients may expect and this gateway does not have.
+    `refused`: for a body that is JSON but not such a request, it returns the error for the first
+    feature that clients may expect and this gateway does not have.
 
     Raises:
         ApiError: 400, naming what is wrong or not supported.

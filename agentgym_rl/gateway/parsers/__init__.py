@@ -1,14 +1,14 @@
-"""The model's text, as it streams in, as content, reasoning and tool calls: one file a family.
+"""Parsers of the model's text stream to content, reasoning and tool calls, a file per family.
 
     events → blocks → hermes, qwen3_xml     <tool_call> … </tool_call>
            → llama3_json                    the whole message is a call
-           → response_template              what the tokenizer says of it
+           → response_template              the tokenizer's description of replies
            → think                          thoughts first, the rest by one of the others
-    families                                which of them a model needs
-    grammars, qwen3_grammar                 what holds a reply to what these read
+    families                                the choice of a model's parser
+    grammars, lark                          grammars of the replies these parsers accept
 
-A call that has closed is a call, whatever is in it: a malformed one reaches the environment,
-which answers with an error the model can learn from. A call that never closes is content.
+A closed call is a call, whatever its content: a malformed one reaches the environment, which
+answers with an error from which the model can learn. A call that never closes is content.
 """
 
 from .events import Event, Parser, Reasoning, TextParser, ToolCall

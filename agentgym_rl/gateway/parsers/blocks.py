@@ -1,4 +1,4 @@
-"""Calls in blocks: <tool_call> … </tool_call>, in the middle of content."""
+"""The parser of calls in blocks, <tool_call> … </tool_call>, in the middle of content."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ _NOT_SPACE = re.compile(r"\S")
 
 
 class BlockParser(Parser):
-    """Content and calls. Text that may yet turn out to begin a block is held back.
+    """A parser of content and calls. Text that may begin a block is held back.
 
     Whitespace next to a block belongs to the format, not to the content. Every closed block is a
-    call, whatever is in it; a block that never closes is content.
+    call, whatever its content; a block that never closes is content.
 
-    A close tag inside a quoted value is a part of the value. Whether it is one shows later: at
-    `unquote` it was, at `broken` (what no quoted value holds) or at the end of the reply it was
-    not, and the block had ended there.
+    A close tag inside a quoted value is part of the value. Only later text decides: `unquote`
+    confirms that the tag was in the value. `broken` (text that no quoted value holds) or the end of
+    the reply means that the tag had ended the block.
     """
 
     begins = OPEN
     unquoted: ClassVar[re.Pattern[str]]
-    """What matters outside quoted values; groups: end, quote, broken (quotes mean nothing here)."""
+    """The marks outside quoted values; groups: end, quote, broken (quotes have no meaning)."""
     quoted: ClassVar[re.Pattern[str]]
-    """What matters inside them; groups: end, unquote, skip, broken. No mark is longer than CLOSE
-    and none begins inside an unfinished other one."""
+    """The marks inside quoted values; groups: end, unquote, skip, broken. No mark is longer than
+    CLOSE, and no mark begins inside an unfinished other mark."""
 
     def __init__(self) -> None:
-        self._text = ""  # fed, and not yet decided upon; but for a feed, shorter than a tag
+        self._text = ""  # undecided text; between feeds, shorter than a tag
         self._at = 0
         self._gap: list[str] = []  # whitespace that is content only if content follows
-        self._after = False  # nothing but whitespace since the last block
+        self._after = False  # only whitespace since the last block
         self._inside = False
-        self._block: list[str] = []  # of the open block, what is no longer in _text
-        self._size = 0  # characters in _block
-        self._start = 0  # where the rest of the block begins in _text
+        self._block: list[str] = []  # the part of the open block that has left _text
+        self._size = 0  # the number of characters in _block
+        self._start = 0  # the start in _text of the rest of the block
         self._marks = self.unquoted
         self._doubtful: int | None = None  # size of the block if the first quoted tag ends it
 
     @abstractmethod
     def read(self, block: str) -> ToolCall:
-        """The call inside one block."""
+        """Parse the call inside one block."""
 
     def feed(self, text: str) -> list[Event]:
         self._text += text
@@ -69,7 +69,7 @@ class BlockParser(Parser):
         return [*events, rest] if rest else events
 
     def _run(self) -> list[Event]:
-        """Go on as far as the text allows."""
+        """Parse as far as the text allows."""
         events: list[Event] = []
         while True:
             if not self._inside and not self._find_block(events):
@@ -80,7 +80,7 @@ class BlockParser(Parser):
             events.append(self._end(size))
 
     def _find_block(self, events: list[Event]) -> bool:
-        """Pass content on, up to the next block; whether there is one."""
+        """Pass content on, up to the next block; return whether there is one."""
         text = self._text
         if self._after:
             found = _NOT_SPACE.search(text, self._at)
@@ -104,7 +104,7 @@ class BlockParser(Parser):
         return True
 
     def _find_end(self) -> int | None:
-        """The size of the open block; None while it does not show."""
+        """Return the size of the open block; None while it is unknown."""
         while (mark := self._marks.search(self._text, self._at)) is not None:
             self._at = mark.end()
             size = self._size + mark.start() - self._start
@@ -124,8 +124,8 @@ class BlockParser(Parser):
         return None
 
     def _end(self, size: int) -> ToolCall:
-        """Leave the block, which is `size` characters long."""
-        if size < self._size:  # the end lies in what was fed before
+        """Leave the block of `size` characters, and parse it."""
+        if size < self._size:  # the end lies in an earlier piece
             whole = "".join((*self._block, self._text[self._start :]))
             block, self._text, self._at = whole[:size], whole[size + len(CLOSE) :], 0
         else:

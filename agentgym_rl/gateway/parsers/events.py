@@ -1,4 +1,4 @@
-"""What a reply is made of, and what every parser does with its text."""
+"""The events that make up a reply, and the interface of all parsers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import ClassVar
 class ToolCall:
     """A call as the model wrote it: JSON `arguments` are its own text, byte for byte.
 
-    When `malformed` (it has closed, but there is no name, or no object of arguments), `arguments`
-    is all that stood in the call and `name` what could be found of it, possibly "".
+    A `malformed` call is closed, but has no name or no object of arguments. Then `arguments` is the
+    complete text of the call, and `name` the name if one was found, else "".
     """
 
     name: str
@@ -22,7 +22,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """A piece of the model's thoughts, which are no part of the content."""
+    """A piece of the model's thoughts, which are not part of the content."""
 
     text: str
 
@@ -32,25 +32,25 @@ Event = str | Reasoning | ToolCall
 
 
 class Parser(ABC):
-    """Reads one reply. However its text is cut into pieces, the events add up to the same.
+    """A parser of one reply. The events do not depend on how the text is cut into pieces.
 
-    The time it takes is linear in the text, whatever the text is.
+    The time is linear in the length of any text.
     """
 
     begins: ClassVar[str] = ""
-    """What begins a call wherever it stands; "" where only the place can tell."""
+    """The text that begins a call anywhere; "" if only the position can mark a call."""
 
     @abstractmethod
     def feed(self, text: str) -> list[Event]:
-        """What is certain after `text`."""
+        """Return the events that are certain after `text`."""
 
     @abstractmethod
     def finish(self) -> list[Event]:
-        """What is left when no more text comes."""
+        """Return the remaining events at the end of the text."""
 
 
 class TextParser(Parser):
-    """Content only: for requests without tools."""
+    """A parser that returns content only: for requests without tools."""
 
     def feed(self, text: str) -> list[Event]:
         return [text] if text else []
@@ -60,7 +60,7 @@ class TextParser(Parser):
 
 
 def tag_start(text: str, tag: str, start: int = 0) -> int:
-    """Where the end of `text` may begin `tag`, which has its first character only once; the
-    length of `text` if nowhere at or after `start`."""
+    """Return the index where the end of `text`, at or after `start`, may begin `tag`; else the
+    length of `text`. The first character of `tag` must not occur in it again."""
     at = text.rfind(tag[0], max(start, len(text) - len(tag) + 1))
     return at if at >= 0 and tag.startswith(text[at:]) else len(text)

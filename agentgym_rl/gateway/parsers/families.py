@@ -1,4 +1,4 @@
-"""Which parser reads a model's replies: named in the config, or found by the chat template."""
+"""The choice of the parser for a model's replies: by the config, or by the chat template."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _log = logging.getLogger(__name__)
 
 Tools = Sequence[Mapping[str, Any]]
 ParserFactory = Callable[[Tools | None, str], Parser]
-"""From the tools (None if calls are not to be read) and the end of the prompt, as text, to a
-parser for one reply. `PROMPT_END_TOKENS` tokens of the prompt are enough."""
+"""A function that makes the parser of one reply from the tools (None if calls are not to be read)
+and the end of the prompt as text. `PROMPT_END_TOKENS` tokens of the prompt are enough."""
 PROMPT_END_TOKENS = 32
 
 FAMILIES: Mapping[str, Callable[[Tools], Parser]] = {
@@ -38,7 +38,7 @@ _MENTIONS = {"qwen3_xml": "<function=", "hermes": "<tool_call>", "llama3_json": 
 
 
 def readers_of(chat: ChatFormat, config: GatewayConfig) -> tuple[ParserFactory, Grammars]:
-    """Parsers for the replies of the model that speaks `chat`, and grammars of what they read.
+    """Return parsers for the replies of the model with format `chat`, and matching grammars.
 
     Raises:
         ConfigError: the config names a parser that does not fit the model.
@@ -74,7 +74,7 @@ def _thinks(chat: ChatFormat, config: GatewayConfig) -> bool:
 
 
 def _warning(chat: ChatFormat, *, unread: bool) -> Callable[[], None]:
-    """Return what says once, when tools are offered, why they cannot work with this model."""
+    """Return a function that warns once why offered tools cannot work with this model."""
 
     @functools.cache
     def warn() -> None:
@@ -132,10 +132,10 @@ def _by_template(
 
 
 def detect(chat: ChatFormat) -> str:
-    """The family in which the chat template writes calls: the one that reads a call back.
+    """Return the family in which the chat template writes calls: the first that reads a call back.
 
-    Where the template writes none into a conversation, but speaks of a family's tags, that one;
-    else the tokenizer's response template; else "none".
+    If the template writes no call into a conversation but mentions a family's tag, return that
+    family; else the tokenizer's response template; else "none".
     """
     written = _written_call(chat)
     for family, make in FAMILIES.items():
@@ -175,7 +175,7 @@ _TOOLS = [
 
 
 def _written_call(chat: ChatFormat) -> str:
-    """How the template writes a reply that is one call; "" if it refuses or ignores calls."""
+    """Return the template's text of a reply that is one call; "" if it refuses or ignores calls."""
     function = {"name": _NAME, "arguments": msgspec.json.encode(_ARGUMENTS).decode()}
     call = {"type": "function", "id": "call_0_0", "function": function}
     said = {"role": "assistant", "content": _SAID}
@@ -189,5 +189,5 @@ def _written_call(chat: ChatFormat) -> str:
         return ""
     pairs = enumerate(zip(head, whole, strict=False))
     end = next((at for at, (one, other) in pairs if one != other), min(len(head), len(whole)))
-    tag = whole.rfind("<", 0, end)  # a template may open a thought in the one, a call in the other
+    tag = whole.rfind("<", 0, end)  # the template may open a thought in only one of them
     return whole[tag if tag > whole.rfind(">", 0, end) else end :]

@@ -1,4 +1,4 @@
-"""Grammars of replies in a model's format: what its parser reads back as asked for, no less."""
+"""Grammars of replies in a model's format: only replies that its parser reads as requested."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentgym_rl.gateway.errors import ApiError, unsupported
-from agentgym_rl.gateway.parsers import hermes, llama3_json, qwen3_grammar
+from agentgym_rl.gateway.parsers import hermes, llama3_json, qwen3_xml
 from agentgym_rl.gateway.request.reply_form import ReplyForm
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 
@@ -14,21 +14,21 @@ from .lark import Lark
 from .think import CLOSE, OPEN
 
 CallGrammar = Callable[[Lark, str, Mapping[str, Any]], str]
-"""A call of the function of that name with arguments of that schema, as an expression."""
+"""A function that returns the expression of a call with the given name and argument schema."""
 
 _CALLS: Mapping[str, tuple[CallGrammar, str]] = {
     "hermes": (hermes.call_grammar, "\n"),
-    "qwen3_xml": (qwen3_grammar.call_grammar, "\n"),
+    "qwen3_xml": (qwen3_xml.call_grammar, "\n"),
     "llama3_json": (llama3_json.call_grammar, "; "),
 }
-"""By family: how a call is written, and what stands between two."""
+"""The grammar of a call and the separator of two calls, by family."""
 
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
-"""A function that declares none takes none."""
+"""The parameters of a function that declares none: it accepts none."""
 
 
 class Grammars:
-    """Of one model. `family`: how it writes calls; `thinks`: whether `think` tags are thoughts."""
+    """The grammars of one model. `family`: its call format; `thinks`: if `think` tags count."""
 
     def __init__(self, chat: ChatFormat, *, family: str, thinks: bool) -> None:
         self._chat = chat
@@ -36,8 +36,8 @@ class Grammars:
         self._thinks = thinks
 
     def of(self, form: ReplyForm, prompt_end: str) -> str:
-        """The grammar of a whole reply, the token that ends it included. `prompt_end`: the end
-        of the prompt as text; thoughts, if the model has any, come first and are free.
+        """Return the grammar of a complete reply, including its end token. `prompt_end`: the end of
+        the prompt as text; thoughts, if the model has any, come first and are free.
 
         Raises:
             ApiError: 400, the model's format does not allow it.
@@ -90,7 +90,7 @@ class Grammars:
         return rest if end.endswith(OPEN) else f"({lark.exactly(OPEN)} {rest})?"
 
     def _end(self, lark: Lark) -> str:
-        """What ends a turn in the template; the engine knows its own end where that has none."""
+        """Return the template's end of a turn; if it has none, the engine knows its own."""
         chat = self._chat
         ends = chat.stop_token_ids if chat.close_id is None else (chat.close_id,)
         return lark.any_of([lark.token(id) for id in ends]) if ends else ""

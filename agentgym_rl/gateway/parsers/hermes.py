@@ -1,4 +1,4 @@
-"""Hermes and Qwen3: a JSON object in a block.
+"""The format of Hermes and Qwen3: a JSON object in a block.
 
 Let me see. <tool_call>
 {"name": "calculator", "arguments": {"expression": "3*4"}}
@@ -31,7 +31,7 @@ _TAIL = "}\n" + CLOSE
 
 
 def parse_call(block: str) -> ToolCall:
-    """The call inside one block."""
+    """Parse the call inside one block."""
     try:
         call = _decoder.decode(block)
         arguments = bytes(call.arguments).decode()
@@ -44,8 +44,8 @@ def parse_call(block: str) -> ToolCall:
 
 
 class HermesParser(BlockParser):
-    """Content and calls. JSON strings may hold a close tag; a line break or another control
-    character inside quotes says that this is no JSON."""
+    """A parser of content and calls. JSON strings may hold a close tag; a line break or another
+    control character inside quotes means that the text is not JSON."""
 
     unquoted = re.compile(END + r'|(?P<quote>")|(?P<broken>\\)')
     quoted = re.compile(END + r'|(?P<unquote>")|(?P<skip>\\.)|(?P<broken>[\x00-\x1f])', re.DOTALL)
@@ -55,6 +55,6 @@ class HermesParser(BlockParser):
 
 
 def call_grammar(lark: Lark, name: str, parameters: Mapping[str, Any]) -> str:
-    """A call of one function, as an expression of `lark`."""
+    """Return the expression of a call of one function, in `lark`."""
     head = f'{OPEN}\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": '
     return f"{lark.exactly(head)} {lark.json(parameters)} {lark.exactly(_TAIL)}"

@@ -1,14 +1,14 @@
-"""A client's JSON schema as an engine is given it: what a grammar needs of it, and within bounds.
+"""The conversion of a client's JSON schema for the engine's grammar, within limits.
 
-Engines compile schemas beside what they sample, vLLM even in the event loop of its server, and some
-schemas take minutes: what is known to is refused here.
+Engines compile schemas beside the sampling, vLLM even in the event loop of its server, and some
+schemas take minutes. Schemas that are known to be slow are refused here.
 
-Writing grammars in Lark as llguidance reads it: text for an engine, nothing is compiled here.
+A writer of Lark grammars as llguidance reads them: text for an engine, not compiled here.
 
 https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md. Literal text is spelled with the
-tokenizer's added tokens where it has them ("<tool_call>"): to llguidance those that look like tags
-are no text, and no expression but their id stands for them. So JSON strings and free text cannot
-hold them either.
+tokenizer's added tokens where it has them ("<tool_call>"). For llguidance, tokens that look like
+tags are not text, and only an expression with their id matches them. JSON strings and free text
+therefore cannot contain them either.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 NOTES = frozenset({"title", "description", "default", "examples", "deprecated", "$comment"})
-"""Keywords that say nothing of what is valid."""
+"""The keywords that do not affect which values are valid."""
 
 MAX_DEPTH = 100
-"""Of objects and arrays; llguidance reads 128, a few of them ours."""
+"""The nesting limit for objects and arrays; llguidance allows 128, and we add a few of our own."""
 MAX_PROPERTIES = 500
-"""Of one object; a thousand take seconds to compile."""
+"""The limit for one object; a thousand properties take seconds to compile."""
 MULTIPLES = (0.0001, 10_000)
-"""Least and greatest `multipleOf`; 1234567 was not compiled after minutes."""
+"""The smallest and greatest `multipleOf`; 1234567 was not compiled after minutes."""
 _NAMED = ("properties", "$defs", "definitions")
 _HOLDERS = ("items", "prefixItems", "anyOf", "oneOf")
 _OPENS = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties"})
@@ -34,12 +34,12 @@ _COMPOSES = frozenset({"anyOf", "oneOf", "$ref", "if"})
 
 
 def prepared(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Objects that list their properties and say nothing of others have no others: a model held to
-    the schema would make some up. Where parts of a schema see each other's properties as others,
-    it is left open.
+    """Return the schema without notes and, where possible, with closed objects: objects that list
+    their properties and do not mention others get no others, because a model would make some up.
+    The schema stays open if its parts see each other's properties as additional ones.
 
     Raises:
-        ValueError: it is too deep, or asks for what takes too long to compile.
+        ValueError: the schema is too deep, or would take too long to compile.
     """
     _check(schema)
     return _trimmed(schema, close=not any(map(_composes, _objects(schema))))
@@ -57,7 +57,7 @@ def _check(schema: Mapping[str, Any]) -> None:
 
 
 def _objects(value: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
-    """Every object within, whatever it means."""
+    """Yield every JSON object within, whatever its role."""
     if depth > MAX_DEPTH:
         raise ValueError(f"the schema is nested too deeply, allowed: {MAX_DEPTH} levels")
     if isinstance(value, dict):
@@ -78,7 +78,7 @@ def _trimmed(value: Any, *, close: bool) -> Any:
         return value
     inside: dict[str, Any] = {}
     for name, field in value.items():
-        if name in _NAMED and isinstance(field, dict):  # what is inside are names, no keywords
+        if name in _NAMED and isinstance(field, dict):  # the keys inside are names, not keywords
             inside[name] = {key: _trimmed(one, close=close) for key, one in field.items()}
         elif name in _HOLDERS:
             inside[name] = _trimmed(field, close=close)
@@ -89,15 +89,15 @@ def _trimmed(value: Any, *, close: bool) -> Any:
 
 
 SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""Between the parts of JSON: as templates and Python write it. Left to itself, a model that has
-nothing to say may write white space until it is cut."""
+"""The separators between the parts of JSON, as templates and Python write it. With free spacing, a
+model without anything to say may write white space until it is cut."""
 MAX_CHARACTERS = 100_000
-"""Of a grammar, which is compiled whole; schemas have most of them, without their descriptions."""
+"""The limit of a grammar, compiled as one text; most of it is schemas without descriptions."""
 _META = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/]")
 
 
 class Lark:
-    """A grammar in the making. `added`: the added tokens of the tokenizer, text to id."""
+    """A grammar under construction. `added`: the tokenizer's added tokens, text to id."""
 
     def __init__(self, added: Mapping[str, int]) -> None:
         self._added = added
@@ -106,7 +106,7 @@ class Lark:
         self._rules: dict[str, str] = {}
 
     def exactly(self, text: str) -> str:
-        """This text."""
+        """Return an expression for exactly this text."""
         parts: list[str] = []
         at = 0
         for tag in self._tags.finditer(text):
@@ -117,11 +117,11 @@ class Lark:
         return " ".join(parts) or '""'
 
     def token(self, id: int) -> str:
-        """This very token."""
+        """Return an expression for exactly this token."""
         return f"<[{id}]>"
 
     def json(self, schema: Mapping[str, Any]) -> str:
-        """JSON that is valid under `schema`.
+        """Return an expression for JSON that is valid under `schema`.
 
         Raises:
             ValueError: see `grammar_schema.prepared`.
@@ -130,11 +130,11 @@ class Lark:
         return self._rule("json", f"%json {json.dumps(spaced)}")
 
     def text_to(self, end: str, *barred: str) -> str:
-        """Text, possibly none, and then `end`, which stands nowhere before, as none of `barred`
-        does.
+        """Return an expression for text, possibly empty, that ends with the first `end`, and that
+        contains none of `barred`.
 
-        One terminal where it can be: a lexer goes on with text as long as it may, and so would
-        take the beginning of `end` for more of it.
+        The result is one terminal where possible: a lexer extends text as far as it can, and would
+        otherwise take the beginning of `end` for more text.
         """
         tags = "|".join(_META.sub(r"\\\g<0>", tag) for tag in (end, *barred))
         if end in self._added:
@@ -144,18 +144,18 @@ class Lark:
         return self._rule("TEXT", rf"/(?s:.*){last}/ & ~/(?s:.*)({tags})(?s:.+)/")
 
     def any_of(self, choices: Sequence[str]) -> str:
-        """One of these expressions."""
+        """Return an expression for one of these expressions."""
         return choices[0] if len(choices) == 1 else f"({' | '.join(choices)})"
 
     def rule(self, expression: str) -> str:
-        """A name for an expression."""
+        """Return a name for an expression."""
         return self._rule("part", expression)
 
     def written(self, start: str) -> str:
-        """The whole: what `start` stands for.
+        """Return the complete grammar, whose result is `start`.
 
         Raises:
-            ValueError: it is too long.
+            ValueError: the grammar is too long.
         """
         lines = [f"{name}: {rule}" for rule, name in self._rules.items()]
         text = "\n".join([f"start: {start}", *lines]) + "\n"
@@ -164,7 +164,7 @@ class Lark:
         return text
 
     def _rule(self, kind: str, expression: str) -> str:
-        """The rule for an expression; the same one for the same."""
+        """Return the name of the rule for an expression; equal expressions share one rule."""
         return self._rules.setdefault(expression, f"{kind}_{len(self._rules)}")
 
 

@@ -1,4 +1,4 @@
-"""Llama 3: the whole message is a call, or several with ";" between them.
+"""The format of Llama 3: the complete message is a call, or several with ";" between them.
 
     {"name": "calculator", "parameters": {"expression": "3*4"}}
     <|python_tag|>{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}
@@ -37,8 +37,8 @@ _decoder = msgspec.json.Decoder(_Call)
 
 
 def parse_object(text: str, *, tagged: bool) -> ToolCall | None:
-    """The call that an object spells; None when it is just an object: nothing says that it was
-    meant as a call, neither the tag nor how it begins."""
+    """Return the call that an object spells. Return None for a mere object: neither the tag nor its
+    beginning marks it as a call."""
     try:
         call = _decoder.decode(text)
         arguments = bytes(call.arguments or call.parameters).decode()
@@ -53,13 +53,13 @@ def parse_object(text: str, *, tagged: bool) -> ToolCall | None:
 
 
 def call_grammar(lark: Lark, name: str, parameters: Mapping[str, Any]) -> str:
-    """A call of one function, as an expression of `lark`."""
+    """Return the expression of a call of one function, in `lark`."""
     head = f'{{"name": {json.dumps(name, ensure_ascii=False)}, "parameters": '
     return f"{lark.exactly(head)} {lark.json(parameters)} {lark.exactly('}')}"
 
 
 class Llama3JsonParser(Parser):
-    """Calls, then content; an object that never closes is content."""
+    """A parser of calls, then content; an object that never closes is content."""
 
     begins = _TAG
 
@@ -67,9 +67,9 @@ class Llama3JsonParser(Parser):
         self._state: Literal["lead", "object", "content"] = "lead"
         self._text = ""
         self._at = 0
-        self._lead: list[str] = []  # before an object: content after all if it is no call
+        self._lead: list[str] = []  # text before an object: content if it is no call
         self._tagged = False
-        self._called = False  # nothing but whitespace and ";" since the last call
+        self._called = False  # only whitespace and ";" since the last call
         self._separated = False
         self._object: list[str] = []
         self._start = 0
@@ -95,7 +95,7 @@ class Llama3JsonParser(Parser):
         return [rest] if rest else []
 
     def _read_lead(self, events: list[Event]) -> bool:
-        """What may stand before an object: whitespace, one ";" after a call, the tag."""
+        """Read the text before an object: whitespace, one ";" after a call, the tag."""
         text, start = self._text, self._at
         space = _LEAD.match(text, start)
         self._at = space.end() if space else start
@@ -119,7 +119,7 @@ class Llama3JsonParser(Parser):
         while True:
             mark = (_QUOTED if self._quoted else _UNQUOTED).search(self._text, self._at)
             if mark is None:
-                # a backslash waits for what it escapes
+                # a backslash waits for the character that it escapes
                 waits = self._quoted and self._text.endswith("\\")
                 self._at = max(self._at, len(self._text) - waits)
                 return False
@@ -143,7 +143,7 @@ class Llama3JsonParser(Parser):
         return True
 
     def _read_text(self, events: list[Event]) -> bool:
-        """Content, up to the tag; the whitespace before it belongs to the format."""
+        """Read content up to the tag; the whitespace before the tag belongs to the format."""
         tagged = self._text.find(_TAG, self._at)
         end = tagged if tagged >= 0 else tag_start(self._text, _TAG, self._at)
         piece = self._text[self._at : end]
@@ -158,7 +158,7 @@ class Llama3JsonParser(Parser):
         return tagged >= 0
 
     def _give_up(self, events: list[Event]) -> None:
-        """No call follows: what was held is content."""
+        """Turn the held text into content, because no call follows."""
         held = "".join(self._lead)
         shown = (held.lstrip() if self._called else held).rstrip()
         if shown:

@@ -1,10 +1,10 @@
-"""Very long whitespace, out of the way of patterns that search it in quadratic time.
+"""The masking of very long whitespace, which some patterns search in quadratic time.
 
-Replies read by the response template that a tokenizer ships (transformers 5).
+The parser of replies by the response template that a tokenizer ships (transformers 5).
 
-A response template names the fields of a message (content, reasoning, tool calls), what opens
-and closes each in the text, and how its inside is to be read. transformers reads it, without
-torch; but its import takes a second, so this module imports it only when such a template is used.
+A response template names the fields of a message (content, reasoning, tool calls), the text that
+opens and closes each field, and how its inside is to be read. transformers reads it, without torch.
+Its import takes a second, so this module imports it only when such a template is used.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _ANY_MARK = re.compile(_MARK)
 
 
 class LongSpaces:
-    """Hides what is beyond 128 whitespace characters in a row behind single private characters.
+    """A filter that replaces whitespace beyond 128 characters in a row by private characters.
 
-    A model that has lost its way may well write thousands of line breaks; a pattern that begins
-    with `\\s*` takes minutes to find that nothing follows them.
+    A confused model may write thousands of line breaks; a pattern that begins with `\\s*` takes
+    minutes to find that nothing follows them.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class LongSpaces:
         self._run = 0  # whitespace characters at the end of the text so far
 
     def hide(self, text: str) -> str:
-        """The next piece of a text, with marks in it."""
+        """Return the next piece of a text, with marks for long whitespace."""
         lead, tail = len(text) - len(text.lstrip()), len(text) - len(text.rstrip())
         if self._run + lead <= _LONGEST and not _SUSPECT.search(text):
             self._run = self._run + tail if tail == len(text) else tail
@@ -50,7 +50,7 @@ class LongSpaces:
         return _PIECE.sub(self._hide, text)
 
     def show(self, text: str) -> str:
-        """A text with marks in it, as it was."""
+        """Return a text with its marks replaced by the original whitespace."""
         return _ANY_MARK.sub(lambda mark: self._hidden.get(mark[0], mark[0]), text)
 
     def _hide(self, piece: re.Match[str]) -> str:
@@ -73,15 +73,15 @@ _CALLS = "tool_calls"
 _ANCHORS = ("open", "open_pattern", "close", "close_pattern")
 _STEP = 1024
 _STEP_SHARE = 32
-"""transformers copies all it was fed at every step, so steps grow with the text, to a 32nd of it
-or 1024 characters; no further, since it takes time quadratic in a step."""
+"""The reciprocal share of the text in a step: transformers copies all earlier input at each step,
+so steps grow with the text, up to 1024 characters, because the time is quadratic in a step."""
 
 
 class ResponseTemplate:
     """A response template, checked once.
 
     Raises:
-        ConfigError: transformers refuses it, or it has fields a reply has no place for.
+        ConfigError: transformers refuses it, or a reply has no place for one of its fields.
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
@@ -111,13 +111,13 @@ class ResponseTemplate:
         self._process: Callable[..., Any] = process_field
 
     def stream(self, prompt_end: str, *, calls: bool) -> Any:
-        """transformers' parser, which takes the reply to what `prompt_end` ends."""
+        """Return the parser of transformers, for a reply that continues `prompt_end`."""
         return self._open(self._with_calls if calls else self._without, prefix=prompt_end)
 
     def read(
         self, body: str, captures: Mapping[str, str], tools: Sequence[Mapping[str, Any]]
     ) -> list[ToolCall]:
-        """The calls in one region of the text."""
+        """Return the calls in one region of the text."""
         try:
             value = self._process(body, self._calls, dict(captures))
             values = value if isinstance(value, list) else [value]
@@ -129,10 +129,10 @@ class ResponseTemplate:
 
 
 class ResponseTemplateParser(Parser):
-    """Reasoning, content and calls as the template has them, streamed but for calls.
+    """A parser of reasoning, content and calls by a template; all but calls are streamed.
 
-    A call that never closes is read as if it closed at the end. `tools`: None if calls are not
-    to be read; they are content then.
+    A call that never closes is read as if it closed at the end. `tools`: None if calls are not to
+    be read; they are content then.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class ResponseTemplateParser(Parser):
         self._num_waiting = self._num_fed = 0
         self._spaces = LongSpaces()
         self._gap = ""
-        self._said: set[str] = set()  # fields that have text
+        self._said: set[str] = set()  # the fields that have text
         self._region = ""
         self._new = False  # the region has no text yet
         for event in self._stream.initial_events:
@@ -194,7 +194,7 @@ class ResponseTemplateParser(Parser):
         return events
 
     def _said_in(self, name: str, text: str) -> list[Event]:
-        """A piece of a text field; whitespace at the ends of a region belongs to the format."""
+        """Return a piece of a text field; whitespace at a region's ends belongs to the format."""
         text = self._gap + (text.lstrip() if self._new else text)
         shown = text.rstrip()
         self._gap = text[len(shown) :]
@@ -208,10 +208,10 @@ class ResponseTemplateParser(Parser):
 
 
 def _as_text(spec: Mapping[str, Any], groups: Sequence[str] | None) -> dict[str, Any]:
-    """The template with its fields left as text, calls to be read once they have closed (None:
-    left out): what transformers cannot read, it raises on, and the rest of the reply would be lost.
+    """Return the template with its fields as plain text; calls are read once they have closed.
+    transformers raises on text that it cannot read, and the rest of the reply would be lost.
 
-    `groups`: named groups of what opens a call.
+    `groups`: the named groups of the pattern that opens a call; None omits calls.
     """
     fields: dict[str, Any] = {}
     for name, field in spec["fields"].items():
@@ -229,7 +229,7 @@ def _as_text(spec: Mapping[str, Any], groups: Sequence[str] | None) -> dict[str,
 
 
 def _call(body: str, function: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> ToolCall:
-    """The call that transformers made of `body`, its arguments as they stand there if they do."""
+    """Return the call that transformers read, with the argument text of `body` if found there."""
     name, arguments = function["name"], function.get("arguments")
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):
         raise ValueError("no name, or no object of arguments")
@@ -250,7 +250,7 @@ def _call(body: str, function: Mapping[str, Any], tools: Sequence[Mapping[str, A
 
 
 def _raw_values(body: str) -> list[str]:
-    """The values of a JSON object, as they are written; empty if it is none."""
+    """Return the values of a JSON object as raw text; empty if `body` is not an object."""
     try:
         raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         return [bytes(value).decode() for value in raw.values()]

@@ -1,4 +1,4 @@
-"""Thoughts before the answer, as Qwen3 and DeepSeek write them.
+"""The parser of thoughts before the answer, in the format of Qwen3 and DeepSeek.
 
     <think>
     3*4 is 12.
@@ -6,7 +6,7 @@
 
     The answer is 12.
 
-Templates may open the thought themselves, at the end of the prompt; the reply begins inside it.
+Some templates open the thought themselves, at the end of the prompt; the reply begins inside it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ _NOT_SPACE = re.compile(r"\S")
 
 
 class ThinkParser(Parser):
-    """Reasoning first, if the reply begins with it; the rest is for `inner`.
+    """A parser of leading reasoning; it passes the rest to `inner`.
 
-    Whitespace next to the tags belongs to the format. A thought that never closes is reasoning
-    to its end. But where calls follow in it (models forget the close), the first one ends it: so
-    what follows the beginning of a call is held back until the thought closes, or the reply ends.
+    Whitespace next to the tags belongs to the format. A thought that never closes is reasoning to
+    its end. However, if calls follow in it (models forget the close), the first call ends the
+    thought. Text from the beginning of a call is therefore held back until the thought closes or
+    the reply ends.
 
     `opened`: the reply begins inside a thought.
     """
@@ -35,8 +36,8 @@ class ThinkParser(Parser):
         self._opened = opened
         self._state: Literal["start", "thought", "call", "answer", "content"] = "start"
         self._text = ""
-        self._begun = False  # the thought has text
-        self._held: list[str] = []  # whitespace; after the beginning of a call, everything
+        self._begun = False  # whether the thought has text
+        self._held: list[str] = []  # whitespace; after the beginning of a call, all text
 
     def feed(self, text: str) -> list[Event]:
         if self._state == "content":
@@ -65,7 +66,7 @@ class ThinkParser(Parser):
         return events + self._inner.finish()
 
     def _read_start(self, events: list[Event]) -> bool:
-        """Whether it is a thought; True when that is known."""
+        """Decide whether the reply begins with a thought; return True once this is known."""
         found = _NOT_SPACE.search(self._text)
         at = found.start() if found else len(self._text)
         self._held.append(self._text[:at])
@@ -83,7 +84,7 @@ class ThinkParser(Parser):
         return True
 
     def _read_thought(self, events: list[Event]) -> bool:
-        """The thought, up to its close or the beginning of a call; True when there is one."""
+        """Read the thought up to its close or a call's beginning; return True if there is one."""
         text = self._text if self._begun else self._text.lstrip()
         tags = [tag for tag in (CLOSE, self._inner.begins) if tag]
         tag = min((tag for tag in tags if tag in text), key=text.index, default="")
@@ -119,7 +120,7 @@ class ThinkParser(Parser):
         return [Reasoning(rest)]
 
     def _read_answer(self, events: list[Event]) -> bool:
-        """The whitespace after a thought; True when it is over."""
+        """Skip the whitespace after a thought; return True at its end."""
         self._text = self._text.lstrip()
         if not self._text:
             return False

@@ -1,9 +1,9 @@
-"""A model that somebody else serves, in the place of an engine of ours, for `arl eval`.
+"""A gateway for `arl eval` to a model that is served elsewhere, in place of our own engine.
 
-app → session, turn       agents' requests, answered in its name and counted
-asked, originals          what it is asked: chat completions, whatever the agent speaks
-upstream                  whose fault a failure is
-openai_upstream, litellm_upstream      how it is reached
+app → session, turn       agents' requests, answered in the model's name and counted
+request                   the requests to the model: chat completions, for every dialect
+upstream                  the attribution of failures
+openai_upstream, litellm_upstream      the connections to the model
 """
 
 from .app import Relay

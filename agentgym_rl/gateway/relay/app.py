@@ -1,10 +1,10 @@
-"""The gateway of `arl eval` with a model that somebody else serves: agents' requests go on to it.
+"""The gateway of `arl eval` for a model that is served elsewhere: it forwards agents' requests.
 
-Agents see what they see in training: an endpoint of their session's that speaks their API, with
-the session's sampling parameters. They never see the key. Nothing is recorded that could train.
+Agents see the same as in training: an endpoint of their own session that speaks their API, with the
+session's sampling parameters. The endpoint's key is hidden from them. No training data is recorded.
 
-Chat completions are passed on as they come, in both directions. The other dialects are read into
-chat completions and written from them, as they are from what an engine of ours samples.
+Chat completions are passed on unchanged, in both directions. The other dialects are converted to
+chat completions and back, in the same way as for our own engines.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ _COUNTED = {"include_usage": True}
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
-    """A request on its way: as the agent asks, in chat completions, and as the endpoint is
-    asked."""
+    """A request in progress: the agent's request in chat completions, and the upstream one."""
 
     session: RelaySession
     asked: Mapping[str, Any]
@@ -51,7 +50,7 @@ class _Asking:
 
 
 class Relay(SessionServer):
-    """Stands between agents and `upstream`; what it answers is what `upstream` said."""
+    """A server between agents and `upstream`, whose replies it returns."""
 
     def __init__(self, upstream: Upstream, *, config: GatewayConfig) -> None:
         sessions = SessionTable()
@@ -109,7 +108,7 @@ class _RelayApp(SessionApp):
         await deliver(exchange, writer, produce, stream=wanted.stream, keep_alive_s=keep_alive_s)
 
     async def _follow(self, turn: RelayedTurn, asking: _Asking, on_events: OnEvents) -> None:
-        """Tell of a stream as it comes."""
+        """Report a stream as it arrives."""
         streamed = {**asking.request, "stream": True, "stream_options": _COUNTED}
         async with aclosing(self._upstream.events(streamed)) as chunks:
             async for chunk in chunks:
@@ -125,8 +124,8 @@ class _RelayApp(SessionApp):
         await exchange.whole(data)
 
     async def _pass_stream(self, asking: _Asking, exchange: Exchange) -> None:
-        """Pass chunks on as they come; the end only once the turn is counted."""
-        options = asking.asked.get("stream_options") or {}  # an object, says `passed_on`
+        """Pass chunks on as they arrive; the end only once the turn is counted."""
+        options = asking.asked.get("stream_options") or {}  # an object, checked by `passed_on`
         request = {**asking.request, "stream_options": {**options, **_COUNTED}}
         message = StreamedMessage()
         held: list[bytes] = []
@@ -134,7 +133,7 @@ class _RelayApp(SessionApp):
             async for event in events:
                 message.add(event)
                 if not (event.get("choices") or options.get("include_usage")):
-                    continue  # the token counts, which the agent did not ask for
+                    continue  # the token counts, which the agent did not request
                 held.append(b"data: " + _encode(event) + b"\n\n")
                 if message.finish_reason is None:
                     await exchange.events(held.pop())
@@ -166,7 +165,7 @@ class _RelayApp(SessionApp):
 
 
 async def _estimate(session: Session, request: ChatRequest, size: int) -> Mapping[str, Any]:
-    """Nobody here has the model's tokenizer: a number that says that it is none of its own."""
+    """Estimate the prompt tokens without the model's tokenizer; mark the number as estimated."""
     assert isinstance(session, RelaySession)
     asked = translated(request, session.originals.restore(request.messages))
     return {"input_tokens": session.estimated_tokens(asked), "estimated": True}

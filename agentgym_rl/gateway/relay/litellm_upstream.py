@@ -1,4 +1,4 @@
-"""Any model that LiteLLM reaches, asked through `litellm.acompletion`."""
+"""The upstream for any model that LiteLLM reaches, through `litellm.acompletion`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LONGEST_WAIT_S = 30.0
 
 
 class LiteLLMUpstream(Upstream):
-    """Asks a model called PROVIDER/NAME; without an `api_key` LiteLLM looks for one."""
+    """A client of a model PROVIDER/NAME; without an `api_key` LiteLLM looks for one."""
 
     config: LiteLLMEngineConfig
 
@@ -58,7 +58,7 @@ class LiteLLMUpstream(Upstream):
                     yield chunk.model_dump(mode="json", exclude_none=True)
 
     def cost_usd(self, usage: Mapping[str, Any] | None) -> float | None:
-        """By LiteLLM's table of prices; a model that is not in it, or for nothing, has no cost."""
+        """Return the cost by LiteLLM's price table; None if the model is missing or free."""
         if not usage:
             return None
         try:
@@ -66,12 +66,12 @@ class LiteLLMUpstream(Upstream):
                 model=self.model, usage=self._litellm.Usage(**usage)
             )
             return self._litellm.completion_cost(answer, model=self.model) or None
-        except Exception as error:  # it raises bare Exception for a model it has no price of
+        except Exception as error:  # bare Exception for a model without a price
             _log.debug("no price of %s: %s", self.model, error)
             return None
 
     async def _ask(self, request: Mapping[str, Any]) -> Any:
-        """The answer, or a stream that has begun; asked again while that may help."""
+        """Return the answer, or a stream that has begun; retry as long as that may help."""
         more: dict[str, Any] = {"api_key": self._api_key} if self._api_key else {}
         if self.config.base_url:
             more["api_base"] = self.config.base_url
@@ -110,13 +110,13 @@ class LiteLLMUpstream(Upstream):
 
 
 def load_litellm() -> Any:
-    """LiteLLM itself, set to say nothing and to fetch nothing.
+    """Return the LiteLLM module, configured for no messages and no network requests of its own.
 
-    Its prices are those that came with it: it asks the network for newer ones only if the user
-    has set LITELLM_LOCAL_MODEL_COST_MAP=False.
+    The prices are those of the installed package: LiteLLM fetches newer ones only if the user has
+    set LITELLM_LOCAL_MODEL_COST_MAP=False.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: LiteLLM is not installed.
     """
     if importlib.util.find_spec("litellm") is None:
         raise ConfigError(
@@ -131,7 +131,7 @@ def load_litellm() -> Any:
 
 
 def check_model(config: LiteLLMEngineConfig, model: str) -> None:
-    """Refuse what LiteLLM cannot reach, without asking anybody.
+    """Refuse a model that LiteLLM cannot reach, without any request.
 
     Raises:
         ConfigError: LiteLLM is not installed or knows no such provider, or there is no key.
@@ -154,7 +154,7 @@ def check_model(config: LiteLLMEngineConfig, model: str) -> None:
 
 
 async def _chunks(stream: Any) -> AsyncGenerator[Any, None]:
-    """The chunks of LiteLLM's stream, which is closed however this ends."""
+    """Yield the chunks of LiteLLM's stream, and close it in every case."""
     try:
         async for chunk in stream:
             yield chunk
@@ -163,13 +163,13 @@ async def _chunks(stream: Any) -> AsyncGenerator[Any, None]:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether the same request may do better in a while."""
+    """Return whether the same request may succeed later."""
     status = getattr(error, "status_code", None)
     return status is None or status in TRANSIENT or status >= 500
 
 
 def _wait_s(error: Exception, attempt: int) -> float:
-    """As long as the endpoint asks for, or ever longer; bounded, and never the same for all."""
+    """Return the seconds that the endpoint asks for, or exponential ones; bounded, with jitter."""
     headers = getattr(error, "litellm_response_headers", None) or {}
     try:
         wanted = float(headers.get("retry-after") or 0)

@@ -1,4 +1,4 @@
-"""Somebody else's OpenAI-compatible URL, asked with the OpenAI SDK."""
+"""The upstream for an OpenAI-compatible URL served elsewhere, through the OpenAI SDK."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # the SDK takes half a second to import
 
 
 class OpenAIUpstream(Upstream):
-    """Asks at `config.base_url`."""
+    """A client of the endpoint at `config.base_url`."""
 
     config: OpenAIEngineConfig
     _client: AsyncOpenAI | None = None
@@ -24,7 +24,7 @@ class OpenAIUpstream(Upstream):
 
         self._client = openai.AsyncOpenAI(
             base_url=self.config.base_url,
-            api_key=self._api_key or "none",  # the SDK insists on one
+            api_key=self._api_key or "none",  # the SDK requires a key
             max_retries=self.config.max_retries,
             timeout=self._timeout_s,
             http_client=openai.DefaultAioHttpClient(),
@@ -69,6 +69,6 @@ class OpenAIUpstream(Upstream):
 
 
 def _arguments(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The request as the SDK takes it: what it does not know goes along untouched."""
+    """Return the request as SDK arguments: parameters unknown to the SDK pass unchanged."""
     rest = {key: value for key, value in request.items() if key not in ("model", "messages")}
     return {"model": request["model"], "messages": request["messages"], "extra_body": rest}

@@ -1,4 +1,4 @@
-"""What somebody else's model is asked: chat completions, whatever the agent speaks."""
+"""The requests to a model served elsewhere: chat completions, for every dialect of agents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentgym_rl.gateway.session.sampling import SessionSampling
 
 
 def passed_on(body: bytes) -> dict[str, Any]:
-    """A request in chat completions; most of it is the endpoint's to judge.
+    """Parse a request in chat completions; the endpoint judges most of it.
 
     Raises:
         ApiError: 400.
@@ -30,9 +30,9 @@ def passed_on(body: bytes) -> dict[str, Any]:
 
 
 def translated(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A request of another dialect in chat completions, with `messages` as its conversation.
+    """Return another dialect's request as chat completions, with `messages` as its conversation.
 
-    What it leaves to the endpoint is left out.
+    Parameters for which the endpoint's defaults apply are omitted.
     """
     asked: dict[str, Any] = {"messages": list(messages)}
     if request.tools:
@@ -52,7 +52,7 @@ def translated(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> d
 
 
 def _held_to(form: ReplyForm | None, offered: Tools) -> dict[str, Any]:
-    """What holds the reply to its form: the endpoint's to do, or to refuse."""
+    """Return the parameters that constrain the reply; the endpoint applies or refuses them."""
     if form is None:
         return {}
     if form.schema is not None:
@@ -82,7 +82,7 @@ def imposed(
     model: str,
     number: int,
 ) -> dict[str, Any]:
-    """The agent's request `number` with the session's sampling parameters above its own."""
+    """Return the agent's request `number`, with the session's sampling parameters on top."""
     request = {**asked, **config.extra_body, "model": model}
     seed = policy.turn_seed(number)
     for name in config.send:

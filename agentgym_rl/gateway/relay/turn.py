@@ -1,6 +1,6 @@
-"""The message that the chunks of a stream add up to.
+"""The message that results from the chunks of a stream.
 
-One turn of somebody else's model, as a dialect's writer wants it told.
+One turn of a model served elsewhere, in the form that a dialect's writer needs.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .session import RelaySession, cached_tokens, is_malformed
 
 
 class StreamedMessage:
-    """Chunks of one choice in; the whole message, how it ended, and its token counts out."""
+    """An accumulator of one choice's chunks: message, finish reason and token counts."""
 
     def __init__(self) -> None:
         self.finish_reason: str | None = None
         self.stop_reason: Any = None
-        """What stopped it, where the endpoint says more than OpenAI's does (vLLM)."""
+        """The cause of the stop, if the endpoint reports more than OpenAI's does (vLLM)."""
         self.usage: Mapping[str, Any] | None = None
         self._content: list[str] = []
         self._thoughts: dict[str, list[str]] = {}
@@ -30,7 +30,7 @@ class StreamedMessage:
         self._calls: dict[int, dict[str, Any]] = {}
 
     def add(self, chunk: Mapping[str, Any]) -> None:
-        """Take a chunk in."""
+        """Add a chunk."""
         self.usage = chunk.get("usage") or self.usage
         for choice in chunk.get("choices") or ():
             self._add_delta(choice.get("delta") or {})
@@ -38,7 +38,7 @@ class StreamedMessage:
             self.stop_reason = choice.get("stop_reason") or self.stop_reason
 
     def whole(self) -> dict[str, Any]:
-        """The assistant message so far."""
+        """Return the assistant message so far."""
         message: dict[str, Any] = {"role": "assistant", "content": "".join(self._content)}
         message |= {name: "".join(pieces) for name, pieces in self._thoughts.items()}
         if self._refusal:
@@ -66,13 +66,13 @@ class StreamedMessage:
 
 
 _ENDS = ("length", "content_filter")
-"""Why replies end, where it is not their own doing."""
+"""The finish reasons that the endpoint decides, not the reply's own content."""
 
 
 class RelayedTurn(Reply):
-    """A reply in the making: chunks of chat completions in, events out.
+    """A reply in progress: chunks of chat completions in, events out.
 
-    `original` is the endpoint's message, of which `message` is what the agent gets.
+    `original` is the endpoint's message; `message` is its form for the agent.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class RelayedTurn(Reply):
         self._calls: list[ToolCall] = []
 
     def add(self, chunk: Mapping[str, Any]) -> list[Event]:
-        """What a chunk adds. Calls come at the end: until then pieces of each may follow."""
+        """Return the events of a chunk. Calls come at the end, when all their pieces are there."""
         self._said.add(chunk)
         deltas = (choice.get("delta") or {} for choice in chunk.get("choices") or ())
         return [event for delta in deltas for event in _words(delta)]
 
     def add_whole(self, completion: Mapping[str, Any]) -> list[Event]:
-        """What a completion says that is not streamed."""
+        """Return the events of a completion that is not streamed."""
         choice = completion["choices"][0]
         message = choice["message"]
         calls = [{**call, "index": i} for i, call in enumerate(message.get("tool_calls") or ())]
@@ -105,7 +105,7 @@ class RelayedTurn(Reply):
         return events
 
     def finish(self) -> list[ToolCall]:
-        """What the end adds; the turn is whole."""
+        """Return the events of the end; the turn is complete."""
         said = self._said.whole()
         self.original = self.original or said
         self._calls = [_call(call) for call in said.get("tool_calls", ())]
@@ -116,17 +116,17 @@ class RelayedTurn(Reply):
 
     @property
     def ended(self) -> bool:
-        """Whether the endpoint said how it ended."""
+        """Return whether the endpoint reported a finish reason."""
         return self._said.finish_reason is not None
 
     @property
     def usage(self) -> Mapping[str, Any] | None:
-        """The token counts, if the endpoint said some."""
+        """Return the token counts, if the endpoint reported them."""
         return self._said.usage
 
     @property
     def finish_reason(self) -> str:
-        """One of OpenAI's, whatever the endpoint calls it."""
+        """Return one of OpenAI's reasons, whatever the endpoint calls it."""
         reason = self._said.finish_reason
         if reason in _ENDS:
             return reason
@@ -134,7 +134,7 @@ class RelayedTurn(Reply):
 
     @property
     def stop_string(self) -> str | None:
-        """Known where the endpoint tells (vLLM does)."""
+        """Return the stop string if the endpoint reports it (vLLM does)."""
         return self._said.stop_reason if self._said.stop_reason in self._stop else None
 
     @property

@@ -1,4 +1,4 @@
-"""A model that somebody else serves: asked, asked again, and whose fault a failure is."""
+"""The interface to a model served elsewhere: requests, retries, and attribution of failures."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from agentgym_rl.core.errors import ConfigError, EngineError
 from agentgym_rl.gateway.errors import ApiError
 
 _SHOWN = 500
-"""Characters of a server's own words that an error repeats."""
+"""The number of characters of a server's own text that an error repeats."""
 _NO_USE = (401, 403, 404)
-"""Wrong key, not allowed, no such model or path: no request would do better."""
+"""The statuses for a wrong key, no permission, no such model or path: all requests would fail."""
 TRANSIENT = (408, 409, 429)
-"""Statuses, beside 5xx, after which the same request may do better."""
+"""The statuses, besides 5xx, after which the same request may succeed."""
 
 
 class Upstream(ABC):
-    """Asks `model`; an async context manager that owns the connections.
+    """A client of `model`; an async context manager that owns the connections.
 
-    Keys stay in here: errors have them cut out. `api_key`: "" where none is wanted, or where the
-    SDK finds it itself. `timeout_s`: longest silence of one attempt.
+    Keys stay in here: they are removed from errors. `api_key`: "" if none is needed, or if the SDK
+    finds it itself. `timeout_s`: the longest silence of one attempt.
     """
 
     def __init__(
@@ -47,31 +47,31 @@ class Upstream(ABC):
 
     @abstractmethod
     async def _close(self) -> None:
-        """Let go of the connections."""
+        """Release the connections."""
 
     @abstractmethod
     async def whole(self, request: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
-        """The completion that `request` asks for: its bytes, and what they say.
+        """Return the completion for `request`: its bytes, and their decoded content.
 
         Raises:
             EngineError: the endpoint failed, after all retries.
-            ApiError: it refuses this very request; the agent is told.
+            ApiError: the endpoint refuses this particular request; the agent is told.
         """
 
     @abstractmethod
     def events(self, request: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-        """The chunks of the completion that `request` (with `stream`) asks for.
+        """Yield the chunks of the completion for `request` (with `stream`).
 
         Raises:
-            EngineError, ApiError: as of `whole`, perhaps after some chunks.
+            EngineError, ApiError: as for `whole`, perhaps after some chunks.
         """
 
     def cost_usd(self, usage: Mapping[str, Any] | None) -> float | None:
-        """What a completion with this `usage` cost; None: nobody knows."""
+        """Return the cost of a completion with this `usage`; None if unknown."""
         return None
 
     async def watch(self) -> NoReturn:
-        """Wait until it is clear that no request can succeed, and raise why.
+        """Wait until it is clear that no request can succeed, and raise the reason.
 
         Raises:
             ConfigError: a wrong key, URL or model, or a parameter the model refuses.
@@ -80,22 +80,22 @@ class Upstream(ABC):
         assert self._unusable is not None
         raise self._unusable
 
-    # ------------------------------------------------------------------ what differs in failures
+    # ------------------------------------------------------------------ failures by endpoint
     @property
     def _where(self) -> str:
-        """ " at URL"."""
+        """Return " at URL", or "" without a URL."""
         return f" at {self.config.base_url}" if self.config.base_url else ""
 
     @abstractmethod
     def _secrets(self) -> list[str]:
-        """What no error may show."""
+        """Return the values that no error may show."""
 
     @abstractmethod
     def _what_to_check(self) -> str:
-        """After a wrong key or model."""
+        """Return advice for a wrong key or model."""
 
     def _is_overflow(self, error: Exception) -> bool:
-        """Whether the conversation is too long; vLLM and llama.cpp lack OpenAI's code for it."""
+        """Return whether the conversation is too long; vLLM and llama.cpp lack OpenAI's code."""
         if getattr(error, "code", None) == "context_length_exceeded":
             return True
         kind = getattr(error, "type", None)
@@ -103,18 +103,18 @@ class Upstream(ABC):
         return said or kind == "exceed_context_size_error"
 
     def _words(self, error: Exception) -> str:
-        """What the endpoint said."""
+        """Return the endpoint's error message."""
         body = getattr(error, "body", None) or error
         return self._shown(body.get("message", body) if isinstance(body, dict) else body)
 
     def _refused_parameter(self, error: Exception) -> str | None:
-        """The parameter that the model does not take, as the endpoint says it."""
+        """Return the parameter that the model does not accept, as the endpoint reports it."""
         return getattr(error, "param", None)
 
     # ------------------------------------------------------------------ failures
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn the SDK's errors, and those of the connection below it, into ours."""
+        """Turn the SDK's errors, and those of the connection below it, into our own."""
         try:
             yield
         except (ApiError, EngineError):
@@ -123,9 +123,9 @@ class Upstream(ABC):
             raise self._judged(error) from error
 
     def _judged(self, error: Exception) -> Exception:
-        """Whose fault it is: everybody's (`watch` raises), the endpoint's, or the request's."""
+        """Attribute an error: to all requests (`watch` raises), the endpoint, or this request."""
         status: int | None = getattr(error, "status_code", None)
-        if status is None:  # the SDK's error says less than the one below it, where that speaks
+        if status is None:  # the SDK's error is vaguer than its cause, if there is one
             cause = error.__cause__ if str(error.__cause__ or "") else error
             said = f"{type(cause).__name__}: {self._shown(cause)}"
             if "Timeout" in said:
@@ -153,7 +153,7 @@ class Upstream(ABC):
         return EngineError(f"{self.model}{self._where}: {what}")
 
     def _give_up(self, what: str) -> EngineError:
-        """The failure of this request, and the end of all of them."""
+        """Return the failure of this request, and end all requests."""
         failure = self._failure(what)
         self._unusable = self._unusable or ConfigError(str(failure))
         self._changed.set()
@@ -180,12 +180,12 @@ class Upstream(ABC):
             raise self._failure(f"this is no JSON ({error}): {self._shown(data)}") from error
         if not isinstance(value, dict):
             raise self._failure(f"this is no JSON object: {self._shown(data)}")
-        if value.get("error"):  # some say it with status 200, and everybody in a stream
+        if value.get("error"):  # some send it with status 200, and all of them in a stream
             raise self._failure(self._shown(value["error"]))
         return value
 
     def _completion(self, data: bytes) -> dict[str, Any]:
-        """The completion that `data` spells."""
+        """Return the completion in `data`."""
         completion = self._decoded(data)
         match completion:
             case {"choices": [{"message": {}}, *_]}:

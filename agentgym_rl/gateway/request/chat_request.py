@@ -1,9 +1,9 @@
-"""Chat completion requests: what is read, what is refused, what is ignored.
+"""Chat completion requests: the parameters that are read, refused and ignored.
 
-Ignored, because they cannot change a reply here: user, metadata, store, service_tier,
-safety_identifier, prompt_cache_key, prompt_cache_retention, verbosity, `strict` of a tool. Every
-other parameter is honoured or refused by name: an agent must not believe in an option that does
-nothing.
+Parameters that are ignored, because they cannot change a reply here: user, metadata, store,
+service_tier, safety_identifier, prompt_cache_key, prompt_cache_retention, verbosity, `strict` of a
+tool. Every other parameter is honoured or refused by name: an agent must not rely on an option
+without effect.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ _READ = frozenset(
     }
 )
 MAX_SAMPLES = 128
-"""As in OpenAI."""
+"""The maximum of `n`, as in OpenAI."""
 MAX_KWARGS_BYTES = 10_000
-"""Of the template's arguments, as JSON."""
+"""The maximum size of the template's arguments, as JSON."""
 MAX_TOP_K = 2**31 - 1
 MIN_SEED, MAX_SEED = -(2**63), 2**63 - 1
-"""What engines read as numbers of 32 and 64 bits."""
+"""The limits of engines, which read these parameters as numbers of 32 and 64 bits."""
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class ChatRequest(Struct, frozen=True, kw_only=True):
-    """A request this gateway can honour in full."""
+    """A request that this gateway can honour in full."""
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None
     calls: bool
-    """Whether tool calls are read from the reply (not with tool_choice "none")."""
+    """The flag that tool calls are read from the reply (not with tool_choice "none")."""
     one_call: bool
-    """Whether only the first tool call is returned (parallel_tool_calls false)."""
+    """The flag that only the first tool call is returned (parallel_tool_calls false)."""
     n: int
-    """Samples wanted: so many choices, each a turn of its own."""
+    """The number of samples: each is a choice and a turn of its own."""
     stream: bool
     include_usage: bool
     logprobs: bool
@@ -81,18 +81,18 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     seed: int | None
     stop: tuple[str, ...]
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the chat template: `chat_template_kwargs` and `reasoning_effort`."""
+    """The arguments of the chat template: `chat_template_kwargs` and `reasoning_effort`."""
     prompt: str | Sequence[int] | None = None
-    """What to continue as it is, text or token ids, with no template; `messages` then only shows
-    it to people."""
+    """The text or token ids to continue without a template; `messages` then only shows the prompt
+    to people."""
     form: ReplyForm | None = None
-    """What the reply is held to, if it is to anything."""
+    """The form demanded of the reply, if there is one."""
     return_token_ids: bool = False
-    """Whether choices carry the ids of prompt and reply."""
+    """The flag that choices carry the ids of prompt and reply."""
 
 
 def parse_request(body: bytes) -> ChatRequest:
-    """Read and check a request.
+    """Parse and check a request.
 
     Raises:
         ApiError: 400, naming the parameter.
@@ -103,8 +103,8 @@ def parse_request(body: bytes) -> ChatRequest:
 def request_of(
     given: Mapping[str, Any], *, before: Sequence[Mapping[str, Any]] = ()
 ) -> ChatRequest:
-    """Check the parameters of a request; `before` are messages that go before those given, and
-    that have been checked.
+    """Check the parameters of a request; `before` are messages that precede those given, and that
+    have been checked.
 
     Raises:
         ApiError: 400, naming the parameter.
@@ -137,7 +137,7 @@ def request_of(
 
 
 def _refuse(given: Mapping[str, Any]) -> None:
-    """Refuse what is unknown, and the values of known parameters that cannot be honoured."""
+    """Refuse unknown parameters, and values of known parameters that cannot be honoured."""
     for name in given:
         if name not in _READ and name not in _IGNORED:
             raise unsupported(name, "this endpoint does not know it")
@@ -167,10 +167,10 @@ def _form(
 def checked_messages(
     value: Any, before: Sequence[Mapping[str, Any]] = ()
 ) -> list[Mapping[str, Any]]:
-    """The messages of a request, behind those `before`, which have been checked.
+    """Return the checked messages of a request, after the already checked `before`.
 
     Raises:
-        ApiError: 400, naming the one that is wrong.
+        ApiError: 400, naming the wrong message.
     """
     if not isinstance(value, list) or not (value or before):
         raise bad_request("messages must be a non-empty array.", param="messages")
@@ -204,7 +204,7 @@ def _tools(value: Any) -> list[dict[str, Any]] | None:
 
 
 def _shown(tool: dict[str, Any]) -> dict[str, Any]:
-    """Without `strict`, which says nothing to a model: some SDKs add it to every tool."""
+    """Return a tool without `strict`, which some SDKs add and which means nothing to a model."""
     function = tool["function"]
     if "strict" not in function:
         return tool
@@ -223,7 +223,7 @@ def _check_functions(value: Any, where: str) -> None:
 
 
 def _template_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
-    """As vLLM reads them: an effort is an argument too, and "none" also turns thinking off."""
+    """Return the arguments as vLLM does: the effort is one, and "none" also disables thinking."""
     kwargs = given.get("chat_template_kwargs", {})
     if not isinstance(kwargs, dict):
         raise bad_request("chat_template_kwargs must be an object.", param="chat_template_kwargs")
@@ -242,7 +242,8 @@ def _template_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def effort_kwargs(effort: Any, param: str) -> dict[str, Any]:
-    """Template arguments for how much the model is to think; `param` is where it was said."""
+    """Return the template arguments for a reasoning effort; `param` is the name of its
+    parameter."""
     if effort is None:
         return {}
     if effort not in _EFFORTS:

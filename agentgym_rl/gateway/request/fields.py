@@ -1,5 +1,5 @@
-"""Reading the parameters of a request, whatever its dialect: each is what it must be, or a 400
-that names it."""
+"""Readers of request parameters for all dialects: a value of the right type, or a 400 that names
+the parameter."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from agentgym_rl.gateway.errors import bad_request
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """What a JSON body says.
+    """Return the object in a JSON body.
 
     Raises:
-        ApiError: 400, it is no JSON object.
+        ApiError: 400, the body is not a JSON object.
     """
     try:
         raw = msgspec.json.decode(body)
@@ -27,16 +27,16 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 
 def given_fields(body: bytes) -> dict[str, Any]:
-    """The parameters of a JSON body; those that are null are as good as left out.
+    """Return the parameters of a JSON body; null counts as absent.
 
     Raises:
-        ApiError: 400, it is no JSON object.
+        ApiError: 400, the body is not a JSON object.
     """
     return {name: value for name, value in json_object(body).items() if value is not None}
 
 
 def boolean(given: Mapping[str, Any], name: str, default: bool) -> bool:
-    """true or false."""
+    """Return a boolean parameter."""
     value = given.get(name, default)
     if not isinstance(value, bool):
         raise bad_request(f"{name} must be true or false.", param=name)
@@ -46,7 +46,7 @@ def boolean(given: Mapping[str, Any], name: str, default: bool) -> bool:
 def integer(
     given: Mapping[str, Any], name: str, *, low: int | None = None, high: int | None = None
 ) -> int | None:
-    """A whole number of at least `low` and at most `high`; None if it was left out."""
+    """Return an integer parameter from `low` to `high`; None if absent."""
     value = given.get(name)
     if value is None:
         return None
@@ -60,7 +60,7 @@ def integer(
 
 
 def number(given: Mapping[str, Any], name: str, *, low: float, high: float) -> float | None:
-    """A number between `low` and `high`; None if it was left out."""
+    """Return a number parameter between `low` and `high`; None if absent."""
     value = given.get(name)
     if value is None:
         return None
@@ -70,7 +70,7 @@ def number(given: Mapping[str, Any], name: str, *, low: float, high: float) -> f
 
 
 def string(given: Mapping[str, Any], name: str) -> str | None:
-    """A string; None if it was left out."""
+    """Return a string parameter; None if absent."""
     value = given.get(name)
     if value is not None and not isinstance(value, str):
         raise bad_request(f"{name} must be a string.", param=name)

@@ -1,7 +1,7 @@
-"""What a reply is held to: JSON of a schema, or calls of some of the tools.
+"""The form that a request demands of a reply: JSON of a schema, or calls of some of the tools.
 
-Three APIs say the same in three ways; here they become one `ReplyForm`. What the grammar of it
-looks like depends on the model's format (`parsers.grammars`).
+Three APIs express the same demand in three ways; here they become one `ReplyForm`. Its grammar
+depends on the model's format (`parsers.grammars`).
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 @dataclass(frozen=True, slots=True)
 class ReplyForm:
-    """A reply is JSON of `schema`, or calls of `tools`; where both are given, one of the two.
+    """A demand for JSON of `schema`, or for calls of `tools`; if both are given, one of the two.
 
-    `one_call`: it makes a single call. Thoughts may come before either.
+    `one_call`: the reply makes a single call. Thoughts may come before either.
     """
 
     schema: Mapping[str, Any] | None = None
     tools: Tools = ()
     one_call: bool = False
     param: str = ""
-    """The parameter that asks for it, for errors."""
+    """The parameter of the demand, for errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """What `tool_choice` says, in whichever API: calls are read (`reads`), and of `forced` tools
+    """The meaning of `tool_choice` in any API: calls are read (`reads`), and of the `forced` tools
     at least one must be called, or exactly one (`single`)."""
 
     reads: bool
@@ -48,7 +48,7 @@ def form_of(
     one_call: bool,
     schema_param: str,
 ) -> ReplyForm | None:
-    """What a reply is held to; None if it is free. A forced call leaves no place for content."""
+    """Return the demanded form; None if the reply is free. A forced call excludes content."""
     if choice.forced is not None:
         single = one_call or choice.single
         return ReplyForm(tools=choice.forced, one_call=single, param="tool_choice")
@@ -59,10 +59,10 @@ def form_of(
 
 
 def read_tool_choice(given: Any, tools: Tools | None) -> ToolChoice:
-    """OpenAI's `tool_choice`, as chat completions and as Responses write it; None is "auto".
+    """Parse OpenAI's `tool_choice`, of chat completions or Responses; None is "auto".
 
     Raises:
-        ApiError: 400, it is none, or names a tool that is not offered.
+        ApiError: 400, the value is invalid, or names a tool that is not offered.
     """
     if given in (None, "auto"):
         return ToolChoice(reads=True)
@@ -80,7 +80,7 @@ def read_tool_choice(given: Any, tools: Tools | None) -> ToolChoice:
 
 
 def forced_tool(name: str, tools: Tools | None) -> ToolChoice:
-    """Exactly one call of the tool `name`.
+    """Return a choice of exactly one call of the tool `name`.
 
     Raises:
         ApiError: 400, there is no such tool.
@@ -89,7 +89,7 @@ def forced_tool(name: str, tools: Tools | None) -> ToolChoice:
 
 
 def forced_any(tools: Tools | None) -> ToolChoice:
-    """Some call.
+    """Return a choice of at least one call of any tool.
 
     Raises:
         ApiError: 400, no tools are offered.
@@ -98,10 +98,10 @@ def forced_any(tools: Tools | None) -> ToolChoice:
 
 
 def schema_of(given: Any, param: str) -> Mapping[str, Any]:
-    """A JSON schema of the client's. Whether an engine can hold a reply to it, the engine says.
+    """Return a client's JSON schema. The engine reports whether it can enforce the schema.
 
     Raises:
-        ApiError: 400, it is no object.
+        ApiError: 400, the schema is not an object.
     """
     if not isinstance(given, dict):
         raise bad_request(f"{param} must be a JSON schema, an object.", param=param)
@@ -109,12 +109,12 @@ def schema_of(given: Any, param: str) -> Mapping[str, Any]:
 
 
 def read_format(given: Any, param: str, *, nested: bool) -> Mapping[str, Any] | None:
-    """The schema that OpenAI's `response_format` or `text.format` asks for; None: any text.
+    """Return the schema in OpenAI's `response_format` or `text.format`; None: any text.
 
     `nested`: the schema stands in a `json_schema` object, as in chat completions.
 
     Raises:
-        ApiError: 400, it is no such format.
+        ApiError: 400, the format is invalid.
     """
     kind = given.get("type") if isinstance(given, dict) else given
     if kind == "text":
@@ -152,7 +152,7 @@ def _allowed(given: Any, tools: Tools | None) -> ToolChoice:
 
 
 def _name_of(given: Mapping[str, Any]) -> str:
-    """Chat completions have the name in a `function`, Responses beside the type."""
+    """Return the name, which stands in `function` (chat completions) or beside the type."""
     holder = given.get("function", given) if isinstance(given, dict) else None
     name = holder.get("name") if isinstance(holder, dict) else None
     if not isinstance(name, str):

@@ -1,8 +1,8 @@
-"""What a session's clients send again and again, read once.
+"""A cache of the request bodies of one session, so that repeated content is parsed only once.
 
-A chat client sends its whole conversation with every request. A body that begins with the very
-bytes of one before, up to the end of its last message, is read from there on; what was read
-before is not checked again, and its messages are the same objects.
+A chat client sends its complete conversation with every request. If a body begins with exactly the
+bytes of an earlier body, up to the end of that body's last message, only the rest is parsed. The
+known part is not checked again, and its messages are the same objects.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from _hashlib import HASH
 
 _KEPT = 4
-"""Bodies of one session: conversations that go on at the same time."""
+"""The number of bodies kept per session: conversations that go on at the same time."""
 _SPACE = b" \t\r\n"
 _HERE = secrets.randbits(62)
-"""Put where the messages stood. No client can know it: it is drawn anew in each process."""
+"""A number put in place of the messages. No client can know it: each process draws it anew."""
 
 
 class _Messages(msgspec.Struct):
@@ -41,30 +41,30 @@ _decode_messages = msgspec.json.Decoder(_Messages).decode
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """A body that was read: `opening`, the messages, `closing`."""
+    """A body that was parsed: `opening`, the messages, `closing`."""
 
     opening: bytes
-    """Up to and with the bracket before the first message."""
+    """The bytes up to and including the bracket before the first message."""
     head: bytes
-    """Up to the end of the last message."""
+    """The bytes up to the end of the last message."""
     closing: bytes
-    """From behind the bracket after the last message."""
+    """The bytes after the bracket that closes the messages."""
     request: ChatRequest
     hashed: HASH
-    """Has taken in `head`."""
+    """The SHA-256 state after `head`."""
 
 
 class Bodies:
-    """The last request bodies of one session; a longer one takes the place of its beginning.
+    """The last request bodies of one session; a longer body replaces the body it continues.
 
-    Threads may read at the same time: the worst that comes of it is a body that is forgotten.
+    Threads may read at the same time: the worst consequence is that a body is forgotten.
     """
 
     def __init__(self) -> None:
         self._last: list[_Body] = []
 
     def digest(self, body: bytes) -> bytes:
-        """SHA-256 of a body."""
+        """Return the SHA-256 of a body."""
         known = self._beginning(body)
         if known is None:
             return hashlib.sha256(body).digest()
@@ -73,7 +73,7 @@ class Bodies:
         return hashed.digest()
 
     def read(self, body: bytes) -> ChatRequest:
-        """As `parse_request`.
+        """Parse a body as `parse_request` does.
 
         Raises:
             ApiError: 400, naming the parameter.
@@ -90,8 +90,8 @@ class Bodies:
         return new.request
 
     def num_new(self, body: bytes) -> int:
-        """Return how many bytes of a body `read` has to read: all, or what it says of others than
-        the messages that are known, and the messages that are new."""
+        """Return how many bytes of a body `read` has to parse: all of them, or the parameters other
+        than the known messages, and the new messages."""
         known = self._beginning(body)
         return len(body) if known is None else len(body) - len(known.head) + len(known.opening)
 
@@ -101,7 +101,7 @@ class Bodies:
 
 
 def _first(body: bytes, request: ChatRequest) -> _Body | None:
-    """A body that was read as a whole; None if it cannot be told where its messages stand."""
+    """Return a body that was parsed completely; None if the place of its messages is unclear."""
     raw = _raw_messages(body)
     at = -1 if raw is None else body.find(raw)
     if raw is None or at < 0:
@@ -114,7 +114,7 @@ def _first(body: bytes, request: ChatRequest) -> _Body | None:
 
 
 def _continued(known: _Body, body: bytes) -> _Body | None:
-    """A body that begins as `known`; None if it has to be read as a whole.
+    """Return a body that begins as `known`; None if it has to be parsed completely.
 
     Raises:
         ApiError: 400, naming the parameter.
@@ -143,7 +143,7 @@ def _continued(known: _Body, body: bytes) -> _Body | None:
 
 
 def _raw_messages(document: bytes) -> bytes | None:
-    """The messages, as they are written."""
+    """Return the messages as raw JSON; None if they cannot be decoded."""
     try:
         return bytes(_decode_messages(document).messages)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -151,7 +151,7 @@ def _raw_messages(document: bytes) -> bytes | None:
 
 
 def _around(opening: bytes, closing: bytes) -> dict[str, Any] | None:
-    """The other parameters; None if it was not the messages that stood between the two."""
+    """Return the other parameters; None if the text between the two was not the messages."""
     given = _decoded(b"%b%d%b" % (opening[:-1], _HERE, closing))
     if not isinstance(given, dict) or given.get("messages") != _HERE:
         return None
@@ -159,7 +159,7 @@ def _around(opening: bytes, closing: bytes) -> dict[str, Any] | None:
 
 
 def _decoded(document: bytes) -> Any:
-    """What JSON says; None if it is none."""
+    """Return the decoded JSON; None if it is invalid."""
     try:
         return msgspec.json.decode(document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

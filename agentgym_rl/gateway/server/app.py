@@ -1,4 +1,4 @@
-"""The OpenAI endpoint that an engine of ours answers: messages in, tokens sampled and recorded."""
+"""The OpenAI endpoint of our own engines: renders messages to tokens, samples, and records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .session_app import SessionApp
 
 
 class GatewayApp(SessionApp):
-    """Renders messages to tokens, samples from `sampler`, and records what was sampled."""
+    """An app that renders messages to tokens, samples from `sampler`, and records the samples."""
 
     def __init__(
         self,

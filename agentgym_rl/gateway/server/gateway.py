@@ -1,4 +1,4 @@
-"""The gateway: sessions in, an OpenAI endpoint out, records back."""
+"""The gateway: it opens sessions, serves them an OpenAI endpoint, and returns their records."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .session_app import SessionApp
 
 
 class SessionServer:
-    """Serves `app` to the agents of the sessions that are opened here.
+    """A server of `app` for the agents of the sessions opened here.
 
-    `session_type`: what `open_session` makes.
+    `session_type`: the type that `open_session` creates.
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class SessionServer:
 
     @property
     def num_sessions(self) -> int:
-        """Sessions open now."""
+        """Return the number of open sessions."""
         return len(self._sessions)
 
     def open_session(
         self, *, sampling: SessionSampling, session_id: str, turn_timeout_s: float = 60.0
     ) -> Session:
-        """A new session; `session.key` is the API key its agent uses.
+        """Open a new session; `session.key` is the API key of its agent.
 
-        `turn_timeout_s` bounds each reply; past it the turn fails as infrastructure.
+        `turn_timeout_s` limits each reply; a later turn fails as infrastructure.
         """
         session = self._session_type(
             session_id, sampling=sampling, turn_timeout_s=turn_timeout_s, config=self._config
@@ -56,7 +56,7 @@ class SessionServer:
         return session
 
     def close_session(self, session: Session) -> SessionRecord:
-        """Shut the session's key out (410 from now on) and return what it recorded. Idempotent.
+        """Close the session to its key (410 from now on) and return its record. Idempotent.
 
         Turns still in flight are aborted and not recorded.
         """
@@ -66,16 +66,16 @@ class SessionServer:
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[str]:
-        """Serve inside this process while the context is open; yields ".../v1" to use as base_url.
+        """Serve in this process while the context is open; yield ".../v1", the clients' base_url.
 
-        Leaving it closes connections within two seconds; sessions stay readable.
+        The exit closes connections within two seconds; sessions stay readable.
         """
         async with serving(self.app, host=self._config.host, port=self._config.port) as url:
             yield f"{url}/v1"
 
 
 class Gateway(SessionServer):
-    """Stands between agents, which speak OpenAI's API, and a sampler, which speaks tokens.
+    """A gateway between agents, which speak OpenAI's API, and a sampler, which speaks tokens.
 
     `max_model_len`: context length in tokens, prompt and reply together.
     """
@@ -91,7 +91,7 @@ class Gateway(SessionServer):
     ) -> None:
         self._chat = chat
         self.model_name = model_name
-        """As `/v1/models` has it."""
+        """The name in `/v1/models`."""
         sessions = SessionTable()
         app = GatewayApp(
             sampler,
@@ -106,7 +106,7 @@ class Gateway(SessionServer):
     def count_prompt(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
     ) -> int:
-        """Tokens of the prompt that a first request with `messages` and `tools` would make.
+        """Count the tokens of the prompt for a first request with `messages` and `tools`.
 
         Raises:
             ValueError: the chat template refuses these messages.

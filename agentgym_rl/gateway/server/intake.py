@@ -1,5 +1,5 @@
-"""What every endpoint takes in of a request, its key and its body; and where large ones are worked
-on, so that no request keeps the others waiting."""
+"""The input of every endpoint, key and body, and the executor for large requests, so that no
+request blocks the others."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 INLINE_SIZE = 50_000
-"""Bytes or characters: what is done with fewer takes at most about 15 ms, and a thread would take
-longer to answer."""
+"""The bytes or characters below which work is done inline: it takes at most about 15 ms, and a
+thread would take longer to answer."""
 TOKEN_SIZE = 10
-"""What a sampled token counts as: its log-prob, written down, takes as long as so many bytes."""
+"""The size of a sampled token: to write its log-prob takes as long as this many bytes."""
 MAX_VALUES = 100_000
-"""JSON values of a large request. To read so many takes 20 ms, during which no thread can be
-interrupted; more are not read at all."""
+"""The maximum number of JSON values in a large request. Parsing this many takes 20 ms, during which
+no thread can be interrupted; requests with more are not parsed at all."""
 
 _READ_TIMEOUT_S = 30.0
 _THREADS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="gateway")
-"""Few: each takes a share of the interpreter from the event loop."""
+"""The executor, with few threads: each takes a share of the interpreter from the event loop."""
 
 
 async def beside(size: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Call `function`, whose work grows with `size`: at once where that is small, else in a thread
-    while the event loop serves others."""
+    """Call `function`, whose work grows with `size`: inline if that is small, else in a thread
+    while the event loop serves other requests."""
     if size < INLINE_SIZE:
         return function(*args, **kwargs)
     call = partial(function, *args, **kwargs)
@@ -39,10 +39,10 @@ async def beside(size: int, function: Callable[_P, _T], *args: _P.args, **kwargs
 
 
 def check_values(body: bytes, *, most: int = MAX_VALUES) -> None:
-    """Refuse a JSON document with far too many values, without reading it.
+    """Refuse a JSON document with far too many values, without parsing it.
 
     Raises:
-        ApiError: 400, it has more than `most`.
+        ApiError: 400, the document has more than `most`.
     """
     count = num_values(body, most=most)
     if count > most:
@@ -54,19 +54,19 @@ def check_values(body: bytes, *, most: int = MAX_VALUES) -> None:
 
 
 def num_values(document: bytes, *, most: int) -> int:
-    """Return about how many values a JSON document has: if that is more than `most`, at most twice
-    as many as it has."""
-    if (marks := _marks(document)) <= most:  # those inside strings included
+    """Return about how many values a JSON document has. A result above `most` may be up to twice
+    the true number."""
+    if (marks := _marks(document)) <= most:  # includes marks inside strings
         return marks
     plain = document.replace(b"\\\\", b"").replace(b'\\"', b"")
     quotes = plain.count(b'"')
-    if quotes > 4 * most:  # four of a named string
+    if quotes > 4 * most:  # a named string has four quotes
         return -(-quotes // 4)
     return _marks(b"".join(plain.split(b'"')[::2]))
 
 
 def has_many_values(text: str) -> bool:
-    """Return whether JSON that a client sent as a text is better taken as that: to read it would
+    """Return whether JSON that a client sent as a text should stay a text, because parsing would
     take too long."""
     if len(text) < INLINE_SIZE:
         return False
@@ -75,21 +75,21 @@ def has_many_values(text: str) -> bool:
 
 
 def _marks(document: bytes) -> int:
-    """Every value is the first of something that opens, or comes behind a comma."""
+    """Count the marks of values: each value is the first in a container or follows a comma."""
     return sum(map(document.count, (b",", b"[", b"{")))
 
 
 def key_of(scope: Scope) -> str:
-    """The API key in the headers: `Authorization: Bearer KEY`, or `x-api-key: KEY`; else ""."""
+    """Return the API key from `Authorization: Bearer KEY` or `x-api-key: KEY`; else ""."""
     scheme, _, key = header(scope, b"authorization").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else header(scope, b"x-api-key")
 
 
 async def body_of(receive: Receive, *, limit_bytes: int) -> bytes:
-    """The whole body.
+    """Return the complete body.
 
     Raises:
-        ApiError: 413, it is longer than `limit_bytes`; 408, it did not arrive in time.
+        ApiError: 413, the body is longer than `limit_bytes`; 408, it did not arrive in time.
         ConnectionError: the client went away before the end.
     """
     try:

@@ -1,7 +1,7 @@
-"""`GET /openapi.json`: the routes of a gateway, described in OpenAPI 3.1.
+"""The OpenAPI 3.1 description of a gateway's routes, `GET /openapi.json`.
 
-Request schemas come from the types that requests are read into, where a route has such; the others
-are held against their readers by tests.
+The request schemas come from the types into which requests are read, for routes that have such
+types. Tests compare the other schemas with their readers.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _POST: Mapping[str, _Described] = {
     ),
 }
 _GET: Mapping[str, _Described] = {
-    "/health": _Described("Whether the gateway answers.", None, schemas.Health),
-    "/v1/models": _Described("The one model there is.", None, schemas.ModelList),
+    "/health": _Described("The health of the gateway.", None, schemas.Health),
+    "/v1/models": _Described("The list of the one model.", None, schemas.ModelList),
     "/v1/models/{model}": _Described("The model, by its name.", None, schemas.Model),
 }
 _KEYS = {
@@ -68,7 +68,7 @@ _KEYS = {
 
 
 def document(posted: Iterable[str], *, model: str) -> dict[str, Any]:
-    """The description of a gateway that answers POST on the paths `posted`."""
+    """Return the description of a gateway that answers POST on the paths `posted`."""
     operations = {path: ("post", _POST[path]) for path in posted if path in _POST}
     operations |= {path: ("get", described) for path, described in _GET.items()}
     kinds = [
@@ -104,8 +104,8 @@ def _operation(
         "summary": described.summary,
         "responses": {
             "200": {"description": "The answer.", "content": answered},
-            "4XX": {"description": "What is wrong with the request.", "content": error},
-            "5XX": {"description": "What failed here; x-should-retry says.", "content": error},
+            "4XX": {"description": "An error in the request.", "content": error},
+            "5XX": {"description": "A failure here; see x-should-retry.", "content": error},
         },
     }
     if described.asked is not None:

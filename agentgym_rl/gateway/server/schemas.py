@@ -1,7 +1,7 @@
-"""The bodies of the API as types, for the published description alone.
+"""The types of the API's bodies, used only for the published description.
 
-Messages and completions are read into types of their own (`dialects`), which are published too;
-the types of requests here describe what the hand-written readers accept.
+Messages and completions are read into their own types (`dialects`), which are published too. The
+request types here describe the input of the hand-written readers.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class AllowedTools(Struct):
 
 
 class AllowedChoice(Struct, tag_field="type", tag="allowed_tools"):
-    """With mode auto, all tools must be allowed."""
+    """A list of allowed tools; with mode auto, it must contain all tools."""
 
     allowed_tools: AllowedTools
 
@@ -137,7 +137,7 @@ class ChatCompletionRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    """Needs `stream`."""
+    """The options of a stream; they need `stream`."""
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -272,7 +272,7 @@ class Message(Struct, tag_field="type", tag="message"):
 class TokenCount(Struct, omit_defaults=True):
     input_tokens: Count
     estimated: bool = False
-    """Said where the model's own tokenizer is not at hand."""
+    """The flag of a number that is estimated without the model's own tokenizer."""
 
 
 class Model(Struct, omit_defaults=True):
@@ -281,9 +281,9 @@ class Model(Struct, omit_defaults=True):
     owned_by: str
     created: int
     rung: Rung | None = None
-    """How a turn is continued on the exact tokens before it."""
+    """The way in which a turn is continued on the exact tokens before it."""
     rung_why: str = ""
-    """What ruled out the rungs above it, if something did."""
+    """The reason against the rungs above it, if there are any."""
 
 
 class ModelList(Struct):

@@ -1,4 +1,4 @@
-"""The endpoint as a bare ASGI callable, whoever answers.
+"""The endpoint as a plain ASGI callable, independent of the source of the replies.
 
     POST the path of a dialect    streamed or not; the API key names the session
     POST the path of a question   answered at once
@@ -6,9 +6,12 @@
 
 Clients that cannot set a key put it into the path: /s/KEY/v1/chat/completions.
 
-A turn is recorded before the bytes that end its reply leave, so that whatever a client saw whole
-is in the record. A turn whose client hangs up first goes on for `gateway.disconnect_grace_s`, for
-the client may ask again; then it is aborted and leaves only a count.
+A turn is recorded before the last bytes of its reply are sent, so all complete replies are in the
+record. If a client hangs up first, its turn goes on for `gateway.disconnect_grace_s`, because the
+client may ask again. Then the turn is aborted and leaves only a count.
+
+Routing is by hand, not by `runtime.http_server.Api`: every turn passes here, and the path of an
+error's API, or a key in the path, is no route of Starlette's.
 """
 
 from __future__ import annotations
@@ -49,11 +52,11 @@ _log = logging.getLogger(__name__)
 _DESCRIPTION = "/openapi.json"
 _MODELS = "/v1/models"
 _ANTHROPIC = "/v1/messages"
-"""Whose clients say `anthropic-version` on every path, and read no other error."""
+"""The API whose clients send `anthropic-version` on every path, and read only its errors."""
 
 
 class SessionApp(ABC):
-    """Answers the requests of `sessions`; where the replies come from is `answer`."""
+    """An app that answers the requests of `sessions`; `answer` produces the replies."""
 
     def __init__(
         self,
@@ -75,10 +78,10 @@ class SessionApp(ABC):
     async def answer(
         self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange
     ) -> None:
-        """Answer a request body: whole, or with events.
+        """Answer a request body, in one body or with events.
 
         Raises:
-            ApiError: what the agent is told.
+            ApiError: the error for the agent.
             EngineError, TimeoutError: infrastructure failed.
         """
 
@@ -101,7 +104,7 @@ class SessionApp(ABC):
             _log.debug("a client hung up before its reply was complete")
 
     def _api(self, path: str, scope: Scope) -> Route | None:
-        """Return the route of a path, or the one whose API it belongs to, and so its errors."""
+        """Return the route of a path, or the one of the same API, which determines the errors."""
         if header(scope, b"anthropic-version"):
             path = path if path in self._routes else _ANTHROPIC
         while path and path not in self._routes:
@@ -189,10 +192,10 @@ class SessionApp(ABC):
     async def _attend(
         self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange, receive: Receive
     ) -> None:
-        """Answer under the session's turn deadline, and only while a client may want it.
+        """Answer under the session's turn deadline, as long as a client may want the answer.
 
         Raises:
-            ApiError: what to say instead.
+            ApiError: the error to send instead.
             ClientGone: the client hung up, and did not come back.
         """
         grace_s = self._config.disconnect_grace_s if exchange.asked.may_come_again else 0.0
@@ -210,10 +213,10 @@ class SessionApp(ABC):
                     session.end(deadline)
 
     def _admit(self, session: Session) -> None:
-        """Count a request in; whoever does counts it out.
+        """Count a request in; the caller must count it out.
 
         Raises:
-            ApiError: 429, there are too many at once; 403, the session has had all its turns.
+            ApiError: 429, too many requests at once; 403, the session has had all its turns.
         """
         config = self._config
         if session.num_turns >= config.max_session_turns:
@@ -231,7 +234,7 @@ class SessionApp(ABC):
 
 
 def _named(send: Send, header_name: str) -> Send:
-    """Replies carry an id of their request, for people who compare logs."""
+    """Add an id of the request to replies, for people who compare logs."""
 
     def sending(message: MutableMapping[str, Any]) -> Awaitable[None]:
         if message["type"] == "http.response.start":
@@ -243,7 +246,7 @@ def _named(send: Send, header_name: str) -> Send:
 
 
 def _without_body(send: Send) -> Send:
-    """The answer to HEAD: what GET would say of its body, and no body."""
+    """Answer HEAD: send the headers of GET without the body."""
 
     def sending(message: MutableMapping[str, Any]) -> Awaitable[None]:
         return send({**message, "body": b""} if "body" in message else message)
@@ -252,8 +255,8 @@ def _without_body(send: Send) -> Send:
 
 
 def _address(scope: Scope) -> tuple[str, str]:
-    """The path of a request and its API key: `Authorization: Bearer KEY`, `x-api-key: KEY`, or
-    /s/KEY before the path."""
+    """Return the path of a request and its API key: `Authorization: Bearer KEY`, `x-api-key: KEY`,
+    or /s/KEY before the path."""
     path: str = scope["path"]
     if path.startswith("/s/"):
         key, slash, rest = path[3:].partition("/")
@@ -262,7 +265,7 @@ def _address(scope: Scope) -> tuple[str, str]:
 
 
 class _Blame:
-    """Notes in the session whose fault a failed turn was, and says it as an API error."""
+    """A context that records the cause of a failed turn in the session, and raises an API error."""
 
     __slots__ = ("_session",)
 
@@ -279,7 +282,7 @@ class _Blame:
 
 
 def _said(session: Session, error: BaseException) -> ApiError | None:
-    """What a client is told of an error, which is noted; None: the error itself says it."""
+    """Record an error, and return the client's error; None: `error` itself needs no other."""
     if isinstance(error, ClientGone | asyncio.CancelledError):
         session.counters["undelivered_turns"] += 1
         return None
@@ -287,7 +290,7 @@ def _said(session: Session, error: BaseException) -> ApiError | None:
         if error.code == "context_length_exceeded":
             session.overflow(str(error))
         return None
-    if isinstance(error, ContextLengthError):  # the engine's own limit is the tighter one
+    if isinstance(error, ContextLengthError):  # the engine has the stricter limit
         session.overflow(str(error))
         return bad_request(str(error), param="messages", code="context_length_exceeded")
     if isinstance(error, EngineError):
@@ -300,7 +303,7 @@ def _said(session: Session, error: BaseException) -> ApiError | None:
         limit_s = session.turn_timeout_s
         session.fail(too_slow("the model's reply", "rollout.turn_timeout_s", limit_s))
         return turn_timed_out(session.turn_timeout_s)
-    if isinstance(error, Exception):  # a bug of ours must not become a reward of 0
+    if isinstance(error, Exception):  # a bug of our own must not become a reward of 0
         _log.exception("the gateway failed in session %s", session.id, exc_info=error)
         session.fail(f"gateway: {error!r}")
         return engine_failed(f"The gateway failed: {error!r}")

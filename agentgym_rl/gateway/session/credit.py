@@ -1,4 +1,4 @@
-"""Rewards of single turns and lineages, as a session's owner pays them."""
+"""Rewards of single turns and lineages, as paid by a session's owner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .tree import Root, Sampled
 
 
 class Credits:
-    """What was paid so far. Lineages are kept as roots: their numbers may change until the end."""
+    """The rewards paid so far. Lineages are kept as roots, whose numbers may still change."""
 
     def __init__(self) -> None:
         self._episode = 0.0
@@ -27,10 +27,10 @@ class Credits:
         turns: Sequence[Sampled],
         roots: Sequence[Root],
     ) -> None:
-        """Add a reward: of one of `turns`, of one of `roots`, or of the episode.
+        """Add a reward to one of `turns`, to one of `roots`, or to the episode.
 
         Raises:
-            ValueError: no such reward (`added_reward`), nothing to pay it to, or two things.
+            ValueError: the reward is invalid (`added_reward`), or has no target or two.
         """
         if turn is not None and lineage is not None:
             raise ValueError("a reward is of a turn or of a lineage, not of both")
@@ -47,7 +47,7 @@ class Credits:
             self._episode = added_reward(self._episode, value)
 
     def record(self, turns: Sequence[Sampled], roots: Sequence[Root]) -> Credit:
-        """The record of them, for the trajectory of a session with these turns and lineages."""
+        """Return the credit record for the trajectory of these turns and lineages."""
         lineage_of = {id(root): number for number, root in enumerate(roots)}
         paid = bool(self._turns or self._roots)
         return Credit(

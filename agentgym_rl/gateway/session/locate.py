@@ -1,10 +1,10 @@
-"""How far the last conversations of a session were found in its tree, to go on from there.
+"""A cache of how far a session's last conversations were found in its tree, to continue there.
 
-What was found stays found: each reply on the way was the only one that says the same, and turns
-are never taken back. Only a second reply to the same messages could change that, so `Walks` says
-nothing any more once there is one that it does not know of.
+A cached result stays valid: each reply on the way was the only one with its content, and turns are
+never removed. Only a second reply to the same messages could change that. `Walks` therefore drops
+everything when there is one, and rejects searches that began before it.
 
-Which sampled turn an assistant message of a client is.
+The search for the sampled turn that a client's assistant message echoes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .nodes import Root, Sampled
 Messages = Sequence[Mapping[str, Any]]
 
 _KEPT = 4
-"""Conversations that go on at the same time."""
+"""The number of conversations that go on at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,18 @@ class Walk:
     tools: Messages | None
     template_kwargs: Mapping[str, Any]
     said: Messages
-    """As the client sent it."""
+    """The messages as the client sent them."""
     whole: Messages
-    """The same; turns found are what was sampled."""
+    """The same messages, where the turns found are as sampled."""
     root: Root
     anchor: Root | Sampled
     trusted: bool = False
-    """Whether the client rewrote the anchor, which was not held against it."""
+    """The flag that the client rewrote the anchor, and the edit was accepted."""
 
     def to(
         self, said: Messages, whole: Messages, count: int, anchor: Sampled, trusted: bool
     ) -> Walk:
-        """Return the walk that goes on to `anchor`, by the first `count` messages said after it."""
+        """Return the walk extended to `anchor`, by the first `count` messages of `said`."""
         said, whole = [*self.said, *said[:count]], [*self.whole, *whole[:count]]
         kwargs = self.template_kwargs
         return Walk(self.tools, kwargs, said, whole, self.root, anchor, trusted)
@@ -50,7 +50,7 @@ class Walk:
     def begins(
         self, said: Messages, tools: Messages | None, template_kwargs: Mapping[str, Any]
     ) -> bool:
-        """Whether it is the beginning of a conversation: by the very same objects."""
+        """Return whether a conversation begins with this walk, compared by object identity."""
         return (
             tools is self.tools
             and template_kwargs is self.template_kwargs
@@ -61,47 +61,47 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A walk that was found to go on: `longer` takes the place of `walk`."""
+    """A walk that was extended: `longer` replaces `walk`."""
 
     walk: Walk
     longer: Walk
     num_cleared: int
-    """Of `Walks`, before anything was looked up."""
+    """The value of `Walks.num_cleared` before the search."""
 
 
 class Walks:
-    """The last walks of one session; a longer one takes the place of its beginning."""
+    """The last walks of one session; a longer one replaces its beginning."""
 
     def __init__(self) -> None:
         self._last: list[Walk] = []
         self._num_cleared = 0
 
     def clear(self) -> None:
-        """A second reply was given to the same messages."""
+        """Drop all walks, because the same messages got a second reply."""
         self._last = []
         self._num_cleared += 1
 
     def longest(
         self, said: Messages, tools: Messages | None, template_kwargs: Mapping[str, Any]
     ) -> Walk | None:
-        """The longest walk that a conversation begins with."""
+        """Return the longest walk with which a conversation begins."""
         found = (walk for walk in self._last if walk.begins(said, tools, template_kwargs))
         return max(found, key=lambda walk: len(walk.said), default=None)
 
     @property
     def num_cleared(self) -> int:
-        """How often a second reply was given; a walk that was begun before is not kept after."""
+        """Return the number of second replies; a walk that began before the last is not kept."""
         return self._num_cleared
 
     def keep(self, step: Step) -> None:
-        """Remember where a walk went on to, unless a second reply was given meanwhile."""
+        """Remember the extension of a walk, unless a second reply was given meanwhile."""
         if step.num_cleared == self._num_cleared:
             others = [other for other in self._last if other is not step.walk]
             self._last = [*others[1 - _KEPT :], step.longer]
 
 
 def rewritten(replies: Sequence[Sampled], message: Mapping[str, Any]) -> Sampled | None:
-    """The turn whose tool-call ids a message carries that says something else."""
+    """Return the turn whose tool-call ids a message carries although its content differs."""
     request = request_of(message)
     return next((node for node in replies if node.request == request), None)
 
@@ -109,10 +109,10 @@ def rewritten(replies: Sequence[Sampled], message: Mapping[str, Any]) -> Sampled
 def echoed(
     same: Sequence[Sampled], message: Mapping[str, Any], behind: tuple[MessageKey, ...] | None
 ) -> tuple[Sampled, bool]:
-    """Which of several turns that say the same a client echoes, and whether that is a guess.
+    """Return which of several equal turns a client echoes, and whether that is a guess.
 
-    Its tool-call ids tell; else its exact text; else that these messages have followed it before
-    (`behind`); else it is the last one that reached the client.
+    The tool-call ids decide; else the exact text; else a turn that the next messages (`behind`)
+    have followed before; else the last turn that reached the client.
     """
     if len(same) == 1:
         return same[0], False
@@ -131,7 +131,7 @@ def echoed(
 def until_next_reply(
     messages: Sequence[Mapping[str, Any]], keys: Sequence[MessageKey], index: int
 ) -> tuple[MessageKey, ...] | None:
-    """The keys between the assistant message `index` and the next one; None: there is none."""
+    """Return the keys between the assistant message `index` and the next one; None if none."""
     for later in range(index + 1, len(messages)):
         if messages[later]["role"] == "assistant":
             return tuple(keys[index + 1 : later])
@@ -139,7 +139,7 @@ def until_next_reply(
 
 
 def restored(ours: Mapping[str, Any], echo: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What was sampled, under the tool-call ids that the client knows it by."""
+    """Return the sampled message, with the tool-call ids by which the client knows it."""
     theirs = echo.get("tool_calls") or ()
     if not theirs or len(theirs) != len(ours.get("tool_calls") or ()):
         return ours

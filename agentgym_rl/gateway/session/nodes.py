@@ -1,4 +1,4 @@
-"""What a session's token tree is made of (`tree` says how it grows)."""
+"""The nodes of a session's token tree (`tree` describes how it grows)."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ ForkCause = Literal[
     "n_sibling",
     "retry_sibling",
 ]
-"""Why a turn does not continue the path before it (`counters.COUNTERS` has the words)."""
+"""The reason why a turn does not continue the path before it (see `counters.COUNTERS`)."""
 
 
 @dataclass(slots=True, eq=False)
 class Root:
-    """Where conversations with the same system messages, tools and template arguments begin."""
+    """The start of conversations with the same system messages, tools and template arguments."""
 
     tools: tuple[str, ...] = ()
-    """Names of the functions offered."""
+    """The names of the offered functions."""
     next: dict[tuple[MessageKey, ...], Context] = field(default_factory=dict)
     turns: list[Sampled] = field(default_factory=list)
-    """Those of its conversations, in the order they were answered."""
+    """The turns of its conversations, in the order in which they were answered."""
 
 
 @dataclass(slots=True, eq=False)
 class Context:
-    """Tokens fed to the engine. They follow those of `base`, or open a prompt (None)."""
+    """A run of tokens fed to the engine, after those of `base`, or at a prompt's start (None)."""
 
     root: Root
     base: Sampled | None
     ids: list[int]
     anchor: Root | Sampled
-    """What it follows in the conversation; `base`, unless the tokens had to be rendered anew: then
-    `base` is as far as the new ones repeat the old."""
+    """The predecessor in the conversation: `base`, unless the tokens had to be rendered anew. Then
+    `base` is the last node whose tokens the new ones repeat."""
     cause: ForkCause | None
     replies: list[Sampled] = field(default_factory=list)
     path: Prompt = field(init=False)
-    """The exact engine input: every token from the top down to here."""
+    """The exact engine input: every token from the root down to this node."""
 
     def __post_init__(self) -> None:
         self.path = Prompt(self.ids, before=self.base.path if self.base else None)
@@ -55,7 +55,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the engine returned for one turn; the lists have one entry per token.
+    """The engine's output for one turn; the lists have one entry per token.
 
     While the turn is being sampled, `versions` may lag behind.
     """
@@ -64,31 +64,31 @@ class Sample:
     logprobs: list[float]
     versions: list[int]
     admitted: list[int]
-    """The version known to serve when the token's request was sent."""
+    """The version known to be served when the token's request was sent."""
     times_s: list[float]
     temperature: float
     constrained: bool = False
-    """Whether a grammar decided what could be sampled, beside the policy."""
+    """The flag of a sample that a grammar restricted, in addition to the policy."""
 
 
 @dataclass(slots=True, eq=False)
 class Sampled:
-    """One answered turn."""
+    """An answered turn."""
 
     context: Context
     turn: int
-    """Counts the session's answered turns from 0."""
+    """The number of the turn among the session's answered turns, from 0."""
     request: int
-    """The number its tool-call ids carry."""
+    """The number in the ids of its tool calls."""
     sample: Sample
     message: Mapping[str, Any]
-    """The assistant message as the client got it."""
+    """The assistant message that the client got."""
     key: MessageKey
     next: dict[tuple[MessageKey, ...], Context] = field(default_factory=dict)
     delivered: bool = False
-    """Whether a client got the whole reply."""
+    """The flag of a turn whose complete reply reached a client."""
     path: Prompt = field(init=False)
-    """The engine's input and output: every token from the top down to here."""
+    """The engine's input and output: every token from the root down to this node."""
 
     def __post_init__(self) -> None:
         self.path = Prompt(self.sample.ids, before=self.context.path)
@@ -99,10 +99,10 @@ class Sampled:
 
     @property
     def parent(self) -> Sampled | None:
-        """The turn before it in the conversation, whether or not it stands on its tokens."""
+        """Return the turn before it in the conversation, whether or not it shares its tokens."""
         anchor = self.context.anchor
         return anchor if isinstance(anchor, Sampled) else None
 
     def note_delivery(self) -> None:
-        """A client got the whole reply."""
+        """Record that a client got the complete reply."""
         self.delivered = True

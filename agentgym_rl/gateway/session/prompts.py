@@ -1,4 +1,4 @@
-"""The exact tokens a request is answered from: those of the turns before, plus what is new."""
+"""The exact prompt tokens of a request: those of the turns before, plus the new messages."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from .tree import Context, ForkCause, Place, Sampled
 ThinkingHistory = Literal["as_generated", "template"]
 
 _MESSAGE_SIZE = 50
-"""What a message takes to render beside its text, in characters."""
+"""The cost of rendering a message in addition to its text, in characters."""
 _PLACE_SIZE = 20
-"""What a message takes to be looked up in the tree, in characters."""
+"""The cost of looking a message up in the tree, in characters."""
 
 
 async def prepare_context(
     session: Session, chat: ChatFormat, request: ChatRequest, *, max_model_len: int, size: int = 0
 ) -> tuple[Context, Prompt]:
-    """The node a reply to `request` hangs on, and the engine's input. `size`: bytes of the request
-    that were read for the first time.
+    """Return the node of a reply to `request`, and the engine's input. `size`: the number of bytes
+    of the request that were read for the first time.
 
     Raises:
-        ApiError: 400 when the template refuses the messages or no room is left to sample.
+        ApiError: 400, the template refuses the messages or no room is left to sample.
     """
     if request.prompt is not None:
         return await _raw_context(session, chat, request.prompt, max_model_len=max_model_len)
@@ -59,8 +59,8 @@ async def prepare_context(
 async def _raw_context(
     session: Session, chat: ChatFormat, prompt: str | Sequence[int], *, max_model_len: int
 ) -> tuple[Context, Prompt]:
-    """The node for a prompt that no template writes. It stands on an earlier turn if it continues
-    its very tokens; a text is never fitted to them, its own tokens are what counts."""
+    """Return the node of a prompt without a template, after an earlier turn whose exact tokens it
+    continues, if any. A text is always tokenised on its own, never to match those tokens."""
     if isinstance(prompt, str):
         try:
             ids = await beside(len(prompt), chat.encode_raw, prompt, most=max_model_len)
@@ -76,7 +76,7 @@ async def _raw_context(
 
 @contextmanager
 def _nesting_refused() -> Iterator[None]:
-    """Tools and arguments that are nested too deeply for a JSON writer are the client's fault."""
+    """Report tools and arguments that are nested too deeply for a JSON writer as a 400."""
     try:
         yield
     except RecursionError as error:
@@ -86,11 +86,10 @@ def _nesting_refused() -> Iterator[None]:
 async def count_prompt(
     session: Session, chat: ChatFormat, request: ChatRequest, *, max_model_len: int, size: int
 ) -> int:
-    """Tokens that a reply to `request` would be sampled from; asking leaves no trace.
+    """Count the tokens from which a reply to `request` would be sampled; change nothing.
 
     Raises:
-        ApiError: 400 when the template refuses the messages, or they are so long that they are
-            not counted.
+        ApiError: 400, the template refuses the messages, or they are too long to be counted.
     """
     with _nesting_refused():
         looks = size + _PLACE_SIZE * len(request.messages)
@@ -103,7 +102,8 @@ async def count_prompt(
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """Tokens to add, behind `base` or as a whole prompt; and why not behind the last turn."""
+    """A run of tokens to add behind `base` or as a complete prompt. `cause`: the reason why they do
+    not follow the last turn."""
 
     ids: list[int]
     base: Sampled | None = None
@@ -112,7 +112,7 @@ class _New:
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """Writes what a request adds to a place of the tree."""
+    """A writer of the tokens that a request adds to a place of the tree."""
 
     chat: ChatFormat
     place: Place
@@ -120,11 +120,11 @@ class _Writer:
     kwargs: Mapping[str, Any]
     thinking: ThinkingHistory
     most: int
-    """Tokens that there is room for."""
+    """The number of tokens for which there is room."""
 
     def size(self) -> int:
-        """Return about how many characters `write` renders, but for the tools; or that there are
-        too many to count."""
+        """Return about how many characters `write` renders, without the tools. Counting stops at
+        the size that needs a thread."""
         place = self.place
         alone = (
             isinstance(place.anchor, Sampled)
@@ -140,7 +140,7 @@ class _Writer:
         return size
 
     def write(self) -> _New:
-        """Continue the last turn found if that can be done; else render everything.
+        """Continue the last turn found if possible; else render everything.
 
         Raises:
             ValueError: the template refuses the messages.
@@ -160,7 +160,7 @@ class _Writer:
         return self.chat.prompt(self.place.messages, self.tools, self.kwargs, most=self.most)
 
     def _is_local(self) -> bool:
-        """Whether the new messages change nothing that the template wrote before them."""
+        """Return whether the new messages leave the template's earlier text unchanged."""
         tail = self.place.tail
         if any(m["role"] == "system" for m in tail) and self.chat.moves_systems(
             self.place.messages, self.tools
@@ -169,7 +169,7 @@ class _Writer:
         return self.place.edited is None or self.chat.shape(self.kwargs).edits
 
     def _tail(self, base: Sampled) -> list[int] | None:
-        """The tokens that follow the turn, from the first rung whose rendering is not refused."""
+        """Return the tokens after the turn, from the first rung whose rendering is not refused."""
         chat, place = self.chat, self.place
         for rung in chat.shape(self.kwargs).rungs:
             try:
@@ -178,15 +178,15 @@ class _Writer:
                     return chat.suffix(said, new, self.tools, self.kwargs, most=self.most)
                 said, count = place.messages, len(place.tail)
                 return chat.counted_suffix(said, count, self.tools, self.kwargs, most=self.most)
-            except ValueError:  # of roles in an odd order, say; the whole may still be accepted
+            except ValueError:  # a role order, for example; the complete conversation may work
                 continue
         return None
 
     def _glued(self, base: Sampled, tail: list[int]) -> list[int] | None:
-        """The tail behind what was sampled; None if the two do not fit.
+        """Return the tail to append to the sampled tokens; None if the two do not fit.
 
-        A turn that was cut (length, stop string) never ended itself: the template's end follows.
-        A token that ends this turn and opens the next one is there once.
+        A turn that was cut (length, stop string) did not end itself, so the template's end follows.
+        A token that ends this turn and opens the next one appears only once.
         """
         last = base.ids[-1] if base.ids else None
         if self.chat.close_id is not None:
@@ -196,14 +196,14 @@ class _Writer:
         return tail[1:] if tail[:1] == [last] else None
 
     def _without_thoughts(self, base: Sampled) -> list[int] | None:
-        """The whole prompt, if a user speaks and the template then leaves out what the turns
-        to be continued thought."""
+        """Return the complete prompt if a user speaks and the template then drops the thoughts of
+        the turns to be continued; else None."""
         if not any(message["role"] == "user" for message in self.place.tail):
             return None
         kept = {node.key for node in _path(base) if thoughts_of(node.message)}
         if not kept:
             return None
-        mark = secrets.token_hex(8)  # a thought's own words may stand elsewhere too
+        mark = secrets.token_hex(8)  # a thought's own words may occur elsewhere
         said = self.place.messages[: len(self.place.messages) - len(self.place.tail)]
         marked = [
             with_thoughts(message, f"{mark}{index}") if message_key(message) in kept else message
@@ -228,7 +228,7 @@ def _writer(
 
 
 def _shared(last: Sampled, ids: list[int], cause: ForkCause) -> _New:
-    """A prompt rendered anew, standing on those turns before it whose very tokens it repeats."""
+    """Return a newly rendered prompt, based on the earlier turns whose exact tokens it repeats."""
     base, start = None, 0
     for node in reversed(_path(last)):
         own = node.context.ids + node.ids
@@ -239,7 +239,7 @@ def _shared(last: Sampled, ids: list[int], cause: ForkCause) -> _New:
 
 
 def _path(node: Sampled | None) -> list[Sampled]:
-    """The turns whose tokens it stands on, itself first."""
+    """Return the turns on whose tokens `node` builds, itself first."""
     found: list[Sampled] = []
     while node is not None:
         found.append(node)
@@ -248,7 +248,7 @@ def _path(node: Sampled | None) -> list[Sampled]:
 
 
 async def _tokenise(writer: _Writer, size: int) -> _New:
-    """Write; `size`: bytes of the request that were read for the first time."""
+    """Write; `size`: the number of bytes of the request that were read for the first time."""
     try:
         if size < INLINE_SIZE:
             size = writer.size() if writer.chat.is_probed(writer.kwargs) else INLINE_SIZE
@@ -264,7 +264,7 @@ def _overflow(error: TooLong, max_model_len: int, param: str = "messages") -> Ap
 
 
 def _num_chars(message: Mapping[str, Any]) -> int:
-    """Return how much there is to read in a message, with what it says in calls."""
+    """Return the number of characters in a message, including the arguments of its calls."""
     calls = message.get("tool_calls") or ()
     arguments = (call["function"].get("arguments") for call in calls)
     said = sum(len(text) for text in arguments if isinstance(text, str))

@@ -1,4 +1,4 @@
-"""Training rows out of a token tree: each path once, each sampled token trained once."""
+"""The export of training rows from a token tree: each path once, each token trained once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _NO_LOGPROB = -9998.0  # engines write -9999 for missing, NaN and -inf log-probs
 def export_rows(
     tree: Tree, roots: Sequence[Root], *, train: bool, train_side_lineages: bool = True
 ) -> list[Row]:
-    """One row per path of the tree, in the order their last turns were sampled.
+    """Return one row per path of the tree, in the order in which their last turns were sampled.
 
     A sampled turn shared by several paths trains in the longest one; the others carry it as
-    context. A conversation that was only ever continued is one row; replies that never reached
-    their client are on no path. A row's lineage is the place of its root in `roots`. With `train`
-    False, and on greedy and constrained turns and tokens without a real log-prob or with an
-    unknown version, nothing trains; nor do lineages but the first without `train_side_lineages`.
+    context. A conversation that was only continued is one row; replies that never reached their
+    client are on no path. A row's lineage is the index of its root in `roots`. Nothing trains with
+    `train` False, in greedy and constrained turns, or for tokens without a real log-prob or with an
+    unknown version. Without `train_side_lineages`, only the first lineage trains.
     """
     paths = [_path(node) for node in tree.leaves()]
     lineage_of = {id(root): number for number, root in enumerate(roots)}
@@ -88,17 +88,17 @@ def _row(path: list[Sampled], trained: Set[int], lineage: int) -> Row:
 
 
 def _spread(sampled: Sequence[float], fed: float, lengths: Sequence[int]) -> NDArray[Any]:
-    """Per token: what holds for each turn's sampled tokens, `fed` for those it was fed before."""
+    """Return, per token, the turn's value if sampled, and `fed` for the turn's input tokens."""
     return np.repeat([value for one in sampled for value in (fed, one)], lengths)
 
 
 def _is_policy(sample: Sample) -> bool:
-    """Whether the turn was drawn from the policy. The log-probs of a constrained one are of the
-    policy cut down to what a grammar allowed at each token: no ratio with the policy can be made
-    of them, which the trainer computes without the grammar."""
+    """Return whether the turn was drawn from the policy. The log-probs of a constrained turn belong
+    to the policy restricted by the grammar at each token. No ratio with the policy can be computed
+    from them, because the trainer computes the policy without the grammar."""
     return sample.temperature > 0 and not sample.constrained
 
 
 def _is_real(logprobs: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Per token: whether its log-prob is one, not what engines write for want of one."""
+    """Return, per token, whether its log-prob is real, not an engine's mark for a missing one."""
     return np.isfinite(logprobs) & (logprobs > _NO_LOGPROB)

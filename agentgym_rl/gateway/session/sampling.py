@@ -1,4 +1,4 @@
-"""A session's sampling policy, and what it makes of a request."""
+"""A session's sampling policy, and the sampling parameters it gives to a request."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from agentgym_rl.gateway.request.chat_request import ChatRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSampling:
-    """The session's sampling policy; it stands above what the client asks for.
+    """The session's sampling policy, which takes precedence over the client's request.
 
-    `temperature` None lets the client decide (default 1). `max_tokens` bounds every turn. `seed`
-    gives each turn a seed of its own. With `train`, top_p and top_k are refused, because
-    log-probs of a cut distribution cannot be trained on.
+    `temperature` None lets the client decide (default 1). `max_tokens` limits every turn. `seed`
+    gives each turn its own seed. With `train`, top_p and top_k are refused, because log-probs of a
+    truncated distribution cannot be trained on.
     """
 
     max_tokens: int
@@ -25,12 +25,12 @@ class SessionSampling:
     train: bool = True
 
     def turn_seed(self, request: int) -> int | None:
-        """The seed of one request: 48 bits, a function of `seed` and its number alone."""
+        """Return a request's seed: 48 bits, a function of only `seed` and the request's number."""
         return None if self.seed is None else derived_seed(self.seed, str(request))
 
 
 def check_cuts(policy: SessionSampling, request: ChatRequest) -> None:
-    """Raises ApiError, 400, for a cut distribution that was to be trained on."""
+    """Refuse a truncated distribution in a session that trains. Raises ApiError, 400."""
     if not policy.train:
         return
     for name, value, off in (("top_p", request.top_p, 1.0), ("top_k", request.top_k, 0)):
@@ -48,7 +48,7 @@ def turn_sampling(
     stop_token_ids: tuple[int, ...],
     grammar: str | None,
 ) -> SamplingParams:
-    """How sample `index` of request `number` is drawn; `room` is what the context has left."""
+    """Return the parameters of sample `index` of request `number`; `room` is the context left."""
     max_tokens = min(policy.max_tokens, request.max_tokens or policy.max_tokens, room)
     return SamplingParams(
         max_tokens=max_tokens,
@@ -63,7 +63,7 @@ def turn_sampling(
 
 
 def _seed(policy: SessionSampling, request: ChatRequest, number: int, index: int) -> int | None:
-    """The samples of one request never share a seed."""
+    """Return the seed; the samples of one request never share one."""
     if policy.seed is not None:
         return policy.turn_seed(number)
     if request.seed is None or index == 0:

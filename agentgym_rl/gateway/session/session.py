@@ -1,6 +1,6 @@
-"""What is counted of a session.
+"""The counters of a session.
 
-Sessions: the gateway's view of an episode, opened with a secret that opens nothing else.
+Sessions: the gateway's view of an episode, opened with a key that opens nothing else.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ COUNTERS: Mapping[str, str] = {
     "trained_tokens": "of these: with loss_mask True",
     "uncounted_turns": "turns whose tokens somebody else's endpoint did not count",
 }
-"""What a session counts, all of them always."""
+"""The counters of a session with their descriptions; a session always has all of them."""
 
 
 _DEFAULTS = GatewayConfig()
@@ -73,36 +73,36 @@ _DEFAULTS = GatewayConfig()
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """What a closed session leaves: `rows` as `rows.export_rows` promises, and its story."""
+    """The record of a closed session: `rows` as `rows.export_rows` specifies, and other results."""
 
     rows: list[Row]
     num_turns: int
     messages: Sequence[Mapping[str, Any]]
-    """The conversation of the last turn, its reply included, for people to read."""
+    """The conversation of the last turn, including its reply, for people to read."""
     counters: Mapping[str, int]
     infra_error: str
-    """What the engine did wrong, or "". Such an episode is nobody's reward of 0."""
+    """The engine's failure, or "". Such an episode must not count as a reward of 0."""
     overflow: str = ""
-    """The answer to the first request whose prompt left no room to sample, or ""."""
+    """The error for the first request whose prompt left no room to sample, or ""."""
     credit: Credit = NO_CREDIT
-    """What the session was paid, beside what the environment pays."""
+    """The rewards paid to the session, besides those of the environment."""
     tools: Sequence[Mapping[str, Any]] = ()
-    """What that last turn offered."""
+    """The tools offered in the last turn."""
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
-    """What somebody else's endpoint said of all turns: `cached_tokens` of the prompts, `cost_usd`;
-    what it left unsaid of one of them is not here."""
+    """The usage that an endpoint served elsewhere reported for all turns: `cached_tokens` of the
+    prompts, `cost_usd`. A value missing for one turn is omitted."""
 
     @property
     def too_long(self) -> str:
-        """The reason why not one reply could be sampled, if that is the length of the first
-        prompt; else ""."""
+        """Return the reason why no reply could be sampled, if it is the length of the first prompt;
+        else ""."""
         if not self.overflow or self.num_turns:
             return ""
         return f"the first prompt leaves no room for a reply: {self.overflow}"
 
 
 class Session:
-    """One episode's conversations. `key` is the API key that opens it."""
+    """The conversations of one episode. `key` is the API key that opens the session."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Session:
         self.config = config
         self.tree = Tree(edited_calls=config.edited_calls)
         self.main_tools: Sequence[str] = ()
-        """Names of the environment's tools; the lineage that is offered them is the main one."""
+        """The names of the environment's tools; the lineage with these tools is the main one."""
         self._credits = Credits()
         self._canaries: list[Pending] = []
         self._opened = datetime.now()
@@ -134,67 +134,67 @@ class Session:
         self._messages: list[Mapping[str, Any]] = []
         self._tools: Sequence[Mapping[str, Any]] = ()
         self._in_flight: set[asyncio.Timeout] = set()
-        self._tag = secrets.token_hex(4)  # session ids may repeat; request ids must not
+        self._tag = secrets.token_hex(4)  # session ids may repeat, request ids must not
 
     @property
     def num_turns(self) -> int:
-        """Turns answered so far."""
+        """Return the number of answered turns."""
         return len(self.tree.turns)
 
     @property
     def num_requests(self) -> int:
-        """Requests that were taken so far, answered or not."""
+        """Return the number of accepted requests, answered or not."""
         return self._requests
 
     def next_request(self) -> int:
-        """The number of a new request."""
+        """Return the number of a new request."""
         number, self._requests = self._requests, self._requests + 1
         return number
 
     def request_id(self, number: int) -> str:
-        """The engine's name for a request, never used before."""
+        """Return the unique name of a request for the engine."""
         return f"{self.id}-{self._tag}-{number}"
 
     def number_of(self, reply_id: str) -> int | None:
-        """The number of the request whose reply has an id; None if it is not of this session."""
+        """Return the request number of a reply's id; None if it is not of this session."""
         _, found, number = reply_id.rpartition(self.request_id(0).removesuffix("0"))
         return int(number) if found and number.isdecimal() and len(number) < 16 else None
 
     def locate(self, request: ChatRequest) -> Place:
-        """Return where a request's conversation stands in the tree; a thread may do it."""
+        """Return the place of a request's conversation in the tree; a thread may call this."""
         return self.tree.locate(
             request.messages, tools=request.tools, template_kwargs=request.template_kwargs
         )
 
     def take(self, place: Place) -> None:
-        """Count that a request is answered from `place`, and find it faster the next time."""
+        """Count a request answered from `place`, and remember the place for a faster search."""
         self.tree.remember(place)
         self.counters["ambiguous_echoes"] += place.guessed
         self.counters["trusted_edits"] += place.trusted
 
     def template_kwargs(self, request: ChatRequest) -> Mapping[str, Any]:
-        """What the chat template is given; the session's date does not change at midnight."""
+        """Return the template's arguments; the session's date does not change at midnight."""
         return {**request.template_kwargs, "strftime_now": self._opened.strftime}
 
     def draws_canary(self) -> bool:
-        """Whether the next request is one of `gateway.canary_fraction`: by its number alone."""
+        """Return whether `gateway.canary_fraction` selects the next request, by its number."""
         drawn = zlib.crc32(f"{self.id}/{self._requests}".encode())
         return drawn < self.config.canary_fraction * 2**32
 
     def add_canary(self, pending: Pending) -> None:
-        """A comparison that was begun; it is counted once it is done."""
+        """Add a running comparison, which is counted once it is done."""
         self._canaries.append(pending)
 
     def begin(self, deadline: asyncio.Timeout) -> None:
-        """A turn is under way; `abort` ends it by its deadline."""
+        """Register a turn in progress; `abort` ends it through its deadline."""
         self._in_flight.add(deadline)
 
     def end(self, deadline: asyncio.Timeout) -> None:
-        """It is over."""
+        """Remove a turn that is over."""
         self._in_flight.discard(deadline)
 
     def abort(self) -> None:
-        """Refuse further turns and end those in flight; they leave no trace but a count."""
+        """Refuse further turns and end those in flight, which leave only a count."""
         self.closed = True
         now = asyncio.get_running_loop().time() if self._in_flight else 0.0
         for deadline in self._in_flight:
@@ -221,7 +221,7 @@ class Session:
         sibling_of: SiblingOf | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> Sampled:
-        """Record an answered turn, before its reply leaves; tell the node when it has.
+        """Record an answered turn before its reply is sent; the caller notes its delivery (node).
 
         `sibling_of`: see `Tree.commit`.
         """
@@ -242,12 +242,12 @@ class Session:
         self, value: float, *, turn: int | str | None = None, lineage: int | None = None
     ) -> None:
         """Pay the episode; or one turn (its number or the id of its reply) and, with
-        `algo.turn_discount`, those it follows; or all turns of a lineage (0 is the main one).
+        `algo.turn_discount`, the turns before it; or all turns of a lineage (0 is the main one).
 
         Rewards add up.
 
         Raises:
-            ValueError: not a finite number, no such turn or lineage, or both are given.
+            ValueError: the value is not finite, the turn or lineage is unknown, or both are given.
         """
         roots = self.tree.lineages(self.main_tools)
         if isinstance(turn, str):
@@ -255,7 +255,7 @@ class Session:
         self._credits.pay(value, turn=turn, lineage=lineage, turns=self.tree.turns, roots=roots)
 
     def record(self) -> SessionRecord:
-        """Everything recorded so far."""
+        """Return everything recorded so far."""
         roots = self.tree.lineages(self.main_tools)
         side = self.config.train_side_lineages
         rows = export_rows(self.tree, roots, train=self.sampling.train, train_side_lineages=side)
@@ -276,10 +276,10 @@ class Session:
         )
 
     def _turn_of(self, response_id: str) -> int:
-        """The turn whose reply had this id.
+        """Return the turn whose reply had this id.
 
         Raises:
-            ValueError: none had.
+            ValueError: no reply had it.
         """
         number = self.number_of(response_id)
         node = None if number is None else self.tree.of_request(number)
@@ -288,7 +288,7 @@ class Session:
         return node.turn
 
     def _canary_counts(self) -> dict[str, int]:
-        """Comparisons that are done, by what they found. The tokens of a turn take longer."""
+        """Count the finished comparisons by result. Sampling a turn takes longer than these."""
         verdicts = [pending.result() for pending in self._canaries if pending.done()]
         found = Counter(f"canary_{verdict}" for verdict in verdicts if verdict)
         return {"canary_turns": len(verdicts), **found}

@@ -1,46 +1,44 @@
-"""Which keys open which sessions."""
+"""The table of sessions by API key."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections import OrderedDict
 
 from agentgym_rl.gateway.errors import session_closed, unknown_key
+from agentgym_rl.runtime.lru_dict import LruDict
 
 from .session import Session
 
 _REMEMBERED = 100_000
-"""Closed sessions that still answer 410; older ones answer 401."""
+"""The number of closed sessions that still answer 410; older ones answer 401."""
 
 
 class SessionTable:
-    """Open sessions by key. Keys are kept and compared as digests: timing tells nothing."""
+    """The open sessions by key. Keys are compared as digests, safe from timing attacks."""
 
     def __init__(self) -> None:
         self._open: dict[bytes, Session] = {}
-        self._closed: OrderedDict[bytes, None] = OrderedDict()
+        self._closed: LruDict[bytes, None] = LruDict(_REMEMBERED)
 
     def __len__(self) -> int:
         return len(self._open)
 
     def add(self, session: Session) -> None:
-        """Let the session's key in."""
+        """Accept the session's key."""
         self._open[_digest(session.key)] = session
 
     def remove(self, session: Session) -> None:
-        """Shut the session's key out; idempotent."""
+        """Reject the session's key from now on; idempotent."""
         digest = _digest(session.key)
         self._open.pop(digest, None)
         self._closed[digest] = None
-        if len(self._closed) > _REMEMBERED:
-            self._closed.popitem(last=False)
 
     def authenticate(self, key: str) -> Session:
-        """The open session `key` belongs to.
+        """Return the open session to which `key` belongs.
 
         Raises:
-            ApiError: 401 for a key never given out, 410 for one of a closed session.
+            ApiError: 401 for an unknown key, 410 for the key of a closed session.
         """
         digest = _digest(key)
         session = self._open.get(digest)

@@ -1,12 +1,12 @@
-"""A session's token tree: which messages were said, and the exact tokens behind them.
+"""A session's token tree: the messages of its conversations, and their exact tokens.
 
     Root(system, tools) ─ Context ─ Sampled ─ Context ─ Sampled      a pure conversation: one path
-                               └─── Sampled ─ …                      asked again, or edited: a fork
+                               └─── Sampled ─ …                      a retry or an edit: a fork
     Root(others) ─ …                                                 a helper: a lineage of its own
 
-Contexts hold tokens the engine was fed (prompts, tool output, template glue), Sampled nodes the
-tokens it answered with. A node holds only what it adds; the tokens from the top of a path to a
-node are exactly what the engine saw and sampled. Nodes are keyed by messages, never by text, and
+Contexts hold tokens fed to the engine (prompts, tool output, template glue); Sampled nodes hold the
+tokens of its replies. A node holds only the tokens it adds. The tokens from the root of a path to a
+node are exactly the engine's input and output. Nodes are keyed by messages, never by text, and
 never change once added, so concurrent turns of a session need no lock.
 """
 
@@ -28,33 +28,33 @@ EditedCalls = Literal["fork", "trust"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a conversation stands: `tail` are the messages after the last sampled turn found."""
+    """The place of a conversation: `tail` are the messages after the last sampled turn found."""
 
     root: Root
     anchor: Root | Sampled
     messages: Sequence[Mapping[str, Any]]
-    """The whole conversation; turns found are what was sampled, thoughts and all."""
+    """The complete conversation; the turns found are as sampled, including their thoughts."""
     tail: Sequence[Mapping[str, Any]]
     tail_keys: tuple[MessageKey, ...]
     edited: ForkCause | None
-    """Set when an assistant message is not what was sampled."""
+    """The kind of edit, if an assistant message differs from the sampled one."""
     guessed: bool
-    """Whether the last turn found was one of several that say the same."""
+    """The flag that the last turn found was a guess among several with the same content."""
     trusted: bool
-    """Whether the last turn found was rewritten by the client, which was not held against it."""
+    """The flag that the client rewrote the last turn found, and the edit was accepted."""
     step: Step | None = None
-    """What `Tree.remember` keeps, to find it faster the next time."""
+    """The step that `Tree.remember` keeps for a faster search the next time."""
 
     @property
     def known(self) -> Context | None:
-        """The context, when just these messages were asked before."""
+        """Return the context, if exactly these messages were asked before."""
         return self.anchor.next.get(self.tail_keys)
 
 
 class Tree:
-    """All turns of one session.
+    """The turns of one session.
 
-    `edited_calls`: what a sampled tool call counts as that comes back with other arguments.
+    `edited_calls`: the treatment of a sampled tool call that returns with other arguments.
     """
 
     def __init__(self, *, edited_calls: EditedCalls = "fork") -> None:
@@ -70,9 +70,9 @@ class Tree:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] = NO_KWARGS,
     ) -> Place:
-        """Follow `messages` down the tree as far as they are what was said and sampled.
+        """Follow `messages` down the tree as far as they match recorded messages and turns.
 
-        A thread may do it while turns are committed: what was found stays found.
+        A thread may do this while turns are committed: existing nodes do not change.
         """
         num_cleared = self._walks.num_cleared
         walk = self._walks.longest(messages, tools, template_kwargs)
@@ -83,12 +83,12 @@ class Tree:
         return self._go_on(walk, messages[len(walk.said) :], num_cleared)
 
     def remember(self, place: Place) -> None:
-        """Keep how far a conversation was found; not from a thread."""
+        """Keep how far a conversation was found; do not call this from a thread."""
         if place.step is not None:
             self._walks.keep(place.step)
 
     def _go_on(self, walk: Walk, new: Sequence[Mapping[str, Any]], num_cleared: int) -> Place:
-        """Follow `new` messages from where a walk has got to."""
+        """Follow `new` messages from the end of a walk."""
         keys = [message_key(message) for message in new]
         whole, start = list(new), 0
         anchor, trusted = walk.anchor, walk.trusted
@@ -99,7 +99,7 @@ class Tree:
         for index, message in enumerate(new):
             if message["role"] != "assistant":
                 continue
-            # where nothing was asked, no key is made: there may be thousands of messages
+            # no key is made if no request ended here: there may be thousands of messages
             asked = index - start in lengths
             context = anchor.next.get(tuple(keys[start:index])) if asked else None
             replies = context.replies if context else []
@@ -125,12 +125,12 @@ class Tree:
 
     def longest_beginning(self, ids: list[int]) -> tuple[Sampled | None, int]:
         """Return the turn with the longest path that `ids` begin with, and the path's length; None
-        and 0 if there is none. A thread may do it while turns are committed."""
+        and 0 if there is none. A thread may do this while turns are committed."""
         return _longest_beginning(self.turns, ids)
 
     def continue_ids(self, ids: list[int], base: Sampled | None, start: int) -> Context:
-        """The context of a prompt that is token ids: what it adds to the path to `base`, which is
-        `start` long and its `longest_beginning`, or a path of its own."""
+        """Return the context of a prompt of token ids: the ids after the path to `base`, their
+        `longest_beginning` with length `start`, or a path of its own."""
         root = self._roots.setdefault(_OF_IDS, Root()) if base is None else base.context.root
         place = Place(root, base or root, (), (), (("ids", *ids[start:]),), None, False, False)
         return self.extend(place, ids[start:], base=base)
@@ -138,9 +138,9 @@ class Tree:
     def extend(
         self, place: Place, ids: list[int], *, base: Sampled | None, cause: ForkCause | None = None
     ) -> Context:
-        """Add the tokens of `place`'s tail, standing on `base` or opening a prompt.
+        """Add the tokens of `place`'s tail, after `base` or as a new prompt.
 
-        `cause`: why they do not stand on the turn before.
+        `cause`: the reason why they do not follow the turn before.
         """
         context = Context(place.root, base, ids, place.anchor, place.edited or cause)
         return place.anchor.next.setdefault(place.tail_keys, context)
@@ -154,9 +154,9 @@ class Tree:
         request: int,
         sibling_of: SiblingOf | None = None,
     ) -> tuple[Sampled, ForkCause | None]:
-        """Add an answered turn; and why it forks, if it does.
+        """Add an answered turn; return it and the reason for its fork, if it forks.
 
-        `sibling_of`: why the same messages were sampled again, where the caller knows.
+        `sibling_of`: the reason why the same messages were sampled again, if known.
         """
         cause = self._fork_cause(context, sibling_of)
         node = Sampled(context, len(self.turns), request, sample, message, message_key(message))
@@ -168,37 +168,37 @@ class Tree:
         return node, cause
 
     def leaves(self) -> list[Sampled]:
-        """The last turn of each path, in the order they were sampled.
+        """Return the last turn of each path, in the order in which they were sampled.
 
-        A reply that no client got, and that nothing was built on, is no part of the episode.
+        A reply that no client got, and that no turn continues, is not part of the episode.
         """
         counted, extended = self._counted()
         return [node for node in self.turns if node.turn in counted - extended]
 
     @property
     def num_lost(self) -> int:
-        """Turns that are on no path."""
+        """Return the number of turns that are on no path."""
         return len(self.turns) - len(self._counted()[0])
 
     def _counted(self) -> tuple[set[int], set[int]]:
-        """Turns that are on a path, and those of them with another turn after them."""
+        """Return the turns that are on a path, and those of them that another turn follows."""
         counted: set[int] = set()
         extended: set[int] = set()
-        for node in reversed(self.turns):  # a turn comes before those that stand on it
+        for node in reversed(self.turns):  # a turn comes before those that follow it
             if node.delivered or node.turn in counted:
                 counted.add(node.turn)
-                if node.parent is not None:  # a client that goes on from a reply has seen it
+                if node.parent is not None:  # a client that continues a reply has seen it
                     counted.add(node.parent.turn)
                 if node.context.base is not None:
                     extended.add(node.context.base.turn)
         return counted, extended
 
     def of_request(self, request: int) -> Sampled | None:
-        """The turn that answered a request."""
+        """Return the turn that answered a request."""
         return next((node for node in self.turns if node.request == request), None)
 
     def lineages(self, main_tools: Sequence[str] = ()) -> list[Root]:
-        """Roots with turns. The first is the main one: of those that offer all of `main_tools`
+        """Return the roots with turns, the main one first: of those that offer all of `main_tools`
         the one that was answered first, or else the first of all."""
         roots = sorted((r for r in self._roots.values() if r.turns), key=lambda r: r.turns[0].turn)
         mains = [root for root in roots if _offers(root.tools, main_tools)]
@@ -227,10 +227,10 @@ class Tree:
         others = [
             other
             for other in context.anchor.next.values()
-            if other.replies and other.base is context.base  # others stand on other tokens
+            if other.replies and other.base is context.base  # others follow other tokens
         ]
         if context.base is context.anchor and not others:
-            return None  # even where a client put in messages of its own
+            return None  # even if a client inserted messages
         return context.cause or "history_edit"
 
 
@@ -242,14 +242,14 @@ _SIBLINGS: Mapping[SiblingOf | None, ForkCause] = {
 
 
 _OF_IDS = "ids"
-"""The root of prompts that are no conversations."""
+"""The root of prompts that are not conversations."""
 
 
 def _longest_beginning(turns: Sequence[Sampled], ids: list[int]) -> tuple[Sampled | None, int]:
-    """The turn with the longest path that `ids` begin with, and the length of its path."""
+    """Return the turn with the longest path that `ids` begin with, and the length of its path."""
     ends: dict[int, int] = {}
     found: tuple[Sampled | None, int] = (None, 0)
-    for node in tuple(turns):  # a turn comes before those that stand on it
+    for node in tuple(turns):  # a turn comes before those that follow it
         base = node.context.base
         start = 0 if base is None else ends.get(base.turn)
         if start is None:
@@ -266,5 +266,5 @@ def _longest_beginning(turns: Sequence[Sampled], ids: list[int]) -> tuple[Sample
 
 
 def _offers(offered: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether all `wanted` tools are there, perhaps under a server's name (`mcp__env__look`)."""
+    """Return whether all `wanted` tools are offered, maybe with a prefix (`mcp__env__look`)."""
     return all(any(o == w or o.endswith(f"_{w}") for o in offered) for w in wanted)

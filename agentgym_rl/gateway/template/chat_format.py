@@ -1,8 +1,8 @@
-"""Between chat messages and token ids, for one model: prompts, continuations, and text back.
+"""The conversion between chat messages and token ids for one model: prompts, continuations, text.
 
-Literal special tokens in what users and tools say ("<|im_end|>" printed by a program) become
-ordinary text tokens, so that nothing but the chat template can open or close a turn. Everything
-else tokenises as `transformers.apply_chat_template` does it.
+Literal special tokens in user and tool messages ("<|im_end|>" printed by a program) become ordinary
+text tokens, so that only the chat template can open or close a turn. Everything else tokenises as
+`transformers.apply_chat_template` does it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 from tokenizers import Encoding, Tokenizer
 
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.runtime.lru_dict import LruDict
 
 from .compat import Fitting
 from .continuation import Render, by_count, by_sentinel
@@ -33,23 +34,23 @@ _log = logging.getLogger(__name__)
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # texts come one at a time
 
 _BREAK = "\ue002break\ue003"
-"""Put inside literal special tokens; the text is tokenised in pieces that end here."""
+"""A mark put inside literal special tokens; the text is tokenised in pieces that end at marks."""
 _LONG_IDS = 1_000
-"""Decoding more takes longer than the detour that lets other threads run meanwhile."""
+"""The number of ids above which decoding takes longer than the detour that lets threads run."""
 _DENSE = 4
-"""Characters a token: a text of fewer for each token that has room is tokenised at once, of more
-it is counted first whether it can fit."""
+"""The number of characters per allowed token up to which a text is tokenised at once. A longer text
+is counted first, to see whether it can fit."""
 _BATCH = 10_000
 _PIECE = 32_768
-"""Characters that are counted at once."""
+"""The number of characters that are counted at once."""
 _PARTS = 2_000
-"""Parts of a text that are tokenised at once: other threads wait while the results are freed."""
+"""The parts of a text tokenised at once: other threads wait while the results are freed."""
 _SHAPES_KEPT = 64
-"""Sets of template arguments whose shapes are remembered; a probe takes milliseconds."""
+"""The number of sets of template arguments whose shapes are kept; a probe takes milliseconds."""
 
 
 class TooLong(Exception):
-    """A text has more tokens than it may have: at least `num_tokens`."""
+    """An error for a text that has more tokens than allowed: at least `num_tokens`."""
 
     def __init__(self, num_tokens: int) -> None:
         super().__init__(f"the text has at least {num_tokens} tokens")
@@ -59,11 +60,11 @@ class TooLong(Exception):
 class ChatFormat:
     """The chat format of one model folder.
 
-    `rung` says how a turn is continued on the exact tokens sampled before (see `shape`); `why`,
-    what ruled out the rungs above it. On the last rung, `full`, every turn renders the whole
-    conversation anew and is a row of its own. `close_id` ends an assistant turn in the template
-    (None: no token does, or the next turn's first token does, one of `opener_ids`);
-    `stop_token_ids` end a reply.
+    `rung` names the way in which a turn is continued on the exact tokens sampled before (see
+    `shape`); `why` is the reason against the rungs above it. On the last rung, `full`, every turn
+    renders the complete conversation anew and is a row of its own. `close_id` ends an assistant
+    turn in the template (None: no token does, or the next turn's first token does, one of
+    `opener_ids`); `stop_token_ids` end a reply.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class ChatFormat:
         special = [re.escape(token.content) for token in added.values() if token.special]
         self._special = re.compile("|".join(special)) if special else None
         self._added = {token.content: id for id, token in added.items()}
-        self._shapes: dict[str, Shape] = {}
+        self._shapes: LruDict[str, Shape] = LruDict(_SHAPES_KEPT)
         self._probing = threading.Lock()
         self._fitting = Fitting.of(template)
         tooled = template.tool_use
@@ -93,7 +94,7 @@ class ChatFormat:
 
     @property
     def bridges(self) -> bool:
-        """Whether turns are continued on the exact tokens sampled before."""
+        """Return whether turns are continued on the exact tokens sampled before."""
         return self.rung != "full"
 
     @classmethod
@@ -117,24 +118,23 @@ class ChatFormat:
         return cls(tokenizer, ChatTemplate.load(folder), ids if named is None else [*ids, named])
 
     def shape(self, kwargs: Mapping[str, Any] = NO_KWARGS) -> Shape:
-        """What the template does with turns under these arguments; probed once for each set."""
+        """Return how the template writes turns under these arguments; probed once for each set."""
         key = self._shape_key(kwargs)
         known = self._shapes.get(key)
-        if known is not None:  # and nobody waits for a thread that probes others
+        if known is not None:  # known: no need to wait for a thread that probes other arguments
             return known
-        with self._probing:  # arguments that are new are probed in threads
-            if key not in self._shapes:
-                if len(self._shapes) >= _SHAPES_KEPT:
-                    self._shapes.pop(next(iter(self._shapes)))
+        with self._probing:  # new arguments are probed in threads
+            shape = self._shapes.get(key)
+            if shape is None:
                 render = functools.partial(self.render, kwargs=kwargs)
                 shape = find_shape(render, self.encode, self._added)
-                if self._template.tool_use:  # another template: never rendered without them
+                if self._template.tool_use:  # a different template, never rendered without tools
                     shape = replace(shape, tools_in_tail=True)
                 self._shapes[key] = shape
-            return self._shapes[key]
+            return shape
 
     def is_probed(self, kwargs: Mapping[str, Any]) -> bool:
-        """Whether `shape` takes no time."""
+        """Return whether `shape` is known for these arguments, and so takes no time."""
         return self._shape_key(kwargs) in self._shapes
 
     def _shape_key(self, kwargs: Mapping[str, Any]) -> str:
@@ -149,7 +149,7 @@ class ChatFormat:
         *,
         most: int | None = None,
     ) -> list[int]:
-        """The whole conversation, ready for the model's reply.
+        """Return the token ids of the complete conversation, ready for the model's reply.
 
         Raises:
             ValueError: the template refuses these messages.
@@ -165,9 +165,9 @@ class ChatFormat:
         *,
         most: int | None = None,
     ) -> list[int]:
-        """What follows the end of the sampled turn `reply`: `messages`, then the next opening.
+        """Return the ids after the end of the turn `reply`: `messages`, then the next opening.
 
-        Of `reply` only the names and ids of its tool calls matter. Of templates whose turns end
+        Only the names and ids of the tool calls of `reply` matter. For templates whose turns end
         where the next one opens, that opening is the first token.
 
         Raises:
@@ -189,7 +189,7 @@ class ChatFormat:
         *,
         most: int | None = None,
     ) -> list[int]:
-        """`suffix`, cut out of the whole conversation; its last `num_new` messages are new.
+        """Return `suffix`, cut out of a complete conversation with `num_new` new messages last.
 
         Raises:
             ValueError: the template refuses these messages, or it has no local turns.
@@ -205,28 +205,28 @@ class ChatFormat:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
     ) -> bool:
-        """Whether system messages behind the first are put together at the front: the template
-        has no other place for them."""
+        """Return whether system messages behind the first are merged at the front, because the
+        template has no other place for them."""
         return self._for(tools)[1].moves_systems(messages)
 
     def text(self, ids: Sequence[int]) -> str:
-        """Sampled tokens as text, special tokens included."""
+        """Return the text of sampled tokens, special tokens included."""
         if len(ids) > _LONG_IDS:
             return self._tokenizer.decode_batch([ids], skip_special_tokens=False)[0]
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
     @property
     def added_tokens(self) -> Mapping[str, int]:
-        """Tokens that stand for a text of their own, whatever is around it."""
+        """Return the tokens that stand for a text of their own, whatever is around it."""
         return self._added
 
     @property
     def template(self) -> ChatTemplate:
-        """What renders messages."""
+        """Return the template that renders messages."""
         return self._template
 
     def encode_raw(self, text: str, *, most: int | None = None) -> list[int]:
-        """A text that is a whole prompt, with what the tokenizer puts before texts.
+        """Encode a text that is a complete prompt, with the tokens the tokenizer puts before texts.
 
         Raises:
             TooLong: as `encode`.
@@ -235,33 +235,33 @@ class ChatFormat:
         return self._tokenizer.encode_batch_fast([text], add_special_tokens=True)[0].ids
 
     def knows(self, id: int) -> bool:
-        """Whether the vocabulary has a token id."""
+        """Return whether the vocabulary has a token id."""
         return 0 <= id < 2**31 and self._tokenizer.id_to_token(id) is not None
 
     def encode(self, text: str, *, most: int | None = None) -> list[int]:
-        """Text as the template writes it, special tokens included, to ids.
+        """Encode text as the template writes it, special tokens included.
 
-        With `most`, a text that is far longer than so many tokens is not tokenised to its end.
+        With `most`, a text that is far longer than `most` tokens is not tokenised to its end.
 
         Raises:
-            TooLong: it has more tokens than `most`.
+            TooLong: the text has more tokens than `most`.
         """
         self._check_length(text, most)
         ids = (one.ids for found in self._encoded(text) for one in found)
         return list(chain.from_iterable(ids))
 
     def _encoded(self, text: str) -> Iterator[list[Encoding]]:
-        """What the parts between marks are encoded to, some at a time."""
+        """Yield the encodings of the parts between marks, a batch at a time."""
         parts = text.split(_BREAK)
         for start in range(0, len(parts), _PARTS):
-            # In contrast to `encode`, it lets other threads run, and does not find out where each
-            # token stands in the text.
+            # Unlike `encode`, this call lets other threads run, and does not compute the text
+            # offsets of the tokens.
             some = parts[start : start + _PARTS]
             yield self._tokenizer.encode_batch_fast(some, add_special_tokens=False)
 
     def _check_length(self, text: str, most: int | None) -> None:
-        """Of a long text, count tokens piece by piece, and stop once there are more than `most`,
-        and as many again as cutting a text anywhere may have added."""
+        """Count the tokens of a long text piece by piece, and raise once there are more than `most`
+        plus the number that cutting the text anywhere may have added."""
         if most is None or len(text) <= max(_DENSE * most, _PIECE):
             return
         count = 0
@@ -278,7 +278,7 @@ class ChatFormat:
         add_generation_prompt: bool = True,
         kwargs: Mapping[str, Any] = NO_KWARGS,
     ) -> str:
-        """What `prompt` encodes; literal special tokens of others carry a mark inside.
+        """Return the text that `prompt` encodes; literal special tokens in messages carry a mark.
 
         Raises:
             ValueError: the template refuses these messages.
@@ -292,7 +292,7 @@ class ChatFormat:
         )
 
     def unmarked(self, rendered: str) -> str:
-        """A rendered conversation as the model's users would see it."""
+        """Return a rendered conversation without the marks, as users of the model would see it."""
         return rendered.replace(_BREAK, "")
 
     def _for(self, tools: Sequence[Mapping[str, Any]] | None) -> tuple[ChatTemplate, Fitting]:
@@ -310,7 +310,7 @@ class ChatFormat:
             _log.debug("turns are continued by %s", self.rung)
 
     def _disarmed(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A message with marks inside the special tokens that others wrote."""
+        """Return a message with marks inside the special tokens that users and tools wrote."""
         text = message["content"]
         if message["role"] not in ("user", "tool") or not text or not self._special:
             return message
@@ -321,21 +321,21 @@ class ChatFormat:
 
 
 class Detokenizer:
-    """Text of a growing token sequence, in pieces that never split a character."""
+    """A decoder of a growing token sequence into pieces of text that never split a character."""
 
     def __init__(self, chat: ChatFormat) -> None:
         self._chat = chat
         self._ids: list[int] = []
-        self._start = 0  # the window decoded anew: some decoders need left context
-        self._done = 0  # tokens whose text has been given out
+        self._start = 0  # the window decoded anew starts here: some decoders need left context
+        self._done = 0  # the number of tokens whose text has been returned
 
     def feed(self, ids: Sequence[int]) -> str:
-        """The text that is certain after `ids`."""
+        """Return the text that is certain after `ids`."""
         self._ids += ids
         return self._more(last=False)
 
     def finish(self) -> str:
-        """The rest, incomplete characters as U+FFFD."""
+        """Return the rest, incomplete characters as U+FFFD."""
         return self._more(last=True)
 
     def _more(self, *, last: bool) -> str:
@@ -351,7 +351,7 @@ class Detokenizer:
 
 
 def _broken(text: str, cuts: Iterable[int]) -> str:
-    """Return the text with a mark at each cut; thousands at a time, so that other threads run."""
+    """Return the text with a mark at each cut; in batches, so that other threads run."""
     start, parts = 0, list[str]()
     cuts = iter(cuts)
     while batch := list(islice(cuts, _BATCH)):

@@ -1,4 +1,4 @@
-"""Messages as one chat template wants them: what clients send is OpenAI's, templates differ."""
+"""The adaptation of messages to one chat template: clients send OpenAI's form, templates differ."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """What a template wants, found out by rendering; `fit` does it."""
+    """The message format a template expects, found by rendering; `fit` applies it."""
 
     string_arguments: bool
-    """String arguments are written as they are; else it wants objects."""
+    """The flag of a template that writes string arguments as they are; others need objects."""
     short_ids: bool
-    """Tool-call ids must have nine letters and digits, as those of Mistral's models."""
+    """The flag for tool-call ids of nine letters and digits, as Mistral's models need them."""
     systems_anywhere: bool
-    """A system message may stand anywhere; else there is one, at the front."""
+    """The flag that system messages may stand anywhere; else there is one, at the front."""
 
     @classmethod
     def of(cls, template: ChatTemplate) -> Fitting:
@@ -35,13 +35,13 @@ class Fitting:
         return cls(_takes_strings(template), _wants_short_ids(template), _has_places(template))
 
     def fit(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages: string content, arguments and ids as wanted, system messages in place."""
+        """Return messages with content, arguments, ids and system messages as required."""
         if self.moves_systems(messages):
             messages = _gathered(messages)
         return [self._fit(message) for message in messages]
 
     def moves_systems(self, messages: Sequence[Message]) -> bool:
-        """Whether system messages must be put together at the front."""
+        """Return whether system messages must be merged at the front."""
         late = any(message["role"] == "system" for message in messages[1:])
         return late and not self.systems_anywhere
 
@@ -58,7 +58,7 @@ def _takes_strings(template: ChatTemplate) -> bool:
     arguments = '{"q":  "x"}'
     try:
         return arguments in template.render([OPENING, _calling("c", arguments)])
-    except ValueError:  # a template without tools, or one that insists on objects
+    except ValueError:  # a template without tools, or one that requires objects
         return False
 
 
@@ -69,7 +69,7 @@ def _wants_short_ids(template: ChatTemplate) -> bool:
 
 
 def _has_places(template: ChatTemplate) -> bool:
-    """Whether a second system message appears, and one behind a reply appears behind it."""
+    """Return whether a second system message appears, and one behind a reply appears behind it."""
     first, late = ({"role": "system", "content": text} for text in (".", SENTINEL))
     said = {"role": "assistant", "content": "Well."}
     try:
@@ -94,7 +94,7 @@ def _calling(id: str, arguments: Any) -> dict[str, Any]:
 
 
 def _gathered(messages: Sequence[Message]) -> list[Message]:
-    """All system messages as one, at the front."""
+    """Return the messages with all system messages merged into one, at the front."""
     systems = [text_of(m.get("content")) for m in messages if m["role"] == "system"]
     others = [message for message in messages if message["role"] != "system"]
     return [{"role": "system", "content": "\n\n".join(systems)}, *others]
@@ -121,5 +121,5 @@ def _with_short_ids(message: Message) -> Message:
 
 
 def _short_id(id: Any) -> str:
-    """Nine letters and digits; equal ids stay equal."""
+    """Return nine letters and digits; equal ids stay equal."""
     return hashlib.blake2b(str(id).encode("utf-8", "replace"), digest_size=8).hexdigest()[:9]

@@ -1,10 +1,10 @@
-"""Cutting a rendered conversation behind a turn: what follows a reply, as the template writes it.
+"""The text after a reply as the template writes it, cut out of a rendered conversation.
 
-    by_sentinel   renders a stand-in for the reply and the new messages only
-    by_count      renders the whole conversation and counts ends of turns up to the reply
+    by_sentinel   renders only a stand-in for the reply and the new messages
+    by_count      renders the complete conversation and counts ends of turns up to the reply
 
-Either way the tail begins at an added token or just behind one, where tokenizers never merge, so
-that its tokens can be appended to those that were sampled.
+Either way the tail begins at or directly after an added token, where tokenizers never merge, so its
+tokens can be appended to the sampled ones.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Any
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
 Render = Callable[..., str]
-"""render(messages, tools, add_generation_prompt=True); raises ValueError on what it refuses."""
+"""A function (messages, tools, add_generation_prompt=True) that raises ValueError on refusal."""
 
 SENTINEL = f"said{secrets.token_hex(8)}"
-"""Stands for what was sampled. Nobody can say it: it is drawn anew in each process."""
+"""A stand-in for the sampled text. No text can contain it: each process draws it anew."""
 OPENING: Mapping[str, Any] = {"role": "user", "content": "."}
 
 
 @dataclass(frozen=True)
 class TurnEnd:
-    """The added tokens that an assistant's turn ends with.
+    """The added tokens at the end of an assistant's turn.
 
-    Most templates close a turn with a token of its own. In others it ends where the next one
-    opens, with a token that says whose (`opens`), and models sample that one to stop.
+    Most templates close a turn with a token of its own. Other templates end a turn at the next
+    opening token, which names the next role (`opens`); models sample that token to stop.
     """
 
     texts: tuple[str, ...]
@@ -39,22 +39,22 @@ class TurnEnd:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Matches any of them."""
+        """Return the pattern that matches any of the tokens."""
         longest_first = sorted(self.texts, key=len, reverse=True)
         return re.compile("|".join(re.escape(text) for text in longest_first))
 
     def tail(self, text: str, match: re.Match[str]) -> str:
-        """What follows a turn that ends with `match`; an opening token is part of it."""
+        """Return the text after a turn that ends with `match`; an opening token is part of it."""
         return text[match.start() if self.opens else match.end() :]
 
 
 def by_sentinel(
     render: Render, end: TurnEnd, reply: Mapping[str, Any], new: Messages, tools: Tools
 ) -> str:
-    """What follows `reply` when `new` was said after it. Of it only its calls' names matter.
+    """Return the text after `reply` if `new` follows. Only the names of its calls matter.
 
     Raises:
-        ValueError: the template refuses these messages, or shows nothing of the reply.
+        ValueError: the template refuses these messages, or does not show the reply.
     """
     said: dict[str, Any] = {"role": "assistant", "content": SENTINEL}
     if reply.get("tool_calls"):
@@ -68,10 +68,10 @@ def by_sentinel(
 
 
 def by_count(render: Render, end: TurnEnd, messages: Messages, num_new: int, tools: Tools) -> str:
-    """What follows the last reply, the message before the last `num_new` ones.
+    """Return the text after the last reply, which precedes the last `num_new` messages.
 
     Raises:
-        ValueError: the template refuses these messages, or the reply's end is not in the whole.
+        ValueError: the template refuses these messages, or the reply's end is not found.
     """
     said = messages[: len(messages) - num_new]
     count = len(end.pattern.findall(render(said, tools, add_generation_prompt=False)))
@@ -84,7 +84,7 @@ def by_count(render: Render, end: TurnEnd, messages: Messages, num_new: int, too
 
 
 def _stand_in(call: Mapping[str, Any], end: TurnEnd) -> dict[str, Any]:
-    """A call with the sentinel inside: some templates show nothing else of a turn that calls."""
-    name = end.pattern.sub("", call["function"]["name"])  # models name functions as they like
+    """Return a call with the sentinel inside: some templates show only the calls of such a turn."""
+    name = end.pattern.sub("", call["function"]["name"])  # models may use any name
     function = {"name": name, "arguments": f'{{"said": "{SENTINEL}"}}'}
     return {"id": call.get("id"), "type": "function", "function": function}

@@ -1,8 +1,8 @@
-"""What a chat template does with turns, found out by rendering a few conversations at start-up.
+"""The way a chat template writes turns, found by rendering a few conversations at start-up.
 
-The ladder: a continuation is rendered by itself (`sentinel`), or cut out of the whole conversation
-(`eos_count`), or there is none and every turn is rendered anew (`full`). Each model gets the first
-rung that all probes confirm.
+There is a ladder of methods. A continuation is rendered by itself (`sentinel`), or cut out of the
+complete conversation (`eos_count`), or every turn is rendered anew (`full`). Each model gets the
+first rung that all probes confirm.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ Encode = Callable[[str], list[int]]
 
 @dataclass(frozen=True)
 class Shape:
-    """How one template, with one set of template arguments, writes conversations."""
+    """The way one template, with one set of template arguments, writes conversations."""
 
     end: TurnEnd | None
-    """None: nothing that could be told from text ends an assistant turn."""
+    """The end of an assistant turn; None if it cannot be told from the text."""
     rungs: tuple[Rung, ...] = ()
-    """Those that all probes confirm, best first; `full` is always possible."""
+    """The rungs that all probes confirm, best first; `full` is always possible."""
     why: str = ""
-    """What ruled out the rungs above the first of them; empty if it is the top one."""
+    """The reason against the rungs above the first of `rungs`; empty if that is the top one."""
     edits: bool = False
-    """Whether a continuation may hold assistant messages too (those that a client rewrote)."""
+    """The flag that a continuation may also hold assistant messages that a client rewrote."""
     tools_in_tail: bool = True
-    """Whether what follows a reply depends on the tools offered; else they need no rendering."""
+    """The flag that the text after a reply depends on the offered tools; else they are omitted."""
     drops_thinking: bool = False
-    """Whether thoughts of earlier turns vanish once a user speaks again."""
+    """The flag that thoughts of earlier turns vanish once a user speaks again."""
 
     @property
     def rung(self) -> Rung:
-        """The one a continuation is tried on first."""
+        """Return the rung on which a continuation is tried first."""
         return self.rungs[0] if self.rungs else "full"
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A conversation: what came before a reply, the reply, what is new, and the tools offered."""
+    """A conversation: messages before a reply, the reply, new messages, and the tools offered."""
 
     name: str
     before: Sequence[Mapping[str, Any]]
@@ -64,10 +64,10 @@ class Probe:
 
 
 def find_shape(render: Render, encode: Encode, added: Mapping[str, int]) -> Shape:
-    """Probe a template. `added`: the tokenizer's added tokens, whose text nothing else spells.
+    """Probe a template. `added`: the tokenizer's added tokens, whose texts no others spell.
 
-    A conversation that the template refuses (tools, for one without) proves nothing; a plain one
-    must work.
+    A conversation that the template refuses (tools, for a template without them) proves nothing; a
+    plain one must work.
     """
     end = _find_end(render, added)
     drops = _drops_thinking(render)
@@ -101,7 +101,7 @@ _SPLICES: Mapping[Rung, _Splice] = {"sentinel": _alone, "eos_count": _counted}
 def _fault(
     render: Render, encode: Encode, end: TurnEnd, rung: Rung, probes: Sequence[Probe]
 ) -> str:
-    """The first probe whose tail is not that of the whole conversation, and how; or ""."""
+    """Return the first probe with a wrong tail, and the reason; or ""."""
     for index, probe in enumerate(probes):
         try:
             whole = render(probe.whole, probe.tools)
@@ -109,7 +109,7 @@ def _fault(
             if index == 0:
                 return f"{probe.name}: {error}"
             continue
-        if SENTINEL not in whole and index:  # a template that does not show calls
+        if SENTINEL not in whole and index:  # the template does not show calls
             continue
         try:
             tail = _SPLICES[rung](render, end, probe)
@@ -124,7 +124,7 @@ def _tools_in_tail(render: Render, end: TurnEnd) -> bool:
     for probe in (probe for probe in PROBES if probe.tools):
         try:
             offered = _alone(render, end, probe)
-        except ValueError:  # nor will it be taken later
+        except ValueError:  # it is refused later, too
             continue
         try:
             if offered != _alone(render, end, replace(probe, tools=None)):
@@ -135,7 +135,7 @@ def _tools_in_tail(render: Render, end: TurnEnd) -> bool:
 
 
 def _is_tail(encode: Encode, end: TurnEnd, whole: str, tail: str) -> bool:
-    """Whether `tail` is all that follows the reply, and its tokens stand by themselves."""
+    """Return whether `tail` is all text after the reply, and its tokens stand by themselves."""
     head = whole.removesuffix(tail)
     said = head[head.rfind(SENTINEL) :]
     ends = len(end.pattern.findall(said))

@@ -1,7 +1,7 @@
-"""The canary: what the engine is fed against what the chat template would have written anew.
+"""The canary: a comparison of the engine's input with a new rendering by the chat template.
 
-Conversations are continued on the exact tokens sampled, so the two may differ, and should do so
-only in ways that somebody wanted: thoughts kept, arguments as the model spelled them.
+Conversations are continued on the exact tokens sampled, so the two may differ, but only in intended
+ways: thoughts that were kept, arguments as the model spelled them.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from .chat_format import ChatFormat
 _log = logging.getLogger(__name__)
 
 Mismatch = Literal["whitespace", "thinking", "arguments", "spelling", "other"]
-"""What the first difference is: white space; a thought; a tool call's arguments; none in the text,
-but in its tokens; anything else."""
+"""The kind of the first difference: white space; a thought; a tool call's arguments; the same text
+in other tokens; anything else."""
 Verdict = Mismatch | None
 Pending = asyncio.Future[Verdict] | Future[Verdict]
 
 _INLINE_CHARS = 4_000
-"""Shorter conversations are compared at once, in a millisecond; longer ones in a thread, while
-the engine samples."""
+"""The length below which conversations are compared at once, in a millisecond; longer ones are
+compared in a thread while the engine samples."""
 _LOOKAHEAD = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """What one turn is sampled from."""
+    """The input from which one turn is sampled."""
 
     prompt: Prompt
     context: Context
     messages: Sequence[Mapping[str, Any]]
-    """As the client sent them."""
+    """The messages as the client sent them."""
     tools: Sequence[Mapping[str, Any]] | None
     kwargs: Mapping[str, Any]
 
 
 def start(chat: ChatFormat, fed: Fed, *, size: int) -> Pending:
-    """Begin a comparison; it needs nobody to wait for it. `size`: bytes of the request that were
-    read for the first time."""
+    """Begin a comparison, which runs even if nothing awaits it. `size`: the number of bytes of the
+    request that were read for the first time."""
     chars = sum(len(text_of(m.get("content"))) for m in fed.messages)
     if max(size, chars) < _INLINE_CHARS:
         done: Future[Verdict] = Future()
@@ -58,7 +58,7 @@ def start(chat: ChatFormat, fed: Fed, *, size: int) -> Pending:
 
 
 def compare(chat: ChatFormat, fed: Fed) -> Verdict:
-    """The kind of the first difference; None if there is none."""
+    """Return the kind of the first difference; None if there is none."""
     try:
         rendered = chat.render(fed.messages, fed.tools, kwargs=fed.kwargs)
     except ValueError:
@@ -75,7 +75,7 @@ def compare(chat: ChatFormat, fed: Fed) -> Verdict:
 
 
 def _pieces(chat: ChatFormat, context: Context) -> list[tuple[str, Sampled | None]]:
-    """The text of each node from the top; what was sampled comes with its turn."""
+    """Return the text of each node from the root; sampled text comes with its turn."""
     pieces: list[tuple[str, Sampled | None]] = [(chat.text(context.ids), None)]
     node = context.base
     while node is not None:
@@ -112,6 +112,6 @@ def _in_thought(text: str, node: Sampled | None, offset: int) -> bool:
 
 
 def _in_call(text: str, node: Sampled, offset: int) -> bool:
-    """Whether the place is behind the name of the turn's first call."""
+    """Return whether the offset is behind the name of the turn's first call."""
     calls = node.message.get("tool_calls") or ()
     return bool(calls) and offset >= text.find(calls[0]["function"]["name"]) >= 0

@@ -1,8 +1,8 @@
-"""A model's chat template: messages in, text out, exactly as transformers renders it.
+"""A model's chat template, which turns messages into text exactly as transformers renders it.
 
-Importing transformers would cost seconds and pull torch, so this is plain jinja2 plus what
-transformers adds to it (`generation` blocks, `raise_exception`, `strftime_now`, loop controls,
-its own `tojson`); `transformers.apply_chat_template` is the oracle in tests.
+An import of transformers would cost seconds and load torch. This module is therefore plain jinja2
+plus the additions of transformers (`generation` blocks, `raise_exception`, `strftime_now`, loop
+controls, its own `tojson`). Tests compare it with `transformers.apply_chat_template`.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.model_folder import template_files
 
 REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Names under which clients and templates know what a model thought."""
+"""The field names for a model's thoughts in clients and templates."""
 RESERVED = frozenset(
     {
         *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),
         *("conversation", "chat_template", "tokenize", "strftime_now", "raise_exception"),
     }
 )
-"""Names that a client's template arguments may not have."""
+"""The names that a client's template arguments may not have."""
 NO_KWARGS: Mapping[str, Any] = {}
 _REFUSALS = (
     *(TemplateError, TypeError, LookupError, AttributeError, ArithmeticError),
     RecursionError,
 )
-"""What templates raise, on purpose or not, on what they were not written for."""
+"""The errors of templates, intended or not, for input that they do not support."""
 MAX_TURNS = 2_000_000
-"""Turns of loops in one rendering, about a second of the event loop. A conversation of a thousand
-messages takes some ten thousand."""
+"""The limit of loop turns in one rendering, about a second of the event loop. A conversation of a
+thousand messages takes about ten thousand."""
 _MACRO = 5
-"""Turns that a call of a macro counts for."""
+"""The number of turns that one call of a macro counts for."""
 _FEW = 100
-"""Items that are counted at once: a loop over more may be left early."""
+"""The size up to which a loop's items are counted at once: a longer loop may be left early."""
 _MAX_DIGITS = 100_000
-"""Binary digits that a power may have."""
+"""The maximum number of binary digits of a power."""
 _MAX_LENGTH = 100_000_000
-"""Length that a text or a list may have by multiplication."""
+"""The maximum length of a text or list made by multiplication."""
 _TURNS = " turns"
-"""The variable with the turns left; no template can name it."""
+"""The variable with the turns left; no template can use this name."""
 
 
 class EndlessTemplate(ConfigError):
-    """A template that does not end, or not in time, with these messages."""
+    """An error for a template that does not end, or not in time, with the given messages."""
 
 
 class ChatTemplate:
-    """A compiled chat template with the special tokens it may name.
+    """A compiled chat template with the special tokens it may use.
 
-    `response_template`: how replies are to be read (transformers 5), where a tokenizer says it.
-    `tool_use`: the template of conversations in which tools are offered, where that is another.
+    `response_template`: the format of replies (transformers 5), if the tokenizer defines it.
+    `tool_use`: the template of conversations with tools, if it is a different one.
     """
 
     def __init__(
@@ -76,19 +76,19 @@ class ChatTemplate:
         environment = _environment()
         try:
             self._template = environment.from_string(source)
-            # a ChainMap, which every rendering would walk through
+            # not a ChainMap, which every rendering would search
             self._template.globals = dict(self._template.globals)
             named = meta.find_undeclared_variables(environment.parse(source))
         except TemplateError as error:
             raise ConfigError(f"the chat template does not compile: {error}") from error
         self._special_tokens = dict(special_tokens)
         self.variables = frozenset(named)
-        """Names that the template asks for; other arguments do nothing."""
+        """The names that the template uses; other arguments have no effect."""
 
     @classmethod
     def load(cls, folder: Path) -> ChatTemplate:
-        """The template of a model folder: that of its files, else tokenizer_config.json's. Where
-        there are several, `default`, and `tool_use` when tools are offered.
+        """Load the template of a model folder: from its files, else from tokenizer_config.json. If
+        there are several, take `default`, and `tool_use` for conversations with tools.
 
         Raises:
             ConfigError: the folder has no chat template, or it does not compile, or never ends.
@@ -121,12 +121,12 @@ class ChatTemplate:
                 each.render([{"role": "user", "content": "."}])
             except EndlessTemplate:
                 raise
-            except ValueError:  # it may refuse this one
+            except ValueError:  # it may refuse this conversation
                 pass
         return template
 
     def mentions(self, text: str) -> bool:
-        """Whether a text is in the source, that of `tool_use` included."""
+        """Return whether the source, or that of `tool_use`, contains a text."""
         tooled = self.tool_use is not None and self.tool_use.mentions(text)
         return tooled or text in self.source
 
@@ -138,10 +138,10 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         kwargs: Mapping[str, Any] = NO_KWARGS,
     ) -> str:
-        """The conversation as text; `kwargs` are the template's own arguments.
+        """Render the conversation as text; `kwargs` are the template's own arguments.
 
         Raises:
-            EndlessTemplate: it does not end with them.
+            EndlessTemplate: the template does not end with these messages.
             ValueError: the template refuses these messages.
         """
         try:
@@ -161,7 +161,7 @@ class ChatTemplate:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object from a file; empty when there is no such file."""
+    """Read a JSON object from a file; return an empty one if there is no such file."""
     return json.loads(file.read_text()) if file.exists() else {}
 
 
@@ -176,7 +176,7 @@ def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Templates expect absent keys where OpenAI sends null, and one name for reasoning."""
+    """Return a message with absent keys instead of null, and standard names for its thoughts."""
     plain = {key: value for key, value in message.items() if value is not None}
     reasoning = next((plain[name] for name in REASONING if name in plain), None)
     if reasoning is not None:
@@ -185,7 +185,7 @@ def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}` marks what the model wrote; here it is transparent."""
+    """The `{% generation %}…{% endgeneration %}` block around model text; it is transparent."""
 
     tags = {"generation"}  # noqa: RUF012 (jinja2 declares it as an instance attribute)
 
@@ -199,8 +199,8 @@ class _Generation(Extension):
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, quicker at what templates do most and what is safe: keys of plain dicts, and
-    macros of their own. What it renders ends: turns of loops and calls are counted."""
+    """A sandbox with faster access to keys of plain dicts and to templates' own macros, which is
+    safe. Its renderings end, because turns of loops and calls are counted."""
 
     intercepted_binops = frozenset({"*", "**"})
 
@@ -247,7 +247,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
     )
     environment.filters["tojson"] = _tojson
     environment.filters["counted turns"] = _counted
-    del environment.globals["lipsum"]  # endless text, for designers
+    del environment.globals["lipsum"]  # generates endless text
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment
@@ -260,7 +260,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    # jinja2's own filter escapes HTML
+    # unlike jinja2's own filter, this one does not escape HTML
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -274,7 +274,7 @@ def _spend(context: Context, turns: int) -> None:
     """Count turns of loops, or calls.
 
     Raises:
-        EndlessTemplate: the rendering has made too many.
+        EndlessTemplate: the rendering has taken too many turns.
     """
     left = context.parent[_TURNS]
     left[0] -= turns
@@ -287,7 +287,7 @@ def _spend(context: Context, turns: int) -> None:
 
 @pass_context
 def _counted(context: Context, items: Any) -> Any:
-    """What a loop goes through, its turns counted."""
+    """Return the items of a loop, with its turns counted."""
     if isinstance(items, list | tuple | str | dict) and len(items) <= _FEW:  # pyright: ignore
         _spend(context, len(items))  # pyright: ignore
         return items  # pyright: ignore

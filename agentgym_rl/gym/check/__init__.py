@@ -1,11 +1,11 @@
-"""Does an environment keep the contract? `await check_env("math")`, or `arl check math`.
+"""The check of an environment against the contract: `await check_env("math")`, `arl check math`.
 
-    check_env ─► Subject: made as `make` makes it, with a Spy inside; played by scripted agents
-              ─► Criteria (criteria/): each looks at what was played, or plays on its own
-              ─► Report: passed, failed with what to do, or skipped with why
+    check_env ─► Subject: the environment from `make`, with a Spy inside; played by scripted agents
+              ─► Criteria (criteria/): each judges those episodes, or plays episodes of its own
+              ─► Report: passed, failed with the fix, or skipped with the reason
 
-Each criterion has an id that stays. One that fails does not make others fail that only follow
-from it: they say what to put right first.
+Each criterion has a stable id. Criteria that depend on a failed one are skipped, not failed: their
+results name the criterion to fix first.
 """
 
 from .criteria import CRITERIA

@@ -1,6 +1,6 @@
-"""Scripted agents over many tasks: the oracle is paid in full, the others nothing.
+"""Scripted agents over many tasks: the oracle must be paid in full, the others nothing.
 
-No gateway, no model: how fast it is, the environment decides.
+No gateway and no model are involved, so the environment decides the speed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .support import Closing, infra_alone
 CONCURRENCY = 64
 TOLERANCE = 1e-9
 OnProgress = Callable[[int, int], None]
-"""Hears (tasks played, tasks to play) after each."""
+"""A function called with (tasks played, tasks to play) after each task."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class _Counts:
     errors: int = 0
     first_error: str = ""
     is_judged: bool = True
-    """Whether the environment says what an episode pays."""
+    """A flag: the environment has a reward range, so the rewards can be judged."""
 
 
 async def play_baselines(
@@ -46,11 +46,12 @@ async def play_baselines(
     given: Mapping[str, Any],
     on_progress: OnProgress = lambda done, of: None,
 ) -> list[Tally]:
-    """The oracle (where `solve` gives something) and the idle agents over the first `tasks`
-    training tasks, or all there are; `given` are options of `reset` beside the task.
+    """Play the oracle and the idle agents over the first `tasks` training tasks, or all of them.
+
+    The oracle skips tasks without a solution. `given` are options of `reset` besides the task.
 
     Raises:
-        InfraError: what the environment runs on failed.
+        InfraError: a service of the environment failed.
     """
     all_counts = {policy: _Counts() for policy in (ORACLE, *IDLE)}
     waiting = _tasks(spec.task_source("train", seed=SOURCE_SEED), tasks)
@@ -60,7 +61,7 @@ async def play_baselines(
         nonlocal done
         env = spec.make()
         try:
-            for task in waiting:  # one iterator for all: each takes the next
+            for task in waiting:  # one iterator shared by all workers
                 for policy, counts in all_counts.items():
                     await _episode(env, task, policy, given, counts)
                 done += 1
@@ -119,7 +120,7 @@ async def _episode(
         counts.first_error = counts.first_error or f"task {task.id}: {error!r:.300}"
         _count(counts, env, paid)
         return
-    if view.turn:  # it had something to say
+    if view.turn:  # the agent acted at least once
         _count(counts, env, paid)
 
 

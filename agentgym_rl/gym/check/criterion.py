@@ -1,4 +1,4 @@
-"""A criterion: one thing that an environment must do, with the words to say so."""
+"""A criterion: one requirement on an environment, with its description and its fix."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ Judge = Callable[[Subject], Awaitable[None]]
 
 
 class Violation(Exception):
-    """The environment does not meet a criterion; says what it did, and what is allowed."""
+    """The error of an environment that does not meet a criterion; states the cause and the rule."""
 
 
 class NotJudged(Exception):
-    """The criterion does not apply here, or could not be judged; says why."""
+    """The error of a criterion that does not apply, or could not be judged; states the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """What is judged, and how."""
+    """A requirement on an environment, and the function that judges it."""
 
     id: str
-    """Stable: reports and `--only` name it."""
+    """The stable id, used in reports and by `--only`."""
     text: str
-    """What is promised, in a line."""
+    """The requirement, in one line."""
     fix: str
-    """What to do where it is not kept."""
+    """The advice shown if the criterion fails."""
     judge: Judge
-    """Raises Violation or NotJudged, or returns."""
+    """The function that judges: it raises Violation or NotJudged, or returns."""
     needs: tuple[str, ...] = ()
-    """Criteria without which this one would only repeat their failure."""
+    """The ids of criteria whose failure would make this one fail too."""
 
 
 def criterion(
     id: str, text: str, *, fix: str, needs: tuple[str, ...] = ()
 ) -> Callable[[Judge], Criterion]:
-    """Makes a criterion of the function that judges it."""
+    """Turn the decorated function, which judges a subject, into a criterion."""
 
     def made(judge: Judge) -> Criterion:
         return Criterion(id, text, fix, judge, needs)

@@ -1,7 +1,7 @@
-"""The same environment in another process: what must not depend on this one.
+"""The same environment in another process, to find results that depend on the process.
 
-The other process hashes strings in another way, has drawn no random number yet, and knows of the
-environment only its spec as JSON, as rollout workers do.
+The other process hashes strings differently and has drawn no random number yet. Like a rollout
+worker, it knows only the environment's spec as JSON.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ SEEDS = (0, 1, 2, 2**31, 2**53)
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """What the other process found."""
+    """The results of the other process."""
 
     problem: str = ""
-    """Why nothing was found; "" if something was."""
+    """The reason why there are no results; "" if there are."""
     by_seed: dict[str, Any] = field(default_factory=dict[str, Any])
-    """First messages by seed, as JSON texts."""
+    """The first messages by seed, as JSON texts."""
     by_task: list[str] = field(default_factory=list[str])
-    """First messages of the first training tasks, as JSON texts."""
+    """The first messages of the first training tasks, as JSON texts."""
     tasks: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """The first tasks of the splits, as JSON texts."""
 
@@ -39,9 +39,9 @@ class Elsewhere:
 async def look_elsewhere(
     spec: EnvSpec, *, wanted: Wanted, source_seed: int, count: int, close_s: float
 ) -> Elsewhere:
-    """Start another process, and let it look; never raises for what goes wrong there.
+    """Start another process and return its results; a failure there is not raised but reported.
 
-    `close_s` is the longest that an environment's close is waited for there.
+    `close_s` is the longest time, in seconds, that closing an environment may take there.
     """
     try:
         order = {
@@ -103,7 +103,7 @@ def _first(spec: EnvSpec, split: Split, order: dict[str, Any]) -> list[Any]:
 async def first_messages(
     spec: EnvSpec, given: Any, closing: Closing, *, seed: int, task: Any = None
 ) -> str:
-    """What a new environment opens with, as JSON text."""
+    """Return the first messages of a new environment, as JSON text."""
     env = spec.make()
     try:
         options = dict(given) | ({} if task is None else {"task": task})
@@ -114,7 +114,7 @@ async def first_messages(
 
 
 def main() -> None:
-    """What the environment prints goes to stderr: stdout is for the answer."""
+    """Read the order from stdin, write the results to stdout; the environment prints to stderr."""
     answer = os.dup(1)
     os.dup2(2, 1)
     found = asyncio.run(_look(json.load(sys.stdin)))

@@ -1,4 +1,4 @@
-"""What OpenAI's chat API takes as messages and tools; a problem is a sentence, none is ""."""
+"""The forms of messages and tools in OpenAI's chat API; a problem is a sentence, none is ""."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def json_problem(value: Any) -> str:
-    """Why `value` cannot travel as JSON in UTF-8."""
+    """Return the reason why `value` cannot be sent as JSON in UTF-8."""
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         text.encode()
@@ -26,7 +26,7 @@ def json_problem(value: Any) -> str:
 
 
 def messages_problem(messages: Iterable[Any], roles: Sequence[str] = ROLES) -> str:
-    """What is wrong with the first message that is no valid one of `roles`."""
+    """Return the fault of the first message that is not a valid message of one of `roles`."""
     for index, message in enumerate(messages):
         if problem := message_problem(message, roles):
             return f"message {index}: {problem} (it is {message!r:.120})"
@@ -34,7 +34,7 @@ def messages_problem(messages: Iterable[Any], roles: Sequence[str] = ROLES) -> s
 
 
 def message_problem(message: Any, roles: Sequence[str]) -> str:
-    """What is wrong with a message."""
+    """Return the fault of a message."""
     if not isinstance(message, Mapping):
         return f"got {type(message).__name__}, expected a mapping"
     role = message.get("role")
@@ -62,7 +62,7 @@ def _content_problem(content: Any, *, optional: bool) -> str:
 
 
 def tools_problem(tools: Any) -> str:
-    """What is wrong with the tools that an environment offers."""
+    """Return the fault of the tools that an environment offers."""
     if isinstance(tools, str | bytes) or not isinstance(tools, Sequence):
         return f"env.tools is {type(tools).__name__}, expected a list of function schemas"
     names: set[str] = set()
@@ -97,7 +97,7 @@ def _tool_problem(tool: Any) -> str:
 
 
 def _schema_problem(schema: Any, where: str) -> str:
-    """What is wrong with the JSON Schema keywords that chat templates and servers read."""
+    """Return the fault of the JSON Schema keywords that chat templates and servers read."""
     if isinstance(schema, bool):
         return ""
     if not isinstance(schema, Mapping):

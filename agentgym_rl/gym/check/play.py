@@ -1,4 +1,4 @@
-"""Episodes that scripted agents play, and all there is to know of them."""
+"""Episodes that scripted agents play, and the records of them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .policies import Policy, View
 from .support import Spy
 
 MAX_TURNS = 50
-"""Of an episode without a limit of its own."""
+"""The most turns of an episode, if the environment has no limit of its own."""
 
 
 class Play:
-    """An episode of `policy` with `task`, a turn at a time.
+    """An episode of `policy` with `task`, played turn by turn.
 
-    Whatever the environment does wrong ends it and is kept; infrastructure that fails is raised.
+    An error of the environment ends the episode and is recorded; an InfraError is raised.
     """
 
     def __init__(
@@ -33,17 +33,17 @@ class Play:
         self._spied = (len(spy.resets), len(spy.steps))
         self._view: View
         self.first: list[Message] | None = None
-        """None: `reset` failed."""
+        """The first messages; None if `reset` failed."""
         self.info: dict[str, Any] = {}
         self.actions: list[Message] = []
         self.steps: list[Step] = []
         self.error: Exception | None = None
-        """What `make`'s environment raised: the environment itself, or the wrappers' checks."""
+        """The exception that ended the episode, of the environment or of `make`'s wrappers."""
         self.raised: Exception | None = None
-        """What the environment itself raised, or that it took too long."""
+        """The exception of the environment itself, or the StepTimeout."""
 
     async def start(self) -> bool:
-        """Reset; whether it did."""
+        """Reset the environment; return whether that worked."""
         try:
             first, self.info = await self.env.reset(
                 seed=self.task.seed, options={"task": self.task, **self._given}
@@ -60,11 +60,11 @@ class Play:
 
     @property
     def gold(self) -> int | None:
-        """Number of messages that `solve` gave."""
+        """Return the number of messages that `solve` returned; None if it returned None."""
         return None if self._view.gold is None else len(self._view.gold)
 
     async def turn(self) -> bool:
-        """Play one; whether there may be another."""
+        """Play one turn; return whether another may follow."""
         view = self._view
         action = self.policy.act(view)
         if action is None:
@@ -83,7 +83,7 @@ class Play:
         return not self.ended and view.turn < (self.env.max_turns or MAX_TURNS)
 
     async def run(self, *, max_turns: int | None = None) -> Play:
-        """All of it, or `max_turns`; itself."""
+        """Play the episode to its end, or `max_turns` of it; return self."""
         if await self.start():
             while await self.turn() and (max_turns is None or len(self.steps) < max_turns):
                 pass
@@ -93,29 +93,29 @@ class Play:
         self.error = error
         self.raised = error if isinstance(error, StepTimeout) else self.spy.raised
 
-    # ------------------------------------------------------------ what came of it
+    # ------------------------------------------------------------ results
     @property
     def ended(self) -> bool:
-        """Whether the last step ended the episode."""
+        """Return whether the last step ended the episode."""
         return bool(self.steps) and (self.steps[-1].terminated or self.steps[-1].truncated)
 
     @property
     def reward(self) -> float:
-        """Of all steps."""
+        """Return the sum of the rewards of all steps."""
         return sum(step.reward for step in self.steps)
 
     @property
     def raw_resets(self) -> list[Any]:
-        """What the environment itself returned, of this play."""
+        """Return the results of the environment's own `reset` in this play."""
         return self.spy.resets[self._spied[0] :]
 
     @property
     def raw_steps(self) -> list[Any]:
-        """What the environment itself returned, of this play."""
+        """Return the results of the environment's own `step` in this play."""
         return self.spy.steps[self._spied[1] : self._spied[1] + len(self.actions)]
 
     def transcript(self) -> str:
-        """What must be the same whenever the same is played, as text."""
+        """Return, as text, all that must be equal when the same episode is played again."""
         said = [[s.observation, s.reward, s.terminated, s.truncated] for s in self.steps]
         return as_text([self.first, said, type(self.error).__name__ if self.error else ""])
 
@@ -124,5 +124,5 @@ class Play:
 
 
 def as_text(value: Any) -> str:
-    """Canonical; what is no JSON as its repr."""
+    """Return `value` as JSON text; a part that is not JSON becomes its repr."""
     return json.dumps(value, default=repr)

@@ -1,8 +1,8 @@
-"""What scripted agents say: assistant messages that are well formed, and junk for tools.
+"""The messages of scripted agents: well-formed assistant messages, and junk arguments.
 
-Assistant messages as broken as models and servers make them.
+Malformed assistant messages, of the kinds that models and servers produce.
 
-Agents without a model: one that knows the answers, and some that deserve nothing.
+Scripted agents: an oracle that knows the answers, and agents that deserve no reward.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _MAX_DEPTH = 4
 
 
 def saying(text: Any) -> dict[str, Any]:
-    """An assistant message that says something."""
+    """Return an assistant message with this content."""
     return {"role": "assistant", "content": text}
 
 
 def calling(*calls: tuple[str, Any], turn: int = 0) -> dict[str, Any]:
-    """An assistant message that calls tools: (name, arguments), as JSON unless they are text."""
+    """Return a message with `calls` of (name, arguments); non-text arguments become JSON."""
     made = [
         {
             "id": f"call_{turn}_{number}",
@@ -40,18 +40,18 @@ def calling(*calls: tuple[str, Any], turn: int = 0) -> dict[str, Any]:
 
 
 def names_of(tools: Sequence[ToolSpec]) -> list[str]:
-    """The names of tools; those that have none are left out (criterion `tools` says so)."""
+    """Return the names of tools; a tool without one is left out (criterion `tools` reports it)."""
     return [name for tool in tools if isinstance(name := function_of(tool).get("name"), str)]
 
 
 def function_of(tool: Any) -> Mapping[str, Any]:
-    """The inside of a tool's schema; empty where it has none."""
+    """Return the `function` part of a tool's schema; empty if it has none."""
     found = tool.get("function") if isinstance(tool, Mapping) else None
     return found if isinstance(found, Mapping) else {}
 
 
 def junk_for(tool: ToolSpec) -> dict[str, Any]:
-    """Arguments that fit a tool's schema and mean nothing."""
+    """Return arguments that fit a tool's schema and mean nothing."""
     found = _junk(function_of(tool).get("parameters"), _MAX_DEPTH)
     return found if isinstance(found, dict) else {}
 
@@ -90,7 +90,7 @@ MEGABYTE = 1_000_000
 
 
 def malformed(tools: Sequence[ToolSpec]) -> dict[str, Message]:
-    """Broken messages, by what is wrong; some call the tools there are."""
+    """Return malformed messages by the name of their fault; some call the first of `tools`."""
     name = next(iter(names_of(tools)), "tool")
     return {**_contents(), **_calls(name), **_arguments(name)}
 
@@ -168,16 +168,16 @@ JUNK_TURNS = 3
 
 @dataclass(slots=True)
 class View:
-    """What a scripted agent sees."""
+    """The view that a scripted agent has of its episode."""
 
     messages: list[Message]
-    """All so far, its own included."""
+    """All messages so far, the agent's own included."""
     tools: Sequence[ToolSpec]
     gold: Sequence[Message] | None
-    """What `solve` gave; for the oracle alone."""
+    """The messages that `solve` returned; only the oracle reads them."""
     turn: int = 0
     first: int = field(init=False)
-    """Number of the messages that it all began with."""
+    """The number of messages with which the episode began."""
 
     def __post_init__(self) -> None:
         self.first = len(self.messages)
@@ -185,7 +185,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A scripted agent: the next message, or None to leave."""
+    """A scripted agent; `act` returns its next message, or None to end the episode."""
 
     name: str
     act: Callable[[View], Message | None]
@@ -207,7 +207,7 @@ def _repeat(view: View) -> Message:
 
 
 def _call_everything(view: View) -> Message | None:
-    """All tools with arguments that fit, with none, with others; then "done"."""
+    """Call all tools, with fitting arguments (turns 0 and 2) or none (turn 1); then say "done"."""
     if not names_of(view.tools):
         return None
     if view.turn >= JUNK_TURNS:
@@ -223,16 +223,16 @@ ECHO = Policy("echo", _echo)
 REPEAT = Policy("repeat-question", _repeat)
 CALL_EVERYTHING = Policy("call-everything", _call_everything)
 IDLE = (NO_OP, ECHO, REPEAT, CALL_EVERYTHING)
-"""Those that deserve nothing, whatever the task."""
+"""The agents that deserve no reward on any task."""
 
 
 def insisting(name: str, message: Message) -> Policy:
-    """One that says the same every turn."""
+    """Return an agent that sends the same message in every turn."""
     return Policy(name, lambda view: message)
 
 
 GUESSES = ("0", "1", "-1", "42", "yes", "no", "true", "None", "A", "unknown", r"\boxed{0}")
-"""Each may be right now and then, and never most of the time."""
+"""The guesses that may be right on some tasks, but not on most."""
 
 DUMPS = {
     "whole numbers": " ".join(map(str, range(2000))),
@@ -250,7 +250,7 @@ DUMPS = {
     "code": "```python\nimport sys\nsys.exit(0)\n```",
     "JSON": '{"answer": null, "correct": true, "reward": 1.0, "done": true}',
 }
-"""Answers that say everything or nothing: none deserves a reward, ever."""
+"""The answers that list every value or give none: no task may reward one."""
 
 BAD_ANSWERS = (
     *(insisting(f"answer {text!r}", saying(text)) for text in GUESSES),
@@ -259,5 +259,5 @@ BAD_ANSWERS = (
 
 
 def hostile(tools: Sequence[ToolSpec]) -> list[Policy]:
-    """Those that break the form of a message."""
+    """Return the agents that send malformed messages."""
     return [insisting(f"malformed: {name}", said) for name, said in malformed(tools).items()]

@@ -1,4 +1,4 @@
-"""What a check came to: a result per criterion, a tally per scripted agent; all of it JSON."""
+"""The report of a check: a result per criterion, a tally per scripted agent; all of it JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Outcome(StrEnum):
-    """Of a criterion."""
+    """The outcome of a criterion."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -18,28 +18,28 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one criterion."""
+    """The result of one criterion."""
 
     id: str
     outcome: Outcome
     detail: str = ""
-    """Failed: what was found and what is allowed. Skipped: why."""
+    """The violation and the rule, if failed; the reason, if skipped."""
     fix: str = ""
-    """Failed: what to do."""
+    """The advice, if failed."""
     duration_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """A scripted agent over many tasks."""
+    """The rewards of a scripted agent over many tasks."""
 
     agent: str
     episodes: int
     mean_reward: float
     num_at_most: int
-    """Episodes that paid all there is."""
+    """The number of episodes that paid the maximum of the reward range."""
     num_paid: int
-    """Episodes that paid more than the least."""
+    """The number of episodes that paid more than the minimum."""
     num_errors: int
     first_error: str
     passed: bool
@@ -47,7 +47,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole check."""
+    """The report of a complete check."""
 
     env: str
     results: tuple[Result, ...]
@@ -56,16 +56,16 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed; what was skipped is no failure."""
+        """Return whether nothing failed; a skipped criterion is no failure."""
         return not self.failed and all(tally.passed for tally in self.tallies)
 
     @property
     def failed(self) -> list[str]:
-        """Ids of the criteria that failed."""
+        """Return the ids of the criteria that failed."""
         return [each.id for each in self.results if each.outcome is Outcome.FAILED]
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON: env, passed, criteria, agents, counts, duration_s."""
+        """Return the report as JSON: env, passed, criteria, agents, counts, duration_s."""
         counts = {o.value: sum(each.outcome is o for each in self.results) for o in Outcome}
         return {
             "env": self.env,
@@ -87,7 +87,7 @@ _WIDTH = 18
 
 
 def result_lines(result: Result) -> list[str]:
-    """A criterion for people: a line, and below it what was found and what to do."""
+    """Format a result as text: one line, and below it the violation and the advice."""
     mark = f"{_MARKS[result.outcome]} {result.id:<{_WIDTH}}"
     if result.outcome is Outcome.PASSED:
         return [mark.rstrip()]
@@ -101,7 +101,7 @@ def result_lines(result: Result) -> list[str]:
 
 
 def tally_line(tally: Tally) -> str:
-    """A scripted agent for people."""
+    """Format a tally as one line of text."""
     mark = "ok  " if tally.passed else "FAIL"
     text = (
         f"{mark} {tally.agent:<{_WIDTH}} {tally.episodes:,} tasks: mean reward "
@@ -114,7 +114,7 @@ def tally_line(tally: Tally) -> str:
 
 
 def summary_line(report: Report) -> str:
-    """The last line."""
+    """Format the last line of a report."""
     counts = report.to_json()["counts"]
     said = f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped"
     verdict = "passes" if report.passed else "does not pass"

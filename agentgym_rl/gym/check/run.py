@@ -1,4 +1,4 @@
-"""`check_env`: every criterion, in order, on one environment."""
+"""The function `check_env`: every criterion, in order, on one environment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .subject import Subject
 from .support import Closing, Wanted, infra_alone, started
 
 CRITERION_S = 600.0
-"""Longest time of a criterion."""
+"""The longest time that judging a criterion may take."""
 
 
 async def check_env(
@@ -38,17 +38,17 @@ async def check_env(
     on_progress: OnProgress = lambda done, of: None,
     **options: Any,
 ) -> Report:
-    """Whether an environment keeps the contract, criterion by criterion.
+    """Check whether an environment keeps the contract, criterion by criterion.
 
-    `env` is an id, a spec or a class, `options` are its own. `episodes` is the number of tasks
-    that are played, `only` the ids of the criteria to judge (and what they need). With `tasks`,
-    scripted agents then play so many (`baselines.py`). `sandbox` and `verifier` are started if the
-    environment asks for them. `on_result` hears of every criterion as it is judged, `on_progress`
-    of episodes.
+    `env` is an id, a spec or a class; `options` are the environment's own. `episodes` is the number
+    of tasks that are played. `only` has the ids of the criteria to judge, besides those they need.
+    If `tasks` is not 0, scripted agents then play that many tasks (`baselines.py`). `sandbox` and
+    `verifier` configure the services, which are started if the environment asks for them.
+    `on_result` is called after each criterion, `on_progress` after each of those `tasks`.
 
     Raises:
         ConfigError: there is no such environment or criterion, or it cannot be made.
-        InfraError: what it runs on failed (sandboxes, a verifier): nothing is known of it.
+        InfraError: a service failed (sandboxes, a verifier): the environment was not judged.
     """
     chosen = _chosen(only)
     spec = _spec(env).with_options(**options)
@@ -81,11 +81,11 @@ async def _result(criterion: Criterion, subject: Subject, before: Mapping[str, R
     except Violation as error:
         outcome, detail = Outcome.FAILED, str(error)
     except TimeoutError:
-        outcome, detail = Outcome.FAILED, f"it took more than {CRITERION_S:g} s"
+        outcome, detail = Outcome.FAILED, f"judging took more than {CRITERION_S:g} s"
     except InfraError:
         raise
-    except (Exception, SystemExit) as error:  # the environment's code, where none is expected
-        outcome, detail = Outcome.FAILED, f"it could not be judged: {error!r:.400}"
+    except (Exception, SystemExit) as error:  # unexpected, from the environment's code
+        outcome, detail = Outcome.FAILED, f"the criterion could not be judged: {error!r:.400}"
     fix = criterion.fix if outcome is Outcome.FAILED else ""
     return Result(criterion.id, outcome, detail, fix, round(time.monotonic() - begun, 3))
 
@@ -94,12 +94,12 @@ _BLOCKED = "first put right:"
 
 
 def _stands_in_the_way(result: Result) -> bool:
-    """Whether it failed, or something that it needs did; what does not apply is in no way."""
+    """Return whether a criterion failed or was blocked; one that does not apply is no obstacle."""
     return result.outcome is Outcome.FAILED or result.detail.startswith(_BLOCKED)
 
 
 def _chosen(only: Collection[str]) -> list[Criterion]:
-    """The criteria of these ids, and those that they need."""
+    """Return the criteria of these ids, and those that they need."""
     known = {each.id: each for each in CRITERIA}
     wanted: set[str] = set()
     waiting = list(only or known)

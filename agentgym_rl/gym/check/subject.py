@@ -1,4 +1,4 @@
-"""The environment that is checked: made as `make` makes it, played, and played elsewhere."""
+"""The environment under test: made by `make`, played here, and played in another process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .support import Closing, Spy, Wanted, first_tasks
 
 SOURCE_SEED = 7
 HOSTILE_TURNS = 3
-"""A broken message is said so often, at most."""
+"""The most turns in which a scripted agent sends a malformed message."""
 NUM_HOSTILE = 2
-"""Tasks on which broken messages are tried."""
+"""The number of tasks on which malformed messages are tried."""
 
 
 class Subject:
-    """An environment under test; what several criteria look at is played once."""
+    """An environment under test; episodes that several criteria judge are played once."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Subject:
         self.cls = spec.load()
         self.episodes = episodes
         self.given = given
-        """Options of `reset` beside the task: started sandboxes, where they are needed."""
+        """The options of `reset` besides the task: the services that the environment asks for."""
         self.closing = closing
         self._wanted = wanted
         self._plays: list[Play] = []
@@ -47,7 +47,7 @@ class Subject:
 
     # ------------------------------------------------------------ making
     def make(self, **limits: Any) -> tuple[Env, Spy]:
-        """A new one, and the spy inside it."""
+        """Make a new environment; return it and the spy inside it."""
         spec = self.spec.with_options(**limits)
         made = Spec.make(spec)
         env = to_async(made) if isinstance(made, SyncEnv) else made
@@ -57,23 +57,23 @@ class Subject:
 
     # ------------------------------------------------------------ tasks
     def source(self, split: Split = "train") -> TaskSource:
-        """The tasks of a split."""
+        """Return the tasks of a split."""
         return self.spec.task_source(split, seed=SOURCE_SEED)
 
     def tasks(self, count: int, split: Split = "train") -> list[Task]:
-        """The first `count`, or all there are."""
+        """Return the first `count` tasks, or all if there are fewer."""
         return first_tasks(self.source(split), count)
 
     # ------------------------------------------------------------ playing
     def play(self, task: Task, policy: Policy, **limits: Any) -> Play:
-        """A play in an environment of its own, not begun."""
+        """Return a play in a new environment, not started."""
         env, spy = self.make(**limits)
         return Play(env, spy, task, policy, self.given)
 
     async def played(
         self, task: Task, policy: Policy, *, turns: int | None = None, **limits: Any
     ) -> Play:
-        """The whole of it (or of `turns`), in an environment of its own that is closed again."""
+        """Play an episode, or its first `turns`, in a new environment that is closed afterwards."""
         play = self.play(task, policy, **limits)
         try:
             return await play.run(max_turns=turns)
@@ -81,8 +81,9 @@ class Subject:
             await self.closing.close(play.env)
 
     async def plays(self) -> Sequence[Play]:
-        """What most criteria judge: every scripted agent on the first tasks. Ends early with a
-        step that hangs."""
+        """Return the plays that most criteria judge: every scripted agent on the first tasks.
+
+        The list ends early with a step that hangs."""
         if not self._plays:
             for number, task in enumerate(self.tasks(self.episodes)):
                 await self._play_all(task, with_hostile=number < NUM_HOSTILE)
@@ -102,7 +103,7 @@ class Subject:
 
     # ------------------------------------------------------------ elsewhere
     async def elsewhere(self) -> Elsewhere:
-        """What a second process makes of the same spec."""
+        """Return the results of a second process for the same spec."""
         if self._elsewhere is None:
             self._elsewhere = await look_elsewhere(
                 self.spec,

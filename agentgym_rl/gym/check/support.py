@@ -1,14 +1,14 @@
-"""Tasks of a source, and how they are compared.
+"""The first tasks of a source, and their text for comparison.
 
-Environments are closed in time, or left behind: a check itself always ends.
+The closing of environments within a time limit, so that a check always ends.
 
-Infrastructure that fails under many at once is raised as what it is.
+The extraction of an infrastructure error from an exception group.
 
-What a process has open: what is there afterwards and was not before has leaked.
+The open resources of this process, counted before and after to find leaks.
 
-What some environments must be given at reset, started.
+The services that some environments need at reset: sandboxes and a verifier pool.
 
-Sees what an environment itself returns, before `make`'s wrappers have put it right.
+A spy on what an environment itself returns, before `make`'s wrappers correct it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from agentgym_rl.gym.wrappers import Wrapper, within
 
 
 def first_tasks(source: TaskSource, count: int) -> list[Task]:
-    """The first `count` tasks, or all there are."""
+    """Return the first `count` tasks, or all if there are fewer."""
     found: list[Task] = []
     for index in range(count):
         try:
@@ -48,37 +48,36 @@ def first_tasks(source: TaskSource, count: int) -> list[Task]:
 
 
 def task_text(task: Any) -> str:
-    """A task as JSON text, what is no JSON as its repr."""
+    """Return a task as JSON text; a part that is not JSON becomes its repr."""
     return json.dumps([task.id, task.seed, dict(task.data), task.split], default=repr)
 
 
 CLOSE_S = 5.0
-"""Longest `close` that is still in order."""
+"""The longest time that `close` may take."""
 HUNG_S = 0.001
-"""Waited for the others once one has hung: a check closes hundreds."""
+"""The time given to the other environments once one has hung: a check closes hundreds."""
 
 
 class Closing:
-    """Closes the environments of a check; whether that works is judged by criterion `close`."""
+    """The closer of a check's environments; criterion `close` judges whether closing works."""
 
     def __init__(self, limit_s: float | None = None) -> None:
         self.limit_s = CLOSE_S if limit_s is None else limit_s
-        """What the next one is given."""
+        """The time that the next environment may take to close."""
 
     async def close(self, env: Env) -> None:
-        """Close it; one that takes longer than `limit_s` is cancelled, whatever it raises is
-        dropped."""
+        """Close `env`; cancel its `close` after `limit_s`, and drop the exceptions it raises."""
         try:
             await within(self.limit_s, env.close())
         except TimeoutError:
             self.limit_s = min(self.limit_s, HUNG_S)
-        except (Exception, SystemExit):  # somebody else's code
+        except (Exception, SystemExit):  # the environment's own code
             return
 
 
 @contextlib.contextmanager
 def infra_alone() -> Iterator[None]:
-    """Out of a group that holds an InfraError, that one alone is raised; else all as it is.
+    """Raise the InfraError alone if an exception group holds one; else leave the group as it is.
 
     Raises:
         InfraError: the first in the group.
@@ -104,7 +103,7 @@ SETTLE_S = 2.0
 
 
 def leftovers() -> Counter[str]:
-    """How many tasks of the event loop, threads, child processes and open files there are."""
+    """Count the tasks of the event loop, the threads, the child processes and the open files."""
     gc.collect()
     found: Counter[str] = Counter()
     found["task"] = len(asyncio.all_tasks())
@@ -115,7 +114,7 @@ def leftovers() -> Counter[str]:
 
 
 async def grown(before: Counter[str]) -> Counter[str]:
-    """What is more than `before`, given some time to end."""
+    """Return the resources in excess of `before`, after waiting up to SETTLE_S for them to end."""
     deadline = time.monotonic() + SETTLE_S
     while True:
         more = leftovers() - before
@@ -125,27 +124,27 @@ async def grown(before: Counter[str]) -> Counter[str]:
 
 
 def _num_children() -> int:
-    """Children of this process, dead ones that nobody waited for included."""
+    """Count the children of this process, including zombies."""
     return sum(_parent(entry) == os.getpid() for entry in os.listdir("/proc") if entry.isdigit())
 
 
 def _parent(pid: str) -> int:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:  # it has just ended
+    except OSError:  # the process has just ended
         return -1
     return int(stat.rpartition(")")[2].split()[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which services to start, should the environment ask for them."""
+    """The configuration of the services to start if the environment asks for them."""
 
     sandbox: SandboxConfig
     verifier: VerifierConfig
 
     def to_json(self) -> dict[str, Any]:
-        """As `from_json` reads it in another process."""
+        """Return the configuration as JSON, for `from_json` in another process."""
         return {"sandbox": self.sandbox.model_dump(), "verifier": self.verifier.model_dump()}
 
     @classmethod
@@ -155,11 +154,11 @@ class Wanted:
 
 @contextlib.asynccontextmanager
 async def started(env: Env, wanted: Wanted, closing: Closing) -> AsyncIterator[dict[str, Any]]:
-    """The options of `reset` that `env` asks for beside the task; `env` is closed in the end.
+    """Start the services `env` asks for; yield them as options of `reset`, and close `env` at exit.
 
     Raises:
         ConfigError: there is no such sandbox backend.
-        SandboxUnavailable, VerifierError: it cannot work here.
+        SandboxUnavailable, VerifierError: the service cannot work on this machine.
     """
     async with running_services(env, wanted.sandbox, wanted.verifier) as services:
         try:
@@ -169,16 +168,16 @@ async def started(env: Env, wanted: Wanted, closing: Closing) -> AsyncIterator[d
 
 
 class Spy(Wrapper):
-    """Goes around the environment, inside all of `make`'s wrappers, and keeps what it sees."""
+    """A wrapper directly around the environment, inside `make`'s wrappers; records all results."""
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)
         self.resets: list[Any] = []
         self.steps: list[Any] = []
         self.raised: Exception | None = None
-        """What the environment's own code raised last."""
+        """The last exception that the environment's own code raised."""
         self._lent: list[tuple[str, Any, Any]] = []
-        """(what it is, the object, a copy of it as it was)"""
+        """The objects handed over: (description, the object, a copy of its state at that time)."""
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -212,7 +211,7 @@ class Spy(Wrapper):
         self._lent.append((what, messages, copy.deepcopy(messages)))
 
     def changed(self) -> str:
-        """What was changed after it had been handed over; "" if nothing was."""
+        """Describe the first object changed after it was handed over; "" if there is none."""
         for what, now, before in self._lent:
             if now != before:
                 return f"{what} was {before!r:.150} and became {now!r:.150}"

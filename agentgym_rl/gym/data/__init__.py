@@ -1,20 +1,19 @@
-"""Tasks from rows: of files, of Hugging Face data sets; for environments of any kind.
+"""Tasks from the rows of files and of Hugging Face data sets, for environments of any kind.
 
-    rows.py       which rows: a path, or a data set, and what of it is held out
-    reader.py     what reads rows: of files.py, json_file.py and parquet_file.py; of the hub, hub.py
-    stamp.py      whether a file has changed; recent.py, the parts of files that were decoded last
-    fields.py     the fields of a row, checked; refusal.py, why a row is no task; extra.py, imports
-    index.py      which tasks there are, and where; tasks.py, the tasks themselves: `row_tasks`
-    epochs.py     a finite source for ever, shuffled anew each time; loader.py, resumable iteration
-    content.py    whether two sources give the same tasks in the same order
+    rows.py       the choice of rows: a path or a data set, the held-out part, the digest of all
+    reader.py     the interface to rows, and the detection of a changed file
+    formats.py    rows of JSON and parquet files; hub.py: of a data set on the Hugging Face hub
+    fields.py     the checked fields of a row, or the reason why it is refused
+    index.py      the index of all tasks and their places; tasks.py: the tasks, `row_tasks`
+    epochs.py     an endless, reshuffled repetition of a source, and resumable iteration
 
-An environment says what a row asks (a `RowTask`); everything else is here. Nothing of a row is
-ever executed.
+An environment turns a row into a `RowTask`; everything else is here. No part of a row is ever
+executed.
 """
 
 from agentgym_rl.core.task import derived_number
 
-from .epochs import Epochs, without_end
+from .epochs import Epochs, TaskLoader, without_end
 from .fields import (
     Row,
     RowRefused,
@@ -34,7 +33,6 @@ from .index import (
     build_index,
     weight_of,
 )
-from .loader import TaskLoader
 from .reader import Found, Place, Reader
 from .rows import CONTENT, Rows, content_of, files_of, open_file
 from .tasks import RowTasks, row_tasks

@@ -1,8 +1,12 @@
-"""A finite source without an end: epoch after epoch, each in an order of its own."""
+"""An endless source made of a finite one: epoch after epoch, each in its own order.
+
+A resumable iterator over tasks, with torchdata's `Stateful` protocol.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentgym_rl.core.errors import ConfigError
@@ -12,15 +16,15 @@ from .rows import CONTENT, content_of
 
 _ROUNDS = 6
 _LEAST_HALF_BITS = 3
-"""Of the numbers that are permuted: fewer would leave too few orders to choose from."""
+"""The minimum bits of a permuted number's half: fewer would allow too few permutations."""
 
 
 class Epochs(TaskSource):
-    """`tasks` for ever: index i is task number i mod length of epoch i // length, shuffled.
+    """An endless repetition of `tasks`: index i is task i mod length of epoch i // length.
 
     Each epoch has every task once, in an order that is a function of (seed, epoch) alone; with
-    `shuffle=False` always the source's own. So a cursor is one integer, and nothing is held in
-    memory. Its ids stay the tasks' own.
+    `shuffle=False` it is always the source's own. So a cursor is one integer, and nothing is held
+    in memory. The ids of the tasks do not change.
 
     Raises:
         ConfigError: there are no tasks.
@@ -51,17 +55,17 @@ class Epochs(TaskSource):
 
 
 def without_end(tasks: TaskSource, *, seed: int, shuffle: bool) -> TaskSource:
-    """`tasks`, in `Epochs` if they are finite."""
+    """Return `tasks`, wrapped in `Epochs` if they are finite."""
     if length_of(tasks) is None:
         return tasks
     return Epochs(tasks, seed=seed, shuffle=shuffle)
 
 
 def permuted(number: int, length: int, *, key: str) -> int:
-    """Where `number` goes in the permutation of range(length) that `key` names.
+    """Return the image of `number` in the permutation of range(length) that `key` selects.
 
-    A Feistel network over the next power of four, walked until it is back below `length`
-    (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"): no memory, some 20 µs.
+    The method is a Feistel network over the next power of four, applied until the result is below
+    `length` (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"): no memory, 20 µs.
     """
     half = max(_LEAST_HALF_BITS, ((length - 1).bit_length() + 1) // 2)
     mask = (1 << half) - 1
@@ -75,3 +79,50 @@ def permuted(number: int, length: int, *, key: str) -> int:
         number = left << half | right
         if number < length:
             return number
+
+
+class TaskLoader(Iterator[Task]):
+    """An iterator over `tasks`, once; wrap a finite source in `Epochs` for endless iteration.
+
+    `state_dict()` is one integer and, if the source has one, a digest of the tasks and their order
+    (`content` in its description: sources of rows have it, and epochs and mixes of them);
+    `load_state_dict` continues with exactly the next task. torchdata accepts a loader directly:
+    `torchdata.nodes.IterableWrapper(TaskLoader(...))`. A finite source also works by itself as
+    the map-style data set of torchdata's `StatefulDataLoader`, with `collate_fn=list`.
+    """
+
+    def __init__(self, tasks: TaskSource) -> None:
+        self._tasks = tasks
+        self._index = 0
+
+    def __next__(self) -> Task:
+        try:
+            task = self._tasks[self._index]
+        except IndexError:
+            raise StopIteration from None
+        self._index += 1
+        return task
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position as JSON."""
+        return {"index": self._index, CONTENT: self._content()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from a state.
+
+        Raises:
+            ConfigError: the state is invalid, or belongs to other tasks.
+        """
+        index = state_dict.get("index")
+        if not isinstance(index, int) or isinstance(index, bool) or index < 0:
+            raise ConfigError(f"state of a TaskLoader: got {state_dict!r:.200}, expected an index")
+        if state_dict.get(CONTENT) != self._content():
+            raise ConfigError(
+                f"this state is of other tasks: got content {state_dict.get(CONTENT)}, the "
+                f"tasks here have {self._content()}; has a file changed, an option, the seed, the "
+                "split, or the version of this package?"
+            )
+        self._index = index
+
+    def _content(self) -> Any:
+        return self._tasks.describe().get(CONTENT)

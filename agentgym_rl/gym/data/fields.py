@@ -1,6 +1,6 @@
-"""Why a row makes no problem.
+"""The error of a row that cannot become a task.
 
-The fields of a row, read as what they should be.
+The fields of a row, read and checked against their expected types.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class RowRefused(ValueError):
-    """This row cannot be used, and why; the rows beside it may well be."""
+    """The refusal of one row, with the reason; other rows are not affected."""
 
 
 Row = Mapping[str, Any]
@@ -21,7 +21,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def text_field(row: Row, name: str) -> str:
-    """The text of a field that must be there.
+    """Return the text of a required field.
 
     Raises:
         RowRefused: it is absent, blank, or no text.
@@ -33,10 +33,10 @@ def text_field(row: Row, name: str) -> str:
 
 
 def optional_text(row: Row, name: str) -> str:
-    """The text of a field; "" if it is absent or null.
+    """Return the text of a field; "" if it is absent or null.
 
     Raises:
-        RowRefused: it is anything else.
+        RowRefused: it is not text.
     """
     value = row.get(name)
     if value is None:
@@ -47,7 +47,7 @@ def optional_text(row: Row, name: str) -> str:
 
 
 def json_field(row: Row, name: str) -> Any:
-    """The value of a field that holds JSON, as text or already parsed.
+    """Return the value of a field that holds JSON, as text or already parsed.
 
     Raises:
         RowRefused: the text is no JSON.
@@ -57,10 +57,10 @@ def json_field(row: Row, name: str) -> Any:
 
 
 def parse_json(text: str, what: str) -> Any:
-    """Strict JSON: NaN and the infinities are none.
+    """Parse strict JSON, without NaN and the infinities.
 
     Raises:
-        RowRefused: `text` is anything else; the message begins with `what`.
+        RowRefused: `text` is not JSON; the message begins with `what`.
     """
     try:
         return json.loads(text, parse_constant=_no_constant)
@@ -73,7 +73,7 @@ def _no_constant(name: str) -> Any:
 
 
 def check_text(text: str, what: str) -> str:
-    """`text`, if it can be written as UTF-8.
+    """Return `text`, if it can be encoded as UTF-8.
 
     Raises:
         RowRefused: it holds half of a surrogate pair.
@@ -84,7 +84,7 @@ def check_text(text: str, what: str) -> str:
 
 
 def shorten(value: Any) -> str:
-    """`value` for an error message: at most some sixty characters."""
+    """Return `value` for an error message, in about sixty characters at most."""
     if value is None:
         return "nothing"
     if isinstance(value, str):

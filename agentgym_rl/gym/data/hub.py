@@ -1,6 +1,6 @@
-"""Packages that come with the extra `hf`, imported when they are needed.
+"""The import on demand of packages that the extra `hf` installs.
 
-Rows of a Hugging Face data set; needs `datasets`, which the extra `hf` installs.
+The rows of a Hugging Face data set; needs `datasets`, which the extra `hf` installs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from .reader import Found, Place, Reader
 
 
 def require(module: str, purpose: str) -> Any:
-    """
+    """Import and return `module`.
+
     Raises:
-        ConfigError: `module` is not installed; says what to do.
+        ConfigError: `module` cannot be imported; advises an installation.
     """
     try:
         return importlib.import_module(module)
@@ -40,7 +41,7 @@ _COMMIT = re.compile(r"@([0-9a-f]{40})/")
 
 
 class HubSplit(Reader):
-    """One split of a data set; its rows stay on disk, in the cache of `datasets`."""
+    """The reader of one split of a data set; the rows stay on disk, in the cache of `datasets`."""
 
     def __init__(self, rows: Any, name: str) -> None:
         self.name = name
@@ -57,11 +58,11 @@ class HubSplit(Reader):
 def hub_splits(
     dataset: str, *, config: str | None = None, revision: str | None = None
 ) -> Mapping[str, HubSplit]:
-    """The splits of the data set `dataset` (an id, or the folder of one), by name.
+    """Load the data set `dataset` (an id, or a folder) and return its splits by name.
 
-    Downloads it, unless it is in the cache. Without a `revision` it is the newest, whose commit a
-    warning tells, and the names of the splits: `ID@COMMIT:SPLIT`. Data sets that bring code of
-    their own are refused by `datasets` itself, from version 4 on.
+    The data set is downloaded unless it is in the cache. Without a `revision` the newest one is
+    taken; a warning names its commit, and so do the names of the splits: `ID@COMMIT:SPLIT`. Data
+    sets with code of their own are refused by `datasets` itself, from version 4 on.
 
     Raises:
         ConfigError: `datasets` is absent, or cannot load it.
@@ -69,7 +70,7 @@ def hub_splits(
     datasets = require("datasets", f"to load the data set {dataset}")
     try:
         found = datasets.load_dataset(dataset, name=config, revision=revision)
-    except Exception as error:  # the hub's, the network's, pyarrow's: somebody else's code
+    except Exception as error:  # any error of the hub, the network or pyarrow
         raise ConfigError(_advice(dataset, config, revision, error)) from error
     commits = {name: commit_of(rows.info.download_checksums) for name, rows in found.items()}
     if revision is None and not Path(dataset).is_dir():
@@ -81,7 +82,7 @@ def hub_splits(
 
 
 def commit_of(files: Iterable[str] | None) -> str | None:
-    """The commit that is in the addresses of a data set's files; None: they have none."""
+    """Return the commit in the URLs of a data set's files; None if there is none."""
     found = {match[1] for file in files or () if (match := _COMMIT.search(file))}
     return found.pop() if len(found) == 1 else None
 

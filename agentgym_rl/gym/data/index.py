@@ -1,4 +1,4 @@
-"""Which tasks the rows hold, and where; the tasks themselves are made on demand."""
+"""The index of the tasks in the rows, and of their places; the tasks are made on demand."""
 
 from __future__ import annotations
 
@@ -20,80 +20,80 @@ from .rows import content_of
 _log = logging.getLogger(__name__)
 
 NUM_REASONS = 5
-"""Of refused rows, that are told."""
+"""The number of refused rows whose reasons are reported."""
 
 _FEW = 10
-"""Tasks held out by hash below which that is a warning: their mean says little."""
+"""The number of tasks held out by hash below which a warning is logged: too few for a mean."""
 _ID_FIELDS = ("task_id", "question_id", "problem_id", "uid", "id")
 _NO_ID = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 class RowTask(NamedTuple):
-    """What a row is made into: a task, but for its id, seed and split."""
+    """A task made of a row, without its id, seed and split."""
 
     question: str
-    """What is asked. It decides on the split: no question is in both."""
+    """The question, which decides the split: no question is in both."""
     data: Mapping[str, Any]
-    """`Task.data`; JSON."""
+    """The `Task.data`; JSON."""
     key: str = ""
-    """What tells two tasks apart, of which the first counts; the question, if this is empty."""
+    """The identity of the task: only the first of equal keys counts. If empty, the question."""
     weight: float | None = None
-    """Of the task; None: the row's own."""
+    """The weight of the task; None: the row's own."""
 
 
 MakeTasks = Callable[[Row], RowTask | Sequence[RowTask] | None]
-"""The tasks of a row; None or none: it is left out. A pure function. It raises RowRefused where
-the row is not as it should be. What is pickled with a task source, so no lambda."""
+"""A pure function that returns the tasks of a row; None or an empty sequence leaves the row out,
+RowRefused reports an invalid one. The function is pickled with a task source: no lambda."""
 
 ChooseMaker = Callable[[Row, str], MakeTasks]
-"""What makes tasks of the rows of a file, by its first row (and where that is)."""
+"""A function that chooses the maker for a file by its first row (and that row's place)."""
 
 
 @dataclass(slots=True)
 class RowIndex:
-    """Every task of the rows, once: some 40 bytes each, whatever the rows hold."""
+    """The index of every task of the rows: some 40 bytes each, regardless of the rows' size."""
 
     eval_fraction: float
     weight_field: str
     readers: list[Reader] = field(default_factory=list[Reader])
     makers: list[MakeTasks] = field(default_factory=list[MakeTasks])
-    """One for each reader."""
+    """The makers, one for each reader."""
     num_rows: int = 0
     num_refused: int = 0
-    """Rows that were to make tasks, of which none is left."""
+    """The number of rows whose tasks were all refused."""
     num_tasks_refused: int = 0
-    """Tasks of rows of which others are left."""
+    """The number of refused tasks in rows that have other tasks left."""
     num_left_out: int = 0
-    """Rows of which no task was to be made."""
+    """The number of rows that the maker left out."""
     reasons: list[str] = field(default_factory=list[str])
-    """Of the first refused rows and tasks: where, and why."""
+    """The places and reasons of the first refused rows and tasks."""
     _reader: array[int] = field(default_factory=lambda: array("L"))
     _place: array[int] = field(default_factory=lambda: array("q"))
-    """Two numbers a task."""
+    """The places, two numbers a task."""
     _part: array[int] = field(default_factory=lambda: array("L"))
-    """Which of the row's tasks it is."""
+    """The position of each task among those of its row."""
     _digest: array[int] = field(default_factory=lambda: array("Q"))
     _is_eval: bytearray = field(default_factory=bytearray)
     _data: int = 0
-    """The sum of the tasks' digests, which is the same in any order."""
+    """The sum of the tasks' content digests, which does not depend on their order."""
 
     def __len__(self) -> int:
         return len(self._digest)
 
     def numbers(self, split: Split) -> list[int]:
-        """The tasks of `split`, by number, in the order of their rows."""
+        """Return the numbers of the tasks of `split`, in the order of their rows."""
         held = split == "eval"
         return [number for number, is_eval in enumerate(self._is_eval) if is_eval == held]
 
     def digest(self, number: int) -> int:
-        """Of what tells the task apart; the same wherever its row stands."""
+        """Return the digest of a task's key, which does not depend on the place of its row."""
         return self._digest[number]
 
     def task(self, number: int) -> Task:
-        """A task, made anew from its row.
+        """Make a task again from its row.
 
         Raises:
-            ConfigError: the data has changed since, or what makes tasks is no pure function.
+            ConfigError: the data has changed since, or the maker is no pure function.
         """
         reader = self.readers[self._reader[number]]
         place: Place = (self._place[2 * number], self._place[2 * number + 1])
@@ -114,8 +114,8 @@ class RowIndex:
         return Task(name, derived_number(name), item.data, split, weight)
 
     def describe(self) -> dict[str, Any]:
-        """What the tasks come from, to be kept with a run: JSON. `data` is a digest of all of
-        them, with weights and splits, wherever their rows stand."""
+        """Describe the origin of the tasks as JSON, to be kept with a run. `data` is a digest of
+        all tasks, weights and splits, which does not depend on the order of rows."""
         return {
             "sources": [reader.name for reader in self.readers],
             "rows": self.num_rows,
@@ -182,7 +182,7 @@ class RowIndex:
 
 @dataclass(slots=True)
 class Seen:
-    """Which tasks and questions there are already."""
+    """The tasks and questions that are indexed already."""
 
     tasks: dict[int, str] = field(default_factory=dict[int, str])
     questions: dict[int, Split] = field(default_factory=dict[int, Split])
@@ -190,7 +190,7 @@ class Seen:
     def add(
         self, item: RowTask, split: Split | None, where: str, eval_fraction: float
     ) -> tuple[int, Split]:
-        """The digest of a new task and its split: `split`, or by its question.
+        """Add a new task; return its digest and its split: `split`, or by its question.
 
         Raises:
             RowRefused: the task is there already, or its question is in the other split.
@@ -212,13 +212,13 @@ def build_index(
     eval_fraction: float = 0.1,
     weight_field: str = "weight",
 ) -> RowIndex:
-    """Read every row once. A reader without a split has its rows split by their questions.
+    """Read every row once; divide the rows of a reader without a split by their questions.
 
-    Of tasks with one key the first is kept, and no question is in two splits: give readers of
-    the eval split first. Refused rows are counted and logged, with the first reasons.
+    The first of the tasks with equal keys is kept, and no question is in two splits: give readers
+    of the eval split first. Refused rows are counted and logged, with the first reasons.
 
     Raises:
-        ConfigError: malformed data, rows of no known kind, or not one that makes a task.
+        ConfigError: malformed data, rows of no known kind, or no row that makes a task.
     """
     index, seen, splits = RowIndex(eval_fraction, weight_field), Seen(), set[Split | None]()
     for reader, split in readers:
@@ -235,7 +235,7 @@ def _tasks_of(make: MakeTasks, row: Row, where: str) -> Sequence[RowTask]:
         made = make(row)
     except (RowRefused, ArlError):
         raise
-    except Exception as error:  # perhaps somebody else's code
+    except Exception as error:  # `make` may be a user's code
         raise ConfigError(f"{where}: {make} raised {type(error).__name__}: {error}") from error
     if made is None:
         return ()
@@ -243,7 +243,7 @@ def _tasks_of(make: MakeTasks, row: Row, where: str) -> Sequence[RowTask]:
 
 
 def _digest(text: str) -> int:
-    """Of `text`, however it is spaced.
+    """Return the digest of `text`, regardless of its spacing.
 
     Raises:
         RowRefused: it cannot be written as UTF-8.
@@ -253,10 +253,10 @@ def _digest(text: str) -> int:
 
 
 def weight_of(row: Row, name: str) -> float:
-    """The number in the field `name`; 1 where there is none.
+    """Return the number in the field `name`; 1 if there is none.
 
     Raises:
-        RowRefused: it is no weight.
+        RowRefused: the value is no valid weight.
     """
     value = row.get(name) if name else None
     if value is None:
@@ -272,7 +272,7 @@ def weight_of(row: Row, name: str) -> float:
 
 
 def _task_id(row: Row, digest: int) -> str:
-    """The row's own name, made plain, and the digest: names repeat, between splits at least."""
+    """Return the row's own id, made plain, plus the digest: ids repeat, at least between splits."""
     text = f"{digest:016x}"
     for name in _ID_FIELDS:
         value = row.get(name)
@@ -305,7 +305,7 @@ def _tell(index: RowIndex, names: str) -> None:
 
 
 def _tell_splits(index: RowIndex, names: str, *, by_hash: bool) -> None:
-    """Say how many tasks are held out, and why those."""
+    """Log how many tasks are held out, and how they were chosen."""
     held = sum(index._is_eval)
     how = "as their file or split says"
     if by_hash:

@@ -1,8 +1,8 @@
-"""What was decoded last, of all files together.
+"""A cache of the tables decoded last, for all files together.
 
-Whether a file is still the one whose rows were counted.
+A stamp of a file, to detect changes after its rows were counted.
 
-Rows of a data set: one pass over all, then any of them by its place.
+The interface of a reader: one pass over all rows, then access to any row by its place.
 """
 
 from __future__ import annotations
@@ -10,54 +10,51 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.runtime.lru_dict import LruDict
 
 from .fields import Row
 
 
 class Recent:
-    """Tables (of pyarrow) by key: those used last, at most `max_bytes` of them but always one."""
+    """An LRU cache of pyarrow tables: at most `max_bytes` of them, but always at least one."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.clear()
         os.register_at_fork(after_in_child=self.clear)  # the lock may be held by another thread
 
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of all tables in the cache."""
+        return self._tables.size
+
     def clear(self) -> None:
-        """Forget all."""
-        self.size_bytes = 0
-        self._tables: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        """Remove all tables."""
+        self._tables: LruDict[Hashable, Any] = LruDict(
+            most_size=self._max_bytes, size_of=lambda table: table.nbytes
+        )
         self._turn = threading.Lock()
 
     def get(self, key: Hashable) -> Any:
-        """The table, which is now the last used; None: it is not there."""
+        """Return a table and mark it as used last; None if it is not in the cache."""
         with self._turn:
-            if key not in self._tables:
-                return None
-            self._tables.move_to_end(key)
-            return self._tables[key][0]
+            return self._tables.use(key)
 
     def add(self, key: Hashable, table: Any) -> None:
-        """Keep `table`, and drop what was used longest ago while there is too much."""
-        size = table.nbytes
+        """Add `table`; drop the least recently used ones while the cache is too large."""
         with self._turn:
-            if key in self._tables:
-                return
-            self._tables[key] = table, size
-            self.size_bytes += size
-            while self.size_bytes > self._max_bytes and len(self._tables) > 1:
-                self.size_bytes -= self._tables.popitem(last=False)[1][1]
+            self._tables[key] = table
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Size and time of a file."""
+    """The size and modification time of a file."""
 
     path: Path
     size_bytes: int
@@ -65,12 +62,13 @@ class Stamp:
 
     @classmethod
     def of(cls, path: Path) -> Stamp:
-        """As it is now; raises OSError where there is none."""
+        """Return the current stamp of a file; raise OSError if there is no file."""
         status = path.stat()
         return cls(path, status.st_size, status.st_mtime_ns)
 
     def check(self) -> None:
-        """
+        """Compare the stamp with the file.
+
         Raises:
             ConfigError: the file has changed since, or is gone.
         """
@@ -83,37 +81,37 @@ class Stamp:
 
 
 Place = tuple[int, int]
-"""Where a row is; what the numbers mean is the reader's own business."""
+"""The place of a row; each reader defines the meaning of the two numbers."""
 
 
 class Found(NamedTuple):
     place: Place
     where: str
-    """For people: the file and the line or row."""
+    """The place for error messages: the file and the line or row."""
     row: Row
 
 
 class Reader(ABC):
-    """Rows of one file, or of one split of a data set; holds at most a few of them.
+    """A reader of one file, or of one split of a data set; it holds few rows in memory.
 
-    Can be pickled.
+    A reader can be pickled.
     """
 
     name: str
-    """Of the file or data set, for people."""
+    """The name of the file or data set, for messages."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Found]:
-        """Every row, in order.
+        """Yield every row, in order.
 
         Raises:
-            ConfigError: the data is malformed; says where.
+            ConfigError: the data is malformed; names the place.
         """
 
     @abstractmethod
     def at(self, place: Place) -> Row:
-        """The row that is there.
+        """Return the row at a place.
 
         Raises:
-            ConfigError: the data has changed since.
+            ConfigError: the data has changed since the first pass.
         """

@@ -1,8 +1,8 @@
-"""Digests that are the same where the same tasks come in the same order.
+"""Digests that are equal if two sources have the same tasks in the same order.
 
-Files of rows: found by name or pattern, opened by their suffix.
+The files of rows: found by name or pattern, opened according to their suffix.
 
-Which rows are to be tasks: of which files, or of which data set.
+The choice of the rows that become tasks: of files, or of a data set.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from typing import Any
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import Split
 
+from .formats import JsonFile, ParquetFile
 from .hub import hub_splits
-from .json_file import JsonFile
-from .parquet_file import ParquetFile
 from .reader import Reader
 
 CONTENT = "content"
-"""Key of such a digest in what a source's `describe` says."""
+"""The key of the digest in the result of a source's `describe`."""
 
 
 def content_of(*parts: Any) -> str:
-    """The digest of `parts`, in their order; JSON, of which the order of keys does not count."""
+    """Return the digest of `parts`, in their order; the order of JSON keys does not count."""
     try:
         text = json.dumps(parts, sort_keys=True, default=repr)
     except (TypeError, ValueError, RecursionError):  # no JSON: keys of several kinds, a cycle
@@ -37,7 +36,7 @@ def content_of(*parts: Any) -> str:
 
 
 def files_of(path: str) -> list[Path]:
-    """The files that `path` names, which may be a pattern with `*`, `?` or `[`; sorted.
+    """Return the files that `path` names, sorted; it may be a pattern with `*`, `?` or `[`.
 
     Raises:
         ConfigError: there is none.
@@ -51,9 +50,10 @@ def files_of(path: str) -> list[Path]:
 
 
 def open_file(file: Path) -> Reader:
-    """
+    """Open a file of rows.
+
     Raises:
-        ConfigError: it is of no kind that can be read, or what reads it is not installed.
+        ConfigError: the suffix is unknown, or the package that reads the file is not installed.
     """
     suffix = file.suffix.lower()
     if suffix in (".jsonl", ".json"):
@@ -65,31 +65,31 @@ def open_file(file: Path) -> Reader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Rows of files (`path`) or of a Hugging Face data set (`dataset`).
+    """The rows of files (`path`) or of a Hugging Face data set (`dataset`).
 
     Raises:
-        ConfigError: options that do not fit together.
+        ConfigError: the options contradict each other.
     """
 
     path: str | None = None
     """A .jsonl, .json or .parquet file, or a pattern of several."""
     eval_path: str | None = None
-    """The same, of the eval split; then those of `path` are for training alone. Without a `path`
-    there is nothing to train on, but all of them to evaluate."""
+    """The file or pattern for the eval split; `path` is then for training alone. Without a `path`
+    there are no training tasks."""
     dataset: str | None = None
     """An id on the hub, or a folder; needs the extra `hf`."""
     config: str | None = None
-    """Of the data set, where it has several."""
+    """The config of the data set, if it has several."""
     revision: str | None = None
-    """Commit, tag or branch of the data set. Without one the newest is taken: a warning says
-    which that is, and `RowTasks.describe()` has it."""
+    """The commit, tag or branch of the data set. Without one the newest is taken: a warning names
+    its commit, and `RowTasks.describe()` contains it."""
     train_split: str | None = None
     eval_split: str | None = None
-    """Of the data set, where it has several."""
+    """The splits of the data set, if it has several."""
     eval_fraction: float = 0.1
-    """The share of questions, chosen by hash, that is held out where there is no second split."""
+    """The share of questions, chosen by hash, that is held out if there is no second split."""
     weight_field: str = "weight"
-    """The field with a task's weight, where rows have it; "": none."""
+    """The field with a task's weight, if rows have it; "": none."""
 
     def __post_init__(self) -> None:
         given = [n for n in ("path", "dataset") if getattr(self, n) is not None]
@@ -117,11 +117,11 @@ class Rows:
     def of_options(
         cls, rows: Mapping[str, Any], *, data: str | None = None, eval_data: str | None = None
     ) -> Rows:
-        """Of an environment's options: `rows`, a table of the fields above, or the short forms
-        `data` (its `path`) and `eval_data` (its `eval_path`).
+        """Make Rows from an environment's options: `rows`, a table of the fields above, or the
+        short forms `data` (its `path`) and `eval_data` (its `eval_path`).
 
         Raises:
-            ConfigError: unknown fields, or one that is given twice.
+            ConfigError: a field is unknown, or given twice.
         """
         short = {"path": data, "eval_path": eval_data}
         given: dict[str, Any] = {name: v for name, v in short.items() if v is not None}
@@ -134,7 +134,9 @@ class Rows:
         return cls(**rows, **given)
 
     def readers(self) -> list[tuple[Reader, Split | None]]:
-        """What reads them, those of the eval split first; None: to be divided.
+        """Return the readers of the rows, those of the eval split first, with their splits.
+
+        A split of None means that the reader's rows are divided between the splits.
 
         Raises:
             ConfigError: there is no such file, data set or split.
@@ -142,7 +144,7 @@ class Rows:
         return self._hub_readers() if self.dataset else self._file_readers()
 
     def stamps(self) -> tuple[object, ...]:
-        """Size and time of every file, so that what was changed is read anew."""
+        """Return size and modification time of every file, so that a changed one is read anew."""
         files = [file for path in (self.path, self.eval_path) if path for file in files_of(path)]
         return tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
 

@@ -1,4 +1,4 @@
-"""Tasks from rows."""
+"""The task source made from rows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .rows import CONTENT, Rows, content_of
 class RowTasks(TaskSource):
     """The tasks of one split of an index, shuffled: a pure function of (rows, split, seed, index).
 
-    `Task.id` holds the row's own id, if it has one, and a digest of what it asks; `Task.seed` is
-    derived from it; `Task.weight` is the row's.
+    `Task.id` holds the row's own id, if it has one, and a digest of its question; `Task.seed` is
+    derived from the id; `Task.weight` is the row's.
     """
 
     def __init__(self, index: RowIndex, split: Split, *, seed: int = 0) -> None:
@@ -47,14 +47,14 @@ class RowTasks(TaskSource):
 
 
 def row_tasks(split: Split, rows: Rows, choose: ChooseMaker, *, seed: int = 0) -> RowTasks:
-    """The tasks of `split` that `choose` makes of `rows`.
+    """Return the tasks of `split` that `choose` makes of `rows`.
 
-    Every row is read once, by the first call of a process with these arguments (`choose` is
-    compared, so give a function of a module or a frozen dataclass that can be called); rows that
-    make no task are counted and logged.
+    Every row is read once, by the first call of a process with these arguments. `choose` is
+    compared, so it must be a module's function or a callable frozen dataclass. Rows without a task
+    are counted and logged.
 
     Raises:
-        ConfigError: data that is absent or malformed, or not one row that makes a task.
+        ConfigError: the data is absent or malformed, or no row makes a task.
     """
     return RowTasks(_index(rows, choose, rows.stamps()), split, seed=seed)
 

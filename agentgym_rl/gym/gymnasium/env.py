@@ -1,4 +1,4 @@
-"""One of our environments as a `gymnasium.Env`, for code that is not async."""
+"""An environment of this package as a `gymnasium.Env`, for code that is not async."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from .loop_thread import LoopThread
 from .spaces import Messages, Reply, message_of
 
 MARGIN_S = 10.0
-"""Waited beyond the environment's own deadline, which should have passed by then."""
+"""The time to wait beyond the environment's own deadline, which should have passed by then."""
 SANDBOX_START_S = 120.0
 
 
 class SyncGym(gymnasium.Env[list[Message], Any]):
-    """Plays the tasks of `env` (an id of ours or an EnvSpec) one after another.
+    """A `gymnasium.Env` that plays the tasks of `env` (an id or an EnvSpec) one after another.
 
-    An action is the text of a reply, or a whole assistant message; an observation is the list of
-    new messages. `reset(seed=)` starts the tasks of that seed from the first, `reset()` goes on
-    to the next. `options` and further arguments are what `agentgym_rl.make` takes; `sandbox`
-    names the backend for environments that run programs, started with the first `reset`. An
-    environment whose own option is called `id` takes it as `env_id`: `gymnasium.make` has an `id`.
+    An action is the text of a reply, or a complete assistant message; an observation is the list
+    of new messages. `reset(seed=)` starts with the first task of that seed, `reset()` continues
+    with the next. `options` and further arguments are those of `agentgym_rl.make`. `sandbox` names
+    the backend for environments that run programs, started with the first `reset`. An environment
+    with an option `id` takes it as `env_id`, because `gymnasium.make` has an `id` of its own.
     """
 
     metadata: ClassVar[dict[str, Any]] = {  # pyright: ignore[reportIncompatibleVariableOverride]
         "render_modes": ["ansi"],
-        "render_fps": 1,  # Gymnasium wants one
+        "render_fps": 1,  # Gymnasium requires it
     }
 
     def __init__(
@@ -70,8 +70,8 @@ class SyncGym(gymnasium.Env[list[Message], Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """The first messages of the next task, or of `options["task"]`, and `info`, which has
-        `tools`.
+        """Return the first messages of the next task, or of `options["task"]`, and `info`, which
+        has `tools`.
 
         Raises:
             EnvError: `options["task"]` is no Task, or an option is unknown.
@@ -88,7 +88,7 @@ class SyncGym(gymnasium.Env[list[Message], Any]):
 
     @property
     def tools(self) -> list[ToolSpec]:
-        """The tools that a reply may call, as a request to OpenAI has them."""
+        """Return the tools that a reply may call, in the form of an OpenAI request."""
         return list(self._env.tools)
 
     def step(
@@ -96,11 +96,11 @@ class SyncGym(gymnasium.Env[list[Message], Any]):
     ) -> tuple[list[Message], float, bool, bool, dict[str, Any]]:
         step = self._run(self._env.step(message_of(action)))
         info = dict(step.info)
-        info.pop("episode", None)  # Gymnasium's own wrapper wants to be the one to add it
+        info.pop("episode", None)  # Gymnasium's own wrapper refuses to overwrite it
         return list(step.observation), step.reward, step.terminated, step.truncated, info
 
     def render(self) -> str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The conversation so far, with render_mode="ansi"."""
+        """Return the conversation so far, with render_mode="ansi"."""
         return self._env.render() if isinstance(self._env, Record) else None
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class SyncGym(gymnasium.Env[list[Message], Any]):
             self._tasks, self._next = self._arl_spec.task_source(self._split, seed=seed), 0
         try:
             task = self._tasks[self._next]
-        except IndexError:  # once through all of them
+        except IndexError:  # after the last task, begin again
             if self._next == 0:
                 raise
             self._next = 0

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for callers that have none or must not block theirs."""
+"""An event loop in a thread of its own, for callers without a loop or that must not block it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLOSE_TIMEOUT_S = 10.0
 
 
 class LoopThread:
-    """Runs coroutines for other threads. `close` ends it; it keeps no process alive."""
+    """A thread that runs coroutines for other threads. `close` ends it; it is a daemon thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -27,11 +27,11 @@ class LoopThread:
         self._thread.start()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """What `work` will return or raise; cancelling it cancels the work."""
+        """Start `work`; return a future of its result. Cancelling the future cancels the work."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
-        """What `work` returns or raises; it is cancelled when the caller stops waiting.
+        """Run `work` and return its result; it is cancelled when the caller stops waiting.
 
         Raises:
             TimeoutError: it took longer than `timeout_s`.
@@ -43,7 +43,7 @@ class LoopThread:
             running.cancel()
 
     def hold(self, context: AbstractAsyncContextManager[Any], *, timeout_s: float) -> None:
-        """Enter `context`, and leave it, in the same task, when this is closed."""
+        """Enter `context` now, and exit it in the same task when this thread is closed."""
         opened: Future[None] = Future()
 
         async def life() -> None:
@@ -65,15 +65,15 @@ class LoopThread:
         self._held.append(held)
 
     def close(self) -> None:
-        """Leave what is held, end the loop. Idempotent."""
+        """Exit the held contexts and end the loop. Idempotent."""
         if self._loop.is_closed():
             return
-        own = threading.current_thread() is self._thread  # the garbage collector may be anywhere
+        own = threading.current_thread() is self._thread  # true if garbage collection runs there
         self._loop.call_soon_threadsafe(self._closing.set)
         for held in [] if own else self._held:
             try:
                 held.result(CLOSE_TIMEOUT_S)
-            except Exception as error:  # nobody is left who could do anything about it
+            except Exception as error:  # no caller is left to handle it
                 log.warning("ending what an environment held: %r", error)
         self._loop.call_soon_threadsafe(self._loop.stop)
         if not own:

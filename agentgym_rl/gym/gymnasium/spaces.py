@@ -1,4 +1,4 @@
-"""What agents and environments say, as Gymnasium spaces. Open sets: they contain, they sample."""
+"""Gymnasium spaces for replies and messages: open sets with only `contains` and `sample`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _WORDS = ("yes", "no", "0", "1", "left", "right", "I do not know.", "\\boxed{0}"
 
 
 class Reply(Space[Any]):
-    """An action: the text of a reply, or an assistant message (with tool calls, it may be)."""
+    """The space of actions: the text of a reply, or an assistant message (also with tool calls)."""
 
     def __init__(self, seed: int | None = None) -> None:
         super().__init__(None, None, seed)
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """A short text; `mask` and `probability` mean nothing here."""
+        """Return a short text; `mask` and `probability` have no meaning here."""
         return str(self.np_random.choice(_WORDS))
 
     def contains(self, x: Any) -> bool:
@@ -37,7 +37,7 @@ class Reply(Space[Any]):
 
 
 class Messages(Reply):
-    """An observation: the list of new messages."""
+    """The space of observations: lists of new messages."""
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
         return [{"role": "user", "content": super().sample()}]
@@ -49,10 +49,10 @@ class Messages(Reply):
 
 
 def message_of(action: str | Message) -> Message:
-    """The assistant message that an action of `Reply` is.
+    """Return an action of `Reply` as an assistant message.
 
     Raises:
-        TypeError: it is none.
+        TypeError: the action is not valid.
     """
     if isinstance(action, str):
         return {"role": "assistant", "content": action}

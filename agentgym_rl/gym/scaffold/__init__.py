@@ -1,7 +1,6 @@
-"""`arl new`: a package of one's own that installs, passes `arl check` and trains at once.
+"""The command `arl new`: a new package that can be installed, passes `arl check` and can train.
 
-The folders here are what is written: `$name` and `$Class` are filled in, in file names
-too.
+The folders here are the templates; `$name` and `$Class` are replaced, in file names too.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ _SUFFIX = ".tmpl"
 
 
 def new_env(name: str, folder: Path) -> list[Path]:
-    """Write the package of an environment called `name` into `folder`; the files, in order.
+    """Write the package of an environment called `name` into `folder`; return its files, in order.
 
     Raises:
-        ConfigError: no name for an environment, or something is in the folder already.
+        ConfigError: the name cannot be used for an environment, or the folder is not empty.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ConfigError(
@@ -44,7 +43,7 @@ def new_env(name: str, folder: Path) -> list[Path]:
 
 
 def _taken(name: str, class_name: str) -> str:
-    """What has the name already; "" if nothing has."""
+    """Describe the conflict with an existing name; "" if there is none."""
     if keyword.iskeyword(class_name):
         return f"its class would be {class_name}, which is a word of Python's own"
     if name in sys.stdlib_module_names:

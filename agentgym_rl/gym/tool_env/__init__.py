@@ -1,7 +1,7 @@
-"""Environments whose tools are methods: schemas from type hints, calls answered however bad.
+"""Environments whose tools are methods: schemas from type hints, answers to any malformed call.
 
-`ToolEnv` and `@tool` are what most need; `read_call`, `reply_to` and `answer_calls` are the same
-machinery for tools that are no methods.
+Most environments need only `ToolEnv` and `@tool`; `read_call`, `reply_to` and `answer_calls` are
+the same machinery for tools that are not methods.
 """
 
 from .answers import Answered, Results, answer_calls, as_text

@@ -1,4 +1,4 @@
-"""Answering the tool calls of a message: side by side where they wait, never an exception."""
+"""The answers to the tool calls of a message: concurrent, and errors become text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .schema import ToolError
 log = logging.getLogger(__name__)
 
 Results = Callable[[Call], Any]
-"""Carries out a call: a result, or an awaitable of one."""
+"""A function that executes a call: it returns a result, or an awaitable of one."""
 
 _MAX_ERROR_CHARS = 400
 
@@ -31,12 +31,12 @@ _SHORTAGES = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO),
     *(errno.ENETDOWN, errno.ENETUNREACH),
 }
-"""What the machine lacks, whatever the arguments were; of other errors, as of ENOENT, they may be
-the cause."""
+"""The errors of a machine that lacks resources, independent of a call's arguments; other errors,
+such as ENOENT, may be caused by the arguments."""
 
 _MAX_WARNED = 100
 _warned: set[str] = set()
-"""Tools that have raised what they should not, in this process."""
+"""The tools of this process that have raised unexpected exceptions."""
 
 
 @dataclass(slots=True)
@@ -44,23 +44,23 @@ class Answered:
     """The answers to a message's calls."""
 
     messages: list[Message] = field(default_factory=list[Message])
-    """A tool message per call, in the order of the calls."""
+    """The tool messages, one per call, in the order of the calls."""
     errors: list[str] = field(default_factory=list[str])
-    """What was wrong with the calls that failed; the same texts."""
+    """The texts of the failed calls, the same as in their messages."""
 
 
 async def answer_calls(
     calls: Any, run: Results, *, max_calls: int = 32, max_concurrent: int = 8
 ) -> Answered:
-    """Answer whatever stands in `tool_calls`, by `run`.
+    """Answer the value of `tool_calls`, however malformed, by means of `run`.
 
-    Calls start in their order. One that does not wait is over before the next starts; at most
-    `max_concurrent` wait at a time. More than `max_calls` in a message are refused. Failures
-    are answered with a text that starts "error:".
+    Calls start in their order. A call that does not wait ends before the next one starts; at most
+    `max_concurrent` wait at a time. Calls beyond `max_calls` in a message are refused. A failure
+    is answered with a text that starts with "error:".
 
     Raises:
-        InfraError: a tool raised it; or MemoryError, ConnectionError, or an OSError that says
-            that handles, memory, disk or network are wanting.
+        InfraError: a tool raised it; or it raised MemoryError, ConnectionError, or an OSError
+            for a lack of handles, memory, disk or network.
     """
     many = listed(calls)
     texts = [f"error: more than {max_calls} calls in a message"] * len(many)
@@ -91,7 +91,7 @@ async def answer_calls(
 
 
 async def _answer(call: Mapping[str, Any], run: Results) -> tuple[str, bool]:
-    """The text for a call, and whether it is an error."""
+    """Return the text that answers a call, and whether it is an error."""
     name = ""
     try:
         read = read_call(call)
@@ -119,7 +119,7 @@ def _is_infra(error: BaseException) -> bool:
 
 
 def _tell(name: str, error: BaseException) -> None:
-    """Warn of a tool once: the agent is told each time, and `tool_errors` counts it."""
+    """Warn about a tool once; the agent gets each error, and `tool_errors` counts them."""
     is_first = name not in _warned and len(_warned) < _MAX_WARNED
     if is_first:
         _warned.add(name)
@@ -142,7 +142,7 @@ async def _result(waiting: Awaitable[Any]) -> Any:
 
 
 def as_text(result: Any) -> str:
-    """A tool's result as the agent reads it: strings as they are, everything else as JSON."""
+    """Return a tool's result as text for the agent: strings unchanged, everything else as JSON."""
     if not isinstance(result, str):
         result = json.dumps(to_jsonable_python(result), ensure_ascii=False)
     return _sendable(result)
@@ -154,5 +154,5 @@ def _error(text: str) -> str:
 
 
 def _sendable(text: str) -> str:
-    """Lone surrogates become question marks: they have no UTF-8."""
+    """Replace lone surrogates by question marks: they cannot be encoded as UTF-8."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

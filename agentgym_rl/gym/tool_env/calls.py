@@ -1,4 +1,4 @@
-"""What a model made of a message and its tool calls, however malformed they are."""
+"""The parsing of a model's message and its tool calls, however malformed they are."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from agentgym_rl.core.chat import Message
 
 
 class BadCall(ValueError):
-    """A call that cannot be carried out; says what is wrong and what is expected."""
+    """The error of a call that cannot be executed; states the problem and the expected form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call that has a name; whether there is such a tool is another question."""
+    """A call with a name; the tool may not exist."""
 
     name: str
     arguments: str
-    """JSON, perhaps: it is not read yet."""
+    """The arguments, not yet parsed; they may be invalid JSON."""
 
 
 def text_of(message: Message) -> str:
-    """The text of a message, be its content a string, absent, or a list of parts."""
+    """Return the text of a message with a string, a list of parts or nothing as its content."""
     content = message.get("content")
     if isinstance(content, list):
         texts = [part.get("text") for part in content if isinstance(part, Mapping)]
@@ -33,16 +33,16 @@ def text_of(message: Message) -> str:
 
 
 def listed(calls: Any) -> list[Mapping[str, Any]]:
-    """The calls of a message; what is no mapping becomes an empty one."""
+    """Return the calls of a message as a list; an item that is no mapping becomes an empty one."""
     many = calls if isinstance(calls, list) else [calls]
     return [call if isinstance(call, Mapping) else {} for call in many]
 
 
 def read_call(call: Mapping[str, Any]) -> Call:
-    """The name and the arguments of a call; arguments that came as an object become JSON again.
+    """Return the name and the arguments of a call; arguments given as an object become JSON.
 
     Raises:
-        BadCall: it has no name, or arguments of another kind.
+        BadCall: the call has no name, or its arguments have another type.
     """
     function = call.get("function")
     if not isinstance(function, Mapping):
@@ -61,7 +61,7 @@ def read_call(call: Mapping[str, Any]) -> Call:
 
 
 def reply_to(call: Mapping[str, Any], content: str) -> Message:
-    """The tool message that answers a call."""
+    """Return the tool message that answers a call."""
     call_id = call.get("id")
     call_id = call_id if isinstance(call_id, str) else ""
     return {"role": "tool", "tool_call_id": call_id, "content": content}

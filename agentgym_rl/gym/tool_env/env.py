@@ -1,4 +1,4 @@
-"""The base class of environments with tools: methods are tools, everything else is two hooks."""
+"""The base class of environments with tools: tools are methods, and two hooks do the rest."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from .calls import BadCall, Call, text_of
 from .schema import Tool, is_tool
 
 _call_number: ContextVar[int] = ContextVar("_call_number", default=0)
-"""Which call of its episode runs here; tools that wait run side by side, in a context each."""
+"""The number, in its episode, of the call that runs in this context; concurrent calls differ."""
 
 
 class ToolEnv(Env):
-    """Write the tools as methods with `@tool` above, `begin`, and `finish`.
+    """A base class: write the tools as methods decorated with `@tool`, and `begin` and `finish`.
 
-    A message with tool calls is answered by tool messages, one per call; whatever is wrong with
-    a call is said in its message, which starts "error:", and in `info["tool_errors"]`. A message
+    A message with tool calls is answered by tool messages, one per call. The error of a call is
+    stated in its message, which starts with "error:", and in `info["tool_errors"]`. A message
     without calls goes to `finish`. `info["metrics"]` counts `tool_calls` and `tool_errors`.
 
-    Tools end an episode by `self.end(reward)`. What they raise becomes a tool message, except
-    InfraError, and what says that memory, handles, disk or a connection were wanting, which
-    becomes one: nobody is to blame for that.
+    Tools end an episode by `self.end(reward)`. Exceptions of tools become tool messages, except
+    InfraError, and errors for a lack of memory, handles, disk or a connection, which become
+    InfraError: neither the agent nor the tool is to blame for them.
 
     Raises:
-        TypeError: when a class is made: two methods are tools of one name, or one can be none.
+        TypeError: at the class definition: two tools share a name, or a method is no valid tool.
     """
 
     max_calls_per_message: ClassVar[int] = 32
     max_concurrent_calls: ClassVar[int] = 8
-    """Of the calls of one message; those of plain `def` tools run one after the other."""
+    """The most concurrent calls of one message; calls of plain `def` tools run one by one."""
 
     task: Task
-    """What is played; from `begin` on."""
+    """The task of the episode; set from `begin` on."""
     random: random.Random
-    """Seeded anew with each task; from `begin` on."""
+    """The random generator, newly seeded with each task; set from `begin` on."""
     sandboxes: SandboxBackend | None = None
-    """Started; from `begin` on, where `needs_sandboxes`."""
+    """The started sandboxes; set from `begin` on if `needs_sandboxes`."""
     verifier: Any = None
-    """The run's `VerifierPool` from `begin` on, where `uses_verifier`; None: there is none, and
-    `VerifierHandle(self.verifier)` is then one of its own, for `close` to close."""
+    """The run's `VerifierPool`; set from `begin` on if `uses_verifier`. If it is None,
+    `Verifier(self.verifier)` starts a pool of its own, which `close` must close."""
 
     _all_tools: ClassVar[Mapping[str, Tool]] = {}
 
@@ -62,21 +62,21 @@ class ToolEnv(Env):
 
     @abstractmethod
     def begin(self, task: Task) -> list[Message] | Awaitable[list[Message]]:
-        """Set the episode up; the first messages. May be `async def`."""
+        """Set up the episode and return the first messages. May be `async def`."""
 
     def finish(self, text: str) -> float | Step | Awaitable[float | Step]:
-        """Answer a message without tool calls: a reward ends the episode, a Step says it all.
+        """Answer a message without tool calls: return a reward to end the episode, or a full Step.
 
-        May be `async def`. By default such a message is the end, and worth nothing.
+        May be `async def`. The default ends the episode without a reward.
         """
         return 0.0
 
     def task_options(self) -> Mapping[str, Any]:
-        """What `task_source` is to be given when `reset` is given no task: your own options."""
+        """Return the environment's own options for `task_source`, for a `reset` without a task."""
         return {}
 
     def use_tools(self, names: Iterable[str]) -> None:
-        """Offer the tools so called, in this order, and no others.
+        """Offer only the tools with these names, in this order.
 
         Raises:
             ConfigError: there is no such tool.
@@ -89,10 +89,10 @@ class ToolEnv(Env):
         self.tools = tuple(self._all_tools[name].spec for name in names)
 
     def end(self, reward: float, **info: Any) -> None:
-        """Called by a tool: the episode ends with this message's answers.
+        """End the episode with the answers to this message; to be called by a tool.
 
-        The first one counts, in the order of the calls, whichever of those that wait is done
-        first. Calls that have not begun are then answered with an error, and not run.
+        If several tools call it, the first in the order of the calls counts, regardless of which
+        finishes first. Calls that have not begun are then answered with an error, and not run.
         """
         number = _call_number.get()
         if self._ended is None or number < self._ended[0]:
@@ -107,7 +107,7 @@ class ToolEnv(Env):
         `self.verifier`.
 
         Raises:
-            EnvError: unknown options, no Task, or no sandboxes where they are needed.
+            EnvError: unknown options, no Task, or no sandboxes although they are needed.
         """
         options = dict(options or {})
         task = options.pop("task", None)
@@ -137,7 +137,7 @@ class ToolEnv(Env):
     _playing = False
 
     async def step(self, action: Message) -> Step:
-        """Carry out the tool calls of `action`, or give its text to `finish`.
+        """Execute the tool calls of `action`, or pass its text to `finish`.
 
         Raises:
             EnvError: there is no episode: before `reset`, or after its end.
@@ -151,7 +151,7 @@ class ToolEnv(Env):
         return step
 
     async def close(self) -> None:
-        """Release what `begin` set up; call it where you override it."""
+        """Release the resources of `begin`; an override must call this method."""
         self._playing = False
 
     async def _call(self, calls: Any) -> Step:
@@ -199,7 +199,9 @@ class ToolEnv(Env):
 
 
 def _tools_of(cls: type) -> dict[str, Tool]:
-    """By name, those of its bases first; a method that hides a tool and is none takes it away."""
+    """Return the tools by name, those of base classes first.
+
+    A method that overrides a tool without being a tool removes it."""
     methods: dict[str, Any] = {}
     for each in reversed(cls.__mro__):
         methods |= {

@@ -1,4 +1,4 @@
-"""A tool made of a function: what it is called with comes from type hints and the docstring."""
+"""A tool made of a function: its schema comes from the type hints and the docstring."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_PROBLEMS = 3
 
 
 class ToolError(Exception):
-    """Raise it in a tool: the agent reads "error: " and your words. Nothing is logged."""
+    """An error for tools to raise: the agent reads "error: " and its text. Nothing is logged."""
 
 
 @overload
@@ -35,9 +35,9 @@ def tool(
 ) -> Any:
     """Offer a method (`def` or `async def`) of a `ToolEnv` to the agent.
 
-    The arguments' types are the hints (anything pydantic knows; Annotated with Field adds
-    bounds and descriptions). The docstring's first paragraph is the description, its `Args:`
-    part describes the arguments. `name` and `description` replace what is found.
+    The hints give the types of the arguments (anything pydantic knows; Annotated with Field adds
+    bounds and descriptions). The docstring's first paragraph is the description; its `Args:`
+    section describes the arguments. `name` and `description` override these.
     """
 
     def mark(found: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,7 +48,7 @@ def tool(
 
 
 def is_tool(value: object) -> bool:
-    """Whether `@tool` was written above it."""
+    """Return whether `value` is decorated with `@tool`."""
     return hasattr(value, _MARK)
 
 
@@ -61,16 +61,16 @@ class Tool:
     """The OpenAI function schema."""
     function: Callable[..., Any]
     signature: str
-    """What is expected, for an agent that got it wrong: `refund(order: integer, fast?: boolean)`"""
+    """The expected form, shown after a bad call: `refund(order: integer, fast?: boolean)`"""
     _adapter: TypeAdapter[dict[str, Any]]
 
     @classmethod
     def of(cls, function: Callable[..., Any], *, method: bool = False) -> Tool:
-        """The tool that `function` is; of a `method` the first parameter is left out.
+        """Make a tool of `function`; the first parameter of a `method` is left out.
 
         Raises:
             TypeError: a parameter has no type hint or cannot be given by name, or the docstring
-                describes one that is not there.
+                describes a parameter that does not exist.
         """
         name, description = getattr(function, _MARK, ("", ""))
         name = name or function.__name__
@@ -89,13 +89,13 @@ class Tool:
         )
 
     def read(self, arguments: str) -> dict[str, Any]:
-        """The arguments, as the types the function is written for.
+        """Parse the arguments into the types of the function's hints.
 
-        They are read as strictly as JSON allows: "3" is no integer, 3.0 neither; 3 is a number,
-        and a date or an enum's value is a string. What a policy is paid for stays well-formed.
+        Parsing is as strict as JSON allows: "3" is no integer, nor is 3.0; 3 is a number, and a
+        date or an enum's value is a string. So a policy is rewarded only for well-formed calls.
 
         Raises:
-            BadCall: they are not what is expected; says what is.
+            BadCall: the arguments are invalid; states the expected form.
         """
         try:
             return self._adapter.validate_json(arguments or "{}")
@@ -106,7 +106,7 @@ class Tool:
 def _adapter(
     function: Callable[..., Any], method: bool
 ) -> tuple[TypeAdapter[dict[str, Any]], set[str]]:
-    """Reads arguments into a dict, without calling the function; and the parameters' names."""
+    """Return an adapter that parses arguments into a dict, and the names of the parameters."""
     signature = inspect.signature(function, eval_str=True)
     parameters = list(signature.parameters.values())[1 if method else 0 :]
     for each in parameters:
@@ -126,7 +126,7 @@ def _adapter(
 
 
 def _documented(text: str) -> tuple[str, dict[str, str]]:
-    """The first paragraph of a docstring, and its `Args:` by name."""
+    """Return the first paragraph of a docstring, and its `Args:` by name."""
     first = " ".join(text.split("\n\n", 1)[0].split())
     described: dict[str, str] = {}
     inside, margin, last = False, 0, ""
@@ -143,7 +143,7 @@ def _documented(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _parameters(schema: dict[str, Any], described: Mapping[str, str]) -> dict[str, Any]:
-    """The schema as short as it can be said, with descriptions."""
+    """Return the schema in its shortest form, with descriptions."""
     schema = _untitled(schema)
     properties = schema.get("properties", {})
     for name, text in described.items():
@@ -153,7 +153,7 @@ def _parameters(schema: dict[str, Any], described: Mapping[str, str]) -> dict[st
 
 
 def _untitled(schema: Any) -> Any:
-    """Without the titles that pydantic makes of names; a property called title stays."""
+    """Remove the titles that pydantic makes of names; keep a property called title."""
     if isinstance(schema, list):
         return [_untitled(each) for each in schema]
     if not isinstance(schema, dict):
@@ -187,7 +187,7 @@ def _type_word(schema: Mapping[str, Any]) -> str:
 
 
 def _problems(error: ValidationError) -> str:
-    """The first few, without what was got: it may be a megabyte."""
+    """Describe the first few problems, without the input, which may be a megabyte."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     if found[0]["type"] in ("json_invalid", "string_unicode", "arguments_type"):
         return "arguments are no JSON object"

@@ -1,10 +1,10 @@
-"""Verifiers run in processes that can be killed, locked in as far as the machine can.
+"""The verifier pool: verifiers run in killable processes, as isolated as the machine allows.
 
-`pool.py` is the way in; `crew.py` keeps the workers, `imports.py` what they can call,
-`worker.py` and `zygote.py` are the host's ends of those processes, `inside/` is what runs in them.
+`pool.py` is the entry point. `crew.py` keeps the workers.
+`worker.py` and `zygote.py` are the host's ends of those processes; `inside/` runs in them.
 """
 
-from .handle import VerifierHandle
+from .handle import Verifier
 from .pool import Called, Status, VerifierPool, VerifierStats
 
-__all__ = ["Called", "Status", "VerifierHandle", "VerifierPool", "VerifierStats"]
+__all__ = ["Called", "Status", "Verifier", "VerifierPool", "VerifierStats"]

@@ -1,4 +1,4 @@
-"""The workers of a pool: as many as it is to have, replaced when they end, up to date."""
+"""The workers of a pool: kept at their number, replaced when they end or lack a module."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .zygote import Imports, Zygote
 log = logging.getLogger(__name__)
 
 MAX_FAILURES = 8
-"""Workers in a row that die before they are ready."""
+"""The number of workers in a row that die before they are ready, at which the pool breaks."""
 MAX_RESTARTS = 3
-"""Zygotes in a row that die with no worker ever ready."""
+"""The most zygotes in a row that may die without a ready worker."""
 _RETRY_S = 0.1
 _RESTART_S = 0.5
-"""Before a zygote is tried to be started again; then twice as long, and so on."""
+"""The delay before the second attempt to start a zygote; doubled for each further attempt."""
 _FROM_OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT}
-"""Ends that no module makes: the machine was short of memory, or somebody ended the process."""
+"""The exit codes that no module causes: the machine lacked memory, or a person sent a signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,10 @@ class CrewOptions:
 
 
 class Crew:
-    """Callbacks: `on_free()` a worker can be taken; `on_frame(worker, number, body)`;
-    `on_lost(worker, how, its_own)` it died, by itself or with the zygote; `on_broken(error)`."""
+    """The workers of a pool, and their zygote.
+
+    Callbacks: `on_free()`: a worker can be taken; `on_frame(worker, number, body)`;
+    `on_lost(worker, how, its_own)`: it died, by itself or with the zygote; `on_broken(error)`."""
 
     def __init__(
         self,
@@ -74,11 +76,11 @@ class Crew:
 
     # ------------------------------------------------------------------ life
     async def started(self) -> None:
-        """Return once it is known what the locks hold, workers being on their way."""
+        """Wait until the zygote has tried the locks; workers may still be starting."""
         await asyncio.shield(self._started)
 
     async def end(self) -> None:
-        """Every process and handle."""
+        """End every process and close every handle."""
         self._stop(VerifierError("the verifier pool was closed"))
         for worker in self._workers.values():
             worker.close()
@@ -116,7 +118,7 @@ class Crew:
             ) from error
 
     def _start_zygote(self) -> None:
-        """In the place of one that is dead; later, where this machine has no room for it now."""
+        """Start a zygote to replace a dead one; retry later if the machine has no room now."""
         self._retry = None
         try:
             self._zygote = self._make_zygote()
@@ -140,8 +142,8 @@ class Crew:
         self._replace_zygote(how, words, blameless=code in _FROM_OUTSIDE)
 
     def _look(self) -> None:
-        """A frozen zygote makes no workers; those that there are would do for a while. A frozen
-        worker holds up its call, and is as good as dead."""
+        """Replace a frozen zygote and frozen workers. A frozen zygote makes no workers, which would
+        go unnoticed while there are enough; a frozen worker blocks its call."""
         self._next_look = self._loop.call_later(LOOK_EVERY_S, self._look)
         if self._retry is None and self._zygote.frozen():
             words = self._zygote.last_words()
@@ -156,7 +158,7 @@ class Crew:
             self._on_lost(worker, how, True)
 
     def _import_late(self, limit_s: float) -> None:
-        if self._retry is not None:  # there is none to import anything, and one is on its way
+        if self._retry is not None:  # there is no zygote now; a new one will be started
             return
         idle = "the process that forks the workers did nothing for"
         what = "importing it took more than" if self._imports.current else idle
@@ -165,7 +167,7 @@ class Crew:
         self._replace_zygote(f"{what} {limit_s:g} s", words, blameless=False)
 
     def _replace_zygote(self, how: str, words: str, *, blameless: bool) -> None:
-        """With all its workers; what it was importing is not tried again, all else is."""
+        """Replace the zygote and all its workers; redo all imports except the one in progress."""
         how = "\n".join(filter(None, [how, words]))
         log.warning("the verifier pool begins anew: %s", how)
         if target := self._imports.current:
@@ -188,10 +190,10 @@ class Crew:
 
     # ------------------------------------------------------------------ functions
     async def load(self, target: str) -> None:
-        """Have `target` imported, so that workers know it.
+        """Import `target` in the zygote, so that workers can call it.
 
         Raises:
-            ConfigError: it cannot be, and why.
+            ConfigError: it cannot be imported; states the reason.
             VerifierError: the process that imports was killed, or cannot be started.
         """
         if target in self._imports.known:
@@ -204,7 +206,7 @@ class Crew:
 
     # ------------------------------------------------------------------ workers
     def take(self, *, fresh: bool) -> Worker | None:
-        """A free worker; `fresh`: one that has served nobody. None: `on_free` will be called."""
+        """Take a free worker (`fresh`: without earlier calls); None: `on_free` will be called."""
         if not self._free:
             return None
         if not fresh:
@@ -218,21 +220,21 @@ class Crew:
         return None
 
     def give(self, worker: Worker) -> None:
-        """Back, for others; `on_free` is not called."""
+        """Give a worker back for other calls; `on_free` is not called."""
         if worker.generation < self._generation:
             self.retire(worker)
         else:
             self._free.append(worker)
 
     def retire(self, worker: Worker) -> None:
-        """Kill it, and start another."""
+        """Kill a worker and start another."""
         self._workers.pop(worker.pid, None)
         worker.close()
         self._fill()
 
     def _fill(self) -> None:
         if self._over or self._imports or not self._imports.known:
-            return  # workers that knew nothing of it would have to be replaced at once
+            return  # workers without the pending import would have to be replaced at once
         missing = self._options.num_workers - len(self._workers) - self._starting
         for _ in range(missing):
             self._starting += 1
@@ -251,7 +253,7 @@ class Crew:
             self._on_free()
 
     def _ended(self, worker: Worker) -> None:
-        """The end of its stream; how it died is said by the zygote."""
+        """Handle the end of a worker's stream; the zygote reports the exit code."""
         if worker in self._free:
             self._free.remove(worker)
 
@@ -260,7 +262,7 @@ class Crew:
         if self._failures >= MAX_FAILURES and not self._over:
             self._break(f"{self._failures} workers in a row did not start: {why}")
 
-    # ------------------------------------------------------------------ the zygote's words
+    # ------------------------------------------------------------------ the zygote's messages
     def _heard(self, name: str, rest: list[Any], handles: list[int]) -> None:
         if self._over:
             for handle in handles:
@@ -277,7 +279,7 @@ class Crew:
             self._spawned(*rest, *handles)
         elif name == "exited":
             self._exited(*rest)
-        else:  # unable; or a worker has come without its handles, and will find itself alone
+        else:  # `unable`, or `spawned` without handles: that worker sees its stream closed
             for handle in handles:
                 os.close(handle)
             self._starting -= 1
@@ -320,7 +322,7 @@ class Crew:
 
 
 _ROOM = 4096
-"""For an error's text."""
+"""The room in bytes for the text of an error."""
 _ROOM_ENOUGH = "is there enough memory, and room for processes?"
 
 
@@ -329,7 +331,7 @@ def _not_callable(target: str, problem: str) -> ConfigError:
 
 
 def _how(code: int) -> str:
-    """ "killed by SIGSEGV", "exit code 3"."""
+    """Describe an exit code: "killed by SIGSEGV", "exit code 3"."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -1,4 +1,4 @@
-"""An environment's way to a pool: the run's, or one of its own."""
+"""An environment's access to a verifier pool: the run's, or one of its own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from agentgym_rl.gym.step_clock import OffTheClock
 from .pool import Called, VerifierPool
 
 
-class VerifierHandle:
-    """The pool it is given; or, at the first call, a pool of one worker, which `close` ends.
+class Verifier:
+    """A handle to the given pool, or to an own pool of one worker, started at the first call.
 
-    A pool that was given stays its owner's. `options` are those of `VerifierPool`, for its own.
+    The own pool is ended by `close`; a given pool stays its owner's. `options` are those of
+    `VerifierPool`, for the own pool.
     """
 
     def __init__(self, pool: VerifierPool | None = None, **options: Any) -> None:
@@ -25,16 +26,16 @@ class VerifierHandle:
     async def call(
         self, target: str, *args: Any, timeout_s: float | None = None, fresh: bool = False
     ) -> Called:
-        """See `VerifierPool.call`."""
+        """Call a function in the pool; see `VerifierPool.call`."""
         pool = self._given or self._own or await self._start()
         return await pool.call(target, *args, timeout_s=timeout_s, fresh=fresh)
 
     async def require(self, *words: str) -> None:
-        """See `VerifierPool.require`; starts a pool of its own if it is to have one."""
+        """Check the isolation (`VerifierPool.require`); start the own pool if none was given."""
         (self._given or self._own or await self._start()).require(*words)
 
     async def close(self) -> None:
-        """End a pool of its own; a later call starts another. Idempotent."""
+        """End the handle's own pool; a later call starts another. Idempotent."""
         async with self._starting:
             own, self._own = self._own, None
             if own is not None:

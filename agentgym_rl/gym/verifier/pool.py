@@ -1,13 +1,13 @@
-"""What came of a call, and what the pool counts.
+"""The result of a call, and the counters of a pool.
 
-Functions called in processes that can be killed: for verifiers, which hang, crash and worse.
+A pool of killable processes that call functions: for verifiers, which may hang or crash.
 
-    call ─► queue ─► a free worker ─► answer            the deadline begins at the worker
+    call ─► queue ─► a free worker ─► answer            the deadline begins at the dispatch
                  ▲        │ too late, or dead
-                 └────────┴─► killed, replaced; the call tried once more in a fresh one
+                 └────────┴─► worker killed, replaced; the call retried once in a fresh one
 
-It knows nothing of what it calls. Plain callbacks on the event loop do all of the work: a call
-is one future, and no task belongs to the pool.
+The pool knows nothing about the functions. Plain callbacks on the event loop do all of the work: a
+call is one future, and the pool has no tasks of its own.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from .crew import Crew, CrewOptions
 from .worker import Worker
 
 Status = Literal["done", "error", "timeout", "crash", "memory"]
-"""`done`: the function returned. `error`: it raised. The other three: it did not return in time,
-its process died, or it wanted more memory than there is; each of them twice."""
+"""The status of a call. `done`: the function returned. `error`: it raised. The other three, each
+seen twice: it did not return in time, its process died, or it needed more memory than allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What came of a call."""
+    """The result of a call."""
 
     status: Status
     value: Any = None
-    """What the function returned, through msgpack: tuples have become lists."""
+    """The return value of the function, through msgpack: tuples have become lists."""
     error: str = ""
-    """Unless `done`: of `error` the type, the words and the last lines of the traceback."""
+    """The problem, unless `done`; for `error` the exception and its last traceback lines."""
     ms: float = 0.0
-    """Of the last attempt, from its dispatch to a free worker on."""
+    """The duration of the last attempt in milliseconds, from its dispatch to a free worker on."""
     attempts: int = 1
 
 
 @dataclass
 class VerifierStats:
-    """What a pool did."""
+    """The counters of a pool."""
 
     calls: int = 0
-    """That came to an end (not those cancelled)."""
+    """The number of calls that ended; cancelled ones are not counted."""
     statuses: Counter[str] = field(default_factory=Counter[str])
-    """Calls by how they ended."""
+    """The number of calls by status."""
     retries: int = 0
-    """Second attempts, in a fresh worker."""
+    """The number of second attempts, in a fresh worker."""
     cancelled: int = 0
     workers: int = 0
-    """Started so far."""
+    """The number of workers started so far."""
     queue_s: float = 0.0
-    """Waits of calls for a free worker, their sum."""
+    """The total time in seconds that calls waited for a free worker."""
     queue_max_s: float = 0.0
 
     @property
@@ -71,7 +71,7 @@ class VerifierStats:
 
     @property
     def crashes(self) -> int:
-        """Memory limits included."""
+        """Return the number of crashes, calls that hit the memory limit included."""
         return self.statuses["crash"] + self.statuses["memory"]
 
 
@@ -79,9 +79,9 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 2
 WARN_CALLS, WARN_SHARE = 100, 0.01
-"""From so many calls on, a share of timeouts above this is warned of."""
+"""The number of calls from which on a share of timeouts above WARN_SHARE is logged as a warning."""
 _ANSWERS: Sequence[Status] = ("done", "error", "memory")
-"""What a worker can say of itself."""
+"""The statuses that a worker can report; the host detects the others."""
 
 
 class _Job:
@@ -114,22 +114,22 @@ class _Job:
 
 
 class VerifierPool:
-    """`async with VerifierPool() as pool: called = await pool.call("module:function", ...)`.
+    """A pool: `async with VerifierPool() as pool: called = await pool.call("module:function", …)`.
 
     Args:
-        num_workers: Processes that answer calls, each one at a time.
-        timeout_s: Longest time of a call, from its dispatch to a free worker on; waits for one
-            do not count, neither here nor as the time of an environment's step. It can take twice
-            that, being tried twice.
-        memory_mb: Address space that a worker may take.
-        max_calls: Calls after which a worker is replaced.
-        preload: Functions to import at the start; others are at their first call.
-        isolated: Lock the workers in, as far as this machine can; `isolation` says how far.
-        required: Words that have to be in `isolation` for the pool to start.
-        queue_timeout_s: Longest wait of a call for a free worker.
-        load_timeout_s: Longest time for importing a function's module, from its turn on.
-        start_timeout_s: Longest time for the start.
-        max_answer_bytes: What a function returns may not be larger.
+        num_workers: The number of processes that answer calls, each one call at a time.
+        timeout_s: The longest time of a call, from its dispatch to a free worker on. The wait for
+            a worker does not count, neither here nor as the time of an environment's step. A call
+            can take twice this time, because it is tried twice.
+        memory_mb: The address space that a worker may use.
+        max_calls: The number of calls after which a worker is replaced.
+        preload: The functions to import at the start; others are imported at their first call.
+        isolated: Lock the workers in, as far as this machine can; `isolation` lists the result.
+        required: The words that must be in `isolation` for the pool to start.
+        queue_timeout_s: The longest wait of a call for a free worker.
+        load_timeout_s: The longest time for importing a function's module, without the queue.
+        start_timeout_s: The longest time for the start.
+        max_answer_bytes: The maximum size of a function's return value.
     """
 
     def __init__(
@@ -214,19 +214,21 @@ class VerifierPool:
         self._fail_all(VerifierError("the verifier pool was closed"))
         await crew.end()
 
-    # ------------------------------------------------------------------ what it is, and did
+    # ------------------------------------------------------------------ state and counters
     @property
     def isolation(self) -> frozenset[str]:
-        """What functions were refused when the locks were tried at the start, of: `network`,
-        `writes` (files), `exec` (programs and processes), `signals` (to others), `reads` (files
-        that are not the interpreter's or a module's, and other processes). Empty before."""
+        """Return the words for the accesses that the locks refused in the trial at the start.
+
+        The words: `network`, `writes` (files), `exec` (programs and processes), `signals` (to
+        others), `reads` (files outside the interpreter and its modules; other processes).
+        Empty before the start."""
         return self._crew.isolation if self._crew else frozenset()
 
     def require(self, *words: str) -> None:
-        """Refuse to go on where `isolation` lacks one of `words`.
+        """Raise an error if `isolation` lacks one of `words`.
 
         Raises:
-            ConfigError: says which, and what this machine has not.
+            ConfigError: names the missing words and the features that this machine lacks.
         """
         missing = [word for word in words if word not in self.isolation]
         if missing:
@@ -239,7 +241,7 @@ class VerifierPool:
             )
 
     def stats(self) -> VerifierStats:
-        """The counters so far."""
+        """Return the counters so far."""
         if self._crew:
             self._stats.workers = self._crew.num_started
         return self._stats
@@ -250,14 +252,14 @@ class VerifierPool:
     ) -> Called:
         """Call `module:function` with JSON-able arguments in a worker.
 
-        fresh: In a worker that has served nobody, and serves nobody after: for functions that may
-            run code of those they judge, which could wait there for the next call.
+        fresh: Use a worker that serves this call alone: for functions that may run code of the
+            model they judge, which could stay in the worker and attack the next call.
 
         Raises:
             ConfigError: there is no such function, or its module cannot be imported.
             TypeError, ValueError: an argument is not JSON-able.
-            VerifierError: the pool is not running, cannot start workers, none was free for too
-                long, or the process that imported the module was killed.
+            VerifierError: the pool is not running, cannot start workers, had no free worker within
+                `queue_timeout_s`, or the process that imported the module was killed.
         """
         crew = self._crew
         if crew is None or self._broken is not None:
@@ -296,7 +298,7 @@ class VerifierPool:
         if self._broken is None:
             job.off_clock.begin()
             job.timer = self._loop.call_later(self._queue_timeout_s, self._waited, job)
-        elif not job.future.done():  # it broke while a function was imported
+        elif not job.future.done():  # the pool broke while a function was imported
             job.future.set_exception(self._broken)
 
     def _waited(self, job: _Job) -> None:
@@ -310,7 +312,7 @@ class VerifierPool:
             )
 
     def _abandon(self, job: _Job) -> None:
-        """Its caller is gone; its worker, in the midst of it, goes too."""
+        """Drop a call whose caller was cancelled; kill the worker that is busy with it."""
         self._stats.cancelled += 1
         job.stop_timer()
         worker = job.worker
@@ -319,7 +321,7 @@ class VerifierPool:
 
     # ------------------------------------------------------------------ dispatch
     def _pump(self) -> None:
-        """Give free workers to those who wait, first come, first served."""
+        """Dispatch waiting calls to free workers, in the order of their arrival."""
         while self._queue and self._crew:
             job = self._queue[0]
             if job.future.done():  # cancelled, or waited too long
@@ -341,7 +343,7 @@ class VerifierPool:
             self._stats.queue_max_s = max(self._stats.queue_max_s, waited)
         job.attempts += 1
         worker.calls += 1
-        # One that a worker cannot guess, so that it cannot answer a call it has not been given.
+        # An unguessable number, so that a worker cannot answer a call it has not received.
         job.number = secrets.randbits(63) + 1
         job.worker = worker
         self._running[worker] = job
@@ -352,7 +354,7 @@ class VerifierPool:
         job = self._running.get(worker)
         assert self._crew is not None
         answer = _checked(body) if job is not None and number == job.number else None
-        if job is None or answer is None:  # it is not itself any more
+        if job is None or answer is None:  # foreign code may have taken the worker over
             self._crew.retire(worker)
             if job is not None:
                 self._failed(job, "crash", "the worker answered out of turn, or no answer at all")
@@ -371,7 +373,7 @@ class VerifierPool:
         self._pump()
 
     def _too_late(self, job: _Job, worker: Worker) -> None:
-        worker.drain()  # a late timer comes before an answer that was in time
+        worker.drain()  # a late timer may run before the callback of an answer that was in time
         if self._running.get(worker) is not job or self._crew is None:
             return
         self._crew.retire(worker)
@@ -385,13 +387,13 @@ class VerifierPool:
         job = self._running.get(worker)
         if job is None:
             return
-        if not its_own:  # its zygote died: nothing is known against the call
+        if not its_own:  # the zygote died: the call is not to blame
             job.attempts -= 1
         self._failed(job, "crash", f"the worker ended: {how}")
         self._pump()
 
     def _failed(self, job: _Job, status: Status, error: str) -> None:
-        """Once more, or that is what came of it."""
+        """Retry a failed call; finish it with `status` after the last attempt."""
         if job.attempts >= ATTEMPTS or job.future.done():
             self._finish(job, status, None, error)
             return
@@ -419,7 +421,7 @@ class VerifierPool:
             job.worker = None
 
     def _warn(self, limit_s: float) -> None:
-        """Say so when many calls take too long, and again when they are twice as many."""
+        """Log a warning when many calls time out, and again each time their number has doubled."""
         calls, late = self._stats.calls, self._stats.timeouts
         if calls >= WARN_CALLS and late > WARN_SHARE * calls and late >= 2 * self._warned:
             self._warned = late
@@ -448,7 +450,7 @@ class VerifierPool:
 
 
 def _checked(body: bytes) -> tuple[Status, Any, str] | None:
-    """Status, value and error of an answer; None: it is none."""
+    """Return status, value and error of an answer; None if it is malformed."""
     try:
         answer = wire.decode(body)
     except (ValueError, RecursionError):

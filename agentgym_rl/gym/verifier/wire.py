@@ -1,6 +1,6 @@
-"""Messages between the pool and its processes: msgpack, length-prefixed on the workers' streams.
+"""The messages between the pool and its processes: msgpack, with a length prefix on streams.
 
-Nothing is pickled: a worker may have been taken over by what it was asked to judge.
+Nothing is pickled: the code that a worker judges may have taken the worker over.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 import msgspec
 
 HEAD = struct.Struct("=IQ")
-"""Of a frame: length of the body, and the number of the request it is, or answers."""
+"""The head of a frame: the length of the body, and the number of the request or of its answer."""
 READY = 0
-"""The number of a worker's first frame; requests have others."""
+"""The number of a worker's first frame; requests have other numbers."""
 MAX_CONTROL_BYTES = 1 << 18
-"""Largest message of the control socket, which keeps messages apart by itself."""
+"""The largest message in bytes of the control socket, which preserves message boundaries."""
 
 _MSGPACK, _JSON = b"\x00", b"\x01"
 
 
 def encode(value: Any) -> bytes:
-    """A body. Lone surrogates and integers beyond 64 bits, which msgpack has not, go as JSON.
+    """Encode a body; lone surrogates and integers beyond 64 bits, not in msgpack, go as JSON.
 
     Raises:
         TypeError, ValueError: `value` is not JSON-able.
@@ -34,10 +34,10 @@ def encode(value: Any) -> bytes:
 
 
 def decode(body: bytes) -> Any:
-    """What `encode` was given; tuples have become lists.
+    """Decode a body; tuples have become lists.
 
     Raises:
-        ValueError: this is no body. (RecursionError: one that is nested too deep.)
+        ValueError: this is not a body. (RecursionError: the body is nested too deep.)
     """
     if body[:1] == _MSGPACK:
         try:
@@ -50,5 +50,5 @@ def decode(body: bytes) -> Any:
 
 
 def frame(number: int, body: bytes) -> bytes:
-    """A body as it goes over a worker's stream."""
+    """Return a body as a frame of a worker's stream."""
     return HEAD.pack(len(body), number) + body

@@ -1,4 +1,4 @@
-"""The host's end of one worker: frames out, one bounded frame back."""
+"""The host's end of one worker: it sends frames and reads one bounded frame per request."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _CHUNK = 1 << 16
 
 
 class Worker:
-    """One at a time: `send` a request, get its answer by `on_frame`.
+    """A worker that serves one request at a time: `send` it; `on_frame` gets the answer.
 
-    `on_frame(worker, number, body)` is called for a whole frame, `on_end(worker)` at the end of
-    the stream, or where what comes is no frame.
+    `on_frame(worker, number, body)` is called for a complete frame, `on_end(worker)` at the end of
+    the stream or at invalid data.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class Worker:
         self.ready = False
         self.calls = 0
         self.ended = False
-        """Its stream has come to an end: it is dead, or about to be."""
+        """A flag: the stream has ended, so the worker is dead or about to be."""
         self.why = ""
-        """It was ended for what it said."""
+        """The reason, if the host ended the worker because of its output."""
         self._vital = Vital(pid, depth=0)
         self._stream = stream
         self._pidfd = pidfd
@@ -56,12 +56,12 @@ class Worker:
         self._loop.add_reader(self._fd, self.read)
 
     def send(self, data: bytes) -> None:
-        """Send a frame; what the socket does not take at once follows by itself."""
+        """Send a frame; the part that the socket does not take at once is sent by a callback."""
         try:
             sent = self._stream.send(data)
         except BlockingIOError:
             sent = 0
-        except OSError:  # it died: the reader will find the end of the stream
+        except OSError:  # the worker died: the reader will find the end of the stream
             return
         if sent < len(data):
             self._unsent = memoryview(data)[sent:]
@@ -78,7 +78,7 @@ class Worker:
             self._loop.remove_writer(self._fd)
 
     def read(self) -> bool:
-        """Take in what has come, at most a chunk; False: nothing has."""
+        """Read the available data, at most a chunk; return False if there is none."""
         try:
             more = self._stream.recv(_CHUNK)
         except BlockingIOError:
@@ -92,7 +92,7 @@ class Worker:
         return bool(more)
 
     def drain(self) -> None:
-        """Take in all that has come: timers may come before readers, and deaths before words."""
+        """Read all available data: a timer or a death may be handled before earlier data."""
         while self._pidfd >= 0 and not self.ended and self.read():
             pass
 
@@ -117,21 +117,21 @@ class Worker:
         self._on_end(self)
 
     def frozen(self) -> bool:
-        """Whether it is, by now: somebody has stopped it. To be asked again and again."""
+        """Return whether the process has been stopped for a while; to be polled, see `Vital`."""
         return self._vital.frozen() is not None
 
     def deafen(self) -> None:
-        """No more callbacks. Idempotent."""
+        """Stop all callbacks. Idempotent."""
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
 
     def kill(self) -> None:
-        """SIGKILL, by a handle that never means another process; the zygote ends its group."""
+        """Send SIGKILL by pidfd, so never to another process; the zygote ends the process group."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill it, and let go of its handles. Idempotent."""
+        """Kill the worker and close its handles. Idempotent."""
         if self._pidfd < 0:
             return
         self.deafen()

@@ -1,6 +1,6 @@
-"""What a zygote imports for calls that wait: one target after the other, each in its time.
+"""The imports of a zygote for waiting calls: one target after the other, each within a limit.
 
-The host's end of the zygote, which imports functions' modules and forks workers.
+The host's end of the zygote, the process that imports functions' modules and forks workers.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from agentgym_rl.gym.verifier import wire
 from agentgym_rl.runtime.frozen import Vital
 
 _BEGIN_S = 30.0
-"""For a zygote to get to the next import: it may have to start first."""
+"""The time a zygote may take to begin the next import; it may have to start first."""
 
 
 class Imports:
-    """`on_late(limit_s)`: an import has taken `timeout_s`, or the next one has not begun."""
+    """The pending imports. `on_late(limit_s)`: one took `timeout_s`, or the next did not begin."""
 
     def __init__(self, timeout_s: float, *, on_late: Callable[[float], None]) -> None:
         self.known: set[str] = set()
-        """What workers can call."""
+        """The targets that workers can call."""
         self.current = ""
-        """What is being imported right now, as far as the zygote has said."""
+        """The target that is being imported, as last reported by the zygote; "" if none."""
         self._timeout_s = timeout_s
         self._on_late = on_late
         self._loop = asyncio.get_running_loop()
@@ -40,11 +40,11 @@ class Imports:
         self._timer: asyncio.TimerHandle | None = None
 
     def __bool__(self) -> bool:
-        """Whether anybody waits."""
+        """Return whether any import is waited for."""
         return bool(self._waiting)
 
     def ask(self, target: str) -> bool:
-        """Someone waits for it; False: others do already."""
+        """Register a wait for `target`; return False if it is waited for already."""
         if target in self._waiting:
             return False
         self._waiting[target] = self._loop.create_future()
@@ -53,7 +53,7 @@ class Imports:
         return True
 
     async def done(self, target: str) -> None:
-        """Return when what was asked for is known; raises what `ended` or `fail` was given."""
+        """Wait until `target` is imported; raise the error passed to `ended` or `fail`."""
         error = await asyncio.shield(self._waiting[target])
         if error is not None:
             raise error
@@ -72,13 +72,13 @@ class Imports:
         self._watch()
 
     def again(self) -> list[str]:
-        """What a new zygote is to import, now: what is known, then what is waited for."""
+        """Return the targets for a new zygote to import: the known ones, then those waited for."""
         self.current = ""
         self._watch()
         return [*sorted(self.known), *(t for t in self._waiting if t not in self.known)]
 
     def fail(self, error: VerifierError) -> None:
-        """Everyone who waits; nobody will be served any more."""
+        """Fail all waits with `error`: no import will be done any more."""
         for target in list(self._waiting):
             self.ended(target, error)
         self.current = ""
@@ -100,18 +100,18 @@ class Imports:
 log = logging.getLogger(__name__)
 
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH")
-"""Of the environment, for the modules that are imported; workers get none of it."""
+"""The environment variables kept for the imported modules; workers get none of them."""
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""What has threads must not be forked."""
+"""The variables that keep libraries single-threaded: a process with threads must not fork."""
 _END_TIMEOUT_S = 5.0
 _LAST_WORDS = 2000
 
 
 class Zygote:
-    """A running zygote. `on_message(name, rest, handles)`; `on_end()`: it died by itself.
+    """A running zygote. Callbacks: `on_message(name, rest, handles)`; `on_end()`: died by itself.
 
     Raises:
-        OSError: there is no room for it on this machine, or was none just now.
+        OSError: this machine has no room for another process, or had none just now.
     """
 
     def __init__(
@@ -142,19 +142,19 @@ class Zygote:
         self._loop.add_reader(self._control.fileno(), self._read)
 
     def say(self, *message: Any) -> None:
-        """Tell it something, in order; that it is dead comes out when it is read from."""
+        """Send a message, in order; the death of the zygote is noticed by the reader, not here."""
         self._unsent.append(wire.encode(message))
         self._send()
 
     def _send(self) -> None:
         fd = self._control.fileno()
-        if fd < 0:  # hung up
+        if fd < 0:  # closed by `_hang_up`
             return
         try:
             while self._unsent:
                 self._control.send(self._unsent[0])
                 self._unsent.popleft()
-        except BlockingIOError:  # it is importing something, and has not read for long
+        except BlockingIOError:  # the zygote is importing, and has not read for long
             self._loop.add_writer(fd, self._send)
             return
         except (BrokenPipeError, ConnectionResetError):
@@ -167,7 +167,7 @@ class Zygote:
                 data, handles, _, _ = socket.recv_fds(self._control, wire.MAX_CONTROL_BYTES, 2)
             except BlockingIOError:
                 return
-            except ConnectionResetError:  # told once, and before what it had said till then
+            except ConnectionResetError:  # raised once, before the messages sent until then
                 continue
             if not data:
                 self._loop.remove_reader(self._control.fileno())
@@ -177,16 +177,16 @@ class Zygote:
             self._on_message(name, rest, handles)
 
     def frozen(self) -> bool:
-        """Whether it is, by now: somebody has stopped it. To be asked again and again."""
+        """Return whether the process has been stopped for a while; to be polled, see `Vital`."""
         return self._vital.frozen() is not None
 
     def last_words(self) -> str:
-        """The end of what it, or a module it imported, wrote on stderr."""
+        """Return the end of the stderr of the zygote and the modules it imported."""
         self._errors.seek(0)
         return self._errors.read()[-_LAST_WORDS:].decode("utf-8", "replace").strip()
 
     def kill(self) -> int:
-        """At once, workers included: they die with it. How it ended, if it had ended already."""
+        """Kill the zygote at once; its workers die with it. Return its exit code."""
         self._hang_up()
         self._process.kill()
         code = self._process.wait()
@@ -194,7 +194,7 @@ class Zygote:
         return code
 
     async def end(self) -> None:
-        """Hang up, and wait for it; it ends its workers first. Killed if it takes too long."""
+        """Close the socket and wait until the zygote has ended its workers; kill it if late."""
         self._hang_up()
         try:
             async with asyncio.timeout(_END_TIMEOUT_S):
@@ -224,17 +224,17 @@ class Zygote:
 
 
 def _begin(path: Sequence[str]) -> tuple[socket.socket, IO[bytes], subprocess.Popen[bytes]]:
-    """The host's end, what it will say on stderr, the process."""
+    """Start the process; return the host's end of its socket, its stderr file and the process."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     threads = dict.fromkeys(_ONE_THREAD, "1")
-    # The same call gives the same answer in any process, where a set is gone through, too.
+    # The iteration order of sets, too, must be the same in all processes.
     order = {"PYTHONHASHSEED": "0"}
     with contextlib.ExitStack() as opened:
         errors = opened.enter_context(tempfile.TemporaryFile())
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (control, theirs):
             opened.enter_context(end)
-        # From this very thread, and not in another one: the zygote dies with it.
+        # Start it from this thread, not from a helper thread: the zygote dies with the thread.
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "agentgym_rl.gym.verifier.inside.zygote",
              str(theirs.fileno())],

@@ -1,10 +1,10 @@
-"""Environments around environments, as in Gymnasium: limits, checks, records, rewards.
+"""Wrappers around environments, as in Gymnasium: limits, checks, records, rewards.
 
     make("math-v0")  =  OrderEnforcing( TurnLimit( …yours… ( Timeout( PassiveChecker( MathEnv )))))
 
-`make` puts the four around everything; `wrappers=` of `make` (`[[env.wrappers]]` in a
-configuration) goes between, around Attempts where `max_attempts` is above 1, and inside a
-PassiveChecker more. Each is a file here.
+`make` puts these four around every environment. `wrappers=` of `make` (`[[env.wrappers]]` in a
+configuration) go between them, around Attempts if `max_attempts` is above 1, and inside one more
+PassiveChecker. Each wrapper has its own file here.
 """
 
 from .attempts import Attempts

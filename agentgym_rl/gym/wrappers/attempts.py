@@ -1,4 +1,4 @@
-"""A task may be tried again, for less."""
+"""A wrapper that lets the agent try a task again, for less reward."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from .wrapper import Wrapper
 FEEDBACK = "That is not right yet. Try again."
 
 _ROUNDING = 1e-9
-"""Ten rewards of .1 do not quite add up to 1, and are success all the same."""
+"""The tolerance for success: ten rewards of .1 do not quite add up to 1."""
 
 
 class Attempts(Wrapper):
-    """Up to `max_attempts` at a task, each an episode of `env` that the agent sees as one.
+    """A wrapper for up to `max_attempts` at a task: several episodes of `env` appear as one.
 
     An attempt that terminates with less than `success` is followed by another: `env` is reset to
-    the same task, and the agent is told `feedback` by the user; the first messages are not
+    the same task, and the agent gets `feedback` as a user message; the first messages are not
     repeated. The episode's reward is that of its last attempt, times `discount` for each attempt
-    before it: what an attempt has paid is taken back when another begins. Truncation ends
-    everything. `solve` is the environment's own: success at the first attempt.
+    before it: the reward of an attempt is taken back when another begins. Truncation ends the
+    episode. `solve` is the environment's own: success at the first attempt.
 
-    An environment's own `max_turns` is for one attempt, so here it is `max_attempts` times that,
-    which attempts share. Another limit of the episode (`turns`) is for all of them together; none
-    begins that would have no turn.
+    An environment's own `max_turns` is for one attempt; here it is `max_attempts` times that,
+    shared by all attempts. Another limit of the episode (`turns`) is also for all attempts
+    together. No attempt begins without a turn left.
 
-    `info["metrics"]["attempts"]` counts the attempts begun; `info["reward_components"]` has
-    `attempt_<n>` of every attempt that has ended.
+    `info["metrics"]["attempts"]` counts the attempts begun; `info["reward_components"]` has the
+    reward `attempt_<n>` of every attempt that has ended.
 
     Raises:
         ConfigError: `max_attempts` is no whole number above 0, or `discount` not in [0, 1].
@@ -59,7 +59,7 @@ class Attempts(Wrapper):
         self._discount = discount
         self._success = success
         self.turns = turns
-        """Turns that the episode has for all attempts; None: as many as `max_turns` says."""
+        """The turns of the episode for all attempts together; None: `max_turns`."""
         self._again: dict[str, Any] = {}
         self._start()
 
@@ -72,7 +72,7 @@ class Attempts(Wrapper):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
         if seed is None and "task" not in (options or {}):
-            seed = random.getrandbits(32)  # so that the same task can be had again
+            seed = random.getrandbits(32)  # so that the same task can be reset again
         self._again = {"seed": seed, "options": options}
         self._start()
         return await self.env.reset(**self._again)
@@ -121,7 +121,7 @@ class Attempts(Wrapper):
 
 
 def _unanswered(action: Message, observation: list[Message]) -> list[Message]:
-    """Answers to the tool calls that ended the attempt: chat formats want one for each."""
+    """Return answers to the unanswered tool calls: chat formats require one for each."""
     answered = {message.get("tool_call_id") for message in observation}
     calls = action.get("tool_calls")
     ids = [c["id"] for c in calls or () if isinstance(c, Mapping) and isinstance(c.get("id"), str)]
@@ -133,7 +133,7 @@ def _unanswered(action: Message, observation: list[Message]) -> list[Message]:
 
 
 def _with_feedback(observation: list[Message], feedback: str) -> list[Message]:
-    """`observation` and then `feedback`, in one user message: not all chat formats take two."""
+    """Add `feedback` to `observation`; merge user messages: not all chat formats take two."""
     last = observation[-1] if observation else {}
     if last.get("role") == "user" and isinstance(last.get("content"), str):
         return [*observation[:-1], {**last, "content": f"{last['content']}\n\n{feedback}"}]

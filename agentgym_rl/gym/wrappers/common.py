@@ -1,12 +1,12 @@
-"""Nothing is stepped that is not being played.
+"""A wrapper that refuses steps outside an episode.
 
-An episode has so many turns.
+A wrapper that limits the turns of an episode.
 
-What comes out of an environment is what the contract says.
+A wrapper that checks the results of an environment against the contract.
 
-Another reward than the environment's own.
+A wrapper that replaces the environment's reward.
 
-What was said and paid, for people to read.
+A wrapper that records messages and rewards for people to read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .wrapper import Wrapper
 
 
 class OrderEnforcing(Wrapper):
-    """`step` before `reset`, or after the episode's end, is an error and nothing else."""
+    """A wrapper that makes `step` before `reset`, or after the episode's end, an error."""
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)
@@ -60,7 +60,7 @@ class OrderEnforcing(Wrapper):
 
 
 class TurnLimit(Wrapper):
-    """Truncates the episode with its `max_turns`-th step, unless that ends it anyway.
+    """A wrapper that truncates the episode at step `max_turns`, unless that step ends it anyway.
 
     Raises:
         ConfigError: `max_turns` is no whole number above 0.
@@ -92,7 +92,7 @@ class TurnLimit(Wrapper):
 
 
 class PassiveChecker(Wrapper):
-    """Checks what `reset` and `step` return; never what they do (that is `arl check`)."""
+    """A checker of the results of `reset` and `step`; `arl check` judges their behaviour."""
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -104,11 +104,11 @@ class PassiveChecker(Wrapper):
 
 
 def checked_reset(result: Any) -> tuple[list[Message], dict[str, Any]]:
-    """What an environment's `reset` returned, if it is what the contract says; content as text.
+    """Check the result of an environment's `reset`; return it with message content as text.
 
     Raises:
         TypeError: it is not (messages, info).
-        ValueError: a message is more than text.
+        ValueError: a message has a part that is not text.
     """
     match result:
         case (list() as messages, dict() as info) if _are_messages(messages):
@@ -117,10 +117,11 @@ def checked_reset(result: Any) -> tuple[list[Message], dict[str, Any]]:
 
 
 def checked_step(result: Any) -> Step:
-    """What an environment's `step` returned, as a Step; numpy scalars and the like are fine.
+    """Check the result of an environment's `step`; return it as a Step. Numpy scalars are allowed.
 
     Raises:
-        TypeError, ValueError: it is no five-tuple of the contract's types, or not finite.
+        TypeError, ValueError: it is no five-tuple of the contract's types, or has a number that is
+            not finite.
     """
     try:
         observation, given, terminated, truncated, info = result
@@ -147,12 +148,12 @@ def checked_step(result: Any) -> Step:
         and type(given) is float
         and type(terminated) is type(truncated) is bool
     ):
-        return result  # nothing to put right, as on most steps
+        return result  # unchanged, as most steps are
     return Step(text, reward, bool(terminated), bool(truncated), info)
 
 
 def _are_messages(items: list[Any]) -> bool:
-    """Written out, and dicts first: this runs on every step, and an abstract class is slow."""
+    """Return whether all items are mappings; tests dict first, as abstract classes are slow."""
     for item in items:  # noqa: SIM110
         if not isinstance(item, dict) and not isinstance(item, Mapping):
             return False
@@ -160,7 +161,7 @@ def _are_messages(items: list[Any]) -> bool:
 
 
 def _as_text(messages: list[Message]) -> list[Message]:
-    """The messages, each part list of theirs as one text: whatever comes after reads text alone."""
+    """Return the messages with lists of parts joined to one text: later code reads only text."""
     for message in messages:
         if isinstance(message.get("content"), list):
             return [text_message(message) for message in messages]
@@ -171,9 +172,9 @@ RewardFunction = Callable[[Step], float]
 
 
 class TransformReward(Wrapper):
-    """Pays `function(step)` for a step; `function` may be "module:function".
+    """A wrapper that pays `function(step)` for a step; `function` may be "module:function".
 
-    What the environment paid stays in `info["reward_components"]["unshaped"]`.
+    The environment's own reward is kept in `info["reward_components"]["unshaped"]`.
     """
 
     def __init__(self, env: Env, function: RewardFunction | str) -> None:
@@ -191,16 +192,16 @@ class TransformReward(Wrapper):
 
 
 class Record(Wrapper):
-    """Keeps the transcript, and adds `info["episode"]` to the last step.
+    """A wrapper that keeps the transcript and adds `info["episode"]` to the last step.
 
-    That is Gymnasium's {"r": sum of rewards, "l": steps, "t": seconds since reset}. `render()`
-    is the transcript as text.
+    The value is Gymnasium's {"r": sum of rewards, "l": steps, "t": seconds since reset}. `render()`
+    returns the transcript as text.
     """
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)
         self.transcript: list[Message] = []
-        """Messages of the episode so far, the agent's included; a list of its own."""
+        """The messages of the episode so far, the agent's included; the list is not shared."""
         self._return, self._steps, self._start = 0.0, 0, 0.0
 
     async def reset(
@@ -223,7 +224,7 @@ class Record(Wrapper):
         return step._replace(info={**step.info, "episode": episode})
 
     def render(self) -> str:
-        """The transcript, a paragraph a message."""
+        """Return the transcript as text, one paragraph per message."""
         return "\n\n".join(f"[{m.get('role', '?')}] {_said(m)}" for m in self.transcript)
 
 

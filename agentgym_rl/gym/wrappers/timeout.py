@@ -1,4 +1,4 @@
-"""A step ends in time, or it is the environment's failure."""
+"""A wrapper that limits the time of a step; a late step is the environment's failure."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SWALLOWED_S = 1.0
-"""Work that was cancelled has so long to end, and is left alone then."""
+"""The time in seconds that cancelled work has to end before it is abandoned."""
 
 
 class StepTimeout(EnvError, TimeoutError):
-    """A `step` or `reset` took longer than the environment may."""
+    """The error of a `step` or `reset` that took longer than the environment may."""
 
 
 class Timeout(Wrapper):
-    """`step` and `reset` have `timeout_s` seconds; then they are cancelled.
+    """A wrapper that cancels `step` and `reset` after `timeout_s` seconds.
 
-    Waits in the verifier pool's queue do not count (step_clock.py).
+    Waits in the verifier pool's queue do not count (gym/step_clock.py).
 
     Raises:
-        StepTimeout: of `step` and `reset`.
+        StepTimeout: `step` or `reset` took too long.
     """
 
     def __init__(self, env: Env, timeout_s: float) -> None:
@@ -49,7 +49,7 @@ class Timeout(Wrapper):
     def step_timeout_s(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self._timeout_s
 
-    # Most steps never wait for anything: a limit is set only for those that do.
+    # Most steps never wait, so a limit is set only for a step that does.
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
@@ -86,12 +86,12 @@ class Timeout(Wrapper):
             async with limit:
                 return await rest
         except TimeoutError as error:
-            if not limit.expired():  # one of the environment's own
+            if not limit.expired():  # a TimeoutError of the environment itself
                 raise
             raise StepTimeout(self._late(what)) from error
 
     def _check_blocked(self, what: str, took_s: float) -> None:
-        """Refuse a result that came without a wait, but after the time there is for it."""
+        """Refuse a result that came without a wait but after the limit."""
         if took_s > self._timeout_s:
             raise StepTimeout(
                 f"{self._late(what)}; it held the event loop for all of its {took_s:.1f} s: what "
@@ -105,10 +105,10 @@ class Timeout(Wrapper):
 
 
 async def within(timeout_s: float | None, call: Awaitable[T]) -> T:
-    """What `call` gives; raises TimeoutError where it takes longer. Few have to wait at all.
+    """Await `call`; raise TimeoutError after `timeout_s`. A call that never waits costs no timer.
 
-    Where this task is cancelled and `call` has not ended `SWALLOWED_S` later, it is left alone:
-    code that is not ours may swallow cancellations.
+    If this task is cancelled and `call` has not ended `SWALLOWED_S` later, it is abandoned: foreign
+    code may swallow cancellations.
     """
     work = call.__await__()
     try:
@@ -120,7 +120,7 @@ async def within(timeout_s: float | None, call: Awaitable[T]) -> T:
 
 
 class _Rest:
-    """Awaits the rest of a piece of work that waits for `first` already."""
+    """An awaitable for the rest of a piece of work that already waits for `first`."""
 
     def __init__(self, call: object, work: Generator[Any, Any, Any], first: Any) -> None:
         self._call = call
@@ -128,7 +128,7 @@ class _Rest:
         self._first = first
         self._task = asyncio.current_task()
         self._reminder: asyncio.TimerHandle | None = None
-        """Once it is cancelled: the second cancellation to come."""
+        """The timer of the second cancellation, set at the first one."""
         self._reminded = False
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -160,9 +160,9 @@ class _Rest:
                 self._task.uncancel()
 
     def _remind(self) -> None:
-        """Cancel the task once more, to be back in its code.
+        """Cancel the task a second time, to get back into `__await__`.
 
-        Of two that wait for the same work, the inner one leaves it, and says whose time is up.
+        If two limits wait for the same work, the inner one leaves it and reports its own timeout.
         """
         if any(map(_rest_of, _waiters(self._call))):
             loop = asyncio.get_running_loop()
@@ -172,7 +172,7 @@ class _Rest:
             self._task.cancel()
 
     def _leave(self) -> None:
-        """Await the work no longer."""
+        """Stop awaiting the work."""
         where = _place(self._call)
         _warnings.warn(
             "cancelled, and not ended %g s later: %s is left alone. Code that catches "
@@ -183,8 +183,8 @@ class _Rest:
         waiters = [self._work, *_waiters(self._call)]
         try:
             self._work.close()
-        except BaseException as error:  # not ours, and nobody waits for it any more
-            log.debug("what was left alone raised %r", error)
+        except BaseException as error:  # an error of foreign code that no task waits for any more
+            log.debug("abandoned work raised %r", error)
             for waiter in waiters:
                 keep(waiter)  # Python would close it again
 
@@ -193,7 +193,7 @@ _warnings = Repeated(log)
 
 
 def _place(work: Any) -> str:
-    """Where some work is suspended: its innermost coroutine that is not of a library."""
+    """Return the place where some work is suspended: its innermost coroutine outside libraries."""
     frames = [
         (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         for waiter in _waiters(work)
@@ -203,7 +203,7 @@ def _place(work: Any) -> str:
 
 
 def _waiters(work: Any) -> Iterator[Any]:
-    """The coroutines and generators that some work waits in, itself among them, from outside in."""
+    """Yield the work and the coroutines and generators it waits in, from the outermost inwards."""
     while work is not None:
         yield work
         inner = getattr(work, "cr_await", None) or getattr(work, "gi_yieldfrom", None)
@@ -213,7 +213,7 @@ def _waiters(work: Any) -> Iterator[Any]:
 
 
 def _rest_of(waiter: Any) -> _Rest | None:
-    """Whose `__await__` a generator is, if it is one's."""
+    """Return the _Rest whose `__await__` this generator is; None if there is none."""
     frame = _frame(waiter)
     found = frame.f_locals.get("self") if frame else None
     return found if isinstance(found, _Rest) else None

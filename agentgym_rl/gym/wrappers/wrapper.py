@@ -1,4 +1,4 @@
-"""The base of all wrappers: an environment that passes everything on."""
+"""The base class of all wrappers: an environment that forwards everything."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from agentgym_rl.gym.env import Env, Origin, Step
 
 
 class _Tasks:
-    """`task_source` of a wrapper: the tasks of the environment inside, as it was made. Of its
-    class, which has no environment inside: `Env`'s."""
+    """The descriptor `task_source` of a wrapper: the tasks of the environment inside, as it was
+    made. A wrapper class has no environment inside; it gets `Env`'s."""
 
     def __get__(self, wrapper: Wrapper | None, owner: type[Wrapper]) -> Callable[..., TaskSource]:
         if wrapper is None:
@@ -21,7 +21,7 @@ class _Tasks:
 
 
 class Wrapper(Env):
-    """Override what is to be different; everything else, names it has not included, is `env`'s."""
+    """A wrapper: override what changes; all else, unknown attributes included, is `env`'s."""
 
     task_source = _Tasks()  # pyright: ignore[reportAssignmentType]
 
@@ -29,11 +29,11 @@ class Wrapper(Env):
         self.env = env
 
     def __getattr__(self, name: str) -> Any:
-        if name == "env":  # not set yet: unpickling, or a constructor that failed
+        if name == "env":  # not set yet: during unpickling, or after a failed constructor
             raise AttributeError(name)
         return getattr(self.env, name)
 
-    # Env gives these a value for its class, which __getattr__ would never get past.
+    # Env has these as class attributes, so __getattr__ would never be called for them.
     @property
     def tools(self) -> Sequence[ToolSpec]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.env.tools

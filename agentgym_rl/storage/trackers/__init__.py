@@ -1,6 +1,6 @@
-"""A run's metrics in experiment trackers: TensorBoard, Weights & Biases, trackio.
+"""The experiment trackers of a run's metrics: TensorBoard, Weights & Biases, trackio.
 
-`metrics.jsonl` is the record; a tracker is a copy of it for those who like to look there.
+`metrics.jsonl` is the record; a tracker is a copy of it, to be viewed with the tracker's tools.
 """
 
 from .trackers import Tracker, Trackers, open_trackers

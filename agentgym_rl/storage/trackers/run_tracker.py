@@ -1,4 +1,4 @@
-"""A tracker whose run has `log` and `finish`, as wandb's has and those made after it."""
+"""A tracker for libraries whose run has `log` and `finish`, such as wandb and its imitators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class LoggedRun(Protocol):
 
 
 class RunTracker:
-    """A `Tracker` on top of such a run."""
+    """A `Tracker` on top of a run with `log` and `finish`."""
 
     def __init__(self, run: LoggedRun) -> None:
         self._run = run

@@ -1,4 +1,5 @@
-"""TensorBoard: event files in the run's folder; `tensorboard --logdir runs` shows all runs.
+"""The tracker for TensorBoard: event files in the run's folder; `tensorboard --logdir runs` shows
+all runs.
 
 https://www.tensorflow.org/tensorboard
 """
@@ -28,5 +29,5 @@ class _TensorBoard:
 
 
 def open_tracker(run_dir: Path, project: str, settings: Mapping[str, Any]) -> _TensorBoard:
-    """`project` and `settings` have no place there: the run's folder has its config.toml."""
+    """Open the tracker. `project` and `settings` are not used: the run's folder has config.toml."""
     return _TensorBoard(run_dir / FOLDER)

@@ -1,4 +1,4 @@
-"""The trackers of a run. One that fails is left out from then on; the run goes on."""
+"""The trackers of a run. A tracker that fails is left out from then on; the run goes on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Tracker(Protocol):
-    """Takes numbers by name; a step may come in several parts, steps never go back."""
+    """A receiver of numbers by name; a step may come in several parts, steps never go back."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
@@ -26,22 +26,22 @@ class Tracker(Protocol):
 
 
 class Trackers:
-    """Every tracker of a run, by name.
+    """The trackers of a run, by name.
 
-    A tracker is a copy of what `metrics.jsonl` holds, so its failure (a server that is gone, a
-    full disk) is logged once and ends that tracker, never the run.
+    A tracker is a copy of `metrics.jsonl`, so its failure (a server that is gone, a full disk) is
+    logged once and ends that tracker, never the run.
     """
 
     def __init__(self, trackers: Mapping[str, Tracker]) -> None:
         self._trackers = dict(trackers)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Numbers of a step; those that are not finite are left out."""
+        """Log the numbers of a step; those that are not finite are left out."""
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
         self._each(lambda tracker: tracker.log(step, finite))
 
     def close(self) -> None:
-        """Write what is not written yet; idempotent."""
+        """Write all pending metrics, and close the trackers; idempotent."""
         self._each(lambda tracker: tracker.close())
         self._trackers = {}
 
@@ -50,19 +50,19 @@ class Trackers:
             try:
                 with _stdout_kept():
                     act(tracker)
-            except Exception as error:  # it is somebody else's code and network
+            except Exception as error:  # foreign code, and its network
                 log.warning("%s gets no more metrics of this run: %r", name, error)
                 del self._trackers[name]
 
 
 def open_trackers(config: Config, run_dir: Path, *, settings: Mapping[str, Any]) -> Trackers:
-    """Those of `logging.trackers`, for a run called as its folder is.
+    """Open the trackers of `logging.trackers`, for a run named like its folder.
 
     Args:
-        settings: The configuration as the trackers show it.
+        settings: The configuration that the trackers show.
 
     Raises:
-        ConfigError: the package of one is not installed, or it does not let us in.
+        ConfigError: the package of a tracker is not installed, or the tracker cannot be opened.
     """
     opened: dict[str, Tracker] = {}
     for name in config.logging.trackers:
@@ -91,6 +91,6 @@ def _kind(name: str) -> Callable[[Path, str, Mapping[str, Any]], Tracker]:
 
 @contextlib.contextmanager
 def _stdout_kept() -> Iterator[None]:
-    """What trackers print goes to stderr: stdout is the command's result."""
+    """Redirect the output of trackers to stderr: stdout is for the command's result."""
     with contextlib.redirect_stdout(sys.stderr):
         yield

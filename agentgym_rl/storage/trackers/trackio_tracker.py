@@ -1,4 +1,4 @@
-"""trackio: a local database; `trackio show` is its page. TRACKIO_DIR says where it lies.
+"""The tracker for trackio: a database in the folder TRACKIO_DIR; `trackio show` displays it.
 
 https://huggingface.co/docs/trackio
 """
@@ -15,7 +15,7 @@ from .run_tracker import RunTracker
 
 
 def open_tracker(run_dir: Path, project: str, settings: Mapping[str, Any]) -> RunTracker:
-    """A run of its own in `project`."""
+    """Open a new run in `project`."""
     return RunTracker(
         trackio.init(
             project,

@@ -1,4 +1,4 @@
-"""Weights & Biases. WANDB_API_KEY, WANDB_MODE=offline and the like are read by wandb itself.
+"""The tracker for Weights & Biases. wandb itself reads WANDB_API_KEY, WANDB_MODE=offline etc.
 
 https://docs.wandb.ai/ref/python
 """
@@ -15,10 +15,10 @@ from .run_tracker import RunTracker
 
 
 def open_tracker(run_dir: Path, project: str, settings: Mapping[str, Any]) -> RunTracker:
-    """A run of its own in `project`."""
+    """Open a new run in `project`."""
     name = run_dir.name
     run = wandb.init(project=project, name=name, dir=run_dir, config=dict(settings))
-    # An evaluation comes to its end steps after the version it is of.
+    # An evaluation ends several steps after the version that it evaluates.
     run.define_metric("eval/version")
     run.define_metric("eval/*", step_metric="eval/version")
     return RunTracker(run)

@@ -1,11 +1,11 @@
-"""Any program as an agent: it talks to the model by environment variables, and to the
-environment by MCP.
+"""An agent that runs any program: environment variables tell it the model, and MCP gives it the
+environment.
 
-    run ──► program.py     the program: started, heard, ended, with everything it started
-        ├─► variables.py   what it is told, and what it is not
+    run ──► program.py     the program: start, output and end, child processes included
+        ├─► variables.py   the environment variables it gets
         └─► tool_server.py the environment's tools, as an MCP server of this episode alone
 
-`agent.py` says what is a step. Offering tools needs the extra `mcp`.
+`agent.py` defines the steps. Offering tools needs the extra `mcp`.
 """
 
 from agentgym_rl.gym.specs import Spec

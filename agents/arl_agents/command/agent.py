@@ -1,4 +1,4 @@
-"""One episode, played by a program."""
+"""An agent that lets a program play the episode."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 MAX_BYTES = 1 << 20
-"""Of a final message."""
+"""The maximum size of a final message."""
 TAIL_CHARS = 2000
-"""Of standard error, in the error that is raised for it."""
+"""The number of characters from the end of standard error that an AgentError quotes."""
 
 
 class Command(Agent):
-    """Starts `argv` in a temporary folder, with the model and the task in environment variables;
-    each call of an MCP tool is a step, and what the program says in the end is the last one.
+    """An agent that starts `argv` in a temporary folder, with the model and the task in environment
+    variables; each call of an MCP tool is a step, and the program's final message is the last one.
 
-    `argv`: a list, or a string in a shell's quotes. What names a file where `arl` runs is made
-    absolute. `env`: variables that the program gets besides, "NAME" or "NAME=VALUE".
-    `mcp`: whether the environment's tools are offered (needs the extra `mcp`).
+    `argv`: a list, or a string with shell quoting. A word that names a file in the folder of `arl`
+    becomes an absolute path. `env`: further variables for the program, "NAME" or "NAME=VALUE".
+    `mcp`: a flag to offer the environment's tools (needs the extra `mcp`).
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Command(Agent):
     async def run(self, env: Env, client: AsyncOpenAI, *, model: str, task: Task) -> None:
         try:
             await self._run(env, client, model=model, task=task)
-        except BaseExceptionGroup as group:  # what failed is one thing, however deep in tasks
+        except BaseExceptionGroup as group:  # one cause, nested in the groups of several tasks
             raise _only(group) from None
 
     async def _run(self, env: Env, client: AsyncOpenAI, *, model: str, task: Task) -> None:
@@ -85,7 +85,7 @@ class Command(Agent):
         await tools.say({"role": "assistant", "content": answer})
 
     async def _serve(self, stack: AsyncExitStack, tools: EnvTools, calls: Calls) -> str:
-        """URL of the tools, while the stack is open; empty where none are offered."""
+        """Serve the tools while the stack is open; return their URL, empty if none are offered."""
         if not (self._mcp and tools.specs):
             return ""
         return await stack.enter_async_context(serving_tools(tools.specs, calls))
@@ -94,7 +94,7 @@ class Command(Agent):
 def _folder(
     stack: AsyncExitStack, task: Task, messages: Sequence[Message], tools: EnvTools
 ) -> Path:
-    """A folder with the task in it, while the stack is open."""
+    """Make a folder with the task file, removed when the stack closes."""
     made = TemporaryDirectory(prefix="arl-agent-", ignore_cleanup_errors=True)
     folder = Path(stack.enter_context(made))
     write_task(folder, task_id=task.id, messages=messages, tools=tools.specs)
@@ -102,7 +102,7 @@ def _folder(
 
 
 async def _play(program: Program, tools: EnvTools, calls: Calls) -> None:
-    """Until the episode has ended, or the program, in good order.
+    """Execute the program's calls until the episode ends or the program exits with code 0.
 
     Raises:
         AgentError: the program failed.
@@ -136,7 +136,7 @@ def _end(code: int) -> str:
 
 
 def _answer(program: Program, file: Path) -> str:
-    """The final message: `file` if there is one, else standard output."""
+    """Return the final message: the content of `file` if it exists, else standard output."""
     if file.is_file():
         with file.open("rb") as opened:
             found = opened.read(MAX_BYTES + 1)
@@ -156,5 +156,5 @@ def _found(program: str, path: str) -> str:
 
 
 def _absolute(word: str) -> str:
-    """Programs run elsewhere: names of files here go with them."""
+    """Make the path of an existing file absolute: the program runs in another folder."""
     return os.path.abspath(word) if os.path.isfile(word) else word

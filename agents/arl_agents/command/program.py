@@ -1,4 +1,4 @@
-"""A program from its start to its end: nothing of its process group is left behind."""
+"""A program from its start to its end; no process of its group is left behind."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from typing import IO
 from agentgym_rl.core.errors import AgentError, InfraError
 
 DRAIN_S = 1.0
-"""For what was written before the end; longer only if what left the process group holds a pipe."""
+"""The time to read output written before the end; only a process outside the group, which still
+holds a pipe, can use it up."""
 REAP_S = 1.0
 _MACHINES = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC}
-"""Errors that say nothing of the program."""
+"""The errors of the machine, for which the program is not to blame."""
 _CHUNK_BYTES = 65536
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Program:
-    """Started when made, in a session of its own; the kernel kills it should this process die.
+    """A program, started at construction in its own session; it is killed if this process dies.
 
     Raises:
-        AgentError: it cannot be started.
-        InfraError: this machine can start nothing at present.
+        AgentError: the program cannot be started.
+        InfraError: this machine cannot start any process at present.
     """
 
     def __init__(
@@ -51,21 +52,21 @@ class Program:
 
     @property
     def stdout(self) -> str:
-        """Its beginning, `max_bytes` and one of it at most."""
+        """Return the beginning of standard output, at most `max_bytes` + 1 bytes of it."""
         return self._out.decode(errors="replace")
 
     @property
     def said_too_much(self) -> bool:
-        """Whether standard output had more than `max_bytes`."""
+        """Return whether standard output had more than `max_bytes`."""
         return len(self._out) > self._max_bytes
 
     @property
     def stderr(self) -> str:
-        """Its end."""
+        """Return the end of standard error, at most `max_bytes` of it."""
         return self._err.decode(errors="replace")
 
     async def wait(self) -> int:
-        """Wait for its end, and end what it started; returns its exit code, negative where a
+        """Wait for the program's end, then kill its group; return the exit code, negative if a
         signal ended it."""
         stdout, stderr = self._process.stdout, self._process.stderr
         assert stdout is not None
@@ -86,7 +87,7 @@ class Program:
         return self._process.wait(REAP_S)
 
     def kill(self) -> None:
-        """End what is left of it. Idempotent; nothing to await, so nothing to cancel."""
+        """Kill what is left of the program. Idempotent; awaits nothing, so cannot be cancelled."""
         self._kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(REAP_S)
@@ -95,12 +96,12 @@ class Program:
             pipe.close()
 
     def _kill(self) -> None:
-        if self._process.returncode is None:  # not waited for, so the number is still its own
+        if self._process.returncode is None:  # not reaped, so the pid cannot have been reused
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _exit(self) -> None:
-        """Until it has exited; it is not reaped."""
+        """Wait until the process has exited; do not reap it."""
         over, loop = asyncio.Event(), asyncio.get_running_loop()
         process = os.pidfd_open(self._process.pid)
         loop.add_reader(process, over.set)
@@ -124,7 +125,7 @@ class Program:
 def running(
     argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], max_bytes: int
 ) -> Iterator[Program]:
-    """A program, until the context closes at the latest. Raises what `Program` does."""
+    """Run a program until the context closes at the latest. Raises the errors of `Program`."""
     program = Program(argv, cwd=cwd, env=env, max_bytes=max_bytes)
     try:
         yield program

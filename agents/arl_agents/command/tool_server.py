@@ -4,8 +4,8 @@
                                ▲                         │
                                └───────── answer ◄───────┘
 
-Steps are made by the agent's own task, one after the other: a program that hangs up cannot cancel
-a step, and a step that fails fails the agent.
+The agent's own task makes the steps, one after the other: a program that disconnects cannot cancel
+a step, and an exception in a step reaches the agent.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from agentgym_rl.core.chat import ToolSpec
 from agentgym_rl.runtime.http_server import Receive, Scope, Send, reply, serving
 
 MAX_WAITING = 64
-"""Calls that may wait for their turn."""
+"""The number of calls that may wait for their turn."""
 OVER = "error: the episode has ended"
 BUSY = f"error: {MAX_WAITING} calls wait already"
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A call whose answer somebody waits for."""
+    """A tool call whose caller waits for the answer."""
 
     name: str
     arguments: str
-    """JSON, as it came over MCP."""
+    """The arguments as JSON, as received over MCP."""
     _answer: asyncio.Future[str]
 
     @property
     def is_awaited(self) -> bool:
-        """Whether who asked still waits."""
+        """Return whether the caller still waits."""
         return not self._answer.done()
 
     def reply(self, text: str) -> None:
@@ -48,14 +48,14 @@ class Asked:
 
 
 class Calls:
-    """Calls in the order they came, until it is closed."""
+    """A queue of tool calls in the order of their arrival, until it is closed."""
 
     def __init__(self) -> None:
         self._waiting: asyncio.Queue[Asked | None] = asyncio.Queue()
         self._closed = False
 
     def close(self) -> None:
-        """Hand out no more; those that wait, and later ones, are told that it is over."""
+        """Close the queue; waiting and later calls are answered that the episode has ended."""
         self._closed = True
         while not self._waiting.empty():
             if (asked := self._waiting.get_nowait()) is not None:
@@ -63,7 +63,7 @@ class Calls:
         self._waiting.put_nowait(None)
 
     async def ask(self, name: str, arguments: str) -> str:
-        """The answer to a call, once it had its turn."""
+        """Queue a call and return its answer."""
         if self._closed:
             return OVER
         if self._waiting.qsize() >= MAX_WAITING:
@@ -73,7 +73,7 @@ class Calls:
         return await answer
 
     async def next(self) -> Asked | None:
-        """The next call that is still awaited; None when closed."""
+        """Return the next call whose caller still waits; None when closed."""
         while (asked := await self._waiting.get()) is not None:
             if asked.is_awaited:
                 return asked
@@ -82,7 +82,7 @@ class Calls:
 
 @asynccontextmanager
 async def serving_tools(tools: Sequence[ToolSpec], calls: Calls) -> AsyncIterator[str]:
-    """Serve `tools` while the context is open; yields the URL, which holds a secret."""
+    """Serve `tools` while the context is open; yield the URL, which contains a secret."""
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
     path = f"/{secrets.token_hex(16)}/mcp"
@@ -121,7 +121,7 @@ def _server(tools: Sequence[ToolSpec], calls: Calls) -> Any:
 
 
 def _tool(spec: ToolSpec) -> Any:
-    """A tool of MCP for an OpenAI function."""
+    """Convert an OpenAI function to an MCP tool."""
     from mcp.types import Tool
 
     function = spec["function"]

@@ -1,4 +1,4 @@
-"""What a program is told by its environment variables, and what of ours it gets to see."""
+"""The environment variables of a program: those the agent sets, and those passed on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 PASSED = ("PATH", "HOME", "LANG")
-"""Of this process's own. Others may hold secrets."""
+"""The variables of this process that are passed on; others may hold secrets."""
 TOLD = {
     "OPENAI_BASE_URL": "the model, for OpenAI clients",
     "OPENAI_API_KEY": "opens this episode's session, and nothing else",
@@ -31,10 +31,10 @@ TOLD = {
 
 
 def own_variables(named: Sequence[str]) -> dict[str, str]:
-    """Those of `named`: "NAME=VALUE" is set, "NAME" is passed on from this process.
+    """Return the variables of `named`: "NAME=VALUE" is set, "NAME" is passed on from this process.
 
     Raises:
-        ConfigError: one is not set here, or is set by the agent.
+        ConfigError: a variable is not set here, or is set by the agent.
     """
     found: dict[str, str] = {}
     for each in named:
@@ -50,7 +50,7 @@ def own_variables(named: Sequence[str]) -> dict[str, str]:
 def variables(
     folder: Path, client: AsyncOpenAI, *, model: str, mcp_url: str, own: Mapping[str, str]
 ) -> dict[str, str]:
-    """Everything that the program gets; `client` says where the model is."""
+    """Return all variables of the program; `client` has the address of the model."""
     url = str(client.base_url).rstrip("/")
     told = {
         "OPENAI_BASE_URL": url,
@@ -68,7 +68,7 @@ def variables(
 
 
 def search_path(own: Mapping[str, str]) -> str:
-    """PATH: `python` is the one that has what was installed beside this package."""
+    """Return PATH; unless `own` sets it, `python` is the interpreter that runs this package."""
     ours = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     return own.get("PATH", ours)
 
@@ -76,6 +76,6 @@ def search_path(own: Mapping[str, str]) -> str:
 def write_task(
     folder: Path, *, task_id: str, messages: Sequence[Message], tools: Sequence[ToolSpec]
 ) -> None:
-    """As ARL_TASK_FILE."""
+    """Write the file that ARL_TASK_FILE names."""
     task = {"task_id": task_id, "messages": list(messages), "tools": list(tools)}
     (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")

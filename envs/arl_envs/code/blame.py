@@ -1,4 +1,4 @@
-"""Whose fault it is that a sandbox died: the program's, or the machine's."""
+"""The decision whether the program or the machine is at fault for a lost sandbox."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ CREATE_TIMEOUT_S = 60.0
 
 
 async def blame(sandboxes: SandboxBackend, error: SandboxLost) -> None:
-    """A program was the end of its sandbox twice (once may be chance): it is the program's fault,
-    unless an innocent one fares no better.
+    """Blame a program for the loss of two sandboxes (one may be chance), unless a harmless program
+    loses its sandbox as well.
 
     Raises:
-        SandboxError: the innocent one fares no better.
+        SandboxError: the harmless program fails, too.
     """
     async with await sandboxes.create(timeout_s=CREATE_TIMEOUT_S) as sandbox:
         result = await sandbox.run_python("print(6 * 7)")

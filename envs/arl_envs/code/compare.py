@@ -1,7 +1,7 @@
-"""Comparison of what came out with what should have: outside, of plain values alone.
+"""The comparison of outputs with expected values: outside of the sandbox, on plain values alone.
 
-What came out is hostile. Nothing of it is executed or imported, no class of it gets here, and work
-stays linear in its size.
+The output is hostile. Nothing in it is executed or imported, no class of the submission gets
+here, and the work stays linear in its size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NUMBER = re.compile(rb"[+-]?[0-9]{1,30}(\.[0-9]{0,30})?([eE][+-]?[0-9]{1,3})?")
 
 
 def same_text(expected: str, got: bytes, *, tolerance: Tolerance = EXACT) -> bool:
-    """Whether `got` says the same words in the same lines; blanks at line ends do not count.
+    """Return whether `got` has the same words in the same lines; blanks at line ends are ignored.
 
     Words that are decimal numbers may differ by `tolerance`.
     """
@@ -62,11 +62,11 @@ def _same_line(wanted: bytes, line: bytes, tolerance: Tolerance) -> bool:
 def same_value(
     expected: Any, said: bytes, *, tolerance: Tolerance = EXACT, python: bool = False
 ) -> bool:
-    """Whether the driver's line `said` holds `expected`.
+    """Return whether the driver's line `said` holds `expected`.
 
-    As in Python 1 equals 1.0, and a tuple may stand for a list. Where a float is wanted, a number
-    may differ by `tolerance`. With `python`, whatever is == in Python is the same, such as True
-    and 1, or a Counter and a dictionary; else only plain values are, of the same type.
+    1 equals 1.0, as it does in Python, and a tuple may stand for a list. If a float is expected, a
+    number may differ by `tolerance`. With `python`, all that is == in Python is the same, such as
+    True and 1, or a Counter and a dictionary. Else only plain values of the same type are the same.
     """
     try:
         value = value_of(said, python=python)
@@ -76,10 +76,10 @@ def same_value(
 
 
 def value_of(said: bytes, *, python: bool) -> Any:
-    """The value in the driver's line.
+    """Return the value in the driver's line.
 
     Raises:
-        ValueError: there is none, or with `python` unset one that is not plain.
+        ValueError: there is no value, or, without `python`, one that is not plain.
     """
     try:
         (line,) = said.splitlines()
@@ -89,7 +89,7 @@ def value_of(said: bytes, *, python: bool) -> Any:
 
 
 def equal(wanted: Any, got: Any, *, tolerance: Tolerance, python: bool) -> bool:
-    """Whether two values are the same; both of built-in types alone, so that == is Python's."""
+    """Return whether two values are the same; both have only built-in types, so == is Python's."""
     try:
         return (python and wanted == got) or _same(wanted, got, tolerance, python)
     except (RecursionError, ArithmeticError):
@@ -143,7 +143,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _close(wanted: complex, got: Any, tolerance: Tolerance) -> bool:
-    """Neither infinity nor NaN is close to anything."""
+    """Return whether `got` is within `tolerance`; nothing is close to infinity or NaN."""
     try:
         got = got if isinstance(got, complex) else float(got)
         bound = max(tolerance.relative * abs(wanted), tolerance.absolute)

@@ -1,7 +1,7 @@
-"""Runs inside the sandbox: calls one function of the submission, and says what it returned.
+"""The program inside the sandbox: it calls one function of the submission and reports the result.
 
-Standard library only; its own text is what is sent in. It reads an order (JSON) from standard
-input and writes one line of JSON to what was standard output when it started. It is given no
+The driver uses the standard library only, as its own text is sent in. An order (JSON) comes from
+standard input, and one line of JSON goes to the original standard output. The driver gets no
 expected value, so a submission that forges that line must still know the right answer.
 """
 
@@ -16,13 +16,13 @@ from types import MappingProxyType
 from typing import Any
 
 MAX_DEPTH = 50
-"""Of values inside values."""
+"""The largest depth of values inside values."""
 MAX_EQUAL_HASHES = 100
-"""Of different keys in one container: more are made to slow down whoever compares them."""
+"""The most different keys with one hash in a container: more are an attack on the comparison."""
 
 Built = namedtuple("Built", "source args attributes")
-"""An argument that only the submission's process can make: `source`, a name or an expression,
-evaluated there; then called with `args`, unless they are None; then given `attributes`."""
+"""An argument that only the submission's process can make: `source`, a name or an expression, is
+evaluated there, then called with `args` unless they are None, then given `attributes`."""
 Keyword = namedtuple("Keyword", "name value")
 """An argument that is given by its name."""
 Built.__repr__ = lambda self: self.source + (f"({repr(self.args)[1:-1]})" if self.args else "")
@@ -31,7 +31,7 @@ Keyword.__repr__ = lambda self: f"{self.name}={self.value!r}"
 CONTAINERS = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset", deque: "deque"}
 MAPPINGS = {Counter: "counter", OrderedDict: "ordered", dict: "dict"}
 PLAIN = frozenset({"list", "tuple", "set", "frozenset", "dict", "float"})
-"""The kinds of values that are plain; those of `ALL` are those that Python's == knows, too."""
+"""The kinds of plain values; `ALL` adds those for a comparison with Python's ==."""
 ALL = PLAIN | {"like", "deque", "counter", "ordered", "bytes", "bytearray", "complex", "range"}
 ALL |= {"decimal", "fraction"}
 ARGUMENTS = ALL | {"built", "keyword"}
@@ -41,13 +41,13 @@ _VIEWS = (type({}.keys()), type({}.items()))
 
 
 def encode(value: Any, depth: int = 0) -> Any:
-    """A value of built-in types as JSON that tells them apart; dictionaries keep their order.
+    """Return a value of built-in types as JSON that keeps the types and the order of dictionaries.
 
-    Subclasses are marked as such, and stand for what they hold: no method of theirs is called.
+    Subclasses are marked as such and replaced by their content: no method of theirs is called.
 
     Raises:
-        TypeError: it, or something in it, is of any other type.
-        ValueError: it is nested too deeply.
+        TypeError: the value, or something in it, is of any other type.
+        ValueError: the value is nested too deeply.
     """
     kind = type(value)
     if value is None or kind in (bool, int, str):
@@ -81,7 +81,7 @@ def encode(value: Any, depth: int = 0) -> Any:
 
 
 def _held(value: Any, kind: type) -> Any:
-    """What a subclass of a built-in type holds."""
+    """Return the content of an instance of a subclass of a built-in type."""
     if issubclass(kind, int):
         return int.__index__(value)
     if issubclass(kind, float):
@@ -107,10 +107,10 @@ def _held(value: Any, kind: type) -> Any:
 
 
 def decode(value: Any, kinds: Any = ARGUMENTS, names: Any = None) -> Any:
-    """What `encode` was given, of these `kinds`; with `names`, also what a submission makes.
+    """Return the value that `encode` was given, of these `kinds`; with `names`, make `Built` ones.
 
     Raises:
-        ValueError, TypeError, KeyError, ArithmeticError: no `encode` would have said so.
+        ValueError, TypeError, KeyError, ArithmeticError: `value` is no output of `encode`.
     """
     if not isinstance(value, dict):
         return value
@@ -170,14 +170,14 @@ def _make(built: Any, names: dict[str, Any]) -> Any:
 
 
 def _arguments(args: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments by place, and by name."""
+    """Return the positional arguments and the named ones."""
     named = {arg.name: arg.value for arg in args if type(arg) is Keyword}
     return [arg for arg in args if type(arg) is not Keyword], named
 
 
 def main() -> None:
     results = os.dup(1)
-    os.dup2(2, 1)  # what the submission prints is not a result
+    os.dup2(2, 1)  # output printed by the submission is not a result
     order = json.loads(sys.stdin.buffer.read())
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     names: dict = {"__name__": "submission"}

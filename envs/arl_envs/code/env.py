@@ -1,4 +1,4 @@
-"""The code environment: a program is asked for, may be tried, and is graded by hidden tests."""
+"""The code environment: the agent writes a program, may try it, and hidden tests grade it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SYSTEM_PROMPT = "Solve the task in Python. Answer with one ```python block."
 
 
 class CodeEnv(Env):
-    """Ask for a program; tool calls run programs, a message without any is the submission.
+    """An environment that asks for a program; a message without tool calls is the submission.
 
-    The submission is a fenced block of the message (`extract.py`). It runs in a sandbox once per
-    hidden test; the reward comes with the last step only. `options` are the fields of `Options`.
+    The submission is a fenced block of the message (`extract.py`), which runs in a sandbox once per
+    hidden test. The reward comes with the last step only. `options` are the fields of `Options`.
 
     Raises:
-        TypeError: an option that is not one of these, or out of range.
+        TypeError: an option is unknown or out of range.
     """
 
     needs_sandboxes = True
@@ -54,7 +54,7 @@ class CodeEnv(Env):
 
     @classmethod
     def task_source(cls, split: Split, *, seed: int, **options: Any) -> TaskSource:
-        """Endless generated tasks of `split`, or the rows of a file or data set."""
+        """Return endless generated tasks of `split`, or the rows of a file or data set."""
         chosen = Options(**options)
         if chosen.rows:
             return row_tasks(split, seed=seed, **chosen.rows)
@@ -64,8 +64,8 @@ class CodeEnv(Env):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """Ask `options["task"]`, or else the first training task of `seed`; its programs will run
-        in `options["sandboxes"]`, a started `SandboxBackend`.
+        """Ask `options["task"]`, or else the first training task of `seed`. Its programs run in
+        `options["sandboxes"]`, a started `SandboxBackend`.
 
         Raises:
             EnvError: no sandboxes, unknown options, or a task this environment cannot play.
@@ -99,7 +99,7 @@ class CodeEnv(Env):
 
         Raises:
             EnvError: there is no episode: before `reset`, or after its end.
-            SandboxError: nothing could be run: no reward is known.
+            SandboxError: nothing could be run, so no reward is known.
         """
         if self._task is None:
             raise EnvError("step without an episode: call reset first")

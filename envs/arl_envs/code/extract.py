@@ -1,4 +1,4 @@
-"""The program in a message: which of its fenced blocks it is, and what stands in that block.
+"""The program in a message: the choice among its fenced blocks, and the text of that block.
 
 Fences are those of CommonMark: three or more backticks or tildes, also in list items and quotes
 (https://spec.commonmark.org/0.31.2/#fenced-code-blocks).
@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 MAX_PROGRAM_CHARS = 100_000
-"""A longer block is no program that anybody wrote; every test would have to carry it."""
+"""The most characters of a program: nobody writes a longer one, and each test would carry it."""
 MAX_BLOCKS = 1000
-"""Of a message; one of more holds no program, as reading it would hold up everybody else."""
+"""The most blocks of a message. One with more has no program, as it would take too long to read
+while other episodes wait."""
 MAX_FENCES = 10 * MAX_BLOCKS
-"""The same of fences, closing a block or not."""
+"""The most fences of a message, opening or closing."""
 
 MAX_QUOTES, MAX_ITEMS = 10, 100
-"""Quotes and list items inside each other; deeper ones are text."""
+"""The largest depth of quotes and of list items inside each other; deeper ones are text."""
 
 _OPENS = re.compile(r"(?:(?P<ticks>`{3,})(?P<info>[^`]*)|(?P<tildes>~{3,})(?P<said>.*))")
 _ITEM = re.compile(r"(?:[-+*]|[0-9]{1,9}[.)])(?P<gap>[ \t]+)(?=\S)")
@@ -30,20 +31,19 @@ _READS = re.compile(r"\b(?:input|stdin|fileinput)\b|\bopen\(\s*(?:0|['\"]/dev/st
 class _Block(NamedTuple):
     program: str
     is_marked: bool
-    """Whether it is marked as Python; else it is not marked at all."""
+    """The flag of a block that is marked as Python; other blocks have no mark at all."""
     is_closed: bool
 
 
 def last_program(text: str, entry: str | None = None) -> str | None:
-    """The program in `text`; None if there is none.
+    """Return the program in `text`; None if there is none.
 
-    Candidates are blocks that are marked as Python, or not marked at all. Closed ones come before
-    one that runs to the end of the message; then those that do what the task asks for: define the
-    function `entry`, or read standard input if `entry` is "" (None: nothing is known); then those
-    that are marked; and of several the last. So output, or an example of use, may follow.
+    Candidates are blocks that are marked as Python, or not marked at all. Closed blocks come before
+    one that runs to the end of the message. Then come blocks that do what the task asks for: define
+    the function `entry`, or read standard input if `entry` is "" (None: nothing is known). Marked
+    blocks come next. The last of equal blocks wins, so output or a usage example may follow.
 
-    Lines end with a line feed; nothing else ends one, so that strings in a program stay what they
-    are.
+    Only a line feed ends a line, so that strings in a program do not change.
     """
     if text.count("```") + text.count("~~~") > MAX_FENCES:
         return None
@@ -61,7 +61,7 @@ def last_program(text: str, entry: str | None = None) -> str | None:
 
 
 def _fits(program: str, entry: str | None) -> bool:
-    """Whether `program` has what the task asks for, as far as a glance can tell."""
+    """Return whether `program` seems to do what the task asks for, by a search of its text."""
     if not entry:
         return entry is None or _READS.search(program) is not None
     name = re.escape(entry)
@@ -75,17 +75,17 @@ class _Fence(NamedTuple):
     mark: str
     info: str
     start: int
-    """The number of the line behind it."""
+    """The index of the line after the fence."""
     quotes: int
-    """The marks of quotation before it, which each line of the block has, too."""
+    """The number of quotation marks (`>`) before the fence, and before each line of the block."""
     column: int
-    """How far it is indented."""
+    """The column of the fence."""
     reach: int
-    """How far the fence that closes it may be indented."""
+    """The largest indentation of the closing fence."""
 
 
 def _blocks(text: str) -> Iterator[_Block | None]:
-    """The fenced blocks of `text` in their order; None for one that cannot be a program."""
+    """Yield the fenced blocks of `text` in their order; None for a block that is no program."""
     fence: _Fence | None = None
     columns: list[int] = []
     lines = text.replace("\r\n", "\n").split("\n")
@@ -111,7 +111,7 @@ def _blocks(text: str) -> Iterator[_Block | None]:
 
 
 def _unquoted(line: str, most: int) -> tuple[str, int]:
-    """`line` behind its marks of quotation, at most `most` of them, and how many there were."""
+    """Return `line` after its quotation marks, at most `most` of them, and their number."""
     at = depth = 0
     while depth < most and (match := _QUOTE.match(line, at)):
         at, depth = match.end(), depth + 1
@@ -119,9 +119,9 @@ def _unquoted(line: str, most: int) -> tuple[str, int]:
 
 
 def _entered(line: str, columns: list[int]) -> tuple[str, int]:
-    """`line` behind its indentation and the marks of list items that begin in it, and the column.
+    """Return `line` after its indentation and the marks of list items in it, and the column.
 
-    `columns` says where the text of each open list item begins; it is brought up to date.
+    `columns` holds the column of the text of each open list item; it is updated.
     """
     rest = line.lstrip(" \t")
     if not rest:
@@ -137,7 +137,7 @@ def _entered(line: str, columns: list[int]) -> tuple[str, int]:
 
 
 def _indent(line: str) -> int:
-    """Blanks that `line` begins with; a tab reaches to the next multiple of four."""
+    """Return the indentation of `line`; a tab reaches to the next multiple of four."""
     blanks = line[: len(line) - len(line.lstrip(" \t"))]
     return len(blanks.expandtabs(4))
 
@@ -160,7 +160,7 @@ def _block(lines: list[str], fence: _Fence, *, is_closed: bool) -> _Block | None
 
 
 def _dedented(lines: list[str], column: int) -> list[str]:
-    """`lines` without the indentation of their fence, or of the first line if that has less."""
+    """Return `lines` without the indentation of their fence, or the first line's if it is less."""
     first = next(filter(str.strip, lines), "")
     blanks = min(_indent(first), column)
     return [_without(line, blanks) for line in lines] if blanks else lines

@@ -1,4 +1,4 @@
-"""Problems made of a family: its statement in one of two forms, examples, and hidden tests."""
+"""Problems made from a family: its statement in one of two forms, examples, and hidden tests."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from .families import FAMILIES, Args, Draw, Family, Parameters
 from .problem import CallTest, Problem, Test, TextTest
 
 Form = Literal["call", "text"]
-"""A function to write, or a program that reads standard input and prints."""
+"""The form of a task: a function to write, or a program from standard input to output."""
 
 NUM_SHOWN = 2
 SHOWN_SIZES = (3, 4, 5, 6)
 TRIES = 60
-"""Inputs that are thrown away for want of variety before a poorer one is taken."""
+"""The number of attempts to draw a new input; the second half accepts repeated answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """All there is to know of a generated problem: the same recipe gives the same problem."""
+    """The complete description of a generated problem: the same recipe gives the same problem."""
 
     family: Family
     parameters: Parameters
     form: Form
     seed: int
-    """Of examples and hidden tests."""
+    """The seed of examples and hidden tests."""
 
     def problem(self, *, num_hidden: int) -> Problem:
-        """The problem; hidden tests share no input with the examples."""
+        """Return the problem; no hidden test has the input of an example."""
         rng = random.Random(f"arl-code/{self.family.name}/{self.seed}")
         shown = list(self._shown(rng))
         hidden = list(self._hidden(rng, num_hidden, {repr(args) for args, _ in shown}))
@@ -41,7 +41,7 @@ class Recipe:
         return Problem(self._statement(shown), entry, tests)
 
     def solution(self) -> str:
-        """The reference solution, as it would be submitted."""
+        """Return the reference solution as a submission."""
         function = self.family.source(self.parameters)
         if self.form == "call":
             return function
@@ -49,16 +49,16 @@ class Recipe:
         return text_form.program(function, self.family.name, types, self.family.return_type)
 
     def to_json(self) -> dict[str, Any]:
-        """For `Task.data`."""
+        """Return the recipe as JSON for `Task.data`."""
         family, parameters = self.family.name, dict(self.parameters)
         return {"kind": "generated", "family": family, "parameters": parameters, "form": self.form}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], *, seed: int) -> Recipe:
-        """What `to_json` gave.
+        """Return the recipe that `to_json` wrote, with this `seed`.
 
         Raises:
-            KeyError, ValueError: it is anything else.
+            KeyError, ValueError: `data` is no output of `to_json`.
         """
         family = FAMILIES[data["family"]]
         known = data["parameters"] in list(family.variants())
@@ -68,7 +68,7 @@ class Recipe:
 
     # ------------------------------------------------------------------ tests
     def _shown(self, rng: random.Random) -> Iterator[tuple[Args, Any]]:
-        """Small examples, with different answers if there are any."""
+        """Yield small examples, with different answers if there are any."""
         seen: dict[str, str] = {}
         for attempt in range(TRIES):
             args, answer = self._drawn(rng, rng.choice(SHOWN_SIZES))
@@ -84,7 +84,8 @@ class Recipe:
     def _hidden(
         self, rng: random.Random, count: int, shown: set[str]
     ) -> Iterator[tuple[Args, Any]]:
-        """The edges, then random inputs that grow; no answer is that of more than half of them."""
+        """Yield the edge cases, then growing random inputs. If possible, at most half of all tests
+        share an answer."""
         seen = set(shown)
         answers: Counter[str] = Counter()
         draw = Draw(rng, self.family.largest, self.parameters)

@@ -1,8 +1,8 @@
-"""Grading: the submission runs once per hidden test, and what comes out is compared here.
+"""The grader: the submission runs once per hidden test, and its outputs are compared here.
 
 Inputs go into the sandbox, plain values come out; expected values stay in this process. Each test
-has a fresh process, and nothing that another one wrote. What a sandbox cannot take back (a counter
-of the kernel that an earlier test has moved) says little, as tests run in an order of their own.
+has a fresh process, without files that another test wrote. Some state survives (a kernel counter
+that an earlier test moved), but it reveals little, as tests run in an order of their own.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ from .problem import CallTest, Problem, Test, TextTest
 from .verdict import Verdict
 
 OUTPUT_MARGIN_BYTES = 1 << 16
-"""What a submission may print beyond twice the expected answer: the rest is not worth reading."""
+"""The bytes that a submission may print beyond twice the expected answer; the rest is not read."""
 VIEWED_BYTES = 1 << 17
-"""The same of a value of which only a part is compared."""
+"""The further bytes of a value if only a part of it is compared."""
 WALL_FACTOR, WALL_MARGIN_S = 3.0, 2.0
-"""CPU seconds are what counts, as neighbours share the processors; who sleeps ends by these."""
+"""The wall-clock limit, as a factor of the CPU limit and a margin, ends sleeping programs. CPU
+seconds decide otherwise, as neighbours share the processors."""
 MAX_LINES = 50
-"""Of an input: so many of them are tried as echoes."""
+"""The most lines of an input that are tried as echoes."""
 MAX_TIMEOUTS = 2
-"""Tests of one submission that may run into the time limit; the rest then count as failed."""
+"""The number of timeouts after which the remaining tests of a submission count as failed."""
 TOTAL_FACTOR, MAX_TOTAL_S = 12.0, 100.0
-"""Time limits, by the clock, that all tests of a submission may take together, and seconds at
-most: who sleeps a little in each would otherwise outlast the step, which is nobody's fault."""
+"""The wall-clock limit of all tests of a submission: a multiple of its time limit, with a maximum
+in seconds. Sleeps could otherwise outlast the step, and then the program would not be blamed."""
 MIN_SHUFFLED = 8
-"""Tests are shuffled in groups of at least so many that stand together: the later ones are often
-the larger ones, and a program too slow for those passes the others first."""
+"""The least size of a group of neighbouring tests that are shuffled together: later tests are
+often larger, and a program that is too slow for those then still passes the others first."""
 _STATUS = {
     Status.OK: None,
     Status.TIMEOUT: Verdict.TIMEOUT,
@@ -56,29 +57,29 @@ _STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """What hidden tests said of a submission."""
+    """The result of the hidden tests of a submission."""
 
     verdict: Verdict
     passed: int = 0
     total: int = 0
     tests_run: int = 0
     trivial: int = 0
-    """Tests that a program passes which knows nothing: the best constant, or an echo. Counted
-    where all tests were wanted."""
+    """The number of tests that the best constant or an echo of the input passes, without any
+    knowledge; counted only if all tests were requested."""
     cpu_ms: float = 0.0
     detail: str = ""
-    """Of the first failure; says nothing of hidden values."""
+    """The description of the first failure; it reveals no hidden values."""
 
     @property
     def fraction(self) -> float:
-        """The share of tests passed, of those that take more than a constant or an echo."""
+        """Return the share of tests passed among those that a constant or an echo does not pass."""
         if self.total == self.trivial:
             return float(self.verdict is Verdict.ACCEPTED)
         return max(0.0, (self.passed - self.trivial) / (self.total - self.trivial))
 
 
 def _lean(source: str) -> str:
-    """Without what every test would compile in vain: a fifth of its processor time."""
+    """Return `source` without parts that each test would compile in vain: a fifth of its CPU."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.FunctionDef) and ast.get_docstring(node) is not None:
@@ -94,15 +95,15 @@ DRIVER = _lean(Path(driver.__file__).read_text(encoding="utf-8"))
 
 
 class Grader:
-    """Grades submissions in sandboxes of a started backend."""
+    """A grader of submissions in sandboxes of a started backend."""
 
     def __init__(self, sandboxes: SandboxBackend) -> None:
         self._sandboxes = sandboxes
 
     async def grade(self, problem: Problem, source: str, *, whole: bool = False) -> Grade:
-        """Run `source` against the hidden tests, up to the first that fails; `whole`: all of them.
+        """Run `source` against the hidden tests until one fails; with `whole`, against all of them.
 
-        Failures of the sandbox give `Verdict.INFRA_ERROR`; it raises none of them.
+        Failures of the sandbox are not raised; they give `Verdict.INFRA_ERROR`.
         """
         grading = _Grading(self._sandboxes, problem, source, whole)
         try:
@@ -113,7 +114,7 @@ class Grader:
 
 
 class _Grading:
-    """One submission on its way through the tests."""
+    """The grading of one submission."""
 
     def __init__(
         self, sandboxes: SandboxBackend, problem: Problem, source: str, whole: bool
@@ -122,16 +123,16 @@ class _Grading:
         self._whole = whole
         self._order = order_of(problem, source)
         self._next = 0
-        """Place in that order of the test to be run."""
+        """The position in that order of the next test."""
         self._passed = 0
         self._timeouts = 0
         self._losses = 0
-        """Sandboxes that the present test was the end of."""
+        """The number of sandboxes lost in the current test."""
         self._spent = False
-        """Of it no more is run: it is to blame for losses, or has had its time. The rest failed."""
+        """The flag of a submission that caused losses or used up its time: the other tests fail."""
         self._cpu_ms = self._wall_ms = 0.0
         self._bounds: Limits | None = None
-        """Of its sandboxes, where those that there are allow less than the problem."""
+        """The limits of new sandboxes, if the default ones allow less than the problem."""
         self._failure: tuple[Verdict, str] | None = None
 
     def grade(self) -> Grade:
@@ -144,7 +145,7 @@ class _Grading:
 
     @property
     def _test(self) -> Test:
-        """The one to be run."""
+        """Return the next test."""
         return self._problem.hidden[self._order[self._next]]
 
     @property
@@ -154,10 +155,10 @@ class _Grading:
         return self._next == len(self._problem.hidden) or self._timeouts == MAX_TIMEOUTS
 
     async def run(self) -> None:
-        """All that must be run.
+        """Run all tests that are needed.
 
         Raises:
-            SandboxError: a sandbox failed, and not by this program's doing.
+            SandboxError: a sandbox failed, not because of the program.
         """
         while not self._over:
             try:
@@ -172,7 +173,7 @@ class _Grading:
                 await self._lost(error)
 
     async def _in_one(self, sandbox: Sandbox) -> None:
-        """Tests, until there are no more or the sandbox is no good any more."""
+        """Run tests in one sandbox until none is left or the sandbox is unusable."""
         used = False
         while not self._over:
             if used:
@@ -216,10 +217,10 @@ class _Grading:
         self._next += 1
 
     async def _lost(self, error: SandboxLost) -> None:
-        """Once may be chance, twice is the program, if an innocent one fares well meanwhile.
+        """Record the loss of a sandbox; at the second one, blame the program (one may be chance).
 
         Raises:
-            SandboxError: the innocent one fares no better.
+            SandboxError: a harmless program loses its sandbox as well.
         """
         self._losses += 1
         if self._losses == 1:
@@ -230,9 +231,9 @@ class _Grading:
 
 
 def order_of(problem: Problem, source: str) -> list[int]:
-    """In which order the tests run: the same for the same program, and unknown to it.
+    """Return the order of the tests: the same for the same program, and unknown to it.
 
-    No test follows the one that stands before it, whose input may be what it asks for.
+    No test follows its predecessor in the problem, whose input may be the answer to it.
     """
     total = len(problem.hidden)
     seed = repr((source, [test.expected for test in problem.hidden]))
@@ -246,8 +247,8 @@ def order_of(problem: Problem, source: str) -> list[int]:
 
 
 def _shuffled(rng: random.Random, tests: Sequence[int], *, after: list[int]) -> list[int]:
-    """Return a group in an order in which no test follows its predecessor, the group before's last
-    one included. About every third order will do; of few tests perhaps none but the reverse."""
+    """Return a group in an order in which no test follows its predecessor, which may end the group
+    before. About every third order qualifies; for few tests perhaps only the reverse does."""
     for _ in range(100):
         order = rng.sample(tests, len(tests))
         if all(b != a + 1 for a, b in itertools.pairwise([*after, *order])):
@@ -256,8 +257,8 @@ def _shuffled(rng: random.Random, tests: Sequence[int], *, after: list[int]) -> 
 
 
 def trivial_passes(problem: Problem) -> int:
-    """Hidden tests that the best constant passes, or a program that gives back its input, an
-    argument of it, or a line. All of them, where only two answers occur, or several are right."""
+    """Return the number of hidden tests that the best constant passes, or an echo of the input, an
+    argument or a line. All count if only two answers occur, or if several answers are right."""
     views = any(isinstance(test, CallTest) and test.view for test in problem.hidden)
     if views or _num_answers(problem) <= 2:  # a coin would pass half of them
         return len(problem.hidden)
@@ -273,14 +274,14 @@ def trivial_passes(problem: Problem) -> int:
 
 
 def _says(problem: Problem, test: Test, value: Any) -> bool:
-    """Whether a program that gives back `value` passes."""
+    """Return whether a program that returns `value` passes."""
     if isinstance(test, TextTest):
         return passes(problem, test, value.encode("utf-8", "surrogatepass"))
     return passes(problem, test, json.dumps({"value": encode(value)}).encode())
 
 
 def passes(problem: Problem, test: Test, said: bytes) -> bool:
-    """Whether what a program said is right."""
+    """Return whether the output `said` of a program is right."""
     if isinstance(test, TextTest):
         return same_text(test.expected, said, tolerance=test.tolerance)
     python, tolerance = problem.python_equality, test.tolerance
@@ -294,7 +295,7 @@ def passes(problem: Problem, test: Test, said: bytes) -> bool:
 
 
 def _num_answers(problem: Problem) -> int:
-    """Of those that no one constant passes together."""
+    """Return the number of answers that differ, so that no constant passes two of them."""
     left = list(problem.hidden)
     count = 0
     while left:
@@ -304,7 +305,7 @@ def _num_answers(problem: Problem) -> int:
 
 
 def _given(test: Test) -> Sequence[Any]:
-    """What a program may give back that does nothing."""
+    """Return the echoes: the values that a program without any work may return."""
     if isinstance(test, CallTest):
         return [*test.args, list(test.args)]
     lines = test.stdin.rstrip("\r\n").split("\n")
@@ -316,13 +317,13 @@ def _wall_s(problem: Problem) -> float:
 
 
 def _total_s(problem: Problem) -> float:
-    """By the clock, of all tests of a submission; room for `MAX_TIMEOUTS` in any case."""
+    """Return the wall-clock limit of all tests, with room for `MAX_TIMEOUTS` timeouts at least."""
     least_s = MAX_TIMEOUTS * _wall_s(problem)
     return min(max(TOTAL_FACTOR * problem.time_limit_s, least_s), MAX_TOTAL_S)
 
 
 def _larger(bounds: Limits, problem: Problem) -> Limits | None:
-    """`bounds` widened to what the problem promises; None if they suffice."""
+    """Return `bounds` widened to the problem's limits; None if they suffice."""
     larger = replace(
         bounds,
         wall_s=max(bounds.wall_s, _wall_s(problem)),
@@ -333,7 +334,7 @@ def _larger(bounds: Limits, problem: Problem) -> Limits | None:
 
 
 def _limits(problem: Problem, test: Test, bounds: Limits) -> Limits:
-    """Of one test; what the sandbox allows at most."""
+    """Return the limits of one test, within those of the sandbox."""
     expected = test.expected if isinstance(test, TextTest) else json.dumps(encode(test.expected))
     expected_bytes = len(expected.encode("utf-8", "surrogatepass"))
     if isinstance(test, CallTest) and test.view:
@@ -353,7 +354,7 @@ def _limits(problem: Problem, test: Test, bounds: Limits) -> Limits:
 
 
 def _judge(result: ExecResult, test: Test, problem: Problem) -> Verdict | None:
-    """None: the test is passed."""
+    """Return the verdict of a failed test; None if the test is passed."""
     if (verdict := _STATUS.get(result.status, Verdict.RUNTIME_ERROR)) is not None:
         return verdict
     if result.cpu_ms > 1000 * problem.time_limit_s:
@@ -365,7 +366,7 @@ def _judge(result: ExecResult, test: Test, problem: Problem) -> Verdict | None:
 
 
 def _detail(result: ExecResult) -> str:
-    """What the program itself said last; nothing that would move a terminal's cursor."""
+    """Return the end of the run and the last error line, without terminal control characters."""
     said = result.stderr[-800:].decode("utf-8", "replace").strip().splitlines()
     last = "".join(c for c in said[-1] if c.isprintable())[:200] if said else ""
     return f"{result.status.value}, exit code {result.exit_code}, signal {result.signal} {last}"

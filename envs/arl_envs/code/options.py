@@ -1,4 +1,4 @@
-"""What a user may choose of the code environment."""
+"""The user's options of the code environment."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _LEAST = {"num_hidden": 10, "tool_output_chars": 80}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Keyword arguments of the environment (`--env.options.reward=fraction`)."""
+    """The keyword arguments of the environment (`--env.options.reward=fraction`)."""
 
     reward: Reward = "all"
-    """`all`: 1 if every hidden test passes, else 0. `fraction`: the share of tests passed beyond
-    those that the best constant answer, or an echo of the input, would pass."""
+    """The reward. `all`: 1 if every hidden test passes, else 0. `fraction`: the share of tests
+    passed beyond those that the best constant answer, or an echo of the input, would pass."""
     tool: bool = True
-    """Whether there is a tool to run programs with."""
+    """The switch for a tool that runs programs."""
     tool_output_chars: int = 1000
-    """Characters of a program's output that the agent is shown; the middle is left out."""
+    """The most characters of a program's output that the agent sees; the middle is left out."""
     num_hidden: int = 20
-    """Hidden tests of a generated task."""
+    """The number of hidden tests of a generated task."""
     topics: Sequence[str] = ()
-    """Of generated tasks; empty: all."""
+    """The topics of generated tasks; empty: all."""
     families: Sequence[str] = ()
-    """Of generated tasks; empty: all."""
+    """The families of generated tasks; empty: all."""
     form: Literal["call", "text", "any"] = "any"
-    """Of generated tasks: a function to write, or a program that reads standard input."""
+    """The form of generated tasks: a function to write, or a program that reads standard input."""
     rows: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Tasks from a file or data set instead of generated ones: the arguments of
-    `rows.row_tasks`, as in `--env.options.rows.path=FILE`."""
+    """The source of tasks in a file or data set instead of generated ones: the arguments of
+    `rows.row_tasks`, for example `--env.options.rows.path=FILE`."""
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -65,7 +65,7 @@ class Options:
             raise TypeError("no family is of these topics and these families")
 
     def chosen_families(self) -> list[Family]:
-        """Those that generated tasks are taken from."""
+        """Return the families that generated tasks are taken from."""
         return [
             family
             for family in FAMILIES.values()

@@ -1,4 +1,4 @@
-"""A programming problem: what is asked, and tests that the submission never sees whole."""
+"""A programming problem: the statement, and tests that the submission never sees as a whole."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .driver import decode, encode
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far a number may be from the wanted one: the larger of both bounds is what counts.
+    """The allowed distance of a number from the expected one: the larger of both bounds counts.
 
     Raises:
         TypeError, ValueError: a bound is no number, not finite, or below 0.
     """
 
     relative: float = 0.0
-    """Times the size of the wanted number, whatever came out."""
+    """The bound as a multiple of the expected number's size, whatever the output."""
     absolute: float = 0.0
 
     def __post_init__(self) -> None:
@@ -36,25 +36,25 @@ EXACT = Tolerance()
 
 @dataclass(frozen=True, slots=True)
 class CallTest:
-    """A call of the function, and what it must return; both of plain built-in types."""
+    """A call of the function, and its expected result; both of plain built-in types."""
 
     args: Sequence[Any]
     expected: Any
     tolerance: Tolerance = EXACT
-    """Of floats that are wanted."""
+    """The tolerance of expected floats."""
     view: str = ""
-    """What of the value is compared: functions, and an expression of `answer`, that the grader
+    """The compared part of the value: functions, and an expression of `answer`, that the grader
     computes (`calculator`); "": the value itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextTest:
-    """Standard input of the program, and what it must print."""
+    """The standard input of the program, and its expected output."""
 
     stdin: str
     expected: str
     tolerance: Tolerance = EXACT
-    """Of numbers with a decimal point that are wanted."""
+    """The tolerance of expected numbers with a decimal point."""
 
 
 Test = CallTest | TextTest
@@ -62,25 +62,25 @@ Test = CallTest | TextTest
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem, whatever its source."""
+    """A problem from any source."""
 
     statement: str
-    """Everything the agent is told."""
+    """The complete text for the agent."""
     entry: str
     """The function to write; "": a program that reads standard input and prints."""
     hidden: Sequence[Test]
-    """What decides; none of them is in the statement, unless a constant would pass the rest."""
+    """The deciding tests; the statement shows none, unless a constant would pass the others."""
     prelude: str = ""
-    """Imports that a function may take for granted."""
+    """The imports that run before a function."""
     time_limit_s: float = 2.0
-    """CPU seconds of a test."""
+    """The CPU seconds of a test."""
     memory_mb: int = 256
     python_equality: bool = False
-    """Whether a value is right that Python's == calls equal, as assertions of data sets do: True
-    for 1, a Counter for a dictionary. Else it is a plain value of the same type."""
+    """The switch for equality by Python's ==, as in assertions of data sets: True for 1, a Counter
+    for a dictionary. Without it, a right value is a plain one of the same type."""
 
     def to_json(self) -> dict[str, Any]:
-        """For `Task.data`."""
+        """Return the problem as JSON for `Task.data`."""
         tests = [_test_to_json(test) for test in self.hidden]
         return {
             "statement": self.statement,
@@ -94,10 +94,10 @@ class Problem:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Problem:
-        """What `to_json` gave.
+        """Return the problem that `to_json` wrote.
 
         Raises:
-            KeyError, TypeError, ValueError: it is anything else.
+            KeyError, TypeError, ValueError: `data` is no output of `to_json`.
         """
         tests = [_test_from_json(test) for test in data["hidden"]]
         if not tests:

@@ -1,4 +1,4 @@
-"""The `python` tool: runs a whole program of the agent's, and says what came of it."""
+"""The `python` tool: it runs a complete program of the agent and reports the result."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .blame import CREATE_TIMEOUT_S, blame
 TOOL = one_argument_tool("python", "Run a Python program and see what it prints.", "code")
 DEADLY = "[the program was the end of its sandbox]"
 MAX_CALLS = 4
-"""Of one message; the others are refused."""
+"""The most calls in one message; further ones are refused."""
 EPISODE_S, LEAST_S = 20.0, 0.5
-"""Seconds by the clock that all programs of an episode may take, and the last one at least: who
-sleeps would otherwise hold up the episode until it counts as nobody's fault."""
+"""The wall-clock seconds for all programs of an episode, and the least for the last one. Sleeping
+programs could otherwise outlast the step, and then they would not be blamed."""
 
 
 class PythonTool:
-    """The tool in one episode. `enabled`: False refuses every call."""
+    """The tool in one episode; with `enabled` False, it refuses every call."""
 
     def __init__(self, sandboxes: SandboxBackend, *, output_chars: int, enabled: bool) -> None:
         self._sandboxes = sandboxes
@@ -33,12 +33,12 @@ class PythonTool:
         self._left_s = EPISODE_S
 
     async def answer(self, calls: Any) -> tuple[list[Message], list[str]]:
-        """A tool message per call, in order, and what was wrong with the calls that were none.
+        """Return a tool message for each call, in order, and the errors of malformed calls.
 
-        Each program has a sandbox of its own: nothing is kept from one to the next, nor for tests.
+        Each program has a sandbox of its own: nothing is kept for the next program or the tests.
 
         Raises:
-            SandboxError: there is none to run it in.
+            SandboxError: there is no sandbox to run it in.
         """
         messages: list[Message] = []
         errors: list[str] = []
@@ -55,9 +55,10 @@ class PythonTool:
         return messages, errors
 
     def _program(self, call: Mapping[str, Any], number: int) -> str:
-        """
+        """Return the program of `call`.
+
         Raises:
-            BadCall: it may not be run, or is none.
+            BadCall: the call may not be run, or has no program.
         """
         if not self._enabled:
             raise BadCall("there is no tool")
@@ -69,10 +70,10 @@ class PythonTool:
         return code
 
     async def _run(self, code: str) -> ExecResult | None:
-        """None: the program was the end of its sandbox, twice.
+        """Run a program; return None if its sandbox was lost twice.
 
         Raises:
-            SandboxError: there is none to run it in.
+            SandboxError: there is no sandbox to run it in.
         """
         lost: SandboxLost | None = None
         for _ in range(2):
@@ -93,7 +94,7 @@ class PythonTool:
 
 
 def told(result: ExecResult, chars: int) -> str:
-    """What the agent is told of a program: its output, and how it ended if not well."""
+    """Return the tool's text for the agent: the output, and the way a failed program ended."""
     parts = [_text(result.stdout, chars), _text(result.stderr, chars)]
     ending = {Status.OK: "", Status.ERROR: f"[exit code {result.exit_code}]"}
     parts.append(ending.get(result.status, f"[{result.status.value}]"))
@@ -101,7 +102,7 @@ def told(result: ExecResult, chars: int) -> str:
 
 
 def _text(output: bytes, chars: int) -> str:
-    """What `shortened` needs of it: to decode a megabyte would hold up everybody else."""
+    """Return the part of `output` that `shortened` uses; to decode megabytes would block others."""
     output, most = output.rstrip(b"\n"), 4 * chars  # bytes of a character
     if len(output) > 2 * most:
         output = output[:most] + output[-most:]
@@ -109,7 +110,7 @@ def _text(output: bytes, chars: int) -> str:
 
 
 def shortened(text: str, chars: int) -> str:
-    """At most `chars` characters of a text, its middle left out."""
+    """Return at most `chars` characters of a text, with the middle left out."""
     if len(text) <= chars:
         return text
     mark = " [...] "

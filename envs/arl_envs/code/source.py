@@ -1,4 +1,4 @@
-"""Endless generated tasks: a variant of a family each, held-out variants kept apart."""
+"""Endless generated tasks: each is a variant of a family; held-out variants are kept apart."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .generated import Form, Recipe
 
 
 class GeneratedTasks(TaskSource):
-    """Tasks of one split; a pure function of (families, forms, split, seed, index).
+    """The tasks of one split; a pure function of (families, forms, split, seed, index).
 
-    Whatever the seed, no statement is in both splits: a variant belongs to one of them.
+    No statement is in both splits, for any seed: a variant belongs to one of them.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class GeneratedTasks(TaskSource):
 
 @functools.cache
 def _by_split(name: str) -> dict[Split, list[Parameters]]:
-    """The variants of a family, by split."""
+    """Return the variants of a family, by split."""
     found: dict[Split, list[Parameters]] = {"train": [], "eval": []}
     family = FAMILIES[name]
     for parameters in family.variants():

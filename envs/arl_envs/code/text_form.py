@@ -1,4 +1,4 @@
-"""The text form of a task: how values are read and printed by a program without a function."""
+"""The text form of a task: the input and output of values by a program without a function."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Of one type."""
+    """The text form of one type."""
 
     words: str
-    """What the statement says of a value of it."""
+    """The words in the statement for a value of the type."""
     read: str
-    """Python that reads one."""
+    """The Python code that reads a value."""
     write: str
-    """Python that prints `answer`."""
+    """The Python code that prints `answer`."""
 
 
 _FORMS: dict[Any, Form] = {
@@ -40,12 +40,12 @@ _FORMS: dict[Any, Form] = {
 
 
 def input_text(args: tuple[Any, ...], types: Mapping[str, Any]) -> str:
-    """Standard input of the program: one argument after the other."""
+    """Return the standard input of the program: one argument after the other."""
     return "".join(map(text_of, args, types.values()))
 
 
 def text_of(value: Any, type_: Any) -> str:
-    """A value of a type as a program reads or prints it, line ends included."""
+    """Return `value` of type `type_` as a program reads or prints it, with line ends."""
     if type_ is bool:
         return "true\n" if value else "false\n"
     if type_ == list[int]:
@@ -58,13 +58,13 @@ def text_of(value: Any, type_: Any) -> str:
 
 
 def describe(types: Mapping[str, Any], answer: Any) -> str:
-    """The part of a statement that says what is read and printed."""
+    """Return the part of a statement about input and output."""
     reads = "; ".join(f"{name}: {_FORMS[type_].words}" for name, type_ in types.items())
     return f"Input: {reads}.\nOutput: {_FORMS[answer].words}."
 
 
 def program(function: str, name: str, types: Mapping[str, Any], answer: Any) -> str:
-    """A whole program around the source of a function called `name`."""
+    """Return a complete program around the source of a function called `name`."""
     reads = [f"{argument} = {_FORMS[type_].read}" for argument, type_ in types.items()]
     call = f"answer = {name}({', '.join(types)})"
     return "\n".join([function, *reads, call, _FORMS[answer].write, ""])

@@ -1,4 +1,4 @@
-"""What is said of a submission."""
+"""The verdicts on a submission."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """Of a submission: that of the first test it failed."""
+    """A verdict on a submission: that of the first failed test."""
 
     ACCEPTED = "accepted"
-    """Every hidden test passed."""
+    """A pass of every hidden test."""
     WRONG_ANSWER = "wrong_answer"
     RUNTIME_ERROR = "runtime_error"
-    """It raised, exited with another code than 0, was killed, or printed without end."""
+    """A run that raised, exited with another code than 0, was killed, or printed without end."""
     TIMEOUT = "timeout"
     MEMORY = "memory"
     NO_CODE = "no_code"
-    """The message holds no program."""
+    """A message without a program."""
     INFRA_ERROR = "infra_error"
-    """The sandbox failed, and not by the submission's doing: no reward is known."""
+    """A failure of the sandbox without fault of the submission: no reward is known."""

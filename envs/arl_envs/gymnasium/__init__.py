@@ -1,11 +1,11 @@
-"""Any Gymnasium environment whose actions can be said in words: `gymnasium:FrozenLake-v1`.
+"""The Gymnasium environments whose actions can be written as text: `gymnasium:FrozenLake-v1`.
 
 env       the environment: replies to actions, observations to messages
 actions   reading a reply as an element of the action space
 observations   an element of any observation space as text
-toy_text  how the four toy-text environments are put into words
-tasks     seeds, split by what episodes begin with
-oracle    shortest paths, where the environment shows its transitions
+toy_text  the texts of the four toy-text environments
+tasks     seeds, split by the openings of their episodes
+oracle    shortest paths, in environments that show their transitions
 """
 
 from agentgym_rl.gym.specs import EnvSpec

@@ -1,10 +1,10 @@
-"""Reading a reply as an action: the last thing said counts.
+"""A reader of replies as actions, which looks at the end of a reply.
 
     Discrete        the reply ends with the name (or number) of an action: "I go *down*."
     MultiDiscrete   its last line is the numbers, nothing else: "0 3 1"
-    Text            the whole reply, without surrounding white space
+    Text            the complete reply, without surrounding white space
 
-Everything else cannot be said in a few words and is refused when the environment is made.
+Actions of other spaces cannot be written in a few words; the environment refuses such a space.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from gymnasium import spaces
 from agentgym_rl.core.errors import ConfigError
 
 MAX_NAMED = 32
-"""Longest list of action numbers that is spelled out; of a longer one, first and last are."""
+"""The longest list of action numbers shown in full; a longer one shows the first and the last."""
 
 _TAIL_CHARS = 200
-"""What is read of a reply's end; no action's name is longer."""
+"""The number of characters read at a reply's end; no action's name is longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Actions:
-    """The actions an agent can say."""
+    """The text form of actions."""
 
     instruction: str
-    """What is to be replied, one sentence."""
+    """The instruction for the agent, one sentence."""
     read: Callable[[str], Any]
-    """The action that a reply is, None if it is none. Never raises."""
+    """A function that returns the action of a reply, None if it is none. Never raises."""
     say: Callable[[Any], str]
-    """The reply that `read` reads as this action."""
+    """A function that returns a reply that `read` reads as this action."""
 
 
 def actions_of(space: spaces.Space[Any], names: Sequence[str] | None) -> Actions:
-    """How the actions of `space` are said; `names` are those of a Discrete one.
+    """Return the text form of the actions of `space`; `names` are those of a Discrete one.
 
     Raises:
-        ConfigError: they cannot be, or the names do not fit.
+        ConfigError: there is no text form, or the names do not fit.
     """
     if names is not None and not isinstance(space, spaces.Discrete):
         raise ConfigError(f"actions: names are for a Discrete action space, this one is {space}")
@@ -115,5 +115,5 @@ def _text(space: spaces.Text) -> Actions:
 
 
 def _key(text: str) -> str:
-    """Case and the amount of white space make no difference."""
+    """Normalize case and the amount of white space."""
     return " ".join(text.casefold().split())

@@ -26,29 +26,29 @@ from .tasks import tasks_of
 from .toy_text import words_of
 
 DEFAULT_MAX_TURNS = 200
-"""Turns of an episode where the environment itself has no limit of steps."""
+"""The number of turns of an episode if the environment itself has no limit of steps."""
 
 _HIGHLIGHT = re.compile(r"\x1b\[[0-9;]+m(.*?)\x1b\[0m")
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 class GymnasiumEnv(SyncEnv):
-    """Plays `gymnasium.make(id, **kwargs, **options)` by text replies.
+    """An environment that plays `gymnasium.make(id, **kwargs, **options)` by text replies.
 
     Rewards, `terminated` and `truncated` are the environment's own; a task is a seed, held out by
-    what its episode begins with. A reply that is no action is played as a random one, drawn by the
+    the opening of its episode. A reply that is no action is played as a random one, drawn by the
     episode's seed, and counted: so nonsense is worth what random play is, whatever actions cost.
 
     `actions` names the actions of a Discrete space (those of the toy-text environments have
     names), `render="ansi"` puts the drawing of the environment before each observation,
-    `executor="thread"` is for one whose steps take long.
+    `executor="thread"` is for an environment with slow steps.
 
     Raises:
         ConfigError: Gymnasium cannot make it, or it cannot be played in text.
     """
 
     reward_range = None
-    """Any play may win, as random play does now and then."""
+    """An open range: any play may win an episode, as random play sometimes does."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class GymnasiumEnv(SyncEnv):
         names = self._words.actions if self._words and actions is None else actions
         self._actions = actions_of(self._env.action_space, names)
         self._chance = copy.deepcopy(self._env.action_space)
-        """Draws for replies that are no action; that of the environment stays as it is."""
+        """The space that random actions are drawn from; the environment's own stays unchanged."""
         limit = self._env.spec.max_episode_steps if self._env.spec else None
         self.max_turns = limit or DEFAULT_MAX_TURNS
         self._invalid = 0
@@ -83,7 +83,7 @@ class GymnasiumEnv(SyncEnv):
 
     @classmethod
     def task_source(cls, split: Split, *, seed: int, **options: Any) -> TaskSource:
-        """Seeds, endlessly; see `tasks`."""
+        """Return endless tasks, one per seed; see `tasks`."""
         env = cls(**options)
 
         def opening(seed: int) -> str:
@@ -96,8 +96,8 @@ class GymnasiumEnv(SyncEnv):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """Start the episode of `options["task"]`'s seed, or of `seed`; what else is in `options`
-        goes to the environment.
+        """Start the episode of `options["task"]`'s seed, or of `seed`; other `options` go to the
+        environment.
 
         Raises:
             EnvError: the task is none.
@@ -107,7 +107,7 @@ class GymnasiumEnv(SyncEnv):
         if task is not None:
             seed = checked_task(task).seed
         observation, info = self._env.reset(seed=seed, options=theirs or None)
-        if seed is not None:  # by another number than the environment's own chance
+        if seed is not None:  # a seed other than the environment's own
             self._chance.seed(derived_number(f"{seed}/no action"))
         self._invalid = 0
         self._task = {} if task is None else {"task_id": task.id}
@@ -119,8 +119,8 @@ class GymnasiumEnv(SyncEnv):
         return messages, self._info(info)
 
     def step(self, action: Message) -> Step:
-        """Take the action that the reply names; one that names none is answered by what is
-        allowed, and a random action is taken."""
+        """Take the action that the reply names; if it names none, answer with the allowed ones and
+        take a random action."""
         calls = action.get("tool_calls")
         if calls:
             replies = [reply_to(call, self._actions.instruction) for call in listed(calls)]
@@ -158,7 +158,7 @@ class GymnasiumEnv(SyncEnv):
         return Step([message], float(reward), bool(terminated), bool(truncated), info)
 
     def _info(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Ours, with the environment's own info below "gymnasium"."""
+        """Return our info, with the environment's own info below "gymnasium"."""
         metrics = {"invalid_actions": self._invalid}
         return {**self._task, "metrics": metrics, "gymnasium": plain(theirs)}
 
@@ -172,15 +172,15 @@ class GymnasiumEnv(SyncEnv):
 
 def _made(id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     if not id:
-        raise ConfigError("which environment of Gymnasium? Say it as --env gymnasium:FrozenLake-v1")
+        raise ConfigError("no environment of Gymnasium is named: say --env gymnasium:FrozenLake-v1")
     try:
         return gymnasium.make(id, **options)
-    except Exception as error:  # somebody else's code
+    except Exception as error:  # third-party code
         raise ConfigError(
             f"gymnasium.make({id!r}, **{dict(options)}): {type(error).__name__}: {error}"
         ) from error
 
 
 def _drawing(drawn: Any) -> str:
-    """An ANSI drawing as text: what is highlighted, the agent's place, in brackets."""
+    """Return an ANSI drawing as text, with highlighted parts (the agent's place) in brackets."""
     return _ESCAPE.sub("", _HIGHLIGHT.sub(r"[\1]", str(drawn))).strip("\n")

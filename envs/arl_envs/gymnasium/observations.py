@@ -1,4 +1,4 @@
-"""Any observation as text: numbers, words, lists of them; a dict is a line a key."""
+"""The text of any observation: numbers, words, lists of them; a dict has a line for each key."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gymnasium import spaces
 from agentgym_rl.core.errors import ConfigError
 
 MAX_NUMBERS = 1024
-"""Largest array that is put into words."""
+"""The largest array that is written as text."""
 
 _DIGITS = 4
 
 
 def check_readable(space: spaces.Space[Any]) -> None:
-    """Refuse what no chat model should read.
+    """Refuse an observation space that no chat model should read.
 
     Raises:
         ConfigError: an observation holds a larger array than MAX_NUMBERS, an image most likely.
@@ -34,7 +34,7 @@ def check_readable(space: spaces.Space[Any]) -> None:
 
 
 def describe(observation: Any) -> str:
-    """`observation` in words; numbers with four significant digits."""
+    """Return `observation` as text; numbers have four significant digits."""
     value = plain(observation)
     match value:
         case str():
@@ -45,7 +45,7 @@ def describe(observation: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON has it: arrays as lists, named tuples and mappings as dicts."""
+    """Return `value` as JSON: arrays become lists, named tuples and mappings become dicts."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float | np.floating):

@@ -1,4 +1,4 @@
-"""Shortest paths through environments that show their transitions, as the toy-text ones do."""
+"""A search for shortest paths in environments that show their transitions (toy-text ones do)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def shortest_path(env: Any) -> list[int] | None:
-    """The fewest actions from the state of `env` (unwrapped) to its best-paid end.
+    """Return the fewest actions from the state of `env` (unwrapped) to its best-paid end.
 
-    None where `env.P` (state -> action -> [(probability, next state, reward, ended)]) is
-    missing or random, no end can be reached, or the table is not the whole truth.
+    The result is None if `env.P` (state -> action -> [(probability, next state, reward, ended)]) is
+    missing or random, no end can be reached, or the table does not describe everything.
     """
     table, start = getattr(env, "P", None), getattr(env, "s", None)
     if not isinstance(table, dict) or start is None or getattr(env, "fickle_passenger", False):

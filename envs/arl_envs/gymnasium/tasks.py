@@ -1,4 +1,4 @@
-"""Seeds as tasks, such that no held-out episode begins like one that is trained on."""
+"""A source of tasks from seeds: no held-out episode begins like one that is trained on."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from agentgym_rl.gym.data import derived_number
 from arl_envs.splits import split_of
 
 PROBES = 32
-"""Seeds that are tried to see how many beginnings there are."""
+"""The number of seeds that are tried to count the different openings."""
 FEW = 8
-"""Fewer beginnings than these: what tells tasks apart is what happens later (slippery ice)."""
+"""The number of openings below which tasks differ only in later events (slippery ice)."""
 MAX_TRIES = 1000
 
 
 class OpeningTasks(TaskSource):
-    """Infinitely many seeds whose opening falls into `split`, by the hash of what it says.
+    """An infinite source of seeds whose opening falls into `split`, by the hash of its text.
 
-    `opening` gives the first messages of a seed as text; no opening belongs to both splits.
+    `opening` returns the first messages of a seed as text; no opening belongs to both splits.
     """
 
     def __init__(self, opening: Callable[[int], str], split: Split, *, seed: int) -> None:
@@ -40,7 +40,7 @@ class OpeningTasks(TaskSource):
 
 
 def tasks_of(opening: Callable[[int], str], split: Split, *, seed: int) -> TaskSource:
-    """The tasks of `split`: kept apart by their opening where there are several, else by seed."""
+    """Return the tasks of `split`, separated by opening if there are several, else by seed."""
     if len({opening(number) for number in range(PROBES)}) < FEW:
         return SeededTasks(split, seed=seed)
     return OpeningTasks(opening, split, seed=seed)

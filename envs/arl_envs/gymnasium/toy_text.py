@@ -1,4 +1,4 @@
-"""How Gymnasium's toy-text environments are put into words; few, so that many turns fit."""
+"""The texts of Gymnasium's toy-text environments; they are short, so that many turns fit."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What is said of an environment. Functions get the unwrapped environment."""
+    """The texts of an environment. The functions get the unwrapped environment."""
 
     actions: tuple[str, ...]
     rules: Callable[[Any], str]
-    """Said once, before the first observation."""
+    """A function that returns the rules, shown once, before the first observation."""
     observe: Callable[[Any, Any], str]
-    """(environment, observation) -> what it says."""
+    """A function that returns the text of (environment, observation)."""
 
 
 def words_of(id: str) -> Words | None:
-    """The words for an id like "FrozenLake-v1"; None for all but the toy-text ones."""
+    """Return the texts for an id like "FrozenLake-v1"; None for all but the toy-text ones."""
     return _WORDS.get(id.rpartition(":")[2].partition("-v")[0])
 
 

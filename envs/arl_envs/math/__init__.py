@@ -1,4 +1,4 @@
-"""Generated math problems with a calculator: levels, answers that are checked, no downloads."""
+"""Generated math problems with a calculator: four levels, checked answers, no downloads."""
 
 from agentgym_rl.gym.specs import EnvSpec
 

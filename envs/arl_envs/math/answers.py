@@ -1,4 +1,4 @@
-r"""Reading and judging a final answer: the last \boxed{} must hold exactly the number.
+r"""A reader and judge of final answers: the last \boxed{} must hold exactly the number.
 
 Notation by kind (spaces around the number do not matter):
 
@@ -7,8 +7,8 @@ Notation by kind (spaces around the number do not matter):
     fraction   -3/4  \frac{3}{4}  -\frac{3}{4}   in lowest terms, denominator above 1
 
 Commas must group the digits by exactly three. Everything else is no number: expressions that
-still have to be worked out (37*91), units, powers of ten, words. That is what keeps a policy
-from being paid for repeating the question.
+are still to be worked out (37*91), units, powers of ten, words. Without this rule, a policy
+would get a reward for repeating the question.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _FRACTION = re.compile(
 
 
 class Verdict(StrEnum):
-    """What the checker says of an answer."""
+    """The checker's result for an answer."""
 
     OK = "ok"
     WRONG = "wrong"
     UNPARSEABLE = "unparseable"
     TIMEOUT = "timeout"
-    """Of the verifier, twice: no reward, and counted."""
+    """A verifier that ran out of time or memory twice: the answer gets no reward and is counted."""
     CRASH = "crash"
-    """Of the verifier: nothing is known, so no reward is given at all."""
+    """A failure of the verifier: nothing is known about the answer, so there is no reward."""
 
 
 def judge(text: str, *, answer: str, kind: Kind) -> Verdict:
-    r"""Whether the last \boxed{} of `text` is exactly `answer`. Time is linear in the text.
+    r"""Judge whether the last \boxed{} of `text` is exactly `answer`, in time linear in the text.
 
     Raises:
         ValueError: `answer` itself is no number of its kind.
@@ -62,9 +62,9 @@ def judge(text: str, *, answer: str, kind: Kind) -> Verdict:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The inside of the last `\boxed{`; None if there is none or its brace never closes.
+    r"""Return the content of the last `\boxed{`; None without one, or if its brace never closes.
 
-    Only the last one counts: a correction replaces what was said before it.
+    Only the last one counts: a correction replaces an earlier answer.
     """
     opening = r"\boxed{"
     at = text.rfind(opening)
@@ -76,7 +76,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def closing_brace(text: str, start: int) -> int | None:
-    """Where the brace closes that was opened just before `start`; None if it never does."""
+    """Return the index of the brace that closes the one just before `start`; None if none does."""
     depth = 1
     for brace in _BRACE.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)
@@ -86,7 +86,7 @@ def closing_brace(text: str, start: int) -> int | None:
 
 
 def read_number(text: str, kind: Kind) -> Fraction | None:
-    """The number `text` spells in the notation of `kind`; None when it is no such number."""
+    """Return the number that `text` spells in the notation of `kind`; None if there is none."""
     text = text.strip(" ")
     if len(text) > _MAX_CHARS:
         return None

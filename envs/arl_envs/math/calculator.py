@@ -1,4 +1,4 @@
-"""The calculator tool: its schema and its two strengths. It never calls Python's own parser."""
+"""The calculator tool: its schema and its two strengths. Python's own parser is never called."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Calculator:
 
     description: str
     run: Callable[[str], str]
-    """Result of an expression; raises EvaluationError with words for the model."""
+    """The function from an expression to its result; an EvaluationError has text for the model."""
 
     @property
     def tool(self) -> ToolSpec:
-        """The OpenAI function schema."""
+        """Return the OpenAI function schema."""
         return one_argument_tool("calculator", self.description, "expression")
 
 
 def one_operation(expression: str) -> str:
-    """The result of one + - or * on two whole numbers of at most nine digits."""
+    """Return the result of one + - or * on two whole numbers of at most nine digits."""
     match = _ONE_OPERATION.fullmatch(expression)
     if match is None:
         raise EvaluationError("one operation like 3*4")
@@ -39,7 +39,7 @@ def one_operation(expression: str) -> str:
 
 
 def whole_expression(expression: str) -> str:
-    """The exact result of an expression: whole, else decimal if it spoke in decimals, else a/b."""
+    """Return the exact result: whole, else decimal if the expression has decimals, else a/b."""
     value = evaluate(expression)
     if "." in expression and (written := as_decimal(value)) is not None:
         return written
@@ -47,7 +47,7 @@ def whole_expression(expression: str) -> str:
 
 
 def as_decimal(value: Fraction) -> str | None:
-    """`value` in decimal notation without trailing zeros; None if its digits never end."""
+    """Return `value` in decimal notation without trailing zeros; None if its digits never end."""
     digits, rest = 0, value.denominator
     for prime in (2, 5):
         power = 0

@@ -1,4 +1,4 @@
-"""Answering tool calls, however malformed: one tool message each, never an exception."""
+"""The answers to tool calls, however malformed: one tool message each, never an exception."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ BAD_CALL = "error: bad call"
 
 
 def answer_calls(calls: Any, calculator: Calculator | None) -> tuple[list[Message], list[str]]:
-    """A tool message per call, in order, and what was wrong with the calls that failed.
+    """Return a tool message for each call, in order, and the errors of the calls that failed.
 
-    A failed call is answered with a text that starts "error:", so the model can try again.
+    A failed call is answered with a text that starts with "error:", so the model can try again.
     """
     messages: list[Message] = []
     errors: list[str] = []

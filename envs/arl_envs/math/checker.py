@@ -1,4 +1,4 @@
-"""Judging answers in symbols: in microseconds where that is possible, else by the verifier."""
+"""The judge of symbolic answers: in microseconds where that is possible, else by the verifier."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .symbolic.reading import read
 from .symbolic.shapes import Shape
 
 COMPARE = "arl_envs.math.symbolic.algebra:compare"
-"""What the verifier calls."""
+"""The function that the verifier calls."""
 
 
 class Verifier(Protocol):
-    """What calls a function in a process that can be killed."""
+    """An object that calls a function in a process that can be killed."""
 
     async def call(self, target: str, /, *args: Any, timeout_s: float) -> Any:
-        """A result with `status` (done, timeout, crash, error), `value`, `error` and `ms`."""
+        """Return a result with `status` (done, timeout, crash, error), `value`, `error`, `ms`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What is said of an answer, and how long the verifier took (0: it was not needed)."""
+    """A verdict on an answer, and the verifier's time in ms (0: the verifier was not needed)."""
 
     verdict: Verdict
     detail: str = ""
@@ -38,7 +38,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Quiz:
-    """A right answer, and what it answers: `question` decides on units, order and echoes."""
+    """A right answer and its question: `question` decides on units, order and echoes."""
 
     answer: str
     question: str = ""
@@ -46,20 +46,20 @@ class Quiz:
 
 
 def check_gold(answer: str, question: str = "") -> Shape:
-    """The shape of a right answer.
+    """Return the shape of a right answer.
 
     Raises:
-        Unreadable: it is not understood, so nothing could be judged by it.
+        Unreadable: the answer is not understood, so nothing could be compared with it.
     """
     return read(answer, question)
 
 
 def judge_quickly(text: str, quiz: Quiz) -> Judgement:
-    """What can be said of `text` without algebra.
+    """Judge `text` without algebra.
 
     Raises:
         EnvError: the right answer cannot be read.
-        Undecided: that takes algebra; its argument is the answer that was found.
+        Undecided: the comparison takes algebra; the error's argument is the final answer of `text`.
     """
     try:
         gold = check_gold(quiz.answer, quiz.question)
@@ -71,7 +71,7 @@ def judge_quickly(text: str, quiz: Quiz) -> Judgement:
     try:
         answer = read(said, quiz.question, quiz.answer)
         if echoes(gold, answer, quiz.question):
-            return Judgement(Verdict.WRONG, "what the question says, in other words")
+            return Judgement(Verdict.WRONG, "a repetition of the question, in other words")
         right = settle(gold, answer, quiz.question)
     except Unreadable as error:
         return Judgement(Verdict.UNPARSEABLE, str(error))
@@ -83,14 +83,14 @@ def judge_quickly(text: str, quiz: Quiz) -> Judgement:
 
 
 async def judge(text: str, quiz: Quiz, verifier: Verifier, *, timeout_s: float) -> Judgement:
-    """What is said of `text`; the verifier is asked only where algebra is needed.
+    """Judge `text`; the verifier is asked only where algebra is needed.
 
-    An answer that takes longer than `timeout_s` (twice, as the verifier tries again itself) has
-    the verdict `timeout`.
+    An answer that takes longer than `timeout_s` twice (the verifier tries again once) has the
+    verdict `timeout`.
 
     Raises:
         EnvError: the right answer cannot be read.
-        InfraError: the verifier itself failed: nothing is known about the answer.
+        InfraError: the verifier itself failed, so nothing is known about the answer.
     """
     try:
         return judge_quickly(text, quiz)

@@ -1,13 +1,13 @@
-"""Answers that say what the question says: equal to the right answer, and nothing was done.
+"""Answers that repeat the question: they equal the right answer, but no work was done.
 
-`Simplify sqrt(12)`, `Expand (x+1)^2`, `Solve 3x+5=20`: where the question itself holds what has
-the value of the right answer, the work is to give it another form. An answer must then
+`Simplify sqrt(12)`, `Expand (x+1)^2`, `Solve 3x+5=20`: the question itself holds an expression
+with the value of the right answer, and the work is to give it another form. An answer must then
 
-    be none of what the question says, whatever its order and spelling (see `canonical`), and
+    be no expression of the question, in any order or spelling (see `canonical`), and
     look like the right answer (see `form`), or else take fewer operations than the question's
-    expression; without variables, and where a form is asked for, it must look like it.
+    expression; without variables, or where a form is requested, it must look like it.
 
-A right answer that itself stands in the question asks for no other form.
+A right answer that is itself in the question does not ask for another form.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _FORM = re.compile(
 
 
 def echoes(gold: Shape, answer: Shape, question: str) -> bool:
-    """Whether `answer` gives back what `question` says where `gold` is right."""
-    if isinstance(answer, Choice):  # its letter decides, and the question has all of them
+    """Return whether `answer` repeats `question`, given that `gold` is right."""
+    if isinstance(answer, Choice):  # its letter decides, and all letters are in the question
         return False
     equations = list(_equations(answer))
     nodes = [] if isinstance(answer, Relation) else list(filter(is_work, leaves(answer)))
@@ -46,7 +46,7 @@ def echoes(gold: Shape, answer: Shape, question: str) -> bool:
 
 
 def _is_undone(golds: list[Stated], said: Stated, asked: Question, wants_form: bool) -> bool:
-    """Of an expression."""
+    """Return whether the expression `said` only repeats one of the question."""
     if any(gold.node == said.node for gold in golds):
         return False
     if any(stated.node == said.node for stated in asked.expressions):
@@ -68,14 +68,14 @@ def _is_undone(golds: list[Stated], said: Stated, asked: Question, wants_form: b
 
 
 def _equations(shape: Shape) -> Iterator[Relation]:
-    """The equations and inequalities between expressions, one or several."""
+    """Yield the equations and inequalities between expressions."""
     for part in shape.items if isinstance(shape, Items) else (shape,):
         if (found := equation(part)) is not None:
             yield found
 
 
 def _repeats(gold: Shape, said: Relation, asked: Question, wants_form: bool) -> bool:
-    """Of an equation or inequality."""
+    """Return whether the equation or inequality `said` only repeats one of the question."""
     claim = Claim(said)
     ours = [ours for right in _equations(gold) if (ours := Claim(right)).same(claim)]
     if not ours or any(_look(right) == _look(claim) for right in ours):
@@ -88,7 +88,7 @@ def _repeats(gold: Shape, said: Relation, asked: Question, wants_form: bool) -> 
 
 
 def _look(claim: Claim) -> list[str]:
-    """What the sides look like; where a name stands alone, that is all that matters."""
+    """Return the forms of the sides; if one side is a name alone, only that matters."""
     left, right = claim.sides
     order = ("<", ">") if claim.op.startswith("<") else ("", "")
     for side, other, mark in ((left, right, order[0]), (right, left, order[1])):

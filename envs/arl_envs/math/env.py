@@ -1,4 +1,4 @@
-"""The math environment: a question, perhaps a calculator, and a checked final answer."""
+"""The math environment: a question, an optional calculator, and a checked final answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentgym_rl.core.errors import EnvError
 from agentgym_rl.core.task import Split, Task, TaskSource
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.tool_env import text_of
-from agentgym_rl.gym.verifier import VerifierHandle, VerifierPool
+from agentgym_rl.gym.verifier import Verifier, VerifierPool
 
 from .answers import Verdict
 from .answers import judge as judge_number
@@ -27,10 +27,10 @@ SYSTEM_PROMPT = "Solve the problem. Put the final answer in \\boxed{}."
 
 
 class MathEnv(Env):
-    r"""Ask one problem; tool calls are worked out, a message without any is the final answer.
+    r"""An environment that asks one problem; a message without tool calls is the final answer.
 
-    The reward is 1 if the final answer is right, else 0; it comes with the last step only. Of
-    generated problems the last `\boxed{}` must hold exactly the right number (`answers.py`); of
+    The reward is 1 if the final answer is right, else 0, and comes with the last step only. For
+    generated problems, the last `\boxed{}` must hold exactly the right number (`answers.py`); for
     `rows`, the right answer in the same form (`symbolic/`). `options` are the fields of
     `Options`.
 
@@ -38,21 +38,21 @@ class MathEnv(Env):
         ConfigError: an option out of range.
     """
 
-    step_timeout_s = 60.0  # an answer is given two chances in the verifier, after a wait for it
+    step_timeout_s = 60.0  # a wait for the verifier, then two attempts in it
 
     def __init__(self, **options: Any) -> None:
         self._options = Options(**options)
         self.max_turns = self._options.max_turns
         self.tools = self._options.tools
         self.uses_verifier = bool(self._options.rows)
-        self._verifier = VerifierHandle(None)
+        self._verifier = Verifier(None)
         self._random = random.Random()
         self._task: Task | None = None
 
     @classmethod
     def task_source(cls, split: Split, *, seed: int, **options: Any) -> TaskSource:
-        """Endless generated tasks of `split`, or the rows of a file or data set; no question is
-        in both splits."""
+        """Return endless generated tasks of `split`, or the rows of a file or data set. No question
+        is in both splits."""
         chosen = Options(**options)
         if chosen.rows:
             return row_tasks(split, seed=seed, **chosen.rows)
@@ -61,8 +61,8 @@ class MathEnv(Env):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """Ask `options["task"]`, or else the first training problem of `seed`. Answers that take
-        algebra are judged in `options["verifier"]`, a started `VerifierPool`, or in a pool of
+        """Ask `options["task"]`, or else the first training problem of `seed`. Answers that need
+        algebra are judged in `options["verifier"]`, a started `VerifierPool`, or else in a pool of
         the environment's own, which `close` ends.
 
         Raises:
@@ -90,7 +90,7 @@ class MathEnv(Env):
 
         Raises:
             EnvError: there is no episode: before `reset`, or after its end.
-            InfraError: the verifier failed: no reward is known.
+            InfraError: the verifier failed, so no reward is known.
         """
         if self._task is None:
             raise EnvError("step without an episode: call reset first")
@@ -115,7 +115,7 @@ class MathEnv(Env):
                 f"options['verifier']: got {type(pool).__name__}, expected a started VerifierPool"
             )
         await self._verifier.close()
-        self._verifier = VerifierHandle(pool)
+        self._verifier = Verifier(pool)
 
     def _calculate(self, calls: Any) -> Step:
         messages, errors = answer_calls(calls, self._options.calculator)

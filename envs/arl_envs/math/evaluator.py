@@ -5,8 +5,8 @@
     signed   = {"+" | "-"} atom
     atom     = digits ["." digits] | "(" sum ")"
 
-Numbers are fractions, so nothing is ever rounded. Nothing else is understood: no names, no
-powers, no calls.
+Numbers are fractions, so nothing is ever rounded. The grammar has no names, no powers and no
+calls.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from fractions import Fraction
 MAX_CHARS = 200
 MAX_DEPTH = 32
 MAX_MAGNITUDE = 10**30
-"""Bound on the numerator and the denominator of every intermediate result."""
+"""The bound on the numerator and the denominator of every intermediate result."""
 
 _TOKEN = re.compile(r"[ ]*([0-9]+(?:\.[0-9]+)?|[-+*/()])")
 
 
 class EvaluationError(ValueError):
-    """The expression has no value here; the message is short and fit for the model."""
+    """The error for an expression without a value here; its short message is made for the model."""
 
 
 def evaluate(expression: str) -> Fraction:
-    """The exact value of `expression`.
+    """Return the exact value of `expression`.
 
     Raises:
         EvaluationError: not an expression of the grammar above, division by zero, or a bound
@@ -55,14 +55,14 @@ def _tokens(expression: str) -> list[str]:
 
 
 class _Parser:
-    """Recursive descent over a list of tokens."""
+    """A recursive descent parser over a list of tokens."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
         self._at = 0
 
     def peek(self) -> str:
-        """The next token, "" at the end."""
+        """Return the next token, "" at the end."""
         return self._tokens[self._at] if self._at < len(self._tokens) else ""
 
     def _take(self) -> str:

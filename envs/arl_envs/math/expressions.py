@@ -12,15 +12,15 @@ _MAX_VALUE = 1_000_000
 
 
 def expression(rng: random.Random) -> Problem:
-    """Level 2: three to six numbers, all four operations, a whole result of |value| < 10⁶.
+    """Return a problem of level 2: three to six numbers, + - * /, a whole result of |value| < 10⁶.
 
-    The text has only the parentheses it needs, so precedence has to be known.
+    The text has only the parentheses it needs, so the solver must know the precedence.
     """
     while True:
         text, _ = _tree(rng, leaves=rng.randint(3, 6))
         try:
             value = evaluate(text)
-        except ValueError:  # a division by zero: draw another
+        except ValueError:  # a division by zero: draw another expression
             continue
         if value.denominator == 1 and abs(value) < _MAX_VALUE:
             question = rng.choice(("What is {}?", "Compute {}.", "Find the value of {}."))
@@ -28,7 +28,7 @@ def expression(rng: random.Random) -> Problem:
 
 
 def _tree(rng: random.Random, *, leaves: int) -> tuple[str, int]:
-    """An expression and how strongly its outermost operator binds."""
+    """Return an expression and how strongly its outermost operator binds."""
     if leaves == 1:
         return str(rng.randint(2, 99)), 3
     operator = rng.choices("+-*/", (4, 4, 3, 1))[0]

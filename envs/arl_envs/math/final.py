@@ -1,11 +1,11 @@
-r"""Where in a message the final answer stands.
+r"""The position of the final answer in a message.
 
-Only what is marked as the answer counts, and of several the last: a correction replaces what was
-said before it. Boxes with nothing but "and", "or" or a comma between them are one answer with
-several parts. Never the last number of some prose. Marks:
+Only text that is marked as the answer counts, and the last such text: a correction replaces
+an earlier answer. Boxes with nothing but "and", "or" or a comma between them are one answer with
+several parts. The last number of unmarked prose never counts. Marks:
 
     boxed      \boxed{...}, as the prompt asks, or \fbox{...}, or \boxed 7
-    anchored   that, or a line after ####, or <answer>...</answer>, or "The answer is ...", or
+    anchored   a box, or a line after ####, or <answer>...</answer>, or "The answer is ...", or
                "Answer:", or a heading such as "### Final Answer" with the answer below
 """
 
@@ -24,12 +24,12 @@ _BOX = re.compile(
     r"|\s{1,8}(?=[A-Za-z]\s{0,8}(?:[$.,;=+*/^-]|$)))",
     re.MULTILINE,
 )
-"""Without a brace only before what can be an answer: prose may speak of \\boxed."""
+"""A box; one without a brace counts only before a possible answer: prose may name \\boxed."""
 _BARE = re.compile(r"(?:(?!\$|\\[)\]]|[.!](?:\s|$))[^\n]){1,200}")
 _DELIMITERS = re.compile(r"\\[()\[\]]|\\text\{|\\(?:q?quad|[,;: ])|[$*}\s]+")
 _JOINT = re.compile(r"(?:[,;]? ?(?:and|or)|[,;])(?: [A-Za-z]\w? ?=)?", re.IGNORECASE)
 _MOST_BETWEEN = 60
-"""Characters between two boxes that are one answer."""
+"""The most characters between two boxes of one answer."""
 
 _MARKS = r"(?:[^\w\n]|_){0,12}"
 _SPACE = r"[ \t*_`}]{0,12}"
@@ -38,7 +38,7 @@ _LABEL = (
     r"(?:(?:the|my)[ \t]{1,4})?(?:(?:final|correct)[ \t]{1,4})?answer"
 )
 _BELOW = r"\n\s{0,100}(?P<answer>[^\n]{1,500}(?:\n[^\n]{1,500}){0,5})"
-# Every repetition has a bound, so that no text takes more than a time linear in its length.
+# Every repetition has a bound, so that the time is linear in the length of the text.
 _ANCHORS = (
     re.compile(r"^[ \t]{0,8}####[ \t]{0,8}(?P<answer>[^\s][^\n]{0,2000})", re.MULTILINE),
     re.compile(r"<answer>(?P<answer>(?:(?!<answer>)[\s\S]){0,2000}?)</answer>", re.IGNORECASE),
@@ -67,7 +67,7 @@ _EMPHASIS = re.compile(
 
 
 def final_answer(text: str, mark: Mark) -> str | None:
-    """What `text` gives as its final answer; None if nothing is marked as one."""
+    """Return the final answer of `text`; None if nothing is marked as one."""
     box, boxed = last_box(text)
     if mark == "boxed":
         return boxed
@@ -84,8 +84,8 @@ def _inside(match: re.Match[str]) -> str:
 
 
 def last_box(text: str) -> tuple[int, str | None]:
-    """Where the last box begins that stands in no other (-1: there is none), and what is in it;
-    None if its brace never closes. Time is linear in the text."""
+    """Return the index of the last box that is in no other box (-1: there is none), and its content
+    (None: its brace never closes). Time is linear in the text."""
     start, inside, last_end, at = -1, list[str](), 0, 0
     while (opening := _BOX.search(text, at)) is not None:
         start, at = opening.start(), opening.end()
@@ -104,14 +104,14 @@ def last_box(text: str) -> tuple[int, str | None]:
 
 
 def _is_joint(between: str) -> bool:
-    """Whether two boxes with this between them are one answer."""
+    """Return whether two boxes with the text `between` them are one answer."""
     if len(between) > _MOST_BETWEEN:
         return False
     return _JOINT.fullmatch(" ".join(_DELIMITERS.sub(" ", between).split())) is not None
 
 
 def _sentence(text: str) -> str:
-    """`text` up to the end of its first sentence, without Markdown's marks."""
+    """Return `text` up to the end of its first sentence, without Markdown marks."""
     text = _BULLET.sub("", re.sub(r"[ \t]+#+[ \t]*$", "", text.strip()), count=1)
     end = _SENTENCE_END.search(text)
     text = _EMPHASIS.sub(r"\g<text>", text[: end.start()] if end else text)

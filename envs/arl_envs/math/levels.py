@@ -1,4 +1,4 @@
-"""The difficulty levels: what is asked, how strong the calculator is, how long one may take."""
+"""The difficulty levels: the problems, the strength of the calculator, the number of turns."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .stories import long_story, short_story
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One difficulty."""
+    """A difficulty level."""
 
     number: int
     generate: Callable[[random.Random], Problem]
     calculator: Calculator
     max_turns: int
-    """Assistant messages an episode may have, the final answer included."""
+    """The most assistant messages in an episode, the final answer included."""
 
     def problem(self, seed: int) -> Problem:
-        """The problem of `seed`: a pure function of level and seed, in any process."""
+        """Return the problem of `seed`: a pure function of level and seed, in any process."""
         return self.generate(random.Random(f"arl-math/{self.number}/{seed}"))
 
 
@@ -42,7 +42,7 @@ LEVELS = {
 
 
 def level_of(number: object) -> Level:
-    """The level called `number`.
+    """Return the level with this `number`.
 
     Raises:
         ConfigError: there is no such level.

@@ -1,4 +1,4 @@
-"""What a user may choose of the math environment."""
+"""The user's options of the math environment."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _TURNS_OF_ROWS = 8
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Keyword arguments of the environment (`--env.options.level=2`).
+    """The keyword arguments of the environment (`--env.options.level=2`).
 
     Raises:
-        ConfigError: one of them is out of range, or does not go with another.
+        ConfigError: an option is out of range, or does not go with another one.
     """
 
     level: int = 1
-    """Of generated problems: 1 short word problems (the calculator does one operation a call),
-    2 arithmetic expressions, 3 long word problems, 4 fractions and decimals."""
+    """The level of generated problems: 1 short word problems (the calculator does one operation a
+    call), 2 arithmetic expressions, 3 long word problems, 4 fractions and decimals."""
     rows: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Problems from a file or data set instead of generated ones: the arguments of
-    `rows.row_tasks`, as in `--env.options.rows.path=FILE`."""
+    """The source of problems in a file or data set instead of generated ones: the arguments of
+    `rows.row_tasks`, for example `--env.options.rows.path=FILE`."""
     calculator_for_rows: bool = False
-    """Whether rows are played with a calculator; generated problems always are."""
+    """The switch for a calculator with rows; generated problems always have one."""
     mark: Mark = "boxed"
-    """What marks the final answer, of rows (see `final.py`)."""
+    """The mark of the final answer in replies to rows (see `final.py`)."""
     verify_timeout_s: float = 5.0
-    """Longest time that algebra may take for one answer of rows, each of two times."""
+    """The time limit for the algebra of one answer to a row, in seconds; there are two attempts."""
 
     def __post_init__(self) -> None:
         level_of(self.level)
@@ -57,14 +57,14 @@ class Options:
 
     @property
     def calculator(self) -> Calculator | None:
-        """What tool calls are worked out with; None: there is no tool."""
+        """Return the calculator that works out tool calls; None if there is no tool."""
         if self.rows:
             return WHOLE_EXPRESSION if self.calculator_for_rows else None
         return level_of(self.level).calculator
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        """What the agent is offered."""
+        """Return the tools that the agent is offered."""
         return () if self.calculator is None else (self.calculator.tool,)
 
     @property
@@ -72,5 +72,5 @@ class Options:
         return _TURNS_OF_ROWS if self.rows else level_of(self.level).max_turns
 
     def given(self) -> dict[str, Any]:
-        """Keyword arguments that make the same options."""
+        """Return the keyword arguments that make the same options."""
         return {each.name: getattr(self, each.name) for each in fields(self)}

@@ -1,4 +1,4 @@
-"""Whether a task is one of this environment."""
+"""The check that a task can be played in this environment."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ KINDS = (*get_args(Kind), "symbolic")
 
 
 def check_task(task: object, options: Options) -> None:
-    """
+    """Check that an environment with these options can play `task`.
+
     Raises:
-        EnvError: `task` is none that an environment with these options can play.
+        EnvError: `task` cannot be played.
     """
     task = checked_task(task)
     data = task.data

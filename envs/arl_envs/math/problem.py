@@ -1,4 +1,4 @@
-"""A math problem: what is asked, what is right, and one way to get there."""
+"""A math problem: the question, the right answer, and one way to get there."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .answers import Kind
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One generated problem.
+    """A generated problem.
 
-    `answer` is written as the checker reads it. `plan` holds the calculator expressions that
+    `answer` is in the checker's notation. `plan` holds the calculator expressions that
     lead to it, each with its numbers filled in; the last one's result is the answer.
     """
 

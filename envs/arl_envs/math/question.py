@@ -1,4 +1,4 @@
-"""What a question says in symbols: expressions, equations and inequalities."""
+"""The symbolic content of a question: expressions, equations and inequalities."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAX_CHARS = 20_000
 
 
 class Stated:
-    """An expression of a question: `node` as `canonical` has it."""
+    """An expression of a question or answer, with `node` in canonical form (see `canonical`)."""
 
     def __init__(self, node: Node) -> None:
         self.node = canonical(node)
@@ -36,12 +36,12 @@ class Stated:
         self.trace = trace(self.node)
 
     def equals(self, other: Stated) -> bool:
-        """Whether both have the same value, wherever it is known."""
+        """Return whether both have the same value at each point where both values are known."""
         return self.names == other.names and agree(self.trace, other.trace)
 
 
 class Claim:
-    """An equation or inequality, as `canonical` has its sides."""
+    """An equation or inequality, with its sides in canonical form (see `canonical`)."""
 
     def __init__(self, relation: Relation) -> None:
         self.op = relation.op
@@ -50,23 +50,23 @@ class Claim:
         self._trace: Trace = trace(Node("sum", (self.sides[0], Node("negative", (self.sides[1],)))))
 
     def same(self, other: Claim) -> bool:
-        """Whether one is the other one times a number."""
+        """Return whether one relation is the other one times a number."""
         alike = (self.op, self.names) == (other.op, other.names)
         return alike and proportional(self._trace, other._trace)
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is read in a question; what cannot be read is left out."""
+    """The readable symbolic content of a question; unreadable parts are left out."""
 
     expressions: tuple[Stated, ...]
-    """Every part of every one that is more than a name or a number."""
+    """Every part of every expression, except parts that are only a name or a number."""
     claims: tuple[Claim, ...]
 
 
 @lru_cache(maxsize=256)
 def read_question(text: str) -> Question:
-    """The expressions and relations between dollar signs, or in plain text."""
+    """Return the expressions and relations between dollar signs, or in plain text."""
     parts, claims = dict[Node, None](), list[Claim]()
     for candidate in _candidates(text[:_MAX_CHARS]):
         with suppress(Unreadable):
@@ -78,7 +78,7 @@ def read_question(text: str) -> Question:
 
 
 def is_work(node: Node) -> bool:
-    """Whether it is more than a name or a number that is spelled out."""
+    """Return whether `node` is more than a name or a spelled-out number."""
     return node.op not in ("symbol", "constant") and numeral(node) is None
 
 

@@ -12,7 +12,7 @@ from .stories import ITEMS, NAMES
 
 
 def rational(rng: random.Random) -> Problem:
-    """Level 4: half of the answers are fractions in lowest terms, half are decimals."""
+    """Return a problem of level 4: half of the answers are reduced fractions, half decimals."""
     return rng.choice((_fractions, _fractions, _bill, _lengths))(rng)
 
 

@@ -1,4 +1,4 @@
-"""Endless, seeded tasks, held-out ones kept apart by the hash of the question."""
+"""Endless, seeded tasks; the hash of the question keeps the held-out ones apart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .levels import Level, level_of
 class MathTasks(TaskSource):
     """The tasks of one level and split; a pure function of (level, split, seed, index).
 
-    `Task.seed` regenerates the problem; `Task.data` spells it out (level, question, answer,
+    `Task.seed` regenerates the problem; `Task.data` holds it (level, question, answer,
     kind). Train and eval share no question text, whatever their seeds.
     """
 
@@ -30,7 +30,7 @@ class MathTasks(TaskSource):
         if index < 0:
             raise IndexError(f"task index {index}: expected 0 or more")
         attempt = 0
-        while True:  # half of all problems belong to either split
+        while True:  # each split has half of all problems
             key = f"{self._level.number}/{self._split}/{self._seed}/{index}/{attempt}"
             seed = derived_number(key, bits=56)
             task_id = f"math{self._level.number}-{self._split}-{self._seed}-{index}"

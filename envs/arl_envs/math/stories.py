@@ -1,7 +1,7 @@
 """Word problems about people and their things: short (level 1) and long (level 3).
 
-Level 1 is what the bundled model was warmed up on. Its numbers are too long to work out
-without the calculator, and a second step needs the first one's result.
+The bundled model was warmed up on level 1. The numbers of level 1 are too long to work out
+without the calculator, and a second step needs the result of the first one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ITEMS = ("pens", "coins", "cards", "eggs")
 
 
 def short_story(rng: random.Random) -> Problem:
-    """Level 1: one or two steps, numbers of two or three digits, the answer above zero."""
+    """Return a problem of level 1: one or two steps, 2 or 3 digits a number, an answer above 0."""
     name, item = rng.choice(NAMES), rng.choice(ITEMS)
     steps = rng.choice((1, 2))
     question, expression, value = _opening(rng, name, item)
@@ -66,7 +66,7 @@ def _second_step(rng: random.Random, name: str, value: int) -> tuple[str, str, i
 
 
 def long_story(rng: random.Random) -> Problem:
-    """Level 3: three to six steps with all four operations; every result is a whole number."""
+    """Return a problem of level 3: three to six steps with + - * /, each with a whole result."""
     name, item = rng.choice(NAMES), rng.choice(ITEMS)
     sentences, expression, value = _opening(rng, name, item)
     plan = [expression]

@@ -3,9 +3,9 @@
     make("reward:mine:score", data="rows.jsonl", wrappers=[{
         "entry_point": "arl_envs.mcp:McpTools", "kwargs": {"command": ["python", "server.py"]}}])
 
-`wrapper.py` says which calls go there, `server.py` is a server as we see it, over stdio or HTTP,
-`child.py` the process of one over stdio, `texts.py` its tools and results in OpenAI's words. Needs
-the extra `mcp`.
+`wrapper.py` routes the calls, `server.py` is the connection to a server over stdio or HTTP,
+`child.py` is the process of a stdio server, `texts.py` converts tools and results to the format of
+the OpenAI API. Needs the extra `mcp`.
 """
 
 from .wrapper import McpTools

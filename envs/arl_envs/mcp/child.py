@@ -1,4 +1,4 @@
-"""A server that is a child of ours, and the lines it speaks."""
+"""A server that runs as a child process, and the lines of its protocol."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from contextlib import asynccontextmanager
 from typing import IO, Any
 
 GRACE_S = 1.5
-"""What it has to end by itself after its input ended, and again after SIGTERM."""
+"""The seconds that a child has to end by itself after its input ends, and again after SIGTERM."""
 REAP_S = 1.0
 _CHUNK_BYTES = 65536
 
 
 class Child:
-    """Started when made, in a session of its own: `kill` ends all of it, at once, at any time.
+    """A server process, started on creation in a new session: `kill` ends its complete process
+    group, at once, at any time.
 
-    The SDK starts such children too, and leaves them behind where the task is cancelled that
-    ends them.
+    The SDK starts such children too, but leaves them behind if the task ending them is cancelled.
 
     Raises:
         OSError, ValueError: there is no such program, or it cannot be started.
@@ -35,20 +35,20 @@ class Child:
         )  # fmt: skip
 
     def kill(self) -> None:
-        """End what is left of it. Idempotent; nothing to await, so nothing to cancel."""
+        """Kill the processes that are left. Idempotent; not async, so it cannot be cancelled."""
         self._signal(signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(REAP_S)
 
     @asynccontextmanager
     async def streams(self) -> AsyncGenerator[tuple[Any, Any]]:
-        """What the SDK's client reads and writes; at their end the child is asked to end."""
+        """Open the streams that the SDK's client reads and writes; on exit, make the child end."""
         import anyio
 
         sending, incoming = anyio.create_memory_object_stream[Any](0)
         outgoing, sent = anyio.create_memory_object_stream[Any](0)
         async with contextlib.AsyncExitStack() as stack:
-            for stream in (sending, incoming, outgoing, sent):  # whoever was cancelled, and when
+            for stream in (sending, incoming, outgoing, sent):  # closed on any cancellation
                 stack.callback(stream.close)
             reader, writer = await stack.enter_async_context(self._pipes())
             group = await stack.enter_async_context(anyio.create_task_group())
@@ -64,8 +64,8 @@ class Child:
                 group.cancel_scope.cancel()
 
     async def _leave(self) -> None:
-        """Wait until it has ended, and not longer than it may take. What it started is still
-        there to be killed: nobody has waited for it, so the group has its number yet."""
+        """Wait for the child to end; after each `GRACE_S` send it SIGTERM, then SIGKILL. The child
+        is not reaped here: its group keeps its number, so `kill` can still end its children."""
         over, loop = asyncio.Event(), asyncio.get_running_loop()
         if self._process.returncode is not None:
             return
@@ -83,7 +83,7 @@ class Child:
             os.close(process)
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._process.returncode is None:  # not waited for, so the number is still its own
+        if self._process.returncode is None:  # not reaped, so the pid is still its own
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
 
@@ -108,8 +108,8 @@ class Child:
 
 
 async def _listen(reader: asyncio.StreamReader, sending: Any) -> None:
-    """Lines of the child, until they end; those that nobody takes any more are read too, for it
-    may have to write them before it can end."""
+    """Send on the lines of the child until they end. Lines that have no receiver any more are read
+    too, since the child may have to write them before it can end."""
     import anyio
 
     rest, taken = b"", True
@@ -130,12 +130,12 @@ async def _tell(writer: asyncio.StreamWriter, sent: Any, sending: Any) -> None:
                 line = each.message.model_dump_json(by_alias=True, exclude_unset=True)
                 writer.write(line.encode() + b"\n")
                 await writer.drain()
-        except OSError:  # it does not listen: let the session see the end, not wait for answers
+        except OSError:  # the child reads no more: end the session instead of letting it wait
             await sending.aclose()
 
 
 def _message(line: bytes) -> Any:
-    """What the child said, or the error of what is no message, which the session hears of."""
+    """Return the message of the child, or the error of an invalid one, which the session gets."""
     from mcp.shared.message import SessionMessage
     from mcp.types import jsonrpc_message_adapter
 

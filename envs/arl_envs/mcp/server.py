@@ -1,4 +1,4 @@
-"""An MCP server as we see it: started, asked with deadlines, ended."""
+"""The connection to an MCP server: started, used with timeouts, ended."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 
 MAX_PAGES = 100
 CLOSE_TIMEOUT_S = 4.0
-"""A child gets twice `GRACE_S` of it; then, and when `close` is cancelled, all of it is killed."""
+"""The timeout of `close`. A child gets twice `GRACE_S` of it; then, and also when `close` is
+cancelled, the child and all its processes are killed."""
 CANCEL_TIMEOUT_S = 1.0
 
 
 class McpServer:
-    """One connection, over stdio (a child of ours) or streamable HTTP.
+    """A connection over stdio (to a child process) or streamable HTTP.
 
-    The SDK wants a connection closed by the task that opened it, which an environment cannot
-    promise: `reset` and `close` come from different ones. So a task of its own holds it.
+    The SDK requires that the task that opened a connection closes it, which an environment cannot
+    promise: `reset` and `close` run in different tasks. So a separate task holds the connection.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class McpServer:
         self._cause: BaseException | None = None
         self._failed = False
         self._said: IO[str] | None = None
-        """Standard error of the child, while there is one."""
+        """The standard error of the child, while there is one."""
         self._last_words = ""
 
     async def start(self) -> None:
@@ -81,14 +82,14 @@ class McpServer:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it started, and nothing was lost since."""
+        """Return whether the server has started and the connection has not failed since."""
         return self._client is not None and not self._failed and not self._is_over()
 
     async def call(self, name: str, arguments: str) -> str:
-        """What the tool said of `arguments` (JSON).
+        """Call a tool with `arguments` (JSON) and return its result as text.
 
         Raises:
-            ToolError: the arguments are no JSON object, or the tool says it failed.
+            ToolError: the arguments are no JSON object, or the tool reports a failure.
             InfraError: the server is gone, or did not answer in time.
         """
         from mcp import MCPError
@@ -108,7 +109,7 @@ class McpServer:
             limit_s = self._call_timeout_s
             what = f"did not answer a call of {name} in {limit_s:g} s"
             raise self._lost(what + _advice("call_timeout_s", limit_s), error) from error
-        except Exception as error:  # of pipes, sockets, and the SDK
+        except Exception as error:  # from pipes, sockets, and the SDK
             raise self._lost(f"failed in a call of {name}", error) from error
         text = result_text(result, max_chars=self._max_result_chars)
         if result.is_error:
@@ -116,9 +117,9 @@ class McpServer:
         return text
 
     async def close(self) -> None:
-        """End the connection, and the child. Idempotent, bounded in time.
+        """End the connection and the child. Idempotent, bounded in time.
 
-        Cancelled, it does not wait for the child to end by itself, and kills it.
+        If cancelled, kill the child instead of waiting for it to end by itself.
         """
         if self._holder is None:
             return
@@ -129,7 +130,7 @@ class McpServer:
             await self._end()
 
     async def _end(self) -> None:
-        """At once."""
+        """Kill the child and cancel the holding task at once."""
         holder, self._holder, self._client = self._holder, None, None
         if self._child is not None:
             self._child.kill()
@@ -147,11 +148,11 @@ class McpServer:
                 ready.set_result(client)
                 await self._ending.wait()
         except BaseException as error:
-            if ready.done():  # those who call see that it is gone, and why
+            if ready.done():  # later calls report this cause
                 self._cause = error
             else:
                 ready.set_exception(error)
-                ready.exception()  # whoever waited may have been cancelled meanwhile
+                ready.exception()  # marked as retrieved: the waiting task may be cancelled
             if not isinstance(error, Exception):
                 raise
         finally:

@@ -1,4 +1,4 @@
-"""MCP's tools and results in the words of the OpenAI API."""
+"""The conversion of MCP's tools and results to the format of the OpenAI API."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from agentgym_rl.core.chat import ToolSpec
 
-if TYPE_CHECKING:  # the extra; it takes most of a second to import
+if TYPE_CHECKING:  # an optional extra, which takes most of a second to import
     from mcp.types import CallToolResult, Tool
 
 
 def tool_spec(tool: Tool) -> ToolSpec:
-    """The OpenAI function tool for a tool of a server."""
+    """Return the OpenAI function tool for a tool of a server."""
     function = {
         "name": tool.name,
         "description": tool.description or tool.title or "",
@@ -21,9 +21,9 @@ def tool_spec(tool: Tool) -> ToolSpec:
 
 
 def result_text(result: CallToolResult, *, max_chars: int) -> str:
-    """What a tool said, a paragraph per block; what is no text is named, not shown.
+    """Return a tool's result, a paragraph per block; blocks that are no text are only named.
 
-    At most `max_chars` characters: the middle of more is left out.
+    The text has at most `max_chars` characters: the middle of a longer one is left out.
     """
     blocks = [
         block.text if block.type == "text" else f"({block.type}: not shown)"

@@ -1,4 +1,4 @@
-"""An environment with more tools: those of an MCP server."""
+"""A wrapper that adds the tools of an MCP server to an environment."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from .server import McpServer
 
 
 class McpTools(Wrapper):
-    """Adds the server's tools to the environment's own; calls of them never reach it.
+    """A wrapper that adds a server's tools to the environment's own. Calls of the server's tools
+    do not reach the environment.
 
-    `command` starts a server that speaks over stdio, one for each episode, so that none finds
-    what another left; or `url` is that of a server that speaks streamable HTTP, which everybody
-    shares. `variables` are more environment variables for the command (it inherits only PATH, HOME
-    and the like). `tools` names those to offer (default: all); `prefix` is put before their names.
+    `command` starts a server over stdio, a new one for each episode, so that no episode sees the
+    state of another; or `url` is that of a server over streamable HTTP, which all episodes share.
+    `variables` are more environment variables for the command (it inherits only PATH, HOME and the
+    like). `tools` names the tools to offer (default: all); `prefix` is put before their names.
 
-    A failing tool is answered with a message that starts "error:"; a server that fails is
-    infrastructure.
+    A failing tool is answered with a message that starts "error:"; a failing server is an
+    infrastructure failure.
 
     Raises:
         ConfigError: neither or both of command and url; from `reset`: no such tool, or one that
@@ -154,7 +155,7 @@ def _in_order(
     ours: Sequence[Message],
     observed: Sequence[Message],
 ) -> list[Message]:
-    """The answers in the order of the calls; what else the environment says comes after them."""
+    """Return the answers in the order of the calls, then the environment's other messages."""
     mine, theirs = iter(ours), iter([m for m in observed if m.get("role") == "tool"])
     answers = [next(mine if _name(call) in names else theirs, None) for call in calls]
     others = [message for message in observed if message.get("role") != "tool"]

@@ -1,4 +1,4 @@
-"""Several environments as one: tasks interleaved by weight, every member with limits of its own."""
+"""A mix of several environments: tasks are interleaved by weight, members keep their own limits."""
 
 from agentgym_rl.gym.specs import EnvSpec
 

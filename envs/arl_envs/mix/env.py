@@ -1,4 +1,4 @@
-"""One environment that stands for several: each task says which of them plays it."""
+"""An environment that stands for several members: each task names the member that plays it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .source import MixTasks, opened
 
 
 class MixEnv(Env):
-    """Plays a task in the member it belongs to, and is otherwise that member.
+    """An environment that plays each task in the member it belongs to, and acts as that member.
 
-    `envs` names the members: "math=2,code=1", or a list of tables with id, weight (1 unless
-    told otherwise), options (all that `make` takes), and name (the id unless told otherwise).
-    Each has the limits of its own; `info["env_id"]` of `reset` says who plays. Finite training
-    data are shuffled in every epoch unless `shuffle` is False.
+    `envs` names the members: "math=2,code=1", or a list of tables with id, weight (default 1),
+    options (all that `make` takes), and name (default: the id). Each member has its own limits;
+    `info["env_id"]` of `reset` names the member that plays. Finite training data are shuffled in
+    every epoch unless `shuffle` is False.
 
     Raises:
-        ConfigError: no members, an unknown one, or options that a member does not take.
+        ConfigError: no members, an unknown member, or options that a member does not take.
     """
 
     def __init__(self, *, envs: Envs, shuffle: bool = True) -> None:
@@ -47,7 +47,7 @@ class MixEnv(Env):
 
     @classmethod
     def task_source(cls, split: Split, *, seed: int, envs: Envs, shuffle: bool = True) -> MixTasks:
-        """The members' tasks of `split`, by weight."""
+        """Return the members' tasks of `split`, by weight."""
         return MixTasks(members_of(envs), split, seed=seed, shuffle=shuffle)
 
     async def reset(
@@ -55,10 +55,10 @@ class MixEnv(Env):
     ) -> tuple[list[Message], dict[str, Any]]:
         """Start `options["task"]`, or else the first training task of `seed`, in its member.
 
-        Other options are the member's.
+        Other options are passed to the member.
 
         Raises:
-            EnvError: the task is none of a mix, or of a member that this one has not.
+            EnvError: the task is not of a mix, or of a member that this mix does not have.
         """
         self._playing = None
         options = dict(options or {})
@@ -78,15 +78,15 @@ class MixEnv(Env):
         messages, info = await env.reset(seed=seed, options={**options, "task": inner})
         self.tools = env.tools
         self._playing, self._task_id = env, task.id
-        within = info.get("env_id")  # a mix in a mix
+        within = info.get("env_id")  # set if the member is a mix itself
         env_id = f"{name}/{within}" if within else name
         return messages, {**info, "env_id": env_id, "task_id": task.id}
 
     async def step(self, action: Message) -> Step:
-        """The member's step.
+        """Step the member that plays.
 
         Raises:
-            EnvError: there is no episode: before `reset`.
+            EnvError: there is no episode: `reset` was not called.
         """
         if self._playing is None:
             raise EnvError("step without an episode: call reset first")
@@ -104,14 +104,14 @@ class MixEnv(Env):
         return None if self._playing is None else self._playing.solve()
 
     def _member(self, name: str, *, task_id: str) -> Env:
-        """The environment that plays the tasks of `name`, the same one every time."""
+        """Return the environment that plays the tasks of `name`, the same one every time."""
         if name not in self._members:
             known = ", ".join(self._members)
             raise EnvError(f"task {task_id} is of {name!r}; this mix has {known}")
         if name not in self._made:
             try:
                 env = self._members[name].spec.make()
-            except ConfigError as error:  # its sample could be made
+            except ConfigError as error:  # no ConfigError here: the sample could be made before
                 raise EnvError(f"making {name}: {error}") from error
             self._made[name] = env
             self._open.push_async_callback(env.close)

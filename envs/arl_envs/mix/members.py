@@ -1,4 +1,4 @@
-"""Which environments a mix stands for, and how often each is played."""
+"""The members of a mix: its environments and their weights."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ Envs = str | Sequence[str | Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Member:
-    """One of the environments of a mix."""
+    """An environment of a mix, with its weight."""
 
     name: str
-    """Its id unless told otherwise; `info["env_id"]` of its episodes."""
+    """The name, by default the id; it is `info["env_id"]` of the member's episodes."""
     weight: float
     spec: EnvSpec
 
     @cached_property
     def sample(self) -> Env:
-        """One that is never played: its making checks the options, it says what it needs."""
+        """Make an environment that is never played: it checks the options and has the limits."""
         return self.spec.make()
 
     def tasks(self, split: Split, *, seed: int) -> TaskSource:
-        """The member's own tasks."""
+        """Return the member's own tasks."""
         return self.spec.task_source(split, seed=seed)
 
 
 def members_of(envs: Envs) -> tuple[Member, ...]:
-    """The members that the option `envs` of a mix names, in its order.
+    """Return the members that the option `envs` of a mix names, in its order.
 
-    An id is looked up once in a process: a mix is made anew for every episode.
+    The result is cached for the process, since a mix is made anew for every episode.
 
     Raises:
-        ConfigError: it names none, an unknown one, or one twice; says which.
+        ConfigError: `envs` names no member, an unknown one, or one twice; the message names it.
     """
     try:
         return _members(json.dumps(envs))
@@ -74,7 +74,7 @@ def _members(envs: str) -> tuple[Member, ...]:
 
 
 def _short(text: str) -> dict[str, Any]:
-    """`math=2` or `math`."""
+    """Parse `math=2` or `math`."""
     id, equals, weight = text.rpartition("=")
     if not equals:
         return {"id": text}

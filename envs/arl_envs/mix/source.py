@@ -15,12 +15,12 @@ from .order import Order
 
 
 class MixTasks(TaskSource):
-    """Tasks of several sources in proportion to their weights; a pure function of the index.
+    """The tasks of several sources in proportion to their weights; a pure function of the index.
 
-    Each member's are those it has alone with the same seed, one after the other. For training a
-    finite member goes on epoch after epoch, each in an order of its own unless `shuffle` is
-    False, and the mix never ends. Held-out tasks end, if all members do, when each has been
-    through once; one that is through earlier starts over.
+    Each member's tasks are those it has alone with the same seed, one after the other. For
+    training, a finite member is repeated epoch after epoch, each in its own order unless `shuffle`
+    is False, and the mix never ends. Held-out tasks end, if all members' do, when each member has
+    been played completely; a member that ends earlier starts over.
 
     Raises:
         ConfigError: a member has no tasks of the split.
@@ -66,7 +66,7 @@ class MixTasks(TaskSource):
         return {name: known for name, known in told.items() if known} | {CONTENT: content}
 
     def _find_end(self) -> int | None:
-        """The index behind the last task of those that come first in their member."""
+        """Return the index after which each member has been played once; None if there is none."""
         lengths = [length for length in self._lengths if length is not None]
         if len(lengths) < len(self._lengths):
             return None
@@ -79,16 +79,16 @@ class MixTasks(TaskSource):
 
 
 def enclosed(task: Task, name: str) -> Task:
-    """The task of a mix that stands for `task` of its member `name`."""
+    """Return the task of a mix that stands for `task` of its member `name`."""
     inner = {"env": name, "id": task.id, "data": dict(task.data)}
     return replace(task, id=f"{name}/{task.id}", data=inner)
 
 
 def opened(task: object) -> tuple[str, Task]:
-    """The inverse of `enclosed`: the member's name, and its own task.
+    """Return the member's name and its own task: the inverse of `enclosed`.
 
     Raises:
-        EnvError: it is no task of a mix.
+        EnvError: `task` is no task of a mix.
     """
     task = checked_task(task)
     match task.data:

@@ -1,7 +1,7 @@
 """Environments behind an OpenEnv server: `openenv:http://localhost:8000`.
 
 env      the environment: replies or tool calls to actions, observations to messages
-actions  what the server's schema says an action is
+actions  the form of an action, from the server's schema
 session  one WebSocket, one session of the server
 """
 

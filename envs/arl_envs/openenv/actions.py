@@ -1,4 +1,4 @@
-"""What an action is, from the JSON schema that the server gives."""
+"""The form of an action, from the JSON schema that the server gives."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from agentgym_rl.core.chat import ToolSpec
 
 TOOL = "act"
 METADATA = "metadata"
-"""A field of every OpenEnv action and observation that is not the agent's."""
+"""A field of every OpenEnv action and observation that is not for the agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActionForm:
-    """How an agent acts: by the text of its reply, or by calling a tool."""
+    """The form of an agent's actions: the text of a reply, or calls of a tool."""
 
     text_field: str | None
-    """The field that the text of a reply goes to; None: actions are calls of `tool`."""
+    """The field for the text of a reply; None: actions are calls of `tool`."""
     tool: ToolSpec
 
 
 def form_of(schema: Mapping[str, Any]) -> ActionForm:
-    """Text where the one field there is (or the one required) is a string, else a tool."""
+    """Return the text form if the only field (or required one) is a string, else the tool form."""
     fields = {k: v for k, v in schema.get("properties", {}).items() if k != METADATA}
     required = [name for name in schema.get("required", ()) if name in fields]
     only = required if len(required) == 1 else list(fields)

@@ -16,15 +16,15 @@ from .actions import METADATA, TOOL, ActionForm, form_of
 from .session import BadAction, Session, schema
 
 _SEEDS = 2**31
-"""Seeds of other people's generators are smaller than ours; the split of a seed survives this."""
+"""The bound of seeds for other generators, which take smaller ones; a seed keeps its split."""
 
 
 class OpenEnvEnv(Env):
-    """Plays the environment at `url`; each instance is a session of the server.
+    """An environment at `url`; each instance is a session of the server.
 
-    Where an action is one text, the reply is the action; else the agent calls the tool `act`,
-    whose arguments are the fields of the server's action schema (`tool=True`: in any case). An
-    action that the server refuses costs a turn. OpenEnv knows no truncation: `done` terminates.
+    If an action is one text, the reply is the action; else the agent calls the tool `act`, whose
+    arguments are the fields of the server's action schema (`tool=True`: in any case). An action
+    that the server refuses costs a turn. OpenEnv has no truncation: `done` terminates.
     `instructions` is the system message, `reset_options` go to the server's `reset`.
 
     Raises:
@@ -143,9 +143,9 @@ class OpenEnvEnv(Env):
         return found
 
     def _said(self, found: Mapping[str, Any]) -> str:
-        """Return an observation as text: one text as it is, several fields a line each.
+        """Return an observation as text: a single text unchanged, several fields on a line each.
 
-        The `metadata` of an observation is not the agent's to read; it goes to `info`.
+        The `metadata` of an observation is not for the agent; it goes to `info`.
         """
         observation = found.get("observation")
         self._info.pop(METADATA, None)
@@ -169,14 +169,14 @@ class OpenEnvEnv(Env):
         return Step(replies, reward, done, False, info)
 
     async def _call(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """In this instance's session, a new one after a failure."""
+        """Send a call in this instance's session, or in a new one after a failure."""
         if self._session is None:
             self._session = await Session.open(self._url)
         try:
             return await self._session.call(kind, data)
         except (BadAction, EnvError):
             raise
-        except BaseException:  # cancelled, too: the answer to this call may still come
+        except BaseException:  # also if cancelled: the answer to this call may still come
             session, self._session = self._session, None
             await session.close()
             raise

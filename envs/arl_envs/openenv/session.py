@@ -1,4 +1,4 @@
-"""One WebSocket to an OpenEnv server is one session: an instance of the environment over there.
+"""A session of an OpenEnv server: one WebSocket, with its own instance of the environment.
 
 The protocol is OpenEnv's (0.3): {"type": "reset" | "step", "data": ...} is answered by
 {"type": "observation", "data": {observation, reward, done}} or {"type": "error", ...}.
@@ -20,14 +20,14 @@ CONNECT_TIMEOUT_S = 15.0
 
 
 class BadAction(Exception):
-    """The server takes no such action; it is in order otherwise."""
+    """A refusal of an action by a server that works otherwise."""
 
 
 async def schema(url: str) -> Mapping[str, Any]:
-    """The JSON schema of the server's actions.
+    """Return the JSON schema of the server's actions.
 
     Raises:
-        InfraError: the server cannot be reached, or is none of OpenEnv's.
+        InfraError: the server cannot be reached, or is no OpenEnv server.
     """
     timeout = aiohttp.ClientTimeout(total=CONNECT_TIMEOUT_S)
     try:
@@ -41,7 +41,7 @@ async def schema(url: str) -> Mapping[str, Any]:
 
 
 class Session:
-    """Open while it is used; `close` gives the server's slot back."""
+    """An open session; `close` frees the server's slot."""
 
     def __init__(self, url: str, socket: Any) -> None:
         self._url = url
@@ -49,14 +49,14 @@ class Session:
 
     @classmethod
     async def open(cls, url: str) -> Session:
-        """Connect.
+        """Connect to the server.
 
         Raises:
             ConfigError: the websockets package is missing.
             InfraError: the server cannot be reached.
         """
         try:
-            from websockets.asyncio.client import connect  # it answers pings while nobody reads
+            from websockets.asyncio.client import connect  # it answers pings without a reader
         except ImportError as error:
             raise ConfigError(
                 "websockets is missing: pip install 'agentgym-rl[openenv]'"
@@ -78,19 +78,19 @@ class Session:
         return cls(url, socket)
 
     async def call(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What the server observes: {observation, reward, done}.
+        """Return the server's observation: {observation, reward, done}.
 
         Raises:
-            BadAction: it does not take this data.
+            BadAction: the server does not take this data.
             EnvError: the environment's code raised.
             InfraError: the connection or the server failed, or has no session left.
         """
         from websockets.exceptions import ConnectionClosed, WebSocketException
 
-        # A lone surrogate, which JSON could carry, would end the session over there.
+        # A lone surrogate, which JSON could carry, would end the session at the server.
         message = json.dumps({"type": kind, "data": data}, ensure_ascii=False)
         try:
-            with contextlib.suppress(ConnectionClosed):  # why it was closed is still to be read
+            with contextlib.suppress(ConnectionClosed):  # the reason is still to be read
                 await self._socket.send(message.encode("utf-8", "replace").decode())
             answer = json.loads(await self._socket.recv())
             kind_back, found = answer["type"], answer["data"]

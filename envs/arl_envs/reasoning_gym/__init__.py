@@ -1,10 +1,10 @@
 """The generators of the reasoning-gym package: `reasoning_gym:chain_sum`.
 
 env        one question, one answer, a reward
-datasets   which there are, and their options
+datasets   the available datasets, and their options
 extract    the final answer of a reply
-screen     what an answer may be made of, where the package's scorer would execute it
-inside     what runs in the verifier pool, and only there: generators and scorers
+screen     the allowed form of answers that the package's scorer would execute
+inside     the code that runs in the verifier pool only: generators and scorers
 """
 
 from agentgym_rl.gym.specs import EnvSpec

@@ -1,4 +1,4 @@
-"""Which datasets reasoning-gym has, and whether their options are right. Runs none of them."""
+"""The names of reasoning-gym's datasets, and a check of their options. Runs no dataset."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 from agentgym_rl.core.errors import ConfigError
 
 LARGEST_SEED = 2**32 - 2
-"""Some datasets take no larger ones, and add an index."""
+"""The largest seed; some datasets take no larger ones, and add an index."""
 
 _NOT_ALONE = frozenset({"composite"})
 
 
 def names() -> list[str]:
-    """The datasets there are.
+    """Return the names of the datasets.
 
     Raises:
-        ConfigError: reasoning-gym is not installed; says how to.
+        ConfigError: reasoning-gym is not installed; the message explains how to install it.
     """
     return sorted(set(_package().factory.DATASETS) - _NOT_ALONE)
 
 
 def check(dataset: str, config: Mapping[str, Any]) -> None:
-    """Refuse what cannot be generated.
+    """Refuse a dataset or config that cannot generate questions.
 
     Raises:
         ConfigError: there is no such dataset, or it does not take this config.
@@ -55,7 +55,7 @@ def check(dataset: str, config: Mapping[str, Any]) -> None:
 
 def _package() -> Any:
     try:
-        import reasoning_gym  # an extra, and two seconds
+        import reasoning_gym  # an optional package; takes two seconds
     except ImportError as error:
         raise ConfigError(
             f"reasoning-gym cannot be imported ({error}): pip install 'agentgym-rl[reasoning-gym]'"

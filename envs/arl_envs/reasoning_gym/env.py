@@ -14,7 +14,7 @@ from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
 from agentgym_rl.core.task import SeededTasks, Split, Task, checked_task
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.tool_env import listed, reply_to, text_of
-from agentgym_rl.gym.verifier import Called, VerifierHandle
+from agentgym_rl.gym.verifier import Called, Verifier
 
 from .datasets import check
 from .extract import final_answer
@@ -22,18 +22,18 @@ from .screen import EVALUATED, may_be_scored
 
 SYSTEM_PROMPT = "Solve the problem. Put only the final answer in <answer></answer>."
 RIGHT = 0.99
-"""Score from which an answer counts as right; the package pays less for many that are wrong."""
+"""The score from which an answer counts as right; the package pays less for many wrong ones."""
 GENERATE_TIMEOUT_S = 30.0
 SLOWNESS = 20
-"""A scorer has its time, and so many times what generating the question took: it is generated
-again, perhaps on a machine that has become busier."""
+"""The multiple of the question's generation time that a scorer has, on top of its time limit: the
+question is generated again, perhaps on a busier machine."""
 
 Reward = Literal["binary", "raw"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The question that is being asked."""
+    """The question of the present episode."""
 
     task_id: str
     seed: int
@@ -43,8 +43,8 @@ class Entry:
 
 
 class DatasetTasks(SeededTasks):
-    """Endless tasks: seeds. Which question a seed is, the environment finds out; those of the two
-    splits are never the same, by the hash of the question."""
+    """The endless tasks of a dataset, one per seed. The environment generates the question of a
+    seed; no question belongs to both splits, by the hash of the question."""
 
     def __init__(self, dataset: str, split: Split, *, seed: int) -> None:
         super().__init__(split, seed=seed)
@@ -57,10 +57,10 @@ class DatasetTasks(SeededTasks):
 
 
 class ReasoningGymEnv(Env):
-    r"""Ask one question of `dataset`; the reply's last <answer></answer> or \boxed{} is scored.
+    r"""A question of `dataset`; the reply's last <answer></answer> or \boxed{} is scored.
 
-    The reward is 1 where the package's scorer gives 0.99 or more, else 0; with `reward="raw"` it
-    is the score itself, which pays for much that is wrong. `timeout_s` bounds the scorer: an
+    The reward is 1 if the package's scorer gives 0.99 or more, else 0; with `reward="raw"` it is
+    the score itself, which is positive for many wrong answers. `timeout_s` bounds the scorer: an
     answer that twice takes longer is paid 0 and counted (`verifier_timeouts`). `config` and
     further options are the dataset's own.
 
@@ -89,7 +89,7 @@ class ReasoningGymEnv(Env):
         self._raw = reward == "raw"
         self._timeout_s = timeout_s
         self._random = random.Random()
-        self._own = VerifierHandle(None)
+        self._own = Verifier(None)
         self._verifier: Any = self._own
         self._entry: Entry | None = None
 
@@ -105,7 +105,7 @@ class ReasoningGymEnv(Env):
         timeout_s: float = 5.0,
         **options: Any,
     ) -> DatasetTasks:
-        """Endless tasks of `split`."""
+        """Return the endless tasks of `split`."""
         check(dataset, {**(config or {}), **options})
         return DatasetTasks(dataset, split, seed=seed)
 
@@ -115,7 +115,7 @@ class ReasoningGymEnv(Env):
         """Ask the question of `options["task"]`, or a training question of `seed`.
 
         Raises:
-            EnvError: unknown options, a task of another dataset, or none of the split is found.
+            EnvError: unknown options, a task of another dataset, or no question of the split.
             InfraError: the verifier pool failed.
         """
         options = dict(options or {})
@@ -135,11 +135,11 @@ class ReasoningGymEnv(Env):
         return messages, {"task_id": task.id}
 
     async def step(self, action: Message) -> Step:
-        """Score the reply; the episode is over.
+        """Score the reply, and end the episode.
 
         Raises:
             EnvError: there is no episode.
-            InfraError: the scorer crashed; nothing is known of the answer.
+            InfraError: the scorer crashed; the score of the answer is unknown.
         """
         entry, self._entry = self._entry, None
         if entry is None:
@@ -165,7 +165,7 @@ class ReasoningGymEnv(Env):
         await self._own.close()
 
     def solve(self) -> Sequence[Message] | None:
-        """None for the datasets that have no answers, only scorers."""
+        """Return the right answer; None for the datasets that have only scorers."""
         if self._entry is None or self._entry.answer is None:
             return None
         return [{"role": "assistant", "content": f"<answer>{self._entry.answer}</answer>"}]
@@ -187,7 +187,7 @@ class ReasoningGymEnv(Env):
         return Entry(task.id, seed, question, answer, called.ms / 1000)
 
     async def _judge(self, entry: Entry, answer: str | None) -> tuple[float, str, str]:
-        """(score, verdict, detail)."""
+        """Return (score, verdict, detail)."""
         if answer is None:
             return 0.0, "unparseable", "no <answer></answer> or \\boxed{}, or an empty one"
         if entry.answer is not None and answer == entry.answer.strip():

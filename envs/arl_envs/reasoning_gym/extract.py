@@ -1,6 +1,6 @@
-r"""The final answer of a reply: what is in the last <answer></answer> or \boxed{}.
+r"""The final answer of a reply: the content of the last <answer></answer> or \boxed{}.
 
-Nothing else is an answer, however right it may look: scorers pay for much that is only near.
+Nothing else is an answer, however right it may look: scorers pay for many near misses.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from arl_envs.math.answers import last_boxed
 
 _OPENING, _CLOSING = "<answer>", "</answer>"
 MAX_CHARS = 20_000
-"""A longer answer is none; the longest right ones are boards and grids."""
+"""The longest text that counts as an answer; the longest right ones are boards and grids."""
 
 
 def final_answer(text: str) -> str | None:
-    """The answer without surrounding white space; None where there is none. Linear in time."""
+    """Return the answer without surrounding white space; None if there is none. Linear in time."""
     end = text.rfind(_CLOSING)
     start = text.rfind(_OPENING, 0, end) if end >= 0 else -1
     box = text.rfind(r"\boxed{")

@@ -1,5 +1,5 @@
-"""What runs in the verifier pool, never in the process that trains: generators are slow, and
-scorers may hang on, or execute, what they are given."""
+"""The code that runs in the verifier pool, never in the training process: generators are slow, and
+scorers may hang on, or execute, their input."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .datasets import LARGEST_SEED
 from .recheck import holds
 
 MAX_TRIES = 200
-"""Entries looked at for one of the wanted split; each is of it with probability one half."""
+"""The number of entries tried for the wanted split, to which each belongs with probability 1/2."""
 
 
 def entry(dataset: str, config: dict[str, Any], seed: int, split: str) -> list[Any]:
-    """[seed of the entry, question, answer or None]: the first of `seed` that is of `split`.
+    """Return [seed of the entry, question, answer or None] of `seed`'s first entry in `split`.
 
     Raises:
         LookupError: the dataset seems to have no question of this split.
@@ -37,7 +37,7 @@ def entry(dataset: str, config: dict[str, Any], seed: int, split: str) -> list[A
 def score(
     dataset: str, config: dict[str, Any], seed: int, question: str, answer: str
 ) -> list[Any] | None:
-    """[what the package's scorer says, what it raised]; None: the entry is not `question`."""
+    """Return [the score of the package, its exception]; None if the entry is not `question`."""
     made, found = _generated(dataset, config, seed)
     if found["question"] != question:
         return None
@@ -52,7 +52,7 @@ def score(
 
 
 def _generated(dataset: str, config: dict[str, Any], seed: int) -> tuple[Any, dict[str, Any]]:
-    random.seed(seed)  # a few generators draw from these, too
+    random.seed(seed)  # a few generators use these, too
     numpy.random.seed(seed)
     made = reasoning_gym.create_dataset(dataset, **config, seed=seed, size=1)
     return made, made[0]

@@ -1,7 +1,7 @@
-"""Where the package's scorer pays in full for what is wrong: what else has to hold.
+"""The conditions that an answer must also meet if the package's scorer pays for wrong answers.
 
-Found by asking every scorer for generic answers. Without these, "0" is right for every coin
-flip, any word for every game of life, and any 24 of one's own for puzzle24.
+A test of every scorer with generic answers found the cases. Without the conditions, "0" is right
+for every coin flip, any word for every game of life, and any expression of 24 for puzzle24.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 _NUMBER = re.compile(r"[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e-[0-9]{1,2})?(?:/[1-9][0-9]{0,19})?")
 _TOLERANCE = 1e-4
-"""That of the package."""
+"""The tolerance of the package."""
 
 
 def holds(dataset: str, answer: str, entry: Mapping[str, Any]) -> bool:
-    """Whether `answer` may be what its score says, as far as it is known to be wrong."""
+    """Return False if `answer` is known to be wrong, whatever its score is."""
     check = _CHECKS.get(dataset)
     return check is None or check(answer, entry)
 

@@ -1,8 +1,8 @@
-"""What an answer may be made of, where reasoning-gym's scorer hands it to Python's `eval`.
+"""The allowed form of answers that reasoning-gym's scorers pass to Python's `eval`.
 
-Nine scorers do. What passes here cannot call anything but the functions named here, nor reach
-an attribute, so that evaluating it can take long, and nothing else. The pool they run in is
-locked besides; this keeps an answer from paying itself.
+Nine scorers do so. An answer that passes cannot call anything but the functions named here, nor
+reach an attribute, so its evaluation can take long, and do nothing else. The pool of the scorers
+is also locked down; this check keeps an answer from setting its own score.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable
 MAX_CHARS = 4_000
 
 _CELLS = re.compile(r"""[A-Za-z0-9_,'"\[\]\s-]*""")
-"""Lists, words and numbers: nothing can be called without a parenthesis."""
+"""The form of lists, words and numbers: nothing can be called without a parenthesis."""
 _ARITHMETIC = re.compile(r"(?!.*(?:\*\s*\*|/\s*/))[0-9+\-*/()\s]*", re.DOTALL)
 _POLYNOMIAL = re.compile(r"[A-Za-z0-9+\-*/^().\s]*")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*")
 _ATTRIBUTE = re.compile(r"\.(?![0-9])|(?<![0-9])\.")
 """A point that is not between digits."""
 _FUNCTION = re.compile(r"a?(?:sin|cos|tan)h?|sec|csc|cot|exp|log|ln|sqrt|Abs|pi")
-"""Not `Integral`, of which the package's own answers have some: it repeats the question."""
+"""The allowed names; not `Integral`, which some right answers have: it repeats the question."""
 
 
 def _is_cells(answer: str) -> bool:
@@ -48,10 +48,10 @@ EVALUATED: dict[str, Callable[[str], bool]] = {
     "polynomial_multiplication": _is_expression,
     "simple_integration": _is_expression,
 }
-"""Datasets whose scorer evaluates the answer, and what it may be."""
+"""The datasets whose scorer evaluates the answer, and the check of its form."""
 
 
 def may_be_scored(dataset: str, answer: str) -> bool:
-    """Whether `answer` is of the kind that the scorer of `dataset` is for."""
+    """Return whether `answer` has the form that the scorer of `dataset` is for."""
     allowed = EVALUATED.get(dataset)
     return allowed is None or (len(answer) <= MAX_CHARS and allowed(answer))

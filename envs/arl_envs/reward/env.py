@@ -1,4 +1,4 @@
-"""The reward environment: a prompt is asked, the one reply is scored by a function."""
+"""The reward environment: it asks a prompt, and a function scores the one reply."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .scoring import Scorer
 from .tasks import prompt_tasks, task_parts
 
 _QUEUE_S = 60.0
-"""Longest wait for a worker of the pool, on top of the call itself, which is tried twice."""
+"""The longest wait for a worker of the pool, on top of the call itself, which is tried twice."""
 
 
 class RewardEnv(Env):
-    """Prompts of a file, one reply each, scored by a function: `options` are those of `Options`.
+    """The prompts of a file, one reply each, scored by a function; for `options` see `Options`.
 
     Raises:
         ConfigError: an option that cannot work, or a function that cannot be called.
@@ -29,7 +29,7 @@ class RewardEnv(Env):
 
     max_turns = 1
     reward_range = None
-    """Nobody knows: rewards may be of any size."""
+    """An open range: rewards may be of any size."""
 
     def __init__(self, function: str, **options: Any) -> None:
         self._options = Options(function, **options)
@@ -42,14 +42,14 @@ class RewardEnv(Env):
 
     @classmethod
     def task_source(cls, split: Split, *, seed: int, **options: Any) -> TaskSource:
-        """A task for each row (or several, or none: see `Options.processor`)."""
+        """Return a task for each row (or several, or none: see `Options.processor`)."""
         return prompt_tasks(split, Options(**options), seed=seed)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
         """Ask `options["task"]`, or else a training task chosen by `seed`. With executor "pool",
-        `options["verifier"]` is a started `VerifierPool`; without, there is one of its own.
+        `options["verifier"]` is a started `VerifierPool`; without it, the environment has its own.
 
         Raises:
             EnvError: unknown options, or a task this environment cannot play.
@@ -71,10 +71,10 @@ class RewardEnv(Env):
         return [dict(message) for message in messages], {"task_id": task.id}
 
     async def step(self, action: Message) -> Step:
-        """Score the reply, and end.
+        """Score the reply, and end the episode.
 
         Raises:
-            EnvError: there is no episode, or the function failed: no reward is known.
+            EnvError: there is no episode, or the function failed: the reward is unknown.
             InfraError: the pool failed, or the function crashed in it.
         """
         if self._task is None:

@@ -1,4 +1,4 @@
-"""What a user may choose of the reward environment."""
+"""The options of the reward environment."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ Executor = Literal["inline", "thread", "pool"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Keyword arguments of the environment (`--env.options.prompt_field=question`).
+    """The keyword arguments of the environment (`--env.options.prompt_field=question`).
 
     Raises:
-        ConfigError: one that cannot work; says what can.
+        ConfigError: an option that cannot work; the message says what can.
     """
 
     function: str
-    """`module:function`, called as `function(completion, row)`: the text of the reply, and the row
-    as a dictionary of its own. It returns the reward, a number of any size, or a dictionary with
-    `reward` and other numbers, which become `reward_components`. It may be async."""
+    """The `module:function`, called as `function(completion, row)`: the text of the reply, and the
+    row as its own dictionary. The result is the reward, a number of any size, or a dictionary with
+    `reward` and other numbers, which become `reward_components`. The function may be async."""
     data: str | None = None
-    """A .jsonl, .json or .parquet file, or a pattern of several; short for `rows.path`."""
+    """The .jsonl, .json or .parquet file, or a pattern of several; short for `rows.path`."""
     eval_data: str | None = None
-    """The same, of held-out tasks; short for `rows.eval_path`. Without it a tenth of the prompts,
+    """The same for held-out tasks; short for `rows.eval_path`. Without it a tenth of the prompts,
     chosen by hash, is held out (`rows.eval_fraction`)."""
     rows: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Everything that `agentgym_rl.gym.data.Rows` has, such as `dataset` and `revision`."""
+    """The options of `agentgym_rl.gym.data.Rows`, such as `dataset` and `revision`."""
     prompt_field: str = "prompt"
-    """Text, a list of chat messages, or the text parts of one."""
+    """The field of the prompt: text, a list of chat messages, or the text parts of one."""
     system_prompt: str = ""
-    """Put before prompts that have no system message of their own; those are refused."""
+    """The system message for prompts, which are refused if they have one of their own."""
     processor: str | None = None
-    """`module:function` that makes a row another one, a list of several, or None: left out."""
+    """The `module:function` that makes a row another one, a list of several, or None: left out."""
     executor: Executor = "inline"
-    """Where the function runs: on the event loop, for one that takes microseconds or is async; in
-    a `thread`, for one that waits for something; or in the killable, locked-in `pool` of
-    verifiers, for one that may hang or die."""
+    """The place where the function runs: on the event loop, for one that takes microseconds or is
+    async; in a `thread`, for one that waits for something; or in the killable, locked-down `pool`
+    of verifiers, for one that may hang or crash."""
     timeout_s: float = 10.0
-    """Longest call. A longer one is the environment's failure, never a reward of 0; in the `pool`,
-    which can end a function that does not let go, counts from when a worker takes it and tries
-    twice, a reply that takes too long (or too much memory) both times is worth 0 and counted
+    """The longest call. A longer one is a failure of the environment, never a reward of 0. The
+    `pool`, which can kill a function, counts from the start in a worker and tries twice: a reply
+    that takes too long (or too much memory) both times is worth 0 and counted
     (`verifier_timeouts`)."""
 
     def __post_init__(self) -> None:
@@ -74,11 +74,11 @@ class Options:
             )
 
     def where(self) -> Rows:
-        """Which rows are played."""
+        """Return the rows that are played."""
         return Rows.of_options(self.rows, data=self.data, eval_data=self.eval_data)
 
     def reward_function(self) -> Callable[[str, dict[str, Any]], Any]:
-        """The function itself.
+        """Return the reward function.
 
         Raises:
             ConfigError: it cannot be imported, or called with a completion and a row.
@@ -92,7 +92,7 @@ class Options:
             raise ConfigError(
                 f"{self.function} cannot be called as function(completion, row): {error}"
             ) from error
-        except ValueError:  # written in C: its signature is not to be had
+        except ValueError:  # written in C, without a signature
             pass
         if self.executor != "inline" and inspect.iscoroutinefunction(found):
             raise ConfigError(f"{self.function} is async: that works with executor 'inline' alone")

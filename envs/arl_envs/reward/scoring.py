@@ -1,4 +1,4 @@
-"""Calling somebody's reward function, and reading what it returns."""
+"""The call of a user's reward function, and the conversion of its result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from agentgym_rl.core.errors import EnvError, InfraError
-from agentgym_rl.gym.verifier import VerifierHandle, VerifierPool
+from agentgym_rl.gym.verifier import Verifier, VerifierPool
 
 from .options import Options
 from .thread import in_a_thread
@@ -19,31 +19,31 @@ class Score(NamedTuple):
     reward: float
     components: dict[str, float]
     timed_out: bool = False
-    """The reply twice took the function too long, or too much memory: the pool ended it."""
+    """True if the reply twice took the function too long, or too much memory, in the pool."""
 
 
 class Scorer:
-    """Scores replies with the function that `options` name."""
+    """A scorer of replies with the function that `options` name."""
 
     def __init__(self, options: Options) -> None:
         self._function = options.reward_function()
         self._name = options.function
         self._executor = options.executor
         self._timeout_s = options.timeout_s
-        self._pool = VerifierHandle()
+        self._pool = Verifier()
 
     def use_pool(self, pool: VerifierPool | None) -> None:
-        """A started pool; None: one of its own."""
+        """Use a started pool; None: use the scorer's own."""
         if pool is not None:
-            self._pool = VerifierHandle(pool)
+            self._pool = Verifier(pool)
 
     async def score(self, completion: str, row: Mapping[str, Any]) -> Score:
-        """The reward of a reply to the prompt of `row`.
+        """Return the reward of a reply to the prompt of `row`.
 
         Raises:
             EnvError: the function failed, or returned no reward.
-            InfraError: the function said so itself, or the pool, or it crashed there: the episode
-                is played again.
+            InfraError: the function raised it, the pool failed, or the function crashed in the
+                pool: the episode is played again.
         """
         given = copy.deepcopy(dict(row))
         if self._executor == "pool":
@@ -52,12 +52,12 @@ class Scorer:
             value = await self._here(completion, given)
         except InfraError:
             raise
-        except Exception as error:  # somebody else's code
+        except Exception as error:  # the user's code
             raise EnvError(f"{self._name} raised {type(error).__name__}: {error}") from error
         return read_score(value, self._name)
 
     async def close(self) -> None:
-        """End the pool, if there is one of its own."""
+        """End the scorer's own pool, if there is one."""
         await self._pool.close()
 
     async def _here(self, completion: str, row: dict[str, Any]) -> Any:
@@ -70,17 +70,17 @@ class Scorer:
         called = await self._pool.call(self._name, completion, row, timeout_s=self._timeout_s)
         if called.status == "done":
             return read_score(called.value, self._name)
-        if called.status in ("timeout", "memory"):  # the reply's doing: others are scored
+        if called.status in ("timeout", "memory"):  # caused by the reply: others are scored
             return Score(0.0, {}, timed_out=True)
         error = InfraError if called.status == "crash" else EnvError
         raise error(f"{self._name} in the verifier pool: {called.status}: {called.error}")
 
 
 def read_score(value: Any, name: str) -> Score:
-    """The reward, and its components, in what the function `name` returned.
+    """Return the reward, and its components, from the value that the function `name` returned.
 
     Raises:
-        EnvError: it is neither a finite number nor a dictionary of such with `reward`.
+        EnvError: the value is neither a finite number nor a dictionary of such with `reward`.
     """
     parts = dict(value) if isinstance(value, Mapping) else {"reward": value}
     if "reward" not in parts:

@@ -1,4 +1,4 @@
-"""Rows to tasks: a prompt each, and the row that the function will be given."""
+"""The conversion of rows to tasks: a prompt each, and the row that the function receives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SYSTEM = ("system", "developer")
 
 @dataclass(frozen=True, slots=True)
 class MakeTasks:
-    """Makes a row tasks: `{"messages": [...], "row": {...}}`."""
+    """A maker of tasks from a row: `{"messages": [...], "row": {...}}`."""
 
     prompt_field: str
     system_prompt: str
@@ -78,7 +78,7 @@ class MakeTasks:
 
 
 def _messages(prompt: list[Any]) -> list[dict[str, Any]]:
-    """The messages of a prompt that is a list: of them, or of the parts of one that a user says."""
+    """Return the messages of a prompt: a list of messages, or of the parts of one user message."""
     parts = all(isinstance(item, dict) and "type" in item and "role" not in item for item in prompt)
     return [_message(item) for item in ([{"role": "user", "content": prompt}] if parts else prompt)]
 
@@ -97,7 +97,7 @@ def _message(value: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Choose:
-    """The same for every file."""
+    """A choice of the same `MakeTasks` for every file."""
 
     make: MakeTasks
 
@@ -106,7 +106,7 @@ class Choose:
 
 
 def prompt_tasks(split: Split, options: Options, *, seed: int) -> RowTasks:
-    """The tasks of `split`.
+    """Return the tasks of `split`.
 
     Raises:
         ConfigError: no such file, processor or prompt; or a processor that fails.
@@ -121,10 +121,10 @@ def prompt_tasks(split: Split, options: Options, *, seed: int) -> RowTasks:
 
 
 def task_parts(data: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Messages and row of `Task.data`.
+    """Return the messages and the row of `Task.data`.
 
     Raises:
-        ValueError: it is none of this environment's.
+        ValueError: the data is not of this environment.
     """
     match data:
         case {"messages": [_, *_] as messages, "row": dict(row)}:

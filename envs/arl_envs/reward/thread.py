@@ -1,4 +1,4 @@
-"""A call in a thread of its own, which may be left behind."""
+"""A call in a separate thread, which a cancellation leaves behind."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 
 async def in_a_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """What `function` returns or raises. It cannot be ended: cancelled, this leaves the thread
-    behind, which then hinders neither another call nor the end of the process."""
+    """Return or raise the outcome of `function`. The call cannot be ended: a cancellation leaves
+    its thread behind, which then hinders neither another call nor the end of the process."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
@@ -25,7 +25,7 @@ async def in_a_thread(function: Callable[..., Any], *args: Any) -> Any:
             value = function(*args)
         except BaseException as raised:
             error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, without a waiter
             loop.call_soon_threadsafe(settle, value, error)
 
     threading.Thread(target=work, daemon=True, name=f"{function!r:.60}").start()

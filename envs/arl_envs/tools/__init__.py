@@ -1,4 +1,4 @@
-"""Tool use in a shop: a relational world, requests, and an end state that is checked."""
+"""An environment for tool use in a shop: a relational world, requests, and a checked end state."""
 
 from agentgym_rl.gym.specs import EnvSpec
 

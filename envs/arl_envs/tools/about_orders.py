@@ -1,4 +1,4 @@
-"""Goals about an order that there is."""
+"""The goals about an existing order."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from .world import Order
 
 
 def cancel(scene: Scene, refused: bool) -> Goal | None:
-    """Before it is sent."""
+    """Draw a cancellation of an order, which must be open."""
     order = scene.order(lambda o: allowed("cancel_order", o) is not refused)
     words = "cancel {o}.|call off {o}.|{o} is not wanted any more: cancel it."
     return order and about(scene, order, words, "cancel_order", refused=refused)
 
 
 def ship(scene: Scene, refused: bool) -> Goal | None:
-    """Open and paid."""
+    """Draw a shipment of an order, which must be open and paid."""
     order = scene.order(lambda o: allowed("ship_order", o) is not refused)
     words = "ship {o}.|send {o} out.|{o} can be sent."
     return order and about(scene, order, words, "ship_order", refused=refused)
 
 
 def refund(scene: Scene, refused: bool) -> Goal | None:
-    """All that was paid."""
+    """Draw a refund of the full amount paid for an order."""
     order = scene.order(lambda o: allowed("refund_order", o) is not refused)
     words = "refund {o}.|pay {o} back in full.|give all the money for {o} back."
     return order and about(scene, order, words, "refund_order", refused=refused)
 
 
 def refund_part(scene: Scene, refused: bool) -> Goal | None:
-    """Some of it; refused: more than there is."""
+    """Draw a partial refund; if `refused`, of more than is left of the payment."""
     order = scene.order(lambda o: allowed("refund_order", o))
     if order is None:
         return None
@@ -45,7 +45,7 @@ def refund_part(scene: Scene, refused: bool) -> Goal | None:
 
 
 def change_city(scene: Scene, refused: bool) -> Goal | None:
-    """Where it is sent to."""
+    """Draw another city for an order, which must be open."""
     order = scene.order(lambda o: (o.status == "open") is not refused)
     if order is None:
         return None
@@ -56,7 +56,7 @@ def change_city(scene: Scene, refused: bool) -> Goal | None:
 
 
 def total(scene: Scene, refused: bool) -> Goal | None:
-    """A question."""
+    """Draw a question about the total of an order."""
     order = scene.order(lambda o: True)
     words = "what is the total of {o}?|how much is {o}?|tell me the total of {o}."
     if order is None or refused:
@@ -65,7 +65,7 @@ def total(scene: Scene, refused: bool) -> Goal | None:
 
 
 def paid(scene: Scene, refused: bool) -> Goal | None:
-    """A question."""
+    """Draw a question about the amount paid for an order."""
     order = scene.order(lambda o: o.paid > 0)
     words = "how much was paid for {o}?|tell me what was paid for {o}."
     if order is None or refused:
@@ -74,7 +74,7 @@ def paid(scene: Scene, refused: bool) -> Goal | None:
 
 
 def add_item(scene: Scene, refused: bool) -> Goal | None:
-    """More of a product; refused: more than there is in stock."""
+    """Draw an addition of a product to an order; if `refused`, of more than is in stock."""
     order = scene.order(lambda o: o.status == "open")
     if order is None:
         return None
@@ -104,7 +104,7 @@ def about(
     fact: str = "",
     x: object = "",
 ) -> Goal:
-    """The goal: `words` are phrasings, with the order as {o} and what else is to be said as {x}."""
+    """Make a goal: `words` are phrasings with the order as {o} and another detail as {x}."""
     call = GoldCall(tool, {"order": order.id, **(arguments or {})})
     found = scene.world.order(order.id)
     return Goal(
@@ -118,6 +118,6 @@ def about(
 
 
 def _touched(order: Order, arguments: dict[str, Any]) -> frozenset[object]:
-    """The order, and the products whose stock may change with it."""
+    """Return the order and the products whose stock may change with it."""
     products = {product for product, _ in order.lines} | {arguments.get("product")} - {None}
     return frozenset({("order", order.id), *(("product", product) for product in products)})

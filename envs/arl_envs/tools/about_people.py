@@ -1,4 +1,4 @@
-"""Goals about a customer, a product, the calendar or a ticket."""
+"""The goals about a customer, a product, the calendar or a ticket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .shop.customers import PHONES
 
 
 def create_order(scene: Scene, refused: bool) -> Goal | None:
-    """The number of the new order is to be told."""
+    """Draw a new order, whose number is the answer; if `refused`, of more than is in stock."""
     who = scene.who()
     product, name, _, stock = scene.random.choice(scene.world.products)
     many = stock + scene.random.randint(5, 30) if refused else scene.random.randint(1, 4)
@@ -30,7 +30,7 @@ def create_order(scene: Scene, refused: bool) -> Goal | None:
 
 
 def price(scene: Scene, refused: bool) -> Goal | None:
-    """A question about a product."""
+    """Draw a question about the price of a product."""
     if refused or scene.open:
         return None
     product, name, *_ = scene.random.choice(scene.world.products)
@@ -44,7 +44,7 @@ def price(scene: Scene, refused: bool) -> Goal | None:
 
 
 def phone(scene: Scene, refused: bool) -> Goal | None:
-    """A question about a customer."""
+    """Draw a question about the phone number of a customer."""
     who = scene.who()
     if who is None or refused:
         return None
@@ -54,7 +54,7 @@ def phone(scene: Scene, refused: bool) -> Goal | None:
 
 
 def set_phone(scene: Scene, refused: bool) -> Goal | None:
-    """A number that is said."""
+    """Draw a change of a phone number to one that the request gives."""
     who = scene.who()
     if who is None or refused:
         return None
@@ -70,7 +70,7 @@ def set_phone(scene: Scene, refused: bool) -> Goal | None:
 
 
 def book(scene: Scene, refused: bool) -> Goal | None:
-    """An hour that is said; refused: it is somebody's."""
+    """Draw an appointment at an hour that the request gives; if `refused`, the hour is taken."""
     who = scene.who()
     slot = _slot(scene, refused)
     if who is None or slot is None:
@@ -88,7 +88,7 @@ def book(scene: Scene, refused: bool) -> Goal | None:
 
 
 def book_first(scene: Scene, refused: bool) -> Goal | None:
-    """An hour that must be found."""
+    """Draw an appointment at the first free hour of a day, which the agent must find."""
     who = scene.who()
     if who is None or refused:
         return None
@@ -108,7 +108,7 @@ def book_first(scene: Scene, refused: bool) -> Goal | None:
 
 
 def move(scene: Scene, refused: bool) -> Goal | None:
-    """An appointment there is, named by its day."""
+    """Draw a move of an existing appointment, which the request names by its day."""
     slot = _slot(scene, refused)
     if not scene.world.appointments or slot is None:
         return None
@@ -132,7 +132,7 @@ def move(scene: Scene, refused: bool) -> Goal | None:
 
 
 def close_ticket(scene: Scene, refused: bool) -> Goal | None:
-    """By what it is about; refused: it is closed."""
+    """Draw the closing of a ticket, named by its subject; if `refused`, it is closed already."""
     found = [t for t in scene.world.tickets if (t[3] == "open") is not refused]
     if not found:
         return None
@@ -152,7 +152,7 @@ def close_ticket(scene: Scene, refused: bool) -> Goal | None:
 
 
 def _slot(scene: Scene, taken: bool) -> tuple[int, int] | None:
-    """A day and an hour that are taken, or not."""
+    """Draw a day and an hour that are taken, or free."""
     busy = [(day, hour) for _, _, day, hour in scene.world.appointments]
     if taken:
         return scene.random.choice(busy) if busy else None
@@ -173,7 +173,7 @@ def _about(
     x: object = "",
     y: object = "",
 ) -> Goal:
-    """The goal: `words` are phrasings, with the customer as {w}."""
+    """Make a goal: `words` are phrasings with the customer as {w}, other details as {x}, {y}."""
     return Goal(
         text=scene.random.choice(words.split("|")).format(w=who.text, x=x, y=y),
         calls=(*who.calls, *before, call),

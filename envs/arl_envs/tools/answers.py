@@ -1,12 +1,12 @@
-"""The last line of the final message, and whether it says what it must.
+"""The check of the last line of the final message.
 
-It reads `Answer: ` and then the facts asked for, in their order, separated by commas; `done`
-where nothing was asked for. A fact is a number or a word as the tools print it; `refused 417`
-is the fact that something was refused, with the number of the refusal.
+The line is `Answer: ` followed by the requested facts, in their order, separated by commas; `done`
+if nothing was requested. A fact is a number or a word as the tools print it; `refused 417` is the
+fact that something was refused, with the number of the refusal.
 
-Nothing else counts: one fact too many, a second line that starts with "Answer:", a line after
-it, or a line of more than 80 characters make it wrong. What stands above is never read, and so
-no list of all that might be right is ever paid.
+Nothing else counts: one fact too many, a second line that starts with "Answer:", a line after it,
+or a line of more than 80 characters make the answer wrong. The text above the line is never read,
+so a list of all possible answers is never rewarded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_MESSAGE_CHARS = 20_000
 
 
 class Verdict(StrEnum):
-    """What is to be said of a final message."""
+    """The verdict on a final message."""
 
     OK = "ok"
     WRONG = "wrong"
@@ -29,7 +29,7 @@ class Verdict(StrEnum):
 
 
 def judge(text: str, facts: Sequence[str]) -> Verdict:
-    """Whether the message says exactly `facts`, or "done" where there are none."""
+    """Judge whether the message gives exactly `facts`, or "done" if there are none."""
     said = read(text)
     if said is None:
         return Verdict.UNPARSEABLE
@@ -37,12 +37,12 @@ def judge(text: str, facts: Sequence[str]) -> Verdict:
 
 
 def is_question(text: str) -> bool:
-    """Whether the user will reply: it ends with a question mark, and answers nothing."""
+    """Return whether the user replies: the text ends with "?" and has no answer line."""
     return text.rstrip().endswith("?") and not any(map(_LINE.fullmatch, text.splitlines()))
 
 
 def read(text: str) -> list[str] | None:
-    """The facts of a message's last line; None: it is no such message."""
+    """Return the facts of a message's answer line; None if it has no valid one."""
     if len(text) > _MAX_MESSAGE_CHARS:
         return None
     lines = text.strip().splitlines()
@@ -53,5 +53,5 @@ def read(text: str) -> list[str] | None:
 
 
 def answer(facts: Sequence[str]) -> str:
-    """What a perfect agent says last."""
+    """Return the answer line of a perfect agent."""
     return f"Answer: {', '.join(facts) or 'done'}"

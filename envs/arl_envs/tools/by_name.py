@@ -1,4 +1,4 @@
-"""Level 1: one order, of a customer whose whole name is given."""
+"""The requests of level 1: one order of a customer whose full name is given."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORDS = {
 
 
 def allowed(tool: str, order: Order) -> bool:
-    """Whether the shop's rules allow it (the tools themselves have the last word)."""
+    """Return whether the shop's rules allow this (the tools themselves decide in the end)."""
     if tool == "cancel_order":
         return order.status == "open"
     if tool == "ship_order":
@@ -41,7 +41,7 @@ def allowed(tool: str, order: Order) -> bool:
 
 
 def by_name(random: random.Random, world: World) -> tuple[str, list[Goal]] | None:
-    """A request and its goal; None: there is no order for the kind that was drawn."""
+    """Draw a request and its goal; None if no order fits the drawn tool."""
     tool = random.choice(list(WORDS))
     found = [order for order in world.orders if allowed(tool, order)]
     if not found:

@@ -1,4 +1,4 @@
-"""Requests of several goals, with things that do not matter between them."""
+"""The requests of several goals, with irrelevant sentences between them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS: dict[int, tuple[Kind, ...]] = {
     6: (about_people.book, about_people.book_first, about_people.move),
     7: (about_people.close_ticket,),
 }
-"""What can be asked for, by the number of tables that it takes."""
+"""The kinds of goals by the number of tables that they need."""
 
 ASIDES = (
     "{name} from {city} called about order {order}, but that is settled.",
@@ -40,7 +40,7 @@ _TRIES = 30
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a request shall be like, drawn before it: what is hard to draw is not drawn less."""
+    """The properties of a request, drawn first: so requests that are hard to make are not rarer."""
 
     num_calls: int
     open: Open
@@ -48,7 +48,8 @@ class Plan:
 
     @classmethod
     def draw(cls, random: random.Random, level: Level) -> Plan:
-        """With the shares of the level; who is meant takes two calls to leave open, what, three."""
+        """Draw a plan with the shares of the level. An open customer needs two calls, an open order
+        three."""
         num_calls = random.randint(*level.num_calls)
         can_be: tuple[Open, ...] = ("customer", "order") if num_calls > 2 else ("customer",)
         is_open = num_calls > 1 and random.random() < level.ambiguity
@@ -59,7 +60,7 @@ class Plan:
 def composed(
     random: random.Random, world: World, plan: Plan, level: Level
 ) -> tuple[str, list[Goal]] | None:
-    """A request and its goals; None: in this world it did not come out as planned."""
+    """Draw a request and its goals; None if this draw does not fit the plan."""
     scene = Scene(random, world, plan.open)
     goals = _goals(scene, plan, level)
     if goals is None:
@@ -73,7 +74,7 @@ def composed(
 
 
 def _goals(scene: Scene, plan: Plan, level: Level) -> list[Goal] | None:
-    """Goals whose calls are as many as planned, one of them refused if one is to be."""
+    """Draw goals with the planned number of calls, with a refused one if planned; else None."""
     kinds = [
         kind for tables, found in KINDS.items() if tables <= level.num_tables for kind in found
     ]
@@ -104,7 +105,8 @@ def _num_calls(goals: Sequence[Goal]) -> int:
 
 
 def _aside(text: str, random: random.Random, world: World, touched: frozenset[object]) -> str:
-    """True or not, it asks for nothing, and speaks of nothing that is asked for."""
+    """Fill in a sentence, true or not, that requests nothing and names no order or product of the
+    goals."""
     orders = [o.id for o in world.orders if ("order", o.id) not in touched]
     products = [
         name for key, name, *_ in world.products if not touched & {("product", key), ("price", key)}

@@ -20,28 +20,28 @@ from .shop import Database, Desk
 from .source import ToolsTasks
 
 MAX_QUESTIONS = 3
-"""That get a reply; the next one counts as the end."""
+"""The number of questions that get a reply; the next one counts as the final message."""
 NEEDLESS = "Ask me only what is open."
 _NUMBER = re.compile(r"\d+")
 
 
 class ToolsEnv(Desk, ToolEnv):
-    """Make a request; tool calls are carried out, a message without any is said to the user.
+    """An environment of user requests: it executes tool calls; other messages go to the user.
 
     The user replies to a question: a message that ends with "?". Any other message is the final
-    answer. The reward is 1 if all tables are as they should be, nothing was refused and no row
-    ever changed that nobody asked for, what the request leaves open was asked and nothing else,
-    and the answer says the facts (`answers.py`); it comes with the last step only.
+    answer. The reward is 1 if all tables are in the required state, no refusal and no change of a
+    row happened beyond the request, the agent asked exactly about the open part of the request,
+    and the answer gives the facts (`answers.py`); it comes with the last step only.
 
-    Ask only what is open: who or what is meant is said once the tools have shown all that may
-    be. Any other question is needless, and costs the task.
+    The user names the customer or order that is open, but only after the tools have shown all
+    candidates. Any other question is needless and fails the task.
 
-    `level`: 1 to 5. From 2 on its knobs may be turned: `num_calls` of a perfect agent (1-6),
+    `level`: 1 to 5. From level 2 on, its knobs can be set: `num_calls` of a perfect agent (1-6),
     `num_tables` (5-7), `distractors` (0-5), and the shares of requests with `ambiguity` and of
     `impossible` ones (0-1).
 
     Raises:
-        ConfigError: no such level or knob.
+        ConfigError: there is no such level or knob.
     """
 
     def __init__(
@@ -69,17 +69,17 @@ class ToolsEnv(Desk, ToolEnv):
 
     @classmethod
     def task_source(cls, split: Split, *, seed: int, level: int = 1, **knobs: Any) -> ToolsTasks:
-        """Endless tasks of `split`; no request is in both splits."""
+        """Return endless tasks of `split`; no request is in both splits."""
         return ToolsTasks(split, seed=seed, level=level_of(level, **knobs))
 
     def task_options(self) -> dict[str, Any]:
         return self._options
 
     def begin(self, task: Task) -> list[Message]:
-        """The request.
+        """Load the task's world and return the prompt and the request.
 
         Raises:
-            EnvError: the task is none of this environment's.
+            EnvError: the task is not of this environment.
         """
         level, knobs = task.data.get("level"), task.data.get("knobs", {})
         if (level, knobs) != (self._level.number, dict(self._level.knobs)):
@@ -109,7 +109,7 @@ class ToolsEnv(Desk, ToolEnv):
         return step
 
     def finish(self, text: str) -> Step:
-        """Reply to a question, or judge the end."""
+        """Reply to a question, or judge the final message."""
         assert self._problem is not None
         if is_question(text) and self._asked + self._needless < MAX_QUESTIONS:
             reply: Message = {"role": "user", "content": self._reply(self._problem.ask)}
@@ -133,7 +133,7 @@ class ToolsEnv(Desk, ToolEnv):
         return Step([], reward, True, False, self._counted() | judged)
 
     def _reply(self, ask: Ask | None) -> str:
-        """What is open is said once, to who can see that it is."""
+        """Return the reply that resolves the ambiguity once, if the tools have shown it."""
         if ask is not None and not self._asked and ask.among <= self._shown:
             self._asked = True
             return ask.reply

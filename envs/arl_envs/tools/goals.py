@@ -1,4 +1,4 @@
-"""One thing asked for: the words, the calls that do it, and the fact to be told."""
+"""The goals of a request: the words, the calls that fulfil them, and the facts to report."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ class GoldCall:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a request leaves open: nobody can know it, so it must be asked for."""
+    """An open part of a request: the agent cannot know it, so it must ask."""
 
     among: frozenset[str]
-    """The numbers of all that may be meant: who has seen them knows that it is open."""
+    """The numbers of all candidates: an agent that has seen them knows that the part is open."""
     after: int
-    """Calls that show them: then a perfect agent asks."""
+    """The number of calls that show the candidates, after which a perfect agent asks."""
     question: str
     reply: str
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is asked for. Its last call is what does it, or shows what was asked."""
+    """A goal of a request. Its last call fulfils the goal, or shows the requested fact."""
 
     text: str
     calls: tuple[GoldCall, ...]
     fact: str = ""
-    """Where the last result shows what is to be said: a pattern with one group."""
+    """The pattern, with one group, of the fact to report in the last result."""
     refused: bool = False
-    """The rules forbid it, so nothing changes, and the refusal's number is to be said."""
+    """The refusal: the rules forbid the goal, nothing changes, and its number must be reported."""
     touches: frozenset[object] = frozenset()
-    """What no other goal of the request may be about, lest their order matters."""
+    """The objects that no other goal of the request may touch, so that their order is free."""
     ask: Ask | None = None

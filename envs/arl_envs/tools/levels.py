@@ -1,4 +1,4 @@
-"""The difficulty levels: which tools, how large a world, how long a request."""
+"""The difficulty levels: the tools, the size of the world, and the length of a request."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ of the request, as in "Answer: 349, refused 417"."""
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One difficulty."""
+    """A difficulty level."""
 
     number: int
     tools: tuple[str, ...]
     size: Size
     num_calls: tuple[int, int]
-    """Calls of a perfect agent, from and to."""
+    """The smallest and largest number of calls of a perfect agent."""
     num_tables: int = 5
     distractors: int = 0
-    """Sentences that do not matter, and customers who share a name."""
+    """The number of irrelevant sentences, and of customers with a shared name."""
     ambiguity: float = 0.0
-    """Share of the requests that leave open who or what is meant."""
+    """The share of requests that leave open which customer or order is meant."""
     impossible: float = 0.0
-    """Share of the requests with something in them that the rules forbid."""
+    """The share of requests with a goal that the rules forbid."""
     knobs: tuple[tuple[str, Any], ...] = ()
-    """What is different from the level as it is."""
+    """The settings that differ from the level's defaults."""
 
     @property
     def prompt(self) -> str:
-        """What the system message says."""
+        """Return the text of the system message."""
         return FIRST_PROMPT if self.number == 1 else PROMPT
 
     @property
     def max_turns(self) -> int:
-        """Assistant messages an episode may have: twice those of a perfect agent, and one."""
+        """Return the limit on assistant messages: twice those of a perfect agent, plus one."""
         return 5 if self.number == 1 else 2 * (self.num_calls[1] + 2) + 1
 
     @property
     def name(self) -> str:
-        """What tasks are drawn by: levels of different knobs have different tasks."""
+        """Return the name that seeds tasks: levels with different knobs have different tasks."""
         return "/".join([str(self.number), *(f"{name}={value}" for name, value in self.knobs)])
 
 
@@ -63,7 +63,7 @@ def _level(number: int, customers: int, orders: int, **more: Any) -> Level:
 
 
 def _sized(level: Level) -> Level:
-    """With the tools of its tables, and a world that has what they are about."""
+    """Return the level with the tools of its tables, and a world with rows in these tables."""
     size = replace(
         level.size,
         namesakes=min(level.distractors + (level.ambiguity > 0), level.size.customers // 2),
@@ -105,10 +105,11 @@ _ALLOWED = {
 
 
 def level_of(number: object, **knobs: Any) -> Level:
-    """The level called `number`, with those of the `knobs` turned that are not None.
+    """Return the level `number` with those of the `knobs` that are not None.
 
     Raises:
-        ConfigError: there is no such level or knob, or level 1, which has none.
+        ConfigError: there is no such level, a value is not allowed, or knobs are set for level 1,
+            which has none.
     """
     if isinstance(number, bool) or not isinstance(number, int) or number not in LEVELS:
         raise ConfigError(f"tools has no level {number!r}; allowed: {', '.join(map(str, LEVELS))}")

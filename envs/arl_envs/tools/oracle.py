@@ -1,4 +1,4 @@
-"""The gold player: what a perfect agent would say."""
+"""The gold player: the messages of a perfect agent."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .problem import Problem
 
 
 def solve(problem: Problem) -> list[Message]:
-    """The assistant messages of a perfect episode: a call a message, a question
-    where one is needed, then the answer."""
+    """Return the assistant messages of a perfect episode: one call per message, a question
+    if one is needed, then the answer."""
     said = [call_message(call, call_id=f"call_{i}") for i, call in enumerate(problem.calls)]
     if problem.ask is not None:
         said.insert(problem.ask.after, text_message(problem.ask.question))
@@ -22,12 +22,12 @@ def solve(problem: Problem) -> list[Message]:
 
 
 def call_message(call: GoldCall, *, call_id: str) -> dict[str, Any]:
-    """An assistant message that makes one call."""
+    """Return an assistant message that makes one call."""
     function = {"name": call.tool, "arguments": json.dumps(dict(call.arguments))}
     made = {"id": call_id, "type": "function", "function": function}
     return {"role": "assistant", "content": None, "tool_calls": [made]}
 
 
 def text_message(text: str) -> dict[str, Any]:
-    """An assistant message without a call."""
+    """Return an assistant message without a call."""
     return {"role": "assistant", "content": text}

@@ -1,4 +1,4 @@
-"""A request, the world it is made in, and what must have happened in the end."""
+"""A request, its world, and the required result."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from .world import World, draw
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Everything about a task; a pure function of its level and seed."""
+    """The complete content of a task; a pure function of its level and seed."""
 
     request: str
     salt: str
     image: bytes
-    """The world as it is found."""
+    """The image of the initial world."""
     end: str
-    """`Database.state` of the world as it is to be left."""
+    """The required `Database.state` at the end."""
     changed: frozenset[Row]
-    """What may be changed on the way: what the request is about."""
+    """The rows that may be changed on the way: those that the request is about."""
     facts: tuple[str, ...]
     refused: frozenset[Attempt]
-    """What may be tried though it is refused: it was asked for."""
+    """The attempts that may be refused, since the request asks for them."""
     calls: tuple[GoldCall, ...]
     ask: Ask | None
-    """What the request leaves open; who does not ask, or asks anything else, is not paid."""
+    """The open part of the request; agents that ask nothing, or anything else, get no reward."""
 
 
-@lru_cache(maxsize=128)  # a task is drawn, then played by a whole group
+@lru_cache(maxsize=128)  # a task is drawn, then played by a complete group
 def problem_of(level: Level, seed: int) -> Problem:
-    """The problem of `seed`.
+    """Return the problem of `seed`.
 
     Raises:
-        ConfigError: the level's knobs leave no such request.
+        ConfigError: the level's knobs allow no request.
     """
     source = random.Random(f"arl-tools/{level.name}/{seed}")
     plan = Plan.draw(source, level) if level.number > 1 else None
-    for _ in range(_MAX_DRAWS):  # until the shop itself agrees with what the generator thinks
+    for _ in range(_MAX_DRAWS):  # until the shop's tools agree with the generator
         world = draw(source, level.size)
         drawn = composed(source, world, plan, level) if plan else by_name(source, world)
         if drawn is None:
@@ -63,7 +63,7 @@ def problem_of(level: Level, seed: int) -> Problem:
 
 
 def _played(world: World, salt: str, request: str, goals: Sequence[Goal]) -> Problem | None:
-    """The problem, once its calls have been made; None: they do not do what they should."""
+    """Make the calls and return the problem; None if the calls do not have the planned effects."""
     database = Database.of(world.rows())
     try:
         image, desk = database.image(), Desk(database, salt)
@@ -96,7 +96,7 @@ def _played(world: World, salt: str, request: str, goals: Sequence[Goal]) -> Pro
 
 
 def _fact(desk: Desk, goal: Goal) -> str | None:
-    """What is to be said of a goal after its last call; None: the call does something else."""
+    """Make a goal's last call and return the fact to report; None for an unplanned effect."""
     before = desk.database.state()
     result, refused = _done(desk, goal.calls[-1])
     changed = desk.database.state() != before
@@ -112,13 +112,13 @@ def _fact(desk: Desk, goal: Goal) -> str | None:
 
 
 def _tells(fact: str, request: str) -> bool:
-    """Whether nobody says it without having looked: it is long enough, and not in the request."""
+    """Return whether the fact cannot be guessed: it is long enough, and not in the request."""
     said = fact.split()[-1]
     return len(said) >= _LEAST_CHARS and said not in request
 
 
 def _done(desk: Desk, call: GoldCall) -> tuple[str, bool]:
-    """The result, and whether it is a refusal."""
+    """Make a call; return its result, and whether it is a refusal."""
     try:
         return getattr(desk, call.tool)(**call.arguments), False
     except Refused as error:

@@ -1,4 +1,4 @@
-"""How a request speaks of customers and orders, and the calls that find out who is meant."""
+"""The names of customers and orders in a request, and the calls that resolve these names."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .goals import Ask, GoldCall
 from .world import Order, World
 
 Open = Literal["", "customer", "order"]
-"""What a request leaves open, if anything."""
+"""The part that a request leaves open, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A customer or an order as the request names it."""
+    """A customer or an order with its name in the request."""
 
     id: int
     text: str
@@ -25,17 +25,17 @@ class Spoken:
 
 
 class Scene:
-    """A request in the making. `open`: what its first words shall leave open."""
+    """A request while it is made. `open`: the part that its first goal leaves open."""
 
     def __init__(self, random: random.Random, world: World, open: Open) -> None:
         self.random = random
         self.world = world
         self.open: Open = open
         self.subject: Spoken | None = None
-        """The customer spoken of last."""
+        """The customer that was named last."""
 
     def who(self, customer: int | None = None) -> Spoken | None:
-        """A customer, or the one with this id; None: it cannot be said as it should."""
+        """Name a customer, or the one with this id; None if no name is as open as required."""
         if self.subject and self.subject.id == customer:
             return self.subject
         if customer is None:
@@ -48,13 +48,13 @@ class Scene:
         return spoken
 
     def order(self, fits: Callable[[Order], bool], *, bare: float = 0.2) -> Spoken | None:
-        """An order that `fits`; with a chance of `bare` simply by its number."""
+        """Draw and name an order that `fits`; with probability `bare` only by its number."""
         found = [order for order in self.world.orders if fits(order)]
         if not found:
             return None
         order = self.random.choice(found)
         if not self.open and self.random.random() < bare:
-            self.subject = None  # "the same customer" would be that order's
+            self.subject = None  # "the same customer" would mean that order's customer
             return Spoken(order.id, f"order {order.id}")
         thing = self._telling(order)
         who = self.who(order.customer)
@@ -91,7 +91,7 @@ class Scene:
         return Spoken(customer, name, (GoldCall("find_customer", {"name": name}),))
 
     def _telling(self, order: Order) -> str | None:
-        """A product that only this one of the customer's orders has."""
+        """Draw a product that only this one of the customer's orders has."""
         others = {p for o in self._orders(order.customer) if o != order for p, _ in o.lines}
         own = [product for product, _ in order.lines if product not in others]
         return self.world.product_name(self.random.choice(own)) if own else None

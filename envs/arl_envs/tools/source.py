@@ -1,4 +1,4 @@
-"""Endless, seeded tasks, held-out ones kept apart by the hash of the request."""
+"""The endless, seeded tasks; the hash of the request separates held-out ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ToolsTasks(TaskSource):
         if index < 0:
             raise IndexError(f"task index {index}: expected 0 or more")
         attempt = 0
-        while True:  # half of all requests belong to either split
+        while True:  # each split has about half of all requests
             key = f"{self._level.name}/{self._split}/{self._seed}/{index}/{attempt}"
             seed = derived_number(key, bits=56)
             request = problem_of(self._level, seed).request

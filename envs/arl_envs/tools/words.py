@@ -1,4 +1,4 @@
-"""Names of people, places and things; short."""
+"""The short names of people, places and things."""
 
 
 def _words(text: str) -> tuple[str, ...]:

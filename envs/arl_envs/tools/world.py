@@ -1,4 +1,4 @@
-"""A shop's rows, drawn from a seed."""
+"""The rows of a shop, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ MAX_STOCK = 60
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much there is of everything."""
+    """The number of rows of each kind."""
 
     customers: int
     orders: int
-    """Of each customer, at most."""
+    """The largest number of orders of a customer."""
     products: int
     namesakes: int = 0
-    """Customers who share a first or a last name with another one."""
+    """The customers who share a first or a last name with another one."""
     appointments: int = 0
     tickets: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An order as the generator sees it."""
+    """An order in the generator's form."""
 
     id: int
     customer: int
     status: str
     days: int
-    """Since delivery."""
+    """The days since delivery."""
     city: str
     lines: tuple[tuple[int, int], ...]
-    """Product and quantity."""
+    """The pairs of product and quantity."""
     total: int
     paid: int
     refunded: int
 
 
 def draw(random: random.Random, size: Size) -> World:
-    """A world."""
+    """Draw a world of this size."""
     names = _names(random, size.customers, size.namesakes)
     ids = random.sample(range(10, 100), size.customers)
     customers = [
@@ -75,18 +75,18 @@ def draw(random: random.Random, size: Size) -> World:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The rows, and the same as objects."""
+    """The rows of a shop; orders are objects that include their lines and payments."""
 
     customers: list[tuple[int, str, str, int]]
     products: list[tuple[int, str, int, int]]
     orders: list[Order]
     appointments: list[tuple[int, int, int, int]]
-    """Id, customer, day, hour."""
+    """The appointments: id, customer, day, hour."""
     tickets: list[tuple[int, int, str, str]]
-    """Id, customer, subject, status."""
+    """The tickets: id, customer, subject, status."""
 
     def rows(self) -> Rows:
-        """What a `Database` is made of."""
+        """Return the rows for `Database.of`."""
         orders, lines, payments = [], [], []
         for order in self.orders:
             orders.append((order.id, order.customer, order.status, order.days, order.city))
@@ -98,22 +98,22 @@ class World:
         return rows | {"appointments": self.appointments, "tickets": self.tickets}
 
     def order(self, key: int) -> Order:
-        """The one with that id."""
+        """Return the order with this id."""
         return next(order for order in self.orders if order.id == key)
 
     def product_name(self, key: int) -> str:
-        """Of the product with that id."""
+        """Return the name of the product with this id."""
         return next(name for product, name, *_ in self.products if product == key)
 
     def name_of(self, customer: int) -> str:
-        """Of the customer with that id."""
+        """Return the name of the customer with this id."""
         return next(name for key, name, *_ in self.customers if key == customer)
 
 
 def _appointments(
     random: random.Random, customers: list[int], count: int
 ) -> list[tuple[int, int, int, int]]:
-    """No two at an hour, and none on a customer's day twice."""
+    """Draw appointments: at most one in each hour, and one a day for each customer."""
     days = random.sample(DAYS, min(count, len(DAYS)) // 2 + 1) if count else []
     hours = [(day, hour) for day in days for hour in HOURS]
     found: dict[tuple[int, int], int] = {}
@@ -129,7 +129,7 @@ def _appointments(
 def _tickets(
     random: random.Random, customers: list[int], count: int
 ) -> list[tuple[int, int, str, str]]:
-    """None about the same of the same customer."""
+    """Draw tickets: at most one per customer and subject."""
     about = [(customer, subject) for customer in customers for subject in SUBJECTS]
     found = random.sample(about, min(count, len(about)))
     return [
@@ -162,7 +162,7 @@ def _order(random: random.Random, key: int, customer: Any, products: list[Any]) 
 
 
 def _names(random: random.Random, count: int, namesakes: int) -> list[str]:
-    """Different ones; the last `namesakes` share a name with one of the others."""
+    """Draw names; the last `namesakes` share a first or last name with one of the others."""
     firsts, lasts = random.sample(FIRST, count), random.sample(LAST, count)
     for i in range(count - namesakes, count):
         other = random.randrange(count - namesakes)

@@ -1,10 +1,10 @@
 """Tasksets of Prime Intellect's verifiers (0.4): `verifiers:my-taskset`.
 
 env      the environment: prompts, tools, turns and rewards of the taskset
-tasks    which tasks a taskset has, apart by split
+tasks    the tasks of a taskset, separated by split
 bridge   the process that has verifiers, whose pins are not ours: calls with deadlines
 life     one such process, from its start to its end
-there    the program that runs in it, and inside, the code it runs; they import nothing of ours
+there    the program in that process; inside has the code that it runs; they import nothing of ours
 """
 
 from agentgym_rl.gym.specs import EnvSpec

@@ -1,11 +1,11 @@
 """Calls into the Python that has verifiers.
 
-Its pins (mcp==2.0.0) are not ours, and what tasksets do is their own affair: so another process,
-of whatever Python ARL_VERIFIERS_PYTHON names. Starting it takes seconds, so everything in this
-process that plays the same taskset shares one. It ends after two minutes without a call or an
-episode that waits for a reply, with this process or when a call takes too long, and is started
-again by the next. Calls that may work for long have their turns, one after the other: the deadline
-of each counts from its own.
+verifiers pins versions (mcp==2.0.0) that conflict with ours, and tasksets run code of their own, so
+they have another process, of the Python that ARL_VERIFIERS_PYTHON names. Its start takes seconds,
+so everything in this process that plays the same taskset shares one. The process ends after two
+minutes without a call or an episode that waits for a reply, with this process, or when a call takes
+too long; the next call starts it again. Calls that may run for long have their turns, one after the
+other: the deadline of each counts from its own.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ START_TIMEOUT_S = 180.0
 IDLE_S = 120.0
 _TELL_S = 60.0
 TURN_TIMEOUT_S = 600.0
-"""Longest wait for other calls, before one's own begins."""
+"""The longest wait for other calls, before a call's own turn begins."""
 
 
 def longest_call_s(timeout_s: float) -> float:
-    """What a call with `timeout_s` may take: start, turn and grace included."""
+    """Return the longest time of a call with `timeout_s`: start, turn and grace included."""
     return START_TIMEOUT_S + TURN_TIMEOUT_S + timeout_s + 2 * GRACE_S
 
 
 class Bridge:
-    """Of one Python; for every thread and event loop."""
+    """A bridge to one Python, for every thread and event loop."""
 
     def __init__(self, python: str, *, idle_s: float = IDLE_S) -> None:
         program = str(Path(__file__).with_name("there.py"))
-        self._argv = (python, "-P", program)  # -P: this folder's modules are not for it to import
+        self._argv = (python, "-P", program)  # -P: it must not import this folder's modules
         self._idle_s = idle_s
         self._lock = threading.Lock()
         self._life: Life | None = None
 
     async def call(self, name: str, *, timeout_s: float, at_once: int = 1, **args: Any) -> Any:
-        """What the function `name` of there.py returns.
+        """Return the result of the function `name` of there.py.
 
-        `timeout_s` counts from when the call has its turn; `at_once` of those that may work for
-        long have theirs together.
+        `timeout_s` counts from the start of the call's turn; `at_once` calls that may run for long
+        have their turns together.
 
         Raises:
-            ConfigError: there is no verifiers, or it has or takes no such thing.
+            ConfigError: verifiers or the taskset is missing, or does not take the request.
             EnvError: the taskset's own code raised.
             InfraError: it took too long, had no turn in time, or the process died.
         """
@@ -69,7 +69,7 @@ class Bridge:
             raise self._late(life, name, timeout_s) from error
 
     def call_now(self, name: str, *, timeout_s: float, **args: Any) -> Any:
-        """`call`, for those who cannot await it; blocks."""
+        """Do the same as `call` for callers that cannot await; blocks."""
         life, future = self._sent(name, args, timeout_s, 1)
         try:
             life.ready.result(START_TIMEOUT_S)
@@ -116,7 +116,7 @@ class Bridge:
             why = f"it did not start in {START_TIMEOUT_S:g} s"
         elif life.quiet_s() > timeout_s + GRACE_S:
             why = f"nothing was heard of it for {life.quiet_s():.0f} s"
-        else:  # it works, for others
+        else:  # it is busy with other calls
             return InfraError(
                 f"verifiers: {name} had no turn in {TURN_TIMEOUT_S:g} s: too many replies are "
                 "scored at once for a scorer as slow as this; have fewer episodes at once"
@@ -130,7 +130,7 @@ _LOCK = threading.Lock()
 
 
 def bridge_to(taskset: str, python: str) -> Bridge:
-    """The one of this process for `taskset` and `python` (as of `interpreter`)."""
+    """Return this process's bridge for `taskset` and `python` (a result of `interpreter`)."""
     with _LOCK:
         return _BRIDGES.setdefault((taskset, python), Bridge(python))
 
@@ -143,10 +143,10 @@ def close_all() -> None:
 
 
 def interpreter(python: str) -> str:
-    """The Python to use: `python`, else ARL_VERIFIERS_PYTHON, else this one if it has verifiers.
+    """Return the Python to use: `python`, ARL_VERIFIERS_PYTHON, or this one if it has verifiers.
 
     Raises:
-        ConfigError: there is none; says how to make one.
+        ConfigError: there is none; the message explains how to make one.
     """
     named = python or os.environ.get(VARIABLE, "")
     if not named and importlib.util.find_spec("verifiers") is not None:

@@ -21,26 +21,26 @@ from .tasks import LIST_TIMEOUT_S, Source, TasksetTasks
 
 
 class VerifiersEnv(Env):
-    """Asks the tasks of `taskset`: an installed package, or a file ending in .py.
+    """An environment with the tasks of `taskset`: an installed package, or a file ending in .py.
 
-    `python` is the interpreter that has verifiers and the taskset (default: what
-    ARL_VERIFIERS_PYTHON names). `config` is the taskset's own; `eval_config`, on top of it, gives
-    the held-out tasks, which are never trained on. Without it the hash of a prompt says which
-    tasks are held out. Of an endless taskset, the first `num_tasks` are played.
+    `python` is the interpreter that has verifiers and the taskset (default: the value of
+    ARL_VERIFIERS_PYTHON). `config` is the taskset's own; `eval_config`, on top of it, gives the
+    held-out tasks, which are never trained on. Without it the hash of a prompt decides which tasks
+    are held out. `num_tasks` limits a taskset, such as an endless one, to its first tasks.
 
-    Tools of a taskset are called in its process, and an environment that comes with it (or one
-    that `env` names: `{"id": ..., "player": {"max_turns": 8}}`, the environment's own config) is
-    the user, turn by turn. It has one agent, which is the one that is trained.
+    Tools of a taskset are called in its process. An environment that comes with it (or one that
+    `env` names: `{"id": ..., "player": {"max_turns": 8}}`, the environment's own config) is the
+    user, turn by turn. Such an environment has one agent, which is trained.
 
-    The reward is the taskset's sum of weighted rewards; `reward_range` is what `arl check` holds
-    it against. A reply may be worked on for `timeout_s`, which does not count the wait for others:
-    `scored_at_once` replies are worked on together. More than one is right where the code waits,
-    as for a judge, and not where it works, as each would wait for the work of the others. Tasksets
-    with several agents, and those that need a container or a runtime, are refused.
+    The reward is the taskset's sum of weighted rewards; `arl check` tests it against
+    `reward_range`. A reply may be processed for `timeout_s`, without the wait for others:
+    `scored_at_once` replies are processed together. A value above 1 is right if the code waits, as
+    for a judge, and wrong if it computes, as each reply would wait for the others. Tasksets with
+    several agents, and those that need a container or a runtime, are refused.
 
     Raises:
         ConfigError: there is no Python with verifiers, or `scored_at_once` is below 1; from
-            `reset` and `task_source`: the taskset is not there, does not take the config, or
+            `reset` and `task_source`: the taskset is missing, does not take the config, or
             cannot be played.
     """
 
@@ -80,7 +80,7 @@ class VerifiersEnv(Env):
 
     @classmethod
     def task_source(cls, split: Split, *, seed: int, **options: Any) -> TasksetTasks:
-        """The tasks of `split`; the first call of a process blocks until the taskset is read."""
+        """Return the tasks of `split`; the first call blocks until the taskset is read."""
         env = cls(**options)
         return TasksetTasks(env._train, env._held_out, split, seed=seed)
 
@@ -108,12 +108,12 @@ class VerifiersEnv(Env):
         return found["messages"], {"task_id": task.id}
 
     async def step(self, action: Message) -> Step:
-        """Let the taskset go on with the reply: to its tools, its user, or a score.
+        """Send the reply to the taskset, which continues with its tools, its user, or a score.
 
         Raises:
             EnvError: there is no episode, or the taskset's code raised.
-            InfraError: it took too long, had no turn in time, or its process died: nothing is
-                known of the reply.
+            InfraError: it took too long, had no turn in time, or its process died: the result
+                is unknown.
         """
         task, self._task = self._task, None
         if task is None:
@@ -174,7 +174,7 @@ class VerifiersEnv(Env):
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, str]:
-    """Return a tool call as verifiers has it, whatever the agent made of it."""
+    """Return a tool call in the form of verifiers, whatever the agent sent."""
     function = call.get("function")
     about = function if isinstance(function, Mapping) else {}
     arguments = about.get("arguments", "")
@@ -184,5 +184,5 @@ def _call(call: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _utf8(text: str) -> str:
-    """Return the text without lone surrogates, which no JSON parser over there takes."""
+    """Return the text without lone surrogates, which no JSON parser over there accepts."""
     return text.encode("utf-8", "replace").decode()

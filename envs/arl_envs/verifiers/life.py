@@ -1,4 +1,4 @@
-"""One process of the other Python, from its start to its end."""
+"""A process of the other Python, from its start to its end."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
 _LAST_LINES = 8
 _EXIT_S = 5.0
 GRACE_S = 5.0
-"""It sees to deadlines itself; when it does not, it hangs, and is killed."""
+"""The time beyond a deadline after which a process that has not ended the call itself is killed."""
 
 
 class Life:
-    """Started when made; ends by itself after `idle_s` without a call or an episode that waits.
+    """A process, which starts now and ends after `idle_s` without a call or an open episode.
 
-    Belongs to no event loop, so that all of a process share it; threads carry the lines.
+    Belonging to no event loop, a life serves all loops of this process; threads carry the lines.
     """
 
     def __init__(self, argv: Sequence[str], *, idle_s: float) -> None:
@@ -45,7 +45,7 @@ class Life:
         self._heard_at = time.monotonic()
         self._open_plays = 0
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(  # a group of its own: Ctrl-C is for us to handle
+        self._process = subprocess.Popen(  # a group of its own, so that Ctrl-C reaches only us
             argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
         )
         self._hearing = threading.Thread(target=self._hear, daemon=True, name="verifiers-out")
@@ -57,10 +57,10 @@ class Life:
     def send(
         self, call: str, args: Mapping[str, Any], *, timeout_s: float, at_once: int
     ) -> Future[Any] | None:
-        """The answer to come; None: it is over. Never waits.
+        """Send a call and return its future answer; None if the process has ended. Never waits.
 
-        From when the call has its turn on it may take `timeout_s`; a process that then does not
-        answer is killed.
+        The call may take `timeout_s` from the start of its turn; a process without an answer then
+        is killed.
         """
         future = _future()
         with self._lock:
@@ -79,11 +79,11 @@ class Life:
         return future
 
     def quiet_s(self) -> float:
-        """For how long nothing was heard of it."""
+        """Return the seconds since the last message of the process."""
         return time.monotonic() - self._heard_at
 
     def end(self, why: str) -> None:
-        """Kill it and what it started; everybody who waits is told why. Does not wait."""
+        """Kill the process and its children; all waiting calls get the reason. Does not wait."""
         with self._lock:
             if self._over:
                 return
@@ -97,7 +97,7 @@ class Life:
             thread.join(_EXIT_S)
 
     def _kill(self) -> None:
-        if self._process.returncode is None:  # not waited for, so the number is still its own
+        if self._process.returncode is None:  # not reaped, so the pid is still its own
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -105,7 +105,7 @@ class Life:
     def _write(self) -> None:
         stdin = self._process.stdin
         assert stdin is not None
-        with contextlib.suppress(BrokenPipeError), stdin:  # `_hear` sees that it is gone
+        with contextlib.suppress(BrokenPipeError), stdin:  # `_hear` notices its end
             while True:
                 try:
                     line = self._requests.get(timeout=self._idle_s)
@@ -134,7 +134,7 @@ class Life:
                     found = json.loads(line)
                     number = found["id"]
                 except (ValueError, KeyError, TypeError):
-                    self.end(f"it said what is no answer: {line[:80]!r}")
+                    self.end(f"it sent a line that is no answer: {line[:80]!r}")
                     break
                 self._heard_at = time.monotonic()
                 self._limit(number, found)
@@ -148,7 +148,7 @@ class Life:
         self._ended()
 
     def _limit(self, number: int, found: Mapping[str, Any]) -> None:
-        """The deadline of a call begins with its turn, and ends with its answer."""
+        """Start the deadline of a call with its turn, and cancel it with its answer."""
         with self._lock:
             if (old := self._limits.pop(number, None)) is not None:
                 old.cancel()
@@ -164,7 +164,7 @@ class Life:
     def _ended(self) -> None:
         with self._lock:
             self._over = True
-            self._kill()  # what it started may be there still
+            self._kill()  # its children may still be alive
             code = self._process.wait()
             waiting = list(self._waiting.values())
             self._waiting.clear()
@@ -188,7 +188,7 @@ class Life:
 
 def _future() -> Future[Any]:
     future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()  # one who stops waiting does not cancel it for all
+    future.set_running_or_notify_cancel()  # one cancelled waiter must not cancel it for all
     return future
 
 

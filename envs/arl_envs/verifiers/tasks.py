@@ -1,4 +1,4 @@
-"""Which tasks a taskset has, and which of them are held out."""
+"""The tasks of a taskset, and the choice of the held-out ones."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from arl_envs.splits import split_of
 from .bridge import bridge_to
 
 LIST_TIMEOUT_S = 600.0
-"""Tasksets may have to download their data."""
+"""The time limit for listing tasks, as tasksets may have to download their data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A taskset, as its own configuration has it."""
+    """A taskset with its own configuration."""
 
     python: str
     taskset: str
@@ -31,7 +31,7 @@ class Source:
     env: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """What the other end is told of it."""
+        """Return the description of the taskset that the other process receives."""
         return {
             "taskset": self.taskset,
             "config": dict(self.config),
@@ -40,12 +40,12 @@ class Source:
         }
 
     def digests(self) -> list[str]:
-        """Of the tasks' prompts, in order. Blocks; asked for once in a process.
+        """Return the digests of the tasks' prompts, in order. Blocks; asks once in a process.
 
         Raises:
             ConfigError: there is no such taskset, or it cannot be played.
             EnvError: its own code raised.
-            InfraError: the process that has it failed.
+            InfraError: the process with the taskset failed.
         """
         key = msgspec.json.encode([self.python, self.to_json()], order="deterministic")
         with _LOCK:
@@ -64,8 +64,8 @@ _LOCK = threading.Lock()
 class TasksetTasks(TaskSource):
     """The tasks of one split, shuffled: a pure function of (taskset, split, seed, index).
 
-    Those of `held_out` are for evaluation and all others for training; without it a coin is
-    thrown for each, by the hash of its prompt. No prompt is in both.
+    The tasks of `held_out` are for evaluation and all others for training; without it the hash of
+    each prompt chooses the split. No prompt is in both.
 
     Raises:
         ConfigError: there is no such split, or nothing in it.

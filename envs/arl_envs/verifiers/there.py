@@ -1,13 +1,13 @@
-"""The other end: runs in the Python that has verifiers, and imports nothing of ours.
+"""The program that runs in the Python with verifiers; it imports nothing of ours.
 
 A request is a line of JSON on standard input, {"id", "call", "args", "timeout_s", "at_once"}; its
-answer one on what was standard output, {"id", "value"} or {"id", "error", "kind"}. Number 0,
-unasked, says that it is ready. At the end of the input everything ends.
+answer is one on the original standard output, {"id", "value"} or {"id", "error", "kind"}. Answer 0,
+sent without a request, reports that the program is ready. At the end of the input everything ends.
 
-The taskset's code may work for long without a pause, and waits for its turn: `at_once` calls go on
-together. {"id", "started", "call"} says when a turn begins and how many seconds it may take, so
-that waiting for others is held against nobody. "open" in an answer is how many episodes wait for a
-reply.
+The taskset's code may run for long without a pause, so calls wait for their turns: `at_once` calls
+run together. {"id", "started", "call"} reports the begin of a turn and the seconds that it may
+take, so that the wait for other calls does not count. "open" in an answer is the number of
+episodes that wait for a reply.
 """
 
 # pyright: reportMissingImports=false
@@ -29,7 +29,7 @@ from typing import Any
 
 VERSION = "0.4"
 READ_S = 600.0
-"""A taskset may have to download its data."""
+"""The time limit for reading a taskset, which may have to download its data."""
 Say = Callable[[dict[str, Any]], None]
 
 
@@ -67,13 +67,13 @@ async def _answered(
         return {"kind": "config", "error": str(error)}
     except calls.Lost as error:
         return {"kind": "lost", "error": str(error)}
-    except Exception as error:  # the taskset's own code
+    except Exception as error:  # from the taskset's own code
         kind = "timeout" if limit.expired() else "env"
         return {"kind": kind, "error": "too slow" if limit.expired() else _words(error)}
 
 
 def _words(error: BaseException) -> str:
-    cause = error.__cause__ or error  # verifiers puts errors of its own around a task's
+    cause = error.__cause__ or error  # verifiers wraps the errors of a task
     places = traceback.extract_tb(cause.__traceback__)
     place = f" ({places[-1].filename}:{places[-1].lineno})" if places else ""
     return f"{type(cause).__name__}: {cause}{place}"
@@ -85,7 +85,7 @@ async def serve(calls: Any, lines: Any, say: Say) -> None:
     def read() -> None:
         for line in lines:
             loop.call_soon_threadsafe(requests.put_nowait, json.loads(line))
-        os._exit(0)  # whoever asked is gone, whatever still runs
+        os._exit(0)  # the other process is gone, whatever still runs here
 
     threading.Thread(target=read, daemon=True).start()
     async with asyncio.TaskGroup() as group:
@@ -94,7 +94,7 @@ async def serve(calls: Any, lines: Any, say: Say) -> None:
 
 
 def main() -> None:
-    # Tasksets may print and read as they like: the lines have handles of their own.
+    # Tasksets may use standard input and output: the protocol has descriptors of its own.
     lines, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""Containers, handed out first come, first served; a few are kept warm, none is used twice."""
+"""The Docker backend: it hands out containers in order, keeps some warm, and reuses none."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .sandbox import DockerSandbox
 log = logging.getLogger(__name__)
 
 ALIVE_TIMEOUT_S = 2.0
-"""Longest time a warm container may take to answer before it is handed out."""
+"""The longest time a warm container may take to answer before it is handed out."""
 CLOSE_TIMEOUT_S = 30.0
 CLOSED = "the docker sandbox backend was closed"
 RETRY_S = 1.0
@@ -44,17 +44,17 @@ class DockerBackend(SandboxBackend):
     """A container for each sandbox, without network, capabilities or a writable root.
 
     Args:
-        containers: Sandboxes at once.
-        warm: Containers kept ready, beside those in use.
-        limits: What a sandbox may use, unless `create` says otherwise; warm ones have these.
-        image: With Python 3.8 or newer; never pulled.
-        runtime: Of the daemon ("runsc": gVisor, where only memory bounds the processes); "": its
-            default.
-        python: Name or path of the interpreter in the image.
-        user: Number of the user programs run as; 0: one of its own for each container.
-        preimport: Modules to load once per container, instead of a default list.
-        require: Capabilities without which it refuses to start (("total_memory",)).
-        base_url: Address of the daemon; "": DOCKER_HOST, or the usual socket.
+        containers: The largest number of sandboxes at once.
+        warm: The number of idle containers kept ready, besides those in use.
+        limits: The limits of a sandbox, unless `create` gives others; warm ones have these.
+        image: An image with Python 3.8 or newer; it is never pulled.
+        runtime: A runtime of the daemon ("runsc": gVisor, which bounds processes by memory only);
+            "": the daemon's default.
+        python: The name or path of the interpreter in the image.
+        user: The uid that programs run as; 0: a different one for each container.
+        preimport: The modules to load once per container, instead of a default list.
+        require: The capabilities without which the backend does not start (("total_memory",)).
+        base_url: The address of the daemon; "": DOCKER_HOST, or the usual socket.
     """
 
     name = "docker"
@@ -78,7 +78,7 @@ class DockerBackend(SandboxBackend):
             raise ConfigError(
                 f"containers {containers}, warm {warm}, user {user}: expected >= 1, >= 0 and >= 0"
             )
-        Capabilities().missing(require)  # a name that is none
+        Capabilities().missing(require)  # raises for an unknown name
         self._num_containers, self._num_warm = containers, warm
         self._limits = limits or Limits()
         self._image, self._runtime, self._python, self._user = image, runtime, python, user
@@ -90,7 +90,7 @@ class DockerBackend(SandboxBackend):
         self._alive: set[Container] = set()
         self._stack: contextlib.AsyncExitStack | None = None
         self._wanted = asyncio.Event()
-        """A warm container is lacking."""
+        """An event that is set when a warm container is missing, or the backend closes."""
 
     # ------------------------------------------------------------------ life
     async def __aenter__(self) -> Self:
@@ -110,7 +110,7 @@ class DockerBackend(SandboxBackend):
                 log.warning("removed %d containers of processes that are dead", num_reaped)
             stack.push_async_callback(self._remove_all)
             self._tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            stack.callback(self._wanted.set)  # the keeper ends, what is being started is finished
+            stack.callback(self._wanted.set)  # the keeper finishes a start, then ends
             self._tasks.create_task(self._keep(), name="container keeper")
             self._wanted.set()
             self._stack = stack.pop_all()
@@ -131,7 +131,7 @@ class DockerBackend(SandboxBackend):
             await stack.aclose()
 
     async def _remove_all(self) -> None:
-        """Those in use, too."""
+        """Remove all containers, including those in use."""
         async with asyncio.TaskGroup() as tasks:
             for container in list(self._alive):
                 tasks.create_task(self._dispose(container), name="remove container")
@@ -152,7 +152,7 @@ class DockerBackend(SandboxBackend):
                     raise
         except TimeoutError:
             raise SandboxStartTimeout(
-                f"no sandbox was to be had within {timeout_s:g} s: {self._num_containers} at "
+                f"no sandbox was available within {timeout_s:g} s: {self._num_containers} at "
                 f"once, {self._stats.in_use} in use, {self._places.waiting} callers waiting"
             ) from None
         waited = time.perf_counter() - asked
@@ -210,7 +210,7 @@ class DockerBackend(SandboxBackend):
             if await self._answers(container):
                 return container
             self._stats.respawns += 1
-        # In a task of its own: whoever stops waiting must not leave half a container behind.
+        # A separate task: a cancelled caller must not leave a half-started container behind.
         starting = self._tasks.create_task(self._start(limits), name="start container")
         try:
             made = await asyncio.shield(starting)
@@ -223,7 +223,8 @@ class DockerBackend(SandboxBackend):
         return made
 
     async def _start(self, limits: Limits) -> Container | SandboxError:
-        """An error is a value here: raised, it would end the other tasks."""
+        """Start a container; return an error instead of raising it, which would end the other
+        tasks."""
         try:
             container = await start(self._daemon, self._container_config, limits)
         except SandboxError as error:
@@ -246,12 +247,12 @@ class DockerBackend(SandboxBackend):
             await self._dispose(made)
 
     async def _give_back(self, container: Container) -> None:
-        """Remove it; whoever waits for that may stop waiting, but it goes on."""
+        """Remove the container; the removal goes on even if the caller is cancelled."""
         self._stats.in_use -= 1
         if container.link.dead:
             self._stats.lost += 1
         if self._stack is None:
-            return  # removed with the backend
+            return  # already removed with the backend
         removing = self._tasks.create_task(self._dispose(container), name="remove container")
         removing.add_done_callback(lambda _: self._places.release())
         await asyncio.shield(removing)
@@ -268,7 +269,7 @@ class DockerBackend(SandboxBackend):
             log.error("container %s could not be removed: %s", container.id, error)
 
     async def _keep(self) -> None:
-        """As many warm containers as there should be."""
+        """Keep the wanted number of warm containers."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()

@@ -1,4 +1,4 @@
-"""One container: made with every door shut, attached to, removed. Blocking calls, in threads."""
+"""The life of one container: created locked down, attached, removed; blocking calls in threads."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ T = TypeVar("T")
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 CALL_TIMEOUT_S = 60.0
-"""Longest time one call of the daemon may take."""
+"""The longest time one call of the daemon may take."""
 START_TIMEOUT_S = 30.0
 OVERHEAD_MB = 48
-"""For the runner, and what a program copies of it before it begins."""
+"""The memory for the runner, and for the part of it that a program copies before it begins."""
 RUNTIME_MB, RUNTIME_PROCESSES = 128, 256
-"""More of both where another runtime than the daemon's own runs a kernel of its own (gVisor)."""
+"""The additional memory and processes for a runtime that runs its own kernel (gVisor)."""
 SCRATCH = ("/tmp", "/dev/shm")
-"""File systems in memory that programs may write to, besides the work folder."""
+"""The in-memory file systems that programs may write to, besides the work folder."""
 _THREADS = 16
 _FIRST_USER, _NUM_USERS = 300_000, 100_000
 
 
 @dataclass(frozen=True)
 class ContainerConfig:
-    """What every container of a backend has in common."""
+    """The settings that all containers of a backend share."""
 
     image: str
     python: str
     runtime: str
     user: int
-    """0: one of its own, so that the kernel can count its processes."""
+    """The uid of programs; 0: one per container, so that the kernel can count its processes."""
     seccomp: str
     preimport: Sequence[str]
     labels: Mapping[str, str]
@@ -54,7 +54,7 @@ class Daemon:
     """The SDK's client, kept off the event loop.
 
     Raises (on creation):
-        sdk.CONNECT_ERRORS: the address is none, or nobody answers there.
+        sdk.CONNECT_ERRORS: the address is invalid, or no daemon answers there.
     """
 
     def __init__(self, base_url: str = "") -> None:
@@ -68,11 +68,11 @@ class Daemon:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="docker")
 
     async def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """One blocking call. Whoever is cancelled meanwhile still waits for it: a thread goes on.
+        """Make one blocking call. A cancelled caller still waits for it, since the thread goes on.
 
         Raises:
             SandboxError: the daemon refused.
-            SandboxLost: it is gone, or takes too long.
+            SandboxLost: the daemon is gone, or takes too long.
         """
         loop = asyncio.get_running_loop()
         calling = loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
@@ -96,15 +96,15 @@ class Daemon:
 
 
 def _outcome(calling: asyncio.Future[T]) -> T | None:
-    """None if it failed."""
+    """Return the result of a finished call; None if it failed."""
     return None if calling.cancelled() or calling.exception() else calling.result()
 
 
 def _try_socket(address: str) -> None:
-    """The SDK says less, and leaves sockets open, where nobody listens.
+    """Check that a daemon listens, as the SDK reports less then, and leaves sockets open.
 
     Raises:
-        OSError: nobody does; names the address.
+        OSError: no daemon listens; the message names the address.
     """
     if not address.startswith("unix://"):
         return
@@ -117,21 +117,21 @@ def _try_socket(address: str) -> None:
 
 
 class Container:
-    """Started by `start`; `link` leads to its runner."""
+    """A running container made by `start`; `link` is the connection to its runner."""
 
     def __init__(self, id: str, link: Link, limits: Limits, *, counts_processes: bool) -> None:
         self.id = id
         self.link = link
         self.limits = limits
         self.counts_processes = counts_processes
-        """Whether the kernel can count the processes of its user."""
+        """True if the kernel can count the processes of its user."""
 
 
 async def start(daemon: Daemon, config: ContainerConfig, limits: Limits) -> Container:
-    """A running container whose runner has answered.
+    """Start a container, and wait until its runner has answered.
 
     Raises:
-        SandboxError: it did not start, with the daemon's or the runner's words.
+        SandboxError: it did not start; the message is from the daemon or the runner.
     """
     name = f"agentgym-rl-{uuid.uuid4().hex[:16]}"
     try:
@@ -149,10 +149,10 @@ async def start(daemon: Daemon, config: ContainerConfig, limits: Limits) -> Cont
 
 
 async def remove(daemon: Daemon, name: str) -> None:
-    """Kill it and remove all of it; nothing if it is gone already.
+    """Kill and remove a container with its volumes; do nothing if it is gone already.
 
     Raises:
-        SandboxError: the daemon could not, or is gone itself.
+        SandboxError: the daemon could not do it, or is gone itself.
     """
 
     def call() -> None:
@@ -163,14 +163,14 @@ async def remove(daemon: Daemon, name: str) -> None:
         except sdk.errors.APIError as error:
             if error.status_code != 409:
                 raise
-            with contextlib.suppress(sdk.errors.NotFound):  # it is being removed
+            with contextlib.suppress(sdk.errors.NotFound):  # another call is removing it
                 daemon.api.wait(name, timeout=int(CALL_TIMEOUT_S), condition="removed")
 
     await daemon.call(call)
 
 
 async def reap(daemon: Daemon) -> int:
-    """Remove the containers of processes that are dead; how many there were."""
+    """Remove the containers of processes that are dead; return their number."""
     wanted = {"label": owner.LABEL}
     found = await daemon.call(daemon.api.containers, all=True, filters=wanted)
     orphans = [each["Id"] for each in found if owner.is_orphan(each.get("Labels") or {})]
@@ -182,7 +182,7 @@ async def reap(daemon: Daemon) -> int:
 def _create_and_attach(
     api: sdk.docker.APIClient, name: str, config: ContainerConfig, limits: Limits
 ) -> socket.socket:
-    """Attached before it starts, so that nothing is missed; in one thread, so never half done."""
+    """Create a container, attach, then start it: no output is lost, and one thread does it all."""
     user = config.user or random.randrange(_FIRST_USER, _FIRST_USER + _NUM_USERS)
     command = [config.python, "-I", "-X", "utf8", "-c", runner.source()]
     command += ["--own-pid-namespace", "--preimport", ",".join(config.preimport)]
@@ -193,7 +193,7 @@ def _create_and_attach(
         entrypoint=[],
         name=name,
         user=f"{user}:{user}",
-        hostname="sandbox",  # not its id
+        hostname="sandbox",  # instead of the container's id
         stdin_open=True,
         working_dir=WORK_DIR,
         network_disabled=True,
@@ -202,7 +202,7 @@ def _create_and_attach(
     )
     params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
     attached = api.attach_socket(name, params=params)
-    # The SDK wraps the socket; taken out of there, it is nobody else's to close.
+    # The SDK wraps the socket; a detached descriptor is closed by its new owner only.
     sock = socket.socket(fileno=getattr(attached, "_sock", attached).detach())
     try:
         api.start(name)
@@ -215,13 +215,13 @@ def _create_and_attach(
 def _host_config(
     api: sdk.docker.APIClient, config: ContainerConfig, limits: Limits, user: int
 ) -> dict[str, Any]:
-    # Three file systems, as docker cannot make one appear in three places: each has its share.
+    # Three file systems, each with its share, as docker cannot mount one at three places.
     total_kb = limits.disk_mb << 10
     tmp_kb, shm_kb = total_kb * 3 // 16, total_kb // 16
     box_kb = total_kb - tmp_kb - shm_kb
     mount = f"exec,mode=700,uid={user},gid={user},nosuid,nodev"
     memory_mb = limits.memory_mb + limits.disk_mb + OVERHEAD_MB  # files are memory
-    processes = limits.processes + 4  # the runner, its zygote, and two on their way
+    processes = limits.processes + 4  # the runner, its zygote, and two that are being forked
     if config.runtime:
         memory_mb, processes = memory_mb + RUNTIME_MB, processes + RUNTIME_PROCESSES
     files = max(1024, limits.open_files)
@@ -230,7 +230,7 @@ def _host_config(
         cap_drop=["ALL"],
         cgroupns="private",
         ipc_mode="private",
-        log_config={"type": "none"},  # what the runner says is no log
+        log_config={"type": "none"},  # the runner's output is no log
         mem_limit=memory_mb << 20,
         memswap_limit=memory_mb << 20,
         network_mode="none",
@@ -246,7 +246,7 @@ def _host_config(
         },
         ulimits=[
             {"Name": "nofile", "Soft": files, "Hard": files},
-            # 1 and not 0: the kernel would still start a program that core_pattern names.
+            # 1 and not 0: with 0 the kernel still starts a program that core_pattern names.
             {"Name": "core", "Soft": 1, "Hard": 1},
         ],
     )

@@ -1,4 +1,4 @@
-"""The host's end of a runner: requests out, replies in, over an attached container's streams."""
+"""The host's connection to a runner: requests and replies over an attached container's streams."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any, cast
 from agentgym_rl.core.errors import SandboxLost
 from arl_sandboxes.runner_words import Refused
 
-_HEADER = struct.Struct(">BxxxI")  # of docker's frames: stream, length
+_HEADER = struct.Struct(">BxxxI")  # of a docker frame: stream number, length
 _STDOUT = 1
 _TAIL_BYTES = 4000
 
 
 class Link(asyncio.Protocol):
-    """Made by `loop.create_connection`; `hello` is the runner's first line."""
+    """A connection to one runner; its first reply, number 0, is the runner's hello."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.dead = ""
-        """Why nobody answers any more."""
+        """The reason the connection is dead; "" while it is alive."""
         loop = asyncio.get_running_loop()
         self._hello: asyncio.Future[dict[str, Any]] = loop.create_future()
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {0: self._hello}
@@ -34,37 +34,37 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     async def hello(self, timeout_s: float) -> dict[str, Any]:
-        """What the runner says of itself.
+        """Wait for the runner's description of itself, the first line of the protocol.
 
         Raises:
-            SandboxLost: it did not come up.
+            SandboxLost: the runner did not start.
         """
         return await self._wait(self._hello, "start", timeout_s)
 
     async def request(self, op: str, *, deadline_s: float, **fields: Any) -> dict[str, Any]:
-        """The reply.
+        """Send a request and return the reply.
 
         Raises:
             Refused: the runner refuses.
-            SandboxLost: it is gone, or did not answer in time; then the link is closed.
+            SandboxLost: the runner is gone, or did not answer in time; then the link is closed.
         """
         id, future = self._send(op, fields)
         try:
             return await self._wait(future, op, deadline_s)
         except asyncio.CancelledError:
-            self.post("cancel", of=id)  # whatever it was, nobody waits for it
+            self.post("cancel", of=id)  # the caller no longer waits for it
             raise
         finally:
             self._waiting.pop(id, None)
 
     def post(self, op: str, **fields: Any) -> None:
-        """A request whose reply nobody reads."""
+        """Send a request and ignore its reply."""
         if not self.dead:
             id, _ = self._send(op, fields)
             del self._waiting[id]
 
     def close(self, why: str = "closed") -> None:
-        """Hang up: the runner then ends its container. Idempotent."""
+        """Close the connection, upon which the runner ends its container. Idempotent."""
         self.dead = self.dead or why
         if self._transport is not None:
             self._transport.abort()
@@ -96,7 +96,7 @@ class Link(asyncio.Protocol):
 
     # ------------------------------------------------------------------ asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's has no such base
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
 
     def connection_lost(self, exc: Exception | None) -> None:
         said = self._errors.decode("utf-8", "replace").strip()
@@ -143,7 +143,7 @@ class Link(asyncio.Protocol):
 
 
 async def connect(sock: Any, name: str) -> Link:
-    """A link over an attached socket, which is its own from now on."""
+    """Make a link over an attached socket, and take over the socket."""
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as stack:
         stack.callback(sock.close)

@@ -1,4 +1,4 @@
-"""Whose a container is: labels, and whether the process they name is still alive."""
+"""The owners of containers: labels, and a check that the process they name is still alive."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _HOST, _PID, _RUN = f"{LABEL}.host", f"{LABEL}.pid", f"{LABEL}.run"
 
 
 def labels(run: str) -> dict[str, str]:
-    """Of the containers this process makes in one `run` of a backend."""
+    """Return the labels of containers that this process makes in one `run` of a backend."""
     return {LABEL: "sandbox", _HOST: _host(), _PID: _identity(os.getpid()), _RUN: run}
 
 
 def is_orphan(found: Mapping[str, str]) -> bool:
-    """Whether a container with these labels was made here, by a process that is dead.
+    """Return True if a process of this machine that is dead made a container with these labels.
 
-    Of another machine's processes nothing can be said: False.
+    The state of another machine's processes is unknown: the result is False.
     """
     if found.get(_HOST) != _host():
         return False
@@ -28,7 +28,7 @@ def is_orphan(found: Mapping[str, str]) -> bool:
 
 
 def _host() -> str:
-    """This machine since it was started, and the pid namespace we are in."""
+    """Return an identity of this boot of the machine and of this process's pid namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     if not boot.exists():
         return socket.gethostname()
@@ -36,7 +36,7 @@ def _host() -> str:
 
 
 def _identity(pid: int) -> str:
-    """A pid and when it began: pids are used again."""
+    """Return a pid with its start time, since pids are reused; "" if the process is dead."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

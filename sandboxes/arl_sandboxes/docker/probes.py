@@ -1,4 +1,4 @@
-"""What the daemon, the image and the runtime offer: asked, and tried with one container."""
+"""The probes of the daemon, the image and the runtime: queries, and a trial of one container."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LIMITS = Limits(memory_mb=256, disk_mb=8, file_mb=4)
 
 
 def unreachable(error: Exception) -> ProbeReport:
-    """Nobody answers."""
+    """Report that the daemon does not answer."""
     fix = _NO_DAEMON
     if "Permission denied" in str(error):
         fix = "join the group docker (sudo usermod -aG docker $USER), or run as root"
@@ -32,7 +32,7 @@ def unreachable(error: Exception) -> ProbeReport:
 
 
 async def probe(daemon: Daemon, config: ContainerConfig) -> ProbeReport:
-    """Every probe, and what programs get if all the required ones pass."""
+    """Run every probe; return the results and the capabilities if all required ones pass."""
     try:
         info = await daemon.call(daemon.api.info)
     except SandboxError as error:
@@ -69,7 +69,7 @@ async def probe(daemon: Daemon, config: ContainerConfig) -> ProbeReport:
 
 
 def _address(daemon: Daemon) -> Probe:
-    """The attached stream is read as it is: nobody takes TLS or ssh off it."""
+    """Check the address: the attached stream is read raw, so TLS and ssh are not supported."""
     url = daemon.api.base_url
     ok = url.startswith(("http+docker://", "http://"))
     fix = (
@@ -126,7 +126,7 @@ async def _image(daemon: Daemon, image: str) -> Probe:
 
 
 async def _trial(daemon: Daemon, config: ContainerConfig) -> tuple[Probe, bool]:
-    """A whole container; and whether there is a bash in it."""
+    """Try a complete container; return the probe, and True if it has bash."""
     fix = f"the image needs {config.python} (3.8 or newer, with ctypes); see the option `python`"
     if not config.user:
         fix += "; does the daemon map users (rootless, userns-remap)? Then set user=1000"

@@ -1,4 +1,4 @@
-"""A sandbox: one container, for as long as it is open."""
+"""The Docker sandbox: one container, for as long as the sandbox is open."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .session import ANSWER_S, DockerSession
 
 
 class DockerSandbox(Sandbox):
-    """Made by `DockerBackend.create`."""
+    """A sandbox in a container, made by `DockerBackend.create`."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class DockerSandbox(Sandbox):
 
     @property
     def container(self) -> str:
-        """Its name, for the daemon."""
+        """Return the container's name, for the daemon."""
         return self._container.id
 
     async def run_python(
@@ -96,7 +96,7 @@ class DockerSandbox(Sandbox):
         return self.adopt(DockerSession(kind, self, said["session"]))
 
     def adopt(self, session: DockerSession) -> DockerSession:
-        """A session that ends with the sandbox."""
+        """Register a session that ends with the sandbox."""
         self._sessions.append(session)
         return session
 
@@ -127,7 +127,7 @@ class DockerSandbox(Sandbox):
             self._sessions.clear()
             try:
                 await self.link.request("reset", deadline_s=RESET_S)
-            except Refused as error:  # then nobody knows what is left in it
+            except Refused as error:  # then the remaining state is unknown
                 self.link.close(f"it could not be reset: {error}")
                 raise SandboxLost(f"{self.id}: {self.link.dead}") from None
 
@@ -140,9 +140,10 @@ class DockerSandbox(Sandbox):
         await on_close(self._container)
 
     def check_open(self) -> None:
-        """
+        """Check that the sandbox is usable.
+
         Raises:
-            SandboxLost: it is closed, or its container is dead.
+            SandboxLost: the sandbox is closed, or its container is dead.
         """
         if self._on_close is None:
             raise SandboxLost(f"{self.id} is closed")
@@ -150,7 +151,7 @@ class DockerSandbox(Sandbox):
             raise SandboxLost(f"{self.id}: {self.link.dead}")
 
     def conclude(self, said: Mapping[str, Any], wall_ms: float) -> ExecResult:
-        """The runner's words as a result, which is counted."""
+        """Convert the runner's reply to a result, and count it."""
         result = replace(result_of(said, self.id), wall_ms=wall_ms)
         self._stats.count(result.status)
         return result

@@ -1,8 +1,8 @@
-"""The system-call filter of containers: the local backend's tables, as a profile docker takes.
+"""The system-call filter of containers: the local backend's tables, as a docker profile.
 
-Docker's own profile lets AF_VSOCK through, on which a virtual machine's host often listens, and
-clone with new namespaces where a capability would allow it. This one allows what is listed, so a
-system call nobody has looked at yet answers ENOSYS.
+Docker's own profile allows AF_VSOCK, on which a virtual machine's host often listens, and clone
+with new namespaces if a capability allows it. This profile allows only what is listed, so a new
+system call that was never reviewed answers ENOSYS.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ timer_settime timerfd_create timerfd_gettime timerfd_settime times tkill truncat
 unlink unlinkat utime utimensat utimes vfork wait4 waitid write writev
 """
 DOMAINS = ("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self")
-"""By which a process can only forgo rights: the runner has its programs do so."""
+"""The calls that only give up rights of the caller; the runner makes its programs use them."""
 ALLOWED: list[str] = [*_NAMES.split(), *DOMAINS]
-"""Every other system call of both machines, up to `syscalls.HIGHEST`."""
+"""The system calls of both machines, up to `syscalls.HIGHEST`, except those that a table denies."""
 
 
 def profile(architecture: str) -> str:
-    """The profile as JSON, for `--security-opt seccomp=`.
+    """Return the profile as JSON, for `--security-opt seccomp=`.
 
     Raises:
         KeyError: there is no table for this architecture.
@@ -61,9 +61,9 @@ def profile(architecture: str) -> str:
     rules = [
         _rule(ALLOWED),
         _rule([name for name in syscalls.DENIED if name not in DOMAINS], error=errno.EPERM),
-        # Its flags are in memory, where a filter cannot look; libraries fall back to clone.
+        # Its flags are in memory, which a filter cannot read; libraries fall back to clone.
         _rule(["clone3"], error=errno.ENOSYS),
-        # Named, as older daemons answer EPERM by default, where libraries do not fall back.
+        # Named, as older daemons answer EPERM by default, upon which libraries do not fall back.
         _rule(list(syscalls.PAGE_CACHE), error=errno.ENOSYS),
         _rule(["clone"], _compare(0, "MASKED_EQ", _NEW_NAMESPACES, 0)),
         *(
@@ -75,8 +75,8 @@ def profile(architecture: str) -> str:
         # A process may not lower the limits or the priority of the runner.
         *_only(list(syscalls.OWN_ONLY), {0: 0}),
         *_limit_rules(),
-        *_only(["setpriority"], {0: syscalls.OWN_ONLY_SECOND["setpriority"][1], 1: 0}),
-        *_only(["ioprio_set"], {0: syscalls.OWN_ONLY_SECOND["ioprio_set"][1], 1: 0}),
+        *_only(["setpriority"], {0: syscalls.OWN_ONLY_SECOND["setpriority"], 1: 0}),
+        *_only(["ioprio_set"], {0: syscalls.OWN_ONLY_SECOND["ioprio_set"], 1: 0}),
     ]
     made = {
         "defaultAction": "SCMP_ACT_ERRNO",
@@ -90,7 +90,7 @@ def profile(architecture: str) -> str:
 def _socket_rules() -> list[dict[str, Any]]:
     names = ["socket", "socketpair"]
     allowed = [_rule(names, _compare(0, "EQ", family)) for family in _FAMILIES]
-    # Conditions on one argument cannot be joined by "and": so the others are listed.
+    # Conditions on one argument cannot be combined with "and", so the others are listed.
     others = [family for family in range(max(_FAMILIES)) if family not in _FAMILIES]
     refused = [_compare(0, "EQ", family) for family in others]
     refused.append(_compare(0, "GT", max(_FAMILIES)))
@@ -98,7 +98,7 @@ def _socket_rules() -> list[dict[str, Any]]:
 
 
 def _limit_rules() -> list[dict[str, Any]]:
-    """A process may lower its own limits, but for the one that keeps core dumps from the host."""
+    """Allow a process to lower its own limits, except the core limit that protects the host."""
     own, core, others = _compare(0, "EQ", 0), _compare(1, "EQ", _CORE), _compare(1, "NE", _CORE)
     asks, sets = _compare(2, "EQ", 0), _compare(2, "NE", 0)
     return [
@@ -112,14 +112,14 @@ def _limit_rules() -> list[dict[str, Any]]:
 
 
 def _only(names: Sequence[str], values: dict[int, int]) -> list[dict[str, Any]]:
-    """Allowed where each of these arguments has its value (a pid of 0: the caller)."""
+    """Allow the calls if each of these arguments has its value (a pid of 0: the caller)."""
     compared = [_compare(index, "EQ", value) for index, value in values.items()]
     others = [_compare(index, "NE", value) for index, value in values.items()]
     return [_rule(names, *compared), *(_rule(names, each, error=errno.EPERM) for each in others)]
 
 
 def _rule(names: Sequence[str], *compared: dict[str, Any], error: int = 0) -> dict[str, Any]:
-    """Where all comparisons hold."""
+    """Build a rule that applies if all comparisons hold."""
     made = {"names": list(names), "args": list(compared)}
     if error:
         return made | {"action": "SCMP_ACT_ERRNO", "errnoRet": error}

@@ -1,4 +1,4 @@
-"""An interpreter or shell in a container, which keeps its state between cells."""
+"""A session in a container: an interpreter or shell that keeps its state between cells."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from arl_sandboxes.runner_words import Refused, b64
 from .link import Link
 
 ANSWER_S = 15.0
-"""What the runner may take beyond a time limit before the container counts as lost."""
+"""The time beyond a time limit after which a runner without an answer counts as lost."""
 
 
 class World(Protocol):
-    """What a session needs of the sandbox it is in."""
+    """The part of a sandbox that a session uses."""
 
     id: str
     limits: Limits
 
     @property
     def link(self) -> Link:
-        """Requests to the runner."""
+        """Return the connection to the runner."""
         ...
 
     def check_open(self) -> None:
-        """Raises SandboxLost when it is closed or gone."""
+        """Raise SandboxLost if the sandbox is closed or gone."""
 
     def conclude(self, said: dict[str, Any], wall_ms: float) -> ExecResult:
-        """The result the runner spoke of, counted."""
+        """Convert the runner's reply to a result, and count it."""
         ...
 
     def adopt(self, session: DockerSession) -> DockerSession:
-        """One more that ends with the sandbox."""
+        """Register another session that ends with the sandbox."""
         ...
 
 
 class DockerSession(Session):
-    """Made by `DockerSandbox.open_session`, or by `fork`."""
+    """A session made by `DockerSandbox.open_session`, or by `fork`."""
 
     def __init__(self, kind: SessionKind, sandbox: World, number: int) -> None:
         self.kind = kind
@@ -89,13 +89,13 @@ class DockerSession(Session):
             await link.request("close_session", session=self._number, deadline_s=ANSWER_S)
 
     def drop(self, why: str) -> None:
-        """End it, without waiting for that."""
+        """End the session, without waiting for its end."""
         if not self._over:
             self._over = why
             self._sandbox.link.post("close_session", session=self._number)
 
     def lose(self, why: str) -> None:
-        """Its process is ended by somebody else."""
+        """Mark the session as over; its process is ended elsewhere."""
         self._over = self._over or why
 
     async def _ask(self, op: str, limit_s: float, **fields: Any) -> dict[str, Any]:

@@ -14,13 +14,13 @@ from agentgym_rl.core.errors import SandboxError, SandboxUnavailable
 from .calls import deadline
 
 MARK = "agentgym-rl"
-"""Metadata of our machines; its value tells whose."""
+"""The metadata key of our machines; its value names the backend that made the machine."""
 _OUR_FAULT = (400, 403, 404)
 
 
 @dataclass(frozen=True)
 class Account:
-    """The key, the machines we ask for, and how to reach E2B."""
+    """The key, the properties of requested machines, and the addresses of E2B."""
 
     api_key: str
     template: str
@@ -33,11 +33,11 @@ class Account:
     owner: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     async def create(self) -> AsyncSandbox:
-        """A machine that ends by itself after `lifetime_s`, unless it is renewed.
+        """Create a machine that ends by itself after `lifetime_s`, unless it is renewed.
 
         Raises:
-            SandboxUnavailable: the key or the order is not accepted.
-            SandboxError: E2B made none (after `retries`), or did not say so in time.
+            SandboxUnavailable: the key or the request is not accepted.
+            SandboxError: E2B made no machine (after `retries`), or did not answer in time.
         """
         async with deadline("new sandbox", self.call_timeout_s, otherwise=SandboxError):
             try:
@@ -46,7 +46,7 @@ class Account:
                     timeout=self.lifetime_s,
                     metadata={MARK: self.owner},
                     allow_internet_access=self.internet,
-                    # A retry is to find the machine that the first try may have made.
+                    # With this key a retry finds the machine that the first try may have made.
                     idempotency_key=uuid.uuid4().hex,
                     **self._options(),
                 )
@@ -58,10 +58,10 @@ class Account:
                 raise
 
     async def mine(self) -> list[str]:
-        """Machines of `owner`, as E2B knows them.
+        """Return the ids of the machines of `owner` that E2B lists.
 
         Raises:
-            SandboxError: it does not say.
+            SandboxError: E2B does not answer.
         """
         found: list[str] = []
         async with deadline("list sandboxes", self.call_timeout_s, otherwise=SandboxError):
@@ -72,19 +72,19 @@ class Account:
         return found
 
     async def renew(self, id: str) -> None:
-        """Give a machine `lifetime_s` from now.
+        """Extend the life of a machine to `lifetime_s` from now.
 
         Raises:
-            SandboxLost: there is none, or E2B does not answer.
+            SandboxLost: there is no such machine, or E2B does not answer.
         """
         async with deadline(f"renew {id}", self.call_timeout_s):
             await AsyncSandbox.set_timeout(id, self.lifetime_s, **self._options())  # type: ignore[misc]
 
     async def kill(self, id: str, *, timeout_s: float) -> None:
-        """End a machine; one that is gone already is no error.
+        """Kill a machine; one that is gone already is no error.
 
         Raises:
-            SandboxError: E2B does not say that it has.
+            SandboxError: E2B does not confirm it.
         """
         async with deadline(f"kill {id}", timeout_s, otherwise=SandboxError):
             try:
@@ -97,7 +97,7 @@ class Account:
             "api_key": self.api_key,
             "retries": self.retries,
             "request_timeout": self.call_timeout_s,
-            "debug": False,  # E2B_DEBUG would leave out `create` and `kill`
+            "debug": False,  # E2B_DEBUG would skip `create` and `kill`
             "api_url": self.api_url or None,
             "sandbox_url": self.sandbox_url or None,
         }

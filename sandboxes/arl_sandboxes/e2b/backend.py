@@ -1,4 +1,4 @@
-"""Machines of E2B: started, handed out first come, first served, and ended after one sandbox."""
+"""The E2B backend: machines are started, handed out in order, and ended after one sandbox."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 15.0
-"""Longest time the end of a machine, or of the backend, may take; E2B ends what is left."""
+"""The longest time the end of a machine, or of the backend, may take; E2B ends the rest."""
 CLOSED = "the e2b sandbox backend was closed"
 RETRY_S = 5.0
-"""Between attempts to keep machines ready."""
+"""The pause between attempts to keep machines ready."""
 
 
 class E2BBackend(SandboxBackend):
     """Programs in virtual machines of E2B: a machine for each sandbox, never used again.
 
     Args:
-        sandboxes: Sandboxes at once. E2B allows 20 (Hobby) or 100 (Pro), those of others included.
-        warm: Machines kept ready beside those in use; they cost, and count at E2B, as others do.
-        limits: What a sandbox may use, unless `create` says otherwise.
-        template: E2B's name of what is in a machine. It needs Python 3.8 or newer, util-linux,
-            and bash; the memory of a machine is the template's.
-        python: Interpreter of the programs, there.
-        internet: Programs have the network of the machine; otherwise they have none at all.
-        creates_per_s: New machines a second: E2B allows 1 (Hobby) or 5 (Pro).
-        lifetime_s: Seconds after which E2B ends a machine nobody renews. This backend renews
-            its own; it is how long they outlive a crash of this process.
-        call_timeout_s: Longest time E2B may take to answer a call, retries of the SDK included.
-        retries: Of the SDK, where the control plane answers 429, 502, 503 or 504.
-        api_key: "": that of the environment, E2B_API_KEY.
-        api_url: Another control plane, and `sandbox_url` another way to the machines.
-        require: Capabilities without which it refuses to start (("network_isolated",)).
+        sandboxes: The largest number at once. E2B allows 20 (Hobby) or 100 (Pro) per account.
+        warm: The number of idle machines kept ready; they cost, and count at E2B, as others do.
+        limits: The limits of a sandbox, unless `create` gives others.
+        template: E2B's name of the machine's image, with Python 3.8 or newer, util-linux,
+            and bash; it also sets the memory of a machine.
+        python: The interpreter of the programs, in the machine.
+        internet: If True, programs have the network of the machine; otherwise they have none.
+        creates_per_s: The rate of new machines: E2B allows 1 (Hobby) or 5 (Pro) per second.
+        lifetime_s: The seconds after which E2B ends a machine that is not renewed. This backend
+            renews its own; after a crash of this process they live at most this long.
+        call_timeout_s: The longest time for a call to E2B, retries of the SDK included.
+        retries: The SDK's retries if the control plane answers 429, 502, 503 or 504.
+        api_key: The key; "": the environment variable E2B_API_KEY.
+        api_url: Another control plane; `sandbox_url` is another address of the machines.
+        require: The capabilities without which it does not start (("network_isolated",)).
     """
 
     name = "e2b"
@@ -92,7 +92,7 @@ class E2BBackend(SandboxBackend):
         )
         if warm < 0 or retries < 0:
             raise ConfigError(f"warm {warm}, retries {retries}: expected 0 or more")
-        Capabilities().missing(require)  # a name that is none
+        Capabilities().missing(require)  # raises for an unknown name
         self._num_sandboxes, self._num_warm = sandboxes, warm
         self._limits = limits or Limits()
         self._python, self._internet = python, internet
@@ -104,13 +104,13 @@ class E2BBackend(SandboxBackend):
         self._permits, self._pace = Permits(sandboxes, closed=CLOSED), Pace(creates_per_s)
         self._stack: contextlib.AsyncExitStack | None = None
         self._machines: set[Machine] = set()
-        """All there are: in use, ready, starting or ending."""
+        """The machines that are in use, ready, starting or ending."""
         self._warm: deque[Machine] = deque()
         self._starting: set[asyncio.Task[Machine | SandboxError]] = set()
         self._num_unknown = 0
-        """Machines that E2B may have made without our hearing of it."""
+        """The number of machines that E2B may have made without our receiving the answer."""
         self._work = asyncio.Event()
-        """Something for the keeper to do."""
+        """An event that is set when the keeper of warm machines has work."""
 
     # ------------------------------------------------------------------ life
     async def __aenter__(self) -> Self:
@@ -152,7 +152,7 @@ class E2BBackend(SandboxBackend):
             machine.drop(CLOSED)
 
     async def _end_all(self) -> None:
-        """Every machine, and those that E2B made without our hearing of it."""
+        """End every machine, including those that E2B made without our receiving the answer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2 * CLOSE_TIMEOUT_S):
                 await self._kill([machine.id for machine in self._machines])
@@ -216,7 +216,7 @@ class E2BBackend(SandboxBackend):
                 machine = await self._obtain(limits)
         except TimeoutError:
             raise SandboxStartTimeout(
-                f"no sandbox was to be had within {timeout_s:g} s: at most {self._num_sandboxes} "
+                f"no sandbox was available within {timeout_s:g} s: at most {self._num_sandboxes} "
                 f"at once, {self._stats.in_use} in use, {len(self._starting)} starting, "
                 f"{self._permits.waiting} callers waiting"
             ) from None
@@ -237,7 +237,7 @@ class E2BBackend(SandboxBackend):
         )
 
     async def _obtain(self, limits: Limits) -> Machine:
-        """One that is ready, or a new one; without either the permit goes back."""
+        """Return a ready machine, or a new one; release the permit if there is neither."""
         while self._warm:
             machine = self._warm.popleft()
             self._work.set()
@@ -257,7 +257,7 @@ class E2BBackend(SandboxBackend):
         return await self._claim(start)
 
     async def _claim(self, start: asyncio.Task[Machine | SandboxError]) -> Machine:
-        """What comes of it. Cut off half-way, E2B would have a machine of which nobody knows."""
+        """Return the started machine. The start outlives the caller: E2B would keep its machine."""
         task = asyncio.current_task()
         assert task is not None
         try:
@@ -273,7 +273,7 @@ class E2BBackend(SandboxBackend):
         return found
 
     def _unclaimed(self, start: asyncio.Task[Machine | SandboxError]) -> None:
-        """A machine that came when its caller had gone."""
+        """Keep or end a machine that started after its caller had gone."""
         self._permits.release()
         machine = None if start.cancelled() else start.result()
         if machine is None or isinstance(machine, SandboxError):
@@ -284,7 +284,7 @@ class E2BBackend(SandboxBackend):
             self._bury(machine)
 
     async def _take_back(self, machine: Machine) -> None:
-        """The end of a sandbox, whatever becomes of the caller."""
+        """End the machine of a closed sandbox, even if the caller is cancelled."""
         self._stats.in_use -= 1
         if machine.dead and self._stack is not None:
             self._stats.lost += 1
@@ -303,7 +303,7 @@ class E2BBackend(SandboxBackend):
 
     # ------------------------------------------------------------------ machines
     async def _start(self, disk_mb: int) -> Machine | SandboxError:
-        """A machine with its runner, or why there is none."""
+        """Start a machine with its runner; return the error if it fails."""
         from .machine import Machine
 
         machine = None
@@ -323,7 +323,7 @@ class E2BBackend(SandboxBackend):
         return machine
 
     async def _keep_warm(self) -> None:
-        """`warm` machines ready, and none of them dead."""
+        """Keep `warm` machines ready, and replace dead ones."""
         while True:
             await self._work.wait()
             self._work.clear()
@@ -341,7 +341,7 @@ class E2BBackend(SandboxBackend):
                 self._keep(machine)
 
     def _keep(self, machine: Machine) -> None:
-        """Ready, until it is wanted; the keeper hears of its death."""
+        """Keep a machine ready for use; its death wakes the keeper."""
         machine.on_end = lambda why: self._work.set()
         self._warm.append(machine)
 

@@ -1,7 +1,7 @@
-"""A deadline of ours, and an error of ours, around every call of the SDK.
+"""A deadline, and an error type of this project, around every call of the SDK.
 
-On Python 3.11 the SDK's own deadline of a command does not fire, and where it does, what was
-started goes on (e2b 2.63).
+On Python 3.11 the SDK's own deadline of a command does not fire. On other versions it fires, but
+the command that was started goes on (e2b 2.63).
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from agentgym_rl.core.errors import SandboxError, SandboxLost, SandboxUnavailabl
 FAILURES = (
     *(SandboxException, ServiceBusyException),
     *(httpx.HTTPError, ConnectError, OSError),
-    *(ValueError, KeyError),  # a page of some proxy, where the SDK expected JSON
+    *(ValueError, KeyError),  # the HTML page of a proxy, if the SDK expected JSON
 )
-"""What the SDK raises when E2B, or the way to it, fails."""
+"""The exceptions of the SDK if E2B, or the connection to it, fails."""
 
 
 @contextlib.asynccontextmanager
 async def deadline(
     what: str, seconds: float, *, otherwise: type[SandboxError] = SandboxLost
 ) -> AsyncIterator[None]:
-    """Bound the SDK's calls inside it, and speak of their failures in our words.
+    """Bound the time of the SDK's calls inside, and convert their failures to our errors.
 
     Args:
-        what: What is being done, for the message.
-        otherwise: What a failure is that is not about the account.
+        what: The name of the action, for the message.
+        otherwise: The type of error for failures other than those of the account.
 
     Raises:
         SandboxUnavailable: the key is not accepted.
-        SandboxError: of the kind `otherwise`: no answer in time, or E2B failed.
+        SandboxError: of the type `otherwise`: no answer in time, or E2B failed.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -44,11 +44,11 @@ async def deadline(
     try:
         async with clock:
             yield
-        # Python 3.11's `wait_for`, which the SDK uses, may lose a cancellation altogether.
+        # Python 3.11's `wait_for`, which the SDK uses, may lose a cancellation.
         if task.cancelling() > before:
             raise asyncio.CancelledError
     except (*FAILURES, AuthenticationException) as error:
-        # The SDK may make an error of its own of a cancellation.
+        # The SDK may turn a cancellation into an error of its own.
         if task.cancelling() > before:
             raise asyncio.CancelledError from error
         if clock.expired():

@@ -1,4 +1,4 @@
-"""Requests to a runner and its replies (`..runner` has the protocol)."""
+"""The client of a runner: requests and their replies (`..runner` documents the protocol)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ PROTOCOL = 1
 
 
 class Link(Protocol):
-    """The way to a runner."""
+    """A connection to a runner."""
 
     id: str
     dead: str
-    """Why it can be used no more."""
+    """The reason the connection is dead; "" while it is alive."""
 
     def send(self, line: bytes) -> None: ...
     def drop(self, why: str, *, kill_runner: bool = False) -> None: ...
 
 
 class Client:
-    """Matches replies with requests. `heard` and `ended` are for the link to call."""
+    """A client that matches replies with requests. The link calls `heard` and `ended`."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -33,10 +33,10 @@ class Client:
         self._open: dict[int, asyncio.Future[dict[str, Any]]] = {}
 
     async def request(self, op: str, *, deadline_s: float, **fields: Any) -> dict[str, Any]:
-        """Ask, and wait for the reply; a cancelled `run_python` or `exec` is cancelled there too.
+        """Send a request and wait for the reply; cancellation also stops a `run_python` or `exec`.
 
         Raises:
-            Refused: with the runner's words.
+            Refused: the runner refused; the message is the runner's.
             SandboxLost: the sandbox ended, or does not answer.
         """
         number = next(self._ids)
@@ -58,7 +58,7 @@ class Client:
             del self._open[number]
 
     def post(self, op: str, **fields: Any) -> None:
-        """Ask, and do not wait; nothing where nobody listens any more."""
+        """Send a request without waiting for the reply; do nothing if the connection is dead."""
         if not self.link.dead:
             self._send({"id": next(self._ids), "op": op, **fields})
 
@@ -69,7 +69,7 @@ class Client:
             return
         reply = self._open.get(said["id"])
         if reply is None or reply.done():
-            return  # nobody waits for it any more
+            return  # no request waits for it
         if "ok" in said:
             reply.set_result(said["ok"])
         else:

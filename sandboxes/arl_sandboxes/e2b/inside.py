@@ -1,11 +1,11 @@
-"""How the runner is started in a machine: as nobody, process 1 of namespaces of its own.
+"""The start of the runner in a machine: as user nobody, as process 1 of its own namespaces.
 
-The machine's user may become root, and everybody in it may see and signal the others. So root
-makes a smaller world for the runner and its programs first: the machine's files, read-only; a
-work folder of bounded size that `/tmp` and `/dev/shm` are parts of; no process but their own; no
-network, not even the machine's own services, unless the backend allows it; and no way up
-(no capabilities, no set-uid). As process 1 the runner cannot be killed by what it runs; it ends
-with the command that started it (`--pdeathsig`: a change of user undoes `--kill-child`).
+The machine's user may become root, and its processes may see and signal each other. So root first
+makes a restricted environment for the runner and its programs: the machine's files, read-only; a
+work folder of bounded size, of which `/tmp` and `/dev/shm` are parts; no other processes; no
+network, not even the machine's own services, unless the backend allows it; and no way to gain
+privileges (no capabilities, no set-uid). The runner is process 1, so its programs cannot kill it;
+it ends with the command that started it (`--pdeathsig`: a change of user undoes `--kill-child`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from arl_sandboxes.runner import PREIMPORT
 
 RUNNER = "/opt/arl/runner.py"
 USER = 65534
-"""nobody: no other process of the machine is its."""
+"""The uid of nobody; no other process of the machine has it."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _WORLD = """
 new=/mnt/arl
@@ -48,7 +48,7 @@ exec chroot $new setpriv --reuid=@USER@ --regid=@USER@ --clear-groups --no-new-p
 
 
 def command(*, python: str, disk_mb: int, internet: bool) -> str:
-    """The shell command, for root, that becomes the runner (`RUNNER` is there already)."""
+    """Return the shell command, for root, that becomes the runner (`RUNNER` must exist)."""
     runner = [python, "-I", "-X", "utf8", RUNNER, "--work", WORK_DIR, "--own-pid-namespace"]
     runner += ["--scratch", "/tmp,/dev/shm"]
     values = {

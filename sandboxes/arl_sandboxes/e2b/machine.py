@@ -1,4 +1,4 @@
-"""One machine of E2B, and the runner in it: lines to it, lines from it."""
+"""A machine of E2B, and the lines sent to and received from the runner in it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .client import PROTOCOL
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 1 << 19
-"""Longest input of one call."""
+"""The largest input of one call."""
 NO_LIMIT = 0
 STDERR_CHARS = 2000
 DISCONNECT_S = 2.0
 
 
 class Machine:
-    """A machine; `on_line` gets what its runner says, `on_end` why it can be used no more.
+    """A machine; `on_line` receives each line of its runner, `on_end` the reason of its end.
 
     Its two tasks, which read and write, belong to `tasks`; `drop` ends them.
     """
@@ -48,10 +48,10 @@ class Machine:
         self._more = asyncio.Event()
 
     async def start_runner(self, *, python: str, disk_mb: int, internet: bool) -> None:
-        """Upload it, and wait for its first word.
+        """Upload the runner, start it, and wait for its first line.
 
         Raises:
-            SandboxError: it did not start.
+            SandboxError: the runner did not start.
         """
         async with deadline(f"upload to {self.id}", self._timeout_s):
             await self._sdk.files.write(
@@ -85,14 +85,14 @@ class Machine:
         self.disk_mb = disk_mb
 
     def send(self, line: bytes) -> None:
-        """One request, with its newline; in order."""
+        """Queue one request, which ends with a newline; requests keep their order."""
         if self.dead:
             raise SandboxLost(f"{self.id}: {self.dead}")
         self._lines.append(line)
         self._more.set()
 
     def drop(self, why: str, *, kill_runner: bool = False) -> None:
-        """It can be used no more; the runner, if it may still be at work, is killed by its pid."""
+        """Mark the machine as unusable; kill the runner by its pid if it may still be at work."""
         if self.dead:
             return
         self.dead = why
@@ -104,7 +104,7 @@ class Machine:
 
     # ------------------------------------------------------------------ inside
     async def _kill_runner(self) -> None:
-        """And with it, all it runs; the end of the machine is the remedy where that fails."""
+        """Kill the runner and all its processes; if that fails, the end of the machine does it."""
         try:
             async with deadline(f"kill the runner in {self.id}", self._timeout_s):
                 await self._sdk.commands.kill(self._pid)
@@ -120,7 +120,7 @@ class Machine:
             self.on_line(line)
 
     async def _watch(self, handle: AsyncCommandHandle[None]) -> None:
-        """Until the runner, or the way to it, ends."""
+        """Wait until the runner, or the connection to it, ends."""
         try:
             await handle.wait()
             why = "its runner has ended"
@@ -132,12 +132,12 @@ class Machine:
                 async with asyncio.timeout(DISCONNECT_S):
                     await handle.disconnect()
             raise
-        except Exception as error:  # the SDK raises plain ones too
+        except Exception as error:  # the SDK also raises plain exceptions
             why = f"the connection to its runner ended: {type(error).__name__}: {error}"
         self.drop(why)
 
     async def _feed(self) -> None:
-        """Send what there is, in pieces, one at a time: calls that overlap may change places."""
+        """Send queued lines in pieces, one call at a time: overlapping calls may be reordered."""
         while not self.dead:
             await self._more.wait()
             self._more.clear()

@@ -1,4 +1,4 @@
-"""How fast machines may be begun."""
+"""A limit on the rate at which machines are started."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Pace:
-    """Beginnings at least `1 / per_s` seconds apart."""
+    """A pacer that keeps starts at least `1 / per_s` seconds apart."""
 
     def __init__(self, per_s: float) -> None:
         self._apart_s, self._next = 1 / per_s, 0.0

@@ -1,4 +1,4 @@
-"""What the e2b backend needs: the SDK, a key, and an answer of E2B."""
+"""The probes of the e2b backend: the SDK, a key, and an answer of E2B."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from .account import Account
 
 SDK = (2, 63)
-"""The oldest that was tried; the next major version will lack `api_url` and `sandbox_url`."""
+"""The oldest tested version; the next major version will lack `api_url` and `sandbox_url`."""
 KEY_FIX = "set E2B_API_KEY to a key of https://e2b.dev/dashboard?tab=keys"
 
 
 def capabilities(internet: bool) -> Capabilities:
-    """`total_memory` is not among them: the template sets the memory of the machine, not we."""
+    """Return the capabilities. `total_memory` is False: the template sets the machine's memory."""
     return Capabilities(
         network_isolated=not internet,
         process_isolated=True,
@@ -30,7 +30,7 @@ def capabilities(internet: bool) -> Capabilities:
 
 
 def sdk() -> Probe:
-    """Whether the SDK that is installed fits."""
+    """Check that the installed SDK has a supported version."""
     fix = "pip install 'agentgym-rl[e2b]'"
     found = version("e2b")
     major, minor = (int(part) for part in found.split(".")[:2])
@@ -44,7 +44,7 @@ def key(api_key: str) -> Probe:
 
 
 async def answer(account: Account) -> Probe:
-    """Whether E2B answers, and takes the key."""
+    """Check that E2B answers, and accepts the key."""
     try:
         await account.mine()
     except SandboxUnavailable as error:
@@ -56,7 +56,7 @@ async def answer(account: Account) -> Probe:
 
 
 async def report(account: Account | None, api_key: str, internet: bool) -> ProbeReport:
-    """All of them; `account` is None where the SDK or the key is missing."""
+    """Run all probes; `account` is None if the SDK or the key is missing."""
     probes = [sdk(), key(api_key)]
     if account is not None:
         probes.append(await answer(account))

@@ -1,4 +1,4 @@
-"""A sandbox: one machine, and the runner in it, for as long as it is open."""
+"""The E2B sandbox: one machine, and the runner in it, for as long as the sandbox is open."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .client import Client, Link
 from .session import E2BSession
 
 ANSWER_S = 30.0
-"""Time a reply may take beyond that of the program: the way there and back, and its files."""
+"""The time a reply may take beyond the time limit of the program: for the network and files."""
 _FIELDS = ("wall_s", "cpu_s", "memory_mb", "processes", "file_mb", "open_files", "output_bytes")
 
 
 class E2BSandbox(Sandbox):
-    """Made by `E2BBackend.create`."""
+    """A sandbox in a machine, made by `E2BBackend.create`."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class E2BSandbox(Sandbox):
             self._check_open()
             try:
                 await self._client.request("reset", deadline_s=RESET_S)
-            except Refused as error:  # then nobody knows what is left in it
+            except Refused as error:  # then the remaining state is unknown
                 self._link.drop(f"it could not be reset: {error}", kill_runner=True)
                 raise SandboxLost(f"{self.id}: {self._link.dead}") from None
 
@@ -162,7 +162,7 @@ class E2BSandbox(Sandbox):
     async def _ask(
         self, op: str, failed: str = "", *, wall_s: float = 0.0, **fields: Any
     ) -> dict[str, Any]:
-        """The runner's reply; `failed` begins the words of an error if it refuses."""
+        """Return the runner's reply; `failed` begins the error message if the runner refuses."""
         self._check_open()
         try:
             return await self._client.request(op, deadline_s=wall_s + ANSWER_S, **fields)

@@ -1,4 +1,4 @@
-"""A Python interpreter or shell in a machine, which keeps its state between cells."""
+"""A session in a machine: a Python interpreter or shell that keeps its state between cells."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from arl_sandboxes.runner_words import Refused, b64, result_of
 from .client import Client
 
 ANSWER_S = 30.0
-"""Time a reply may take beyond that of the cell."""
+"""The time a reply may take beyond the time limit of the cell."""
 
 
 class E2BSession(Session):
-    """Made by `E2BSandbox.open_session`, or by `fork`."""
+    """A session made by `E2BSandbox.open_session`, or by `fork`."""
 
     def __init__(
         self,

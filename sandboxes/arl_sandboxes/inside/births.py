@@ -1,4 +1,4 @@
-"""How the runner gets a new process: it asks the zygote, and gives the newborn its order."""
+"""The start of a process: the runner asks the zygote for it, and gives the newborn its order."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from . import repl, zygote
 from .loop import Feed, Loop
 
 START_S = 20.0
-"""Longest time the zygote may take to start."""
+"""The longest time the zygote may take to start."""
 BIRTH_S, TRIES = 12.0, 3
-"""Longest time a newborn may take to be there, and how often it may be killed before."""
+"""The longest time a newborn may take to report, and the number of attempts if it is killed."""
 _CREDENTIALS = struct.Struct("3i")
 ROOM = socket.CMSG_SPACE(_CREDENTIALS.size)
-"""For what `pid_of` reads."""
+"""The buffer size for the credentials that `pid_of` reads."""
 
 
 class Zygote:
-    """Started again where programs have killed it, which not every kernel keeps them from."""
+    """The zygote's process; it is restarted if programs kill it, which some kernels permit."""
 
     def __init__(self) -> None:
         self.pid = 0
-        """0: there is none."""
+        """The pid of the zygote; 0 if there is none."""
         self._conn: socket.socket | None = None
 
     def start(self) -> None:
@@ -40,14 +40,15 @@ class Zygote:
             )
 
     def await_start(self) -> bool:
-        """Whether it came up; if not, its complaint is on standard error."""
+        """Return True if the zygote started; if not, its error is on standard error."""
         assert self._conn is not None
         self._conn.settimeout(START_S)
         return self._conn.recv(1) == repl.READY
 
     def ask(self, handles: list) -> int:
-        """For a newborn with these handles; the zygote's pid. If there is none, they are closed."""
-        with contextlib.suppress(OSError):  # no room for one, or it is dead
+        """Request a newborn with these handles; return the zygote's pid. Failure closes the
+        handles."""
+        with contextlib.suppress(OSError):  # no room for a process, or the zygote is dead
             if not self.pid:
                 self.start()
             os.kill(self.pid, signal.SIGCONT)  # a program may have stopped it
@@ -69,10 +70,10 @@ class Zygote:
 
 
 class Birth:
-    """A process with `handles` as its 0, 1 and 2, that is to do what `order` says.
+    """A process with `handles` as its 0, 1 and 2, which is to carry out `order`.
 
-    `born(pid)` comes before it has its order, `failed(why)` if it never lived. `conn` is the other
-    end of its handle 3; it is the caller's once it is born.
+    `born(pid)` is called before the process gets its order, `failed(why)` if it never began.
+    `conn` is the other end of its descriptor 3; it belongs to the caller after the birth.
     """
 
     def __init__(self, loop: Loop, source: Zygote, handles: list, order: dict, born, failed):
@@ -93,7 +94,7 @@ class Birth:
             self._asked = self._source.ask([*self._handles, theirs.fileno()])
 
     def close(self) -> None:
-        """It is not wanted any more; a newborn without an order ends by itself."""
+        """Give up the process; a newborn without an order ends by itself."""
         self._loop.cancel(self._timer)
         self._loop.forget(self.conn.fileno())
         if self._feed:
@@ -114,7 +115,7 @@ class Birth:
             self._failed(data[1:].decode("utf-8", "replace"))
 
     def _again(self) -> None:
-        """Killed, with the zygote or without."""
+        """Try again after the newborn was killed, alone or with the zygote."""
         self._end()
         if self._tries:
             self._try()
@@ -140,5 +141,5 @@ class Birth:
 
 
 def pid_of(extra: list) -> int:
-    """Of who sent a message, as the kernel says."""
+    """Return the pid of a message's sender, as the kernel reports it."""
     return _CREDENTIALS.unpack(extra[0][2][: _CREDENTIALS.size])[0]

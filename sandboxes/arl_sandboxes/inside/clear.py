@@ -1,7 +1,7 @@
-"""A folder is emptied, whatever programs have left in it, once none of them lives.
+"""The removal of all content of a folder, after the programs that wrote it are dead.
 
-Folders are moved up before they are looked into, and every step follows no link: neither depth,
-number, names nor modes of what is there matter.
+Subfolders are moved to the top level before they are opened, and no step follows a link, so depth,
+number, names and modes of the entries do not matter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def clear(top: int, until: float) -> None:
-    """The folder with the handle `top`, and what its owner may have written on the folder itself.
+    """Empty the folder with the descriptor `top`, and reset its own mode, attributes and times.
 
     Raises:
         OSError: something in it cannot be removed, or not before `until` (of the monotonic clock).
@@ -31,16 +31,16 @@ def clear(top: int, until: float) -> None:
 
 
 def _forget_attributes(folder: int) -> None:
-    """Access lists as well, which are attributes to the kernel."""
+    """Remove the extended attributes, which include access control lists."""
     names = []
-    with contextlib.suppress(OSError):  # a file system without
+    with contextlib.suppress(OSError):  # a file system without attributes
         names = os.listxattr(folder)
     for name in names:
         os.removexattr(folder, name)
 
 
 def _remove_some(top: int, until: float) -> bool:
-    """Whether there was anything."""
+    """Remove entries of the folder; return True if there were any."""
     found = False
     with os.scandir(top) as entries:
         for entry in entries:
@@ -54,13 +54,13 @@ def _remove_some(top: int, until: float) -> bool:
 
 
 def _remove_level(top: int, name: str, until: float) -> None:
-    """A folder of `top`; those in it become folders of `top`."""
+    """Remove a subfolder of `top`; its own subfolders become subfolders of `top`."""
     folder = _opened(top, name)
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    os.close(_opened(folder, entry.name))  # one that may be moved
+                    os.close(_opened(folder, entry.name))  # only a writable folder can be moved
                     moved = os.urandom(8).hex()
                     os.rename(entry.name, moved, src_dir_fd=folder, dst_dir_fd=top)
                 else:
@@ -68,7 +68,7 @@ def _remove_level(top: int, name: str, until: float) -> None:
                 _check(until)
     finally:
         os.close(folder)
-    # What a folder lists while it shrinks may leave something out: then it is for another pass.
+    # A listing of a folder that shrinks may miss entries, which are left for another pass.
     try:
         os.rmdir(name, dir_fd=top)
     except OSError as error:
@@ -77,7 +77,7 @@ def _remove_level(top: int, name: str, until: float) -> None:
 
 
 def _opened(parent: int, name: str) -> int:
-    """A folder, whatever its mode."""
+    """Open a folder, whatever its mode is."""
     os.chmod(name, 0o700, dir_fd=parent)
     return os.open(name, _FOLDER, dir_fd=parent)
 

@@ -1,6 +1,6 @@
-"""Files of the work folder: every step from a handle on it, following no link.
+"""The files of the work folder: every step starts at its descriptor and follows no link.
 
-Programs may have left anything there: only regular files are opened.
+Programs may have left anything there, so only regular files are opened.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def parts(path: str) -> list:
-    """Of a path below the work folder; the host has looked at it already."""
+    """Split a path below the work folder; the host has already checked it."""
     found = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in found or "\0" in path or path.startswith("/"):
         raise OSError(errno.EINVAL, f"path {path!r} leads out of the work folder")
@@ -31,11 +31,11 @@ class Box:
         self._box = os.open(folder, _FOLDER)
 
     def open_up(self) -> None:
-        """Programs may have closed the folder itself."""
+        """Restore the mode of the folder, which programs may have changed."""
         os.fchmod(self._box, 0o700)
 
     def clear(self, until: float) -> None:
-        """Remove all that is in it.
+        """Remove all content of the folder.
 
         Raises:
             OSError: that is not possible, or not before `until` (of the monotonic clock).
@@ -82,7 +82,7 @@ class Box:
         return b64(self.read(parts(path), max_bytes))
 
     def collect(self, wanted: list) -> dict:
-        """The regular files at or below `wanted`, and what was left out, with the reason."""
+        """Return the regular files at or below `wanted`, and the skipped ones with reasons."""
         found: dict = {}
         skipped = []
         left = MAX_BYTES
@@ -119,7 +119,7 @@ class Box:
         return found
 
     def _walk_all(self, wanted: list):
-        """(path, why it cannot be had, or "") of all that is wanted."""
+        """Yield (path, the reason it cannot be read, or "") for each file at or below `wanted`."""
         seen = 0
         for path in wanted:
             for found in self._walk(parts(path), MAX_DEPTH):
@@ -173,7 +173,7 @@ class Box:
             os.close(folder)
 
     def _folder(self, path: list, make: bool = False) -> int:
-        """A handle on a folder below; no part of the way may be a link."""
+        """Open a folder below the work folder; no part of the path may be a link."""
         folder = os.dup(self._box)
         for name in path:
             try:

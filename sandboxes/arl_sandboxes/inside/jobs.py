@@ -1,4 +1,4 @@
-"""What runs: one program, or a session and its present cell; and what is said of how it went."""
+"""The running work: one program, or a session and its present cell; and their results."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .births import Birth
 from .loop import Feed, Loop, Output
 
 INTERRUPT_GRACE_S = 0.5
-"""Time a cell has to heed an interrupt."""
+"""The time a cell has to react to an interrupt."""
 OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 
 
 def oom_kills() -> int:
-    """Of the container so far; 0 where the kernel does not say."""
+    """Return the container's number of out-of-memory kills so far; 0 if it is unknown."""
     for path in OOM_COUNTERS:
         try:
             with open(path) as file:
@@ -37,17 +37,17 @@ class Job:
         self.kind = request["op"]
         self.limits = request["limits"]
         self.why = ""
-        """Of its being killed."""
+        """The reason the program was killed: the status of its result."""
         self.pid = 0
         self.ended: tuple = ()
-        """Wait status and usage."""
+        """The wait status and resource usage; () while the program runs."""
         self.killed = 0
         self.cpu_s = 0.0
-        """Of what it left."""
+        """The CPU time of the orphans that the program left."""
         self.output: Output
         self.birth: Birth
         self.stdin: list = []
-        """Handles of its standard input: to read from, and if there is any, to write to."""
+        """The pipe of its standard input: the read end and, if there is input, the write end."""
         self.feed: Feed | None = None
         self.timer: list | None = None
         self.started = time.monotonic()
@@ -60,7 +60,7 @@ class Job:
                 os.kill(self.pid, signal.SIGKILL)
 
     def grievance(self) -> str:
-        """Why the program was never begun; "" if it was."""
+        """Return the reason the program did not start; "" if it did."""
         try:
             return self.birth.conn.recv(4096)[1:].decode("utf-8", "replace")
         except OSError:
@@ -95,35 +95,35 @@ class Job:
     def _status(self, code: int | None, kind: int | None, cpu_s: float) -> str:
         if code == 0:
             return "ok"
-        # Who sends itself SIGXCPU has not used its seconds. Half: they are counted by clock ticks.
+        # A program can send itself SIGXCPU before its limit. Half: the limit counts clock ticks.
         share = 0.5 if kind == signal.SIGXCPU else 1.0
         if kind in (signal.SIGXCPU, signal.SIGKILL) and cpu_s >= share * self.limits["cpu_s"]:
             return "cpu_limit"
         if kind == signal.SIGKILL:
             return "memory_limit" if oom_kills() > self.oom_before else "killed"
-        # A program can feign this one; it gains nothing over the plain error.
+        # A program can fake this status, but gains nothing over a plain error.
         if self.kind == "run_python" and code == 1 and self.output.last_error_is("MemoryError"):
             return "memory_limit"
         return "error"
 
 
 class Session:
-    """An interpreter or shell; `pid` is 0 until it has said its first word."""
+    """An interpreter or shell; `pid` is 0 until its first message."""
 
     def __init__(self, number: int, kind: str, loop: Loop, limit: int) -> None:
         self.number, self.kind, self.pid = number, kind, 0
         self.loop = loop
         self.birth: Birth | None = None
-        """None of a fork, which its parent bears."""
+        """The birth of the process; None for a fork, which its parent creates."""
         self.conn: socket.socket
         self.output = Output(loop, limit, lambda: self.stop("output_limit"))
         self.opening: int | None = None
-        """The request that waits for its first word."""
+        """The id of the request that waits for the session's first message."""
         self.closing: list = []
-        """Requests that wait for its end."""
+        """The ids of the requests that wait for the session's end."""
         self.ended: tuple = ()
         self.cell: int | None = None
-        """The request whose code it runs."""
+        """The id of the request whose code the session runs."""
         self.why = ""
         self.started = 0.0
         self.timer: list | None = None
@@ -143,11 +143,11 @@ class Session:
     def begin(self, id: int, data: bytes, timeout_s: float) -> None:
         self.cell, self.why, self.started = id, "", time.monotonic()
         self.timer = self.loop.later(timeout_s, lambda: self.stop("timeout"))
-        end = os.dup(self.conn.fileno())  # which is watched for reading meanwhile
+        end = os.dup(self.conn.fileno())  # a duplicate, as the original is watched for reading
         self.feed = Feed(self.loop, end, data, lambda: os.close(end))
 
     def stop(self, why: str) -> None:
-        """Interrupt the cell; one that does not heed that costs the session."""
+        """Interrupt the cell; if it does not react, kill the session."""
         if self.cell is None or self.why:
             return
         self.why = why
@@ -156,11 +156,11 @@ class Session:
         self.timer = self.loop.later(INTERRUPT_GRACE_S, lambda: self.signal(signal.SIGKILL))
 
     def result(self, said: bytes) -> dict:
-        """Of the cell, which is over; `said` is empty if the session is over, too."""
+        """Return the result of the cell that ended; `said` is empty if the session ended, too."""
         self.loop.cancel(self.timer)
         if self.feed:
             self.feed.close()
-        self.cell = None  # before the last of its output is read: there is nothing left to stop
+        self.cell = None  # before the last output is read, as there is nothing left to stop
         taken, code, kind = self.output.take(), None, None
         if not said:
             code, kind = _code(self.ended[0]) if self.ended else (None, None)
@@ -195,7 +195,7 @@ class Session:
 
 
 def _code(status: int) -> tuple:
-    """(exit code, signal), one of them None."""
+    """Return (exit code, signal), one of them None."""
     if os.WIFSIGNALED(status):
         return None, os.WTERMSIG(status)
     return os.WEXITSTATUS(status), None

@@ -1,4 +1,4 @@
-"""What is ready to be read or written, and what is due; output and input of programs."""
+"""The runner's event loop, and the standard input and output of programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def b64(data: bytes) -> str:
 
 
 class Loop:
-    """Handles that became ready, and what is due."""
+    """An event loop of file descriptors that became ready, and of timers."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
@@ -57,7 +57,7 @@ class Loop:
 
 
 class Feed:
-    """Writes `data` to a handle as fast as that is read; `done` when it is all gone, or useless."""
+    """A writer of `data` to a descriptor; it calls `done` at the end, or if writing fails."""
 
     def __init__(self, loop: Loop, fd: int, data: bytes, done) -> None:
         self._loop, self._fd, self._data, self._done = loop, fd, memoryview(data), done
@@ -83,7 +83,7 @@ class Feed:
 
 
 class Output:
-    """Standard output and error of something: read as it comes, kept up to `limit` bytes."""
+    """The standard output and error of a program, read as they come, kept up to `limit` bytes."""
 
     def __init__(self, loop: Loop, limit: int, on_limit) -> None:
         self._loop, self.limit, self._on_limit, self.size = loop, limit, on_limit, 0
@@ -117,7 +117,7 @@ class Output:
         return True
 
     def last_error_is(self, name: str) -> bool:
-        """Whether standard error ends with an exception of that name."""
+        """Return True if the last line of standard error begins with that exception's name."""
         self._drain()
         return b"".join(self._parts[1]).rstrip().rpartition(b"\n")[2].startswith(name.encode())
 
@@ -127,7 +127,7 @@ class Output:
                 pass
 
     def take(self) -> dict:
-        """What came since the last time."""
+        """Return the output since the last call."""
         self._drain()
         out, err = (b"".join(parts) for parts in self._parts)
         taken = {"stdout": b64(out), "stderr": b64(err), "truncated": self.size > self.limit}

@@ -1,10 +1,9 @@
-"""A forked process becomes a program: handles, limits, and then its code or another program."""
+"""The steps by which a forked process becomes a program: handles, limits, then its code."""
 
 from __future__ import annotations
 
 import builtins
 import contextlib
-import ctypes
 import linecache
 import os
 import random
@@ -15,74 +14,65 @@ import threading
 import traceback
 import types
 
+from arl_isolation import locks
+
 from . import domain
 
 _WRITABLE = ("/tmp", "/dev/shm", "/dev/null", "/dev/zero", "/dev/full")
 _LIMITS = {"memory_mb": "RLIMIT_AS", "file_mb": "RLIMIT_FSIZE", "open_files": "RLIMIT_NOFILE"}
 _FIXED = {
-    "RLIMIT_CORE": 1,  # 0 would not keep a program that core_pattern names from being started
+    "RLIMIT_CORE": 1,  # with 0 the kernel still starts a program that core_pattern names
     "RLIMIT_MSGQUEUE": 0,
     "RLIMIT_NICE": 0,
     "RLIMIT_RTPRIO": 0,
     "RLIMIT_SIGPENDING": 1024,
 }
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def prctl(option: int, value: int, what: str) -> None:
-    if _libc.prctl(option, value, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), f"prctl({what}): {os.strerror(ctypes.get_errno())}")
-
-
-def set_dumpable(yes: bool) -> None:
-    """False closes /proc/PID of this process to others of its user, and ptrace with it."""
-    prctl(4, int(yes), "DUMPABLE")
 
 
 def adopt_orphans() -> None:
-    """What a dead descendant leaves becomes a child of this process, not of process 1."""
-    prctl(36, 1, "CHILD_SUBREAPER")
+    """Make orphaned descendants children of this process, instead of process 1."""
+    locks.prctl(36, 1, "CHILD_SUBREAPER")
 
 
 def take_handles(handles) -> None:
-    """As 0, 1, 2 and, for itself alone, 3; all others are closed."""
+    """Install the handles as 0, 1, 2 and 3 (3 is not inherited), and close all others."""
     for number, handle in enumerate(handles):
         os.dup2(handle, number, inheritable=number < 3)
     os.closerange(len(handles), min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 16))
 
 
 def begin(work: str, limits: dict) -> None:
-    """Leave the zygote behind: its kernel session, signals, limits, and its protection."""
+    """Leave the zygote's kernel session, signal handling, limits and protection behind."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    set_dumpable(True)
+    locks.set_dumpable(True)
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")  # the kernel is to take it before the runner
+            file.write("1000")  # out of memory, the kernel kills it before the runner
     except OSError:
-        pass  # not every kernel has it (gVisor)
+        pass  # some kernels lack it (gVisor)
     os.chdir(work)
-    prctl(38, 1, "NO_NEW_PRIVS")
+    locks.no_new_privileges()
     domain.enter((work, *_WRITABLE))
     _limit(limits)
 
 
 def _limit(limits: dict) -> None:
-    """Hard limits: what has no capability cannot raise them again."""
+    """Set hard limits, which a process without capabilities cannot raise again."""
     for key, name in _LIMITS.items():
         value = limits[key] << (20 if key.endswith("_mb") else 0)
         _set(getattr(resource, name), value, value)
-    if "processes" in limits:  # and the runner and the zygote, which are of the same user
+    if "processes" in limits:  # plus the runner and the zygote, which have the same user
         _set(resource.RLIMIT_NPROC, limits["processes"] + 2, limits["processes"] + 2)
     if "cpu_s" in limits:
         _set(resource.RLIMIT_CPU, limits["cpu_s"], limits["cpu_s"] + 1)
     for name, value in _FIXED.items():
-        with contextlib.suppress(ValueError):  # gVisor has not all of them
+        with contextlib.suppress(ValueError):  # gVisor lacks some of them
             _set(getattr(resource, name), value, value)
 
 
 def _set(kind: int, soft: int, hard: int) -> None:
-    """Never above what is there: that takes a capability."""
+    """Set a limit, never above the present one, which would take a capability."""
     now, most = resource.getrlimit(kind)
     if (now, most) == (soft, hard):
         return
@@ -92,7 +82,7 @@ def _set(kind: int, soft: int, hard: int) -> None:
 
 
 def reseed() -> None:
-    """Programs are copies of one process: none may draw another's random numbers."""
+    """Seed the random generators: programs are copies of one process and must not share numbers."""
     random.seed()
     numpy = sys.modules.get("numpy")
     if numpy:
@@ -100,7 +90,7 @@ def reseed() -> None:
 
 
 def run_main(code: bytes, work: str) -> None:
-    """`code` as `__main__`, ending as an interpreter does."""
+    """Run `code` as `__main__`, and end as an interpreter does."""
     reseed()
     sys.path.append(work)  # last: a program's file must not stand in for a library
     module = types.ModuleType("__main__")
@@ -129,11 +119,11 @@ def run_main(code: bytes, work: str) -> None:
 
 
 def _remembered(code: bytes):
-    """The source, kept for tracebacks and `inspect`."""
+    """Decode the source, and keep it for tracebacks and `inspect`."""
     try:
         text = code.decode("utf-8")
     except UnicodeDecodeError:
-        return code  # compile explains it
+        return code  # compile raises the error
     linecache.cache["main.py"] = (len(text), None, text.splitlines(keepends=True), "main.py")
     return text
 
@@ -146,7 +136,7 @@ def _exit_code(leave: SystemExit) -> int:
 
 
 def report(error: BaseException) -> None:
-    """The traceback, without the frames of the runner."""
+    """Print the traceback, without the frames of the runner."""
     try:
         shown = error.__traceback__
         while shown and shown.tb_frame.f_code.co_filename.startswith("<runner "):
@@ -165,7 +155,7 @@ def run_program(argv: list, cwd: str, env: dict) -> None:
     try:
         os.chdir(cwd)
         os.execvpe(argv[0], argv, {**os.environ, **env})
-    except (OSError, ValueError) as error:  # ValueError: a name that no kernel is asked about
+    except (OSError, ValueError) as error:  # ValueError: a name that Python itself rejects
         missing = isinstance(error, (FileNotFoundError, ValueError))
         what = cwd if missing and not os.path.isdir(cwd) else argv[0]
         why = getattr(error, "strerror", None) or str(error)

@@ -1,4 +1,4 @@
-"""What keeps its state from cell to cell: a Python REPL, and the loop that makes bash one."""
+"""The processes that keep state between cells: a Python REPL, and a bash loop that acts as one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHELL = [
     "--norc",
     "--noprofile",
     "-c",
-    # Commands end with a NUL, on handle 3, where the exit code goes back to.
+    # Commands end with a NUL, on descriptor 3, which also carries the exit code back.
     "trap : INT; printf + >&3; while IFS= read -r -d '' -u 3 arl_cell; do "
     'eval "$arl_cell" </dev/null 3>&-; printf "%d\\n" $? >&3; done',
 ]
@@ -37,7 +37,7 @@ def send_handles(conn: socket.socket, data: bytes, handles: list) -> None:
 
 
 def receive_handles(conn: socket.socket) -> array.array | None:
-    """Those of the next message; None when the other end has hung up."""
+    """Receive the handles of the next message; return None if the other end is closed."""
     handles = array.array("i")
     data, ancillary, _, _ = conn.recvmsg(1, socket.CMSG_SPACE(4 * handles.itemsize))
     for _, _, packed in ancillary:
@@ -46,10 +46,10 @@ def receive_handles(conn: socket.socket) -> array.array | None:
 
 
 def fork_away() -> bool:
-    """A copy of this process that becomes a child of the runner; True in the copy.
+    """Fork a copy of this process that becomes a child of the runner; return True in the copy.
 
     Raises:
-        OSError: there is no room for it.
+        OSError: there is no room for another process.
     """
     pid = os.fork()
     if pid:
@@ -67,13 +67,13 @@ def fork_away() -> bool:
         os._exit(error.errno or errno.EAGAIN)
     if pid:
         os._exit(0)
-    while os.getppid() == between:  # it is about to end
+    while os.getppid() == between:  # until the process between has ended
         time.sleep(0.0002)
     return True
 
 
 def serve(conn: socket.socket, work: str) -> None:
-    """Run cells until the runner hangs up."""
+    """Run cells until the runner closes the connection."""
     program.reseed()
     sys.path.append(work)
     module = types.ModuleType("__main__")
@@ -102,7 +102,7 @@ def exactly(conn: socket.socket, count: int) -> bytes:
 
 
 def _fork(conn: socket.socket) -> socket.socket:
-    """Branch off a copy of this process, which serves the socket it is sent."""
+    """Fork a copy of this process, which serves the socket it receives."""
     handles = receive_handles(conn)
     if handles is None:
         os._exit(0)
@@ -123,7 +123,7 @@ def _fork(conn: socket.socket) -> socket.socket:
             os.close(handle)
     conn = socket.socket(fileno=3)
     conn.sendall(READY)
-    exactly(conn, 1)  # the runner knows of this process now
+    exactly(conn, 1)  # the runner knows this process now
     os.setsid()
     program.reseed()
     conn.sendall(READY)
@@ -150,7 +150,7 @@ def _run(cell: bytes, name: str, names: dict) -> int:
 
 
 def _ignore_interrupts() -> None:
-    """An interrupt that comes just now is raised in place of the change: it would stay undone."""
+    """Ignore interrupts; retry, as one that arrives during the change prevents it."""
     while True:
         try:
             signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""The runner itself: takes requests, forks, reaps, sweeps, replies."""
+"""The runner's main loop: it takes requests, forks, reaps, sweeps and replies."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ import time
 from collections import deque
 from typing import NoReturn
 
+from arl_isolation import locks
+
 from . import program, zygote
 from . import sweep as processes
 from .births import Birth, Zygote
@@ -25,9 +27,9 @@ from .loop import Feed, Loop, Output
 from .sessions import Sessions
 
 SWEEP_S = 12.0
-"""Longest time processes may take to die, where others use the machine, too."""
+"""The longest time processes may take to die, on a machine with other load."""
 CLEAR_S = 20.0
-"""Longest time the removal of all files may take."""
+"""The longest time the removal of all files may take."""
 
 
 class Runner:
@@ -43,11 +45,11 @@ class Runner:
         self._zygote = Zygote()
         self._orphans, self._orphan_cpu_s = 0, 0.0
         self._unknown: dict = {}
-        """How processes ended that nobody knew; a newborn may be among them."""
+        """The ends of processes with unknown pids; a newborn may be among them."""
         self._pending = bytearray()
 
     def run(self) -> None:
-        """Serve the host until it hangs up."""
+        """Serve the host until it closes the connection."""
         woken, wake = socket.socketpair()
         for end in (woken, wake):
             end.setblocking(False)
@@ -149,7 +151,7 @@ class Runner:
         if job.stdin:
             writer = job.stdin.pop()
             job.feed = Feed(self.loop, writer, stdin, lambda: os.close(writer))
-        if job.why:  # cancelled meanwhile
+        if job.why:  # cancelled in the meantime
             processes.kill(pid)
         job.timer = self.loop.later(job.limits["wall_s"], lambda: job.stop("timeout"))
 
@@ -161,7 +163,7 @@ class Runner:
     def _finish(self, job: Job) -> None:
         self.loop.cancel(job.timer)
         self._job = None
-        if self._sessions.open:  # whose orphans may be among those that ended meanwhile
+        if self._sessions.open:  # their orphans may be among those that ended in the meantime
             self._orphan_cpu_s = 0.0
         job.killed = self.sweep()
         job.cpu_s = self._orphan_cpu_s
@@ -174,7 +176,7 @@ class Runner:
         self.reply(job.id, {**result, **self.box.collect(job.request.get("collect", []))})
 
     def _reset(self, request: dict) -> None:
-        """No session, no process, no file; or else no runner."""
+        """Remove all sessions, processes and files; exit if that fails."""
         self._sessions.end_all("the sandbox was reset")
         self.sweep()
         until = time.monotonic() + CLEAR_S
@@ -208,11 +210,11 @@ class Runner:
                 self._orphan_cpu_s += usage.ru_utime + usage.ru_stime
 
     def ended_unknown(self, pid: int) -> tuple:
-        """How a newborn ended, if that was before its number was known; or ()."""
+        """Return the end of a newborn that ended before its pid was known; () if it did not."""
         return self._unknown.pop(pid, ())
 
     def _settle(self) -> None:
-        """Conclude what has ended."""
+        """Conclude the sessions and the program that have ended."""
         self._sessions.settle()
         if self._job and self._job.ended:
             self._finish(self._job)
@@ -221,10 +223,10 @@ class Runner:
             self._unknown.clear()
             if not self._zygote.pid:
                 with contextlib.suppress(OSError):
-                    self._zygote.start()  # so that the next program need not wait for it
+                    self._zygote.start()  # so that the next program does not have to wait for it
 
     def sweep(self) -> int:
-        """Kill whatever is neither the present program nor a session's; how many there were."""
+        """Kill all processes except the present program and the sessions; return their number."""
         killed: set = set()
         deadline = time.monotonic() + SWEEP_S
         for turn in itertools.count():
@@ -240,7 +242,7 @@ class Runner:
                 spared.add(self._zygote.pid)
             strays = processes.strays(spared)
             self._reap()
-            # One that forks and dies all the time may not be seen: but then its parent was reaped.
+            # A process that forks and dies all the time may be missed: its parent was reaped then.
             if not strays and self._orphans == before:
                 return len(killed)
             killed |= strays
@@ -279,7 +281,7 @@ class Runner:
 
 
 def _order(request: dict) -> dict:
-    """What a newborn is to become."""
+    """Build the order for a newborn."""
     limits = request["limits"]
     if request["op"] == "run_python":
         return {"become": "main", "code": request["code"], "limits": limits}
@@ -289,7 +291,7 @@ def _order(request: dict) -> dict:
 
 
 def _give_up(why: str) -> NoReturn:
-    """What is left in the sandbox is not for another program."""
+    """Exit, since the remaining state of the sandbox must not reach another program."""
     _send({"id": 0, "error": why, "errno": 0})
     os._exit(1)
 
@@ -325,8 +327,8 @@ def main() -> None:
 
 
 def _settle_in(work: str) -> None:
-    """Closed to programs, and with no more of an environment than they get."""
-    program.set_dumpable(False)
+    """Close this process to programs, and reduce its environment to that of programs."""
+    locks.set_dumpable(False)
     os.umask(0o022)
     path = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
     os.environ.clear()

@@ -1,4 +1,4 @@
-"""The sessions of a runner: begun, given cells, forked, ended."""
+"""The sessions of a runner: their start, cells, forks and end."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .births import ROOM, pid_of
 from .jobs import Session
 
 START_S = 10.0
-"""Longest time a session may take to begin."""
+"""The longest time a session may take to begin."""
 
 
 class Sessions:
-    """`runner` forks for them, and replies."""
+    """The open sessions; `runner` forks for them, and sends their replies."""
 
     def __init__(self, runner) -> None:
         self._runner = runner
@@ -28,12 +28,12 @@ class Sessions:
         return {session.pid for session in self.open.values()} - {0}
 
     def settle(self) -> None:
-        """Conclude those that have ended."""
+        """Conclude the sessions that have ended."""
         for session in [session for session in self.open.values() if session.ended]:
             self._over(session)
 
     def end_all(self, why: str) -> None:
-        """Whoever waits for one is told `why`; their processes are for the next sweep."""
+        """Refuse all open requests with the reason `why`; the next sweep kills the processes."""
         for session in list(self.open.values()):
             if session.opening is not None:
                 self._give_up(session, why)
@@ -60,7 +60,7 @@ class Sessions:
         )
 
     def cancel(self, id: int) -> None:
-        """Nobody waits for the session that this request is to open."""
+        """Give up the session that this request was to open."""
         for session in [each for each in self.open.values() if each.opening == id]:
             self._give_up(session, "cancelled")
 
@@ -121,7 +121,7 @@ class Sessions:
         self._attend(session)
 
     def _attend(self, session: Session) -> None:
-        """To its first word."""
+        """Watch the session for its first message."""
         self._loop.watch(session.conn.fileno(), lambda: self._said(session))
         session.timer = self._loop.later(START_S, lambda: self._give_up(session, "no answer"))
 
@@ -150,12 +150,12 @@ class Sessions:
             self._runner.reply(id, session.result(data))
 
     def _greeting(self, session: Session, data: bytes, ancillary: list) -> None:
-        """The first word of a session."""
+        """Handle the first message of a session."""
         if data[:1] != repl.READY:
             said = data[1:].decode("utf-8", "replace") if data[:1] == repl.GAVE_UP else ""
             self._give_up(session, said or data.decode("utf-8", "replace"))
             return
-        if not session.pid:  # a fork: known from now on, it leaves its parent's kernel session
+        if not session.pid:  # a fork, which leaves its parent's kernel session once it is known
             session.pid = pid_of(ancillary)
             session.ended = self._runner.ended_unknown(session.pid)
             session.conn.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)

@@ -1,4 +1,4 @@
-"""Which processes are about, and their end."""
+"""A search for processes, and their killing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def kill(pid: int) -> None:
 
 
 def strays(spared: set) -> set:
-    """Living descendants of this process that are no part of `spared` ones.
+    """Return the living descendants of this process that do not belong to `spared` processes.
 
-    A part is what descends from one, or is in its kernel session.
+    A process belongs to a spared one if it descends from it, or is in its kernel session.
     """
     table = {}
     for name in os.listdir("/proc"):
@@ -42,7 +42,7 @@ def strays(spared: set) -> set:
 
 
 def alone() -> bool:
-    """Whether nobody else runs as this user."""
+    """Return True if no other process runs as this user."""
     mine = f"Uid:\t{os.getuid()}\t"
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():

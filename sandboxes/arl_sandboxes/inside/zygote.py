@@ -1,8 +1,8 @@
-"""What all programs and sessions are forked from: a process that never sees what they are given.
+"""The zygote: the process that all programs and sessions are forked from, without their data.
 
-The runner reads programs, inputs and outputs; a fork of it would have those of earlier requests in
-its memory. This one is an interpreter of its own which gets handles and nothing else. A newborn
-says that it is there, and then reads its order itself, over a socket that is its handle 3.
+The runner reads programs, inputs and outputs; a fork of it would have the data of earlier requests
+in its memory. The zygote is a separate interpreter that receives only file descriptors. A newborn
+reports that it exists, and then reads its order itself, over a socket that is its descriptor 3.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ LENGTH = struct.Struct("<Q")
 
 
 def main(work: str) -> None:
-    """Bear until the runner hangs up."""
-    os.setsid()  # newborns stay in its kernel session until the runner knows their numbers
+    """Fork on request until the runner closes the connection."""
+    os.setsid()  # newborns stay in its kernel session until the runner knows their pids
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for number in (0, 1):  # those of the protocol
+    for number in (0, 1):  # the descriptors of the protocol
         os.dup2(null, number)
     os.close(null)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -86,6 +86,6 @@ def _become(order: dict, conn: socket.socket, work: str) -> None:
 
 
 def frame(order: dict) -> bytes:
-    """An order, as newborns read it."""
+    """Encode an order in the format that newborns read."""
     data = json.dumps(order).encode()
     return LENGTH.pack(len(data)) + data

@@ -1,15 +1,16 @@
-"""`local`: programs in namespaces of their own, on this machine, without a daemon or a package.
+"""The `local` backend: programs in namespaces on this machine, without a daemon or a package.
 
-backend.py   slots, handed out and taken back         probes.py   what the kernel allows here
-sandbox.py   one slot as one episode's world          cgroup.py   bounds on a slot as a whole
+backend.py   slots, handed out and taken back         probes.py   the kernel's features, tested
+sandbox.py   one slot as one episode's world          cgroup.py   bounds on a complete slot
 run.py       one program, from order to result        session.py  interpreters and shells
-slot.py      the host's side of a slot                child.py    a process it has prepared
+slot.py      the host's side of a slot                child.py    a prepared process of a slot
 feed.py output.py files.py   bytes in, bytes out      interpreter.py processes.py
-check.py     looks for gaps in its own isolation
-inside/      the slot's side: what runs in the namespaces, standard library only
+check.py     a search for gaps in its own isolation
+inside/      the slot's side: the code that runs in the namespaces, standard library only
 
-With `isolation="landlock"` there are none: inside/lone.py takes the place of inside/zygote.py, and
-alone.py (system calls), landlock.py (files) and boxes.py (the work folder) that of the namespaces.
+With `isolation="landlock"` there are no namespaces: inside/lone.py replaces inside/zygote.py, and
+inside/alone.py (system calls), inside/landlock.py (files) and inside/boxes.py (the work folder)
+replace the namespaces.
 """
 
 from .backend import LocalBackend

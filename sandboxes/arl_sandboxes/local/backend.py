@@ -1,4 +1,4 @@
-"""Slots, handed out first come, first served, and used again once nothing of a program is left."""
+"""The local backend: it hands out slots in order, and reuses them once they are clean."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from .slot import Slot, SlotConfig
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 15.0
-"""Longest time that slots have to end."""
+"""The longest time that slots have to end."""
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.005, 1.0
-"""Between two looks at a slot that is to end, or two attempts to replace one."""
+"""The shortest and longest pause between checks of a dying slot, or replacement attempts."""
 _count = itertools.count()
 
 
@@ -45,19 +45,19 @@ class LocalBackend(SandboxBackend):
     """Programs in namespaces of their own on this machine; Linux, as root or not.
 
     Args:
-        slots: Sandboxes at once; 0: twice the processors, at least 4.
-        limits: What a sandbox may use, unless `create` says otherwise.
-        python: Interpreter of the programs; "": that of the host, without its packages.
+        slots: The largest number of sandboxes at once; 0: twice the processors, at least 4.
+        limits: The limits of a sandbox, unless `create` gives others.
+        python: The interpreter of the programs; "": the host's, without its packages.
         packages: Installed packages that programs may import (("numpy",)); loaded once per slot.
-        preimport: Modules to load once per slot, instead of a default list.
-        require: Capabilities without which it refuses to start (("total_memory",)).
-        cgroup: "auto" bounds the memory of each sandbox as a whole where the machine lets us.
-        max_executions: Programs after which a slot is replaced, so that address layout and hash
-            seed do not stay the same for ever.
-        isolation: "landlock" is for where namespaces are refused, as in a container without
+        preimport: The modules to load once per slot, instead of a default list.
+        require: The capabilities without which the backend does not start (("total_memory",)).
+        cgroup: "auto" bounds the memory of each sandbox in total, if the machine permits it.
+        max_executions: The number of programs after which a slot is replaced, so that address
+            layout and hash seed do not stay the same forever.
+        isolation: "landlock" is for machines that refuse namespaces, such as a container without
             privileges: Python programs and Python sessions only, by Landlock, a system-call filter
             and limits; no `exec`, no shell, no forks, no threads, no bound on the disk. Never
-            chosen by itself.
+            chosen automatically.
     """
 
     name = "local"
@@ -102,12 +102,12 @@ class LocalBackend(SandboxBackend):
         self._dying: set[Slot] = set()
         self._stack: contextlib.AsyncExitStack | None = None
         self._indices: list[int] = []
-        """Of slots to be started."""
+        """The free indices, for slots to be started."""
         self._open: set[LocalSandbox] = set()
         self._closing = False
         self._prefix = f"arl-{os.getpid()}-{next(_count)}"
         self._work = asyncio.Event()
-        """Something for the keeper to do."""
+        """An event that is set when the keeper has work."""
 
     # ------------------------------------------------------------------ life
     async def __aenter__(self) -> Self:
@@ -153,7 +153,7 @@ class LocalBackend(SandboxBackend):
             await stack.aclose()
 
     async def _close_all(self) -> None:
-        """Every caller, sandbox and slot; a cancellation comes through when all are gone."""
+        """Fail waiting callers, close all sandboxes and slots, then re-raise a cancellation."""
         self._closing = True
         while self._waiting:
             waiter = self._waiting.popleft()
@@ -218,7 +218,7 @@ class LocalBackend(SandboxBackend):
         return await probe(config, groups, words), config, groups
 
     def _find_groups(self) -> tuple[cgroup.Hierarchy | None, str]:
-        """Where to make control groups, and what `probe` says of that."""
+        """Find a place for control groups, and describe it for `probe`."""
         if self._cgroup == "off":
             return None, "not wanted (cgroup 'off')"
         groups, words = cgroup.find()
@@ -230,7 +230,7 @@ class LocalBackend(SandboxBackend):
 
     # ------------------------------------------------------------------ in and out
     async def _acquire(self, limits: Limits, timeout_s: float) -> Slot:
-        """A slot that has these limits, and counts as in use."""
+        """Return a slot that has these limits, and count it as in use."""
         deadline = time.monotonic() + timeout_s
         while True:
             asked = time.perf_counter()
@@ -254,9 +254,9 @@ class LocalBackend(SandboxBackend):
             log.warning("a sandbox slot died before it was used: %s", slot.dead)
 
     def _take(self) -> Slot | None:
-        """A free one, if possible with its next process ready. Nobody waits while one is free.
+        """Take a free slot, if possible with its next process ready. Nobody waits if one is free.
 
-        Of several the one used last: the processors' caches know it.
+        Among several ready slots it takes the last used one, which is in the processors' caches.
         """
         if not self._free:
             return None
@@ -277,7 +277,7 @@ class LocalBackend(SandboxBackend):
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self._offer(waiter.result())  # given to who no longer wants it
+                self._offer(waiter.result())  # its caller was cancelled
             raise
         finally:
             alarm.cancel()
@@ -295,14 +295,14 @@ class LocalBackend(SandboxBackend):
         self._waiting.remove(waiter)
 
     async def _fit(self, slot: Slot, limits: Limits) -> None:
-        """Give it the limits that it has not yet.
+        """Apply the limits that differ from the slot's present ones.
 
         Raises:
             SandboxError: they could not be set.
         """
         total_mb = limits.memory_mb + limits.disk_mb
         if not slot.limited(memory_mb=total_mb, processes=limits.processes):
-            await slot.prepared()  # nothing of its last sandbox uses memory any more
+            await slot.prepared()  # its last sandbox must not use memory any more
             try:
                 slot.limit(memory_mb=total_mb, processes=limits.processes)
             except OSError as error:
@@ -312,7 +312,7 @@ class LocalBackend(SandboxBackend):
             slot.fresh(limits.disk_mb)
 
     def _renewed(self, sandbox: LocalSandbox) -> Slot:
-        """A slot as new: one that has its next process ready, if one is free, or else its own."""
+        """Return a clean slot: a free one with its next process ready, or the sandbox's own."""
         limits, slot = sandbox.limits, sandbox.slot
         total_mb = limits.memory_mb + limits.disk_mb
         for other in reversed(self._free):
@@ -340,7 +340,7 @@ class LocalBackend(SandboxBackend):
         self._offer(slot)
 
     def _offer(self, slot: Slot) -> None:
-        """To whoever has waited longest."""
+        """Give the slot to the caller that has waited longest, or else to the free slots."""
         if slot.dead:
             return
         while self._waiting:
@@ -352,7 +352,7 @@ class LocalBackend(SandboxBackend):
 
     # ------------------------------------------------------------------ slots
     async def _start_slots(self) -> None:
-        """As many as there are free indices.
+        """Start a slot for each free index.
 
         Raises:
             SandboxError, OSError: one of them could not start.
@@ -362,7 +362,7 @@ class LocalBackend(SandboxBackend):
                 for _ in range(len(self._indices)):
                     starting.create_task(self._add_slot(), name="start slot")
         except BaseExceptionGroup as group:
-            raise leaves(group)[0] from group  # one will do: they share their cause
+            raise leaves(group)[0] from group  # one is enough: they share their cause
 
     async def _add_slot(self) -> None:
         index = self._indices.pop(0)
@@ -380,7 +380,7 @@ class LocalBackend(SandboxBackend):
         self._offer(slot)
 
     async def _watch(self) -> None:
-        """Find the slots that somebody has frozen, all of them in the same turn of the loop."""
+        """Find slots that were frozen from outside, all of them in the same turn of the loop."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             for slot in list(self._slots):
@@ -399,7 +399,7 @@ class LocalBackend(SandboxBackend):
         self._work.set()
 
     def _bury(self) -> bool:
-        """Forget the slots that have ended; whether that was all."""
+        """Forget the slots that have ended; return True if none is left to end."""
         for slot in [slot for slot in self._dying if slot.gone()]:
             self._dying.discard(slot)
             self._indices.append(slot.index)

@@ -1,4 +1,4 @@
-"""A bound on the memory and processes of a whole slot, where the machine lets us set one."""
+"""A bound on the memory and processes of a complete slot, on machines that permit one."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OVERHEAD_MB = 48
-"""For the slot's own interpreter, and what a child copies of it before its program begins."""
+"""The memory for the slot's own interpreter, and for a child's copies before its program begins."""
 STALE_S = 60.0
-"""Age of an empty group that is nobody's; the maker may be in another container."""
+"""The age of an empty group before its removal, as its maker may be in another container."""
 SPARE_PROCESSES = 4
-"""For the slot itself, and the child that waits."""
+"""The additional processes for the slot itself, and for the child that waits."""
 
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """Folders in which groups can be made: of version 2 one, of version 1 one per controller."""
+    """The folders for new groups: one in version 2, one per controller in version 1."""
 
     version: int
     folders: dict[str, Path]
-    """Controller ("memory", "pids") -> folder; in version 2 it is the same."""
+    """A map from controller ("memory", "pids") to folder; in version 2 the folders are the same."""
 
     def make(self, name: str) -> Cgroup:
-        """A group for one slot.
+        """Make a group for one slot.
 
         Raises:
             OSError: the kernel refused.
@@ -43,7 +43,7 @@ class Hierarchy:
             raise
 
     def sweep(self) -> None:
-        """Remove the empty groups of processes that were killed before they could."""
+        """Remove the empty groups of processes that were killed before they could remove them."""
         for folder in set(self.folders.values()):
             for path in folder.glob("arl-[0-9]*-*"):
                 with contextlib.suppress(OSError):  # not empty, or gone
@@ -53,7 +53,7 @@ class Hierarchy:
 
 
 class Cgroup:
-    """Of one slot."""
+    """The control group of one slot."""
 
     def __init__(self, version: int, folders: dict[str, Path]) -> None:
         self._version = version
@@ -64,16 +64,16 @@ class Cgroup:
         self._events = os.open(folders["memory"] / name, os.O_RDONLY | os.O_CLOEXEC)
 
     def add(self, pid: int) -> None:
-        """A process, and all it starts from now on. Costs milliseconds: once per slot."""
+        """Add a process, and all its future children. Costs milliseconds: once per slot."""
         for folder in set(self._folders.values()):
             (folder / "cgroup.procs").write_text(str(pid))
 
     def limited(self, *, memory_mb: int, processes: int) -> bool:
-        """Whether these are its limits already."""
+        """Return True if the group has these limits already."""
         return self._limits == (memory_mb, processes)
 
     def limit(self, *, memory_mb: int, processes: int) -> None:
-        """Set both, for all processes of the slot together.
+        """Set both limits, for all processes of the slot together.
 
         Raises:
             OSError: the kernel refused.
@@ -87,7 +87,7 @@ class Cgroup:
                 (memory / "memory.swap.max").write_text("0")
         else:
             names = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
-            for name in (*names, names[0]):  # lowering and raising want opposite orders
+            for name in (*names, names[0]):  # lowering and raising the limits need opposite orders
                 with contextlib.suppress(OSError):
                     (memory / name).write_text(size)
             if int((memory / names[0]).read_text()) > int(size):
@@ -97,7 +97,7 @@ class Cgroup:
         self._limits = (memory_mb, processes)
 
     def oom_kills(self) -> int:
-        """Processes the kernel has killed for memory, so far; the last count once it is removed."""
+        """Return the number of out-of-memory kills so far; after `remove`, the last count."""
         if self._events >= 0:
             with contextlib.suppress(OSError):
                 _, found, rest = os.pread(self._events, 4096, 0).partition(b"oom_kill ")
@@ -106,7 +106,7 @@ class Cgroup:
         return self._oom_kills
 
     def remove(self) -> bool:
-        """Whether nothing of it is left. Idempotent."""
+        """Remove the group; return True if nothing of it is left. Idempotent."""
         if self._events >= 0:
             os.close(self._events)
             self._events = -1
@@ -120,7 +120,7 @@ class Cgroup:
 
 
 def find(root: Path = Path("/")) -> tuple[Hierarchy | None, str]:
-    """Where groups can be made, and in words: version 2 if it has memory, else version 1."""
+    """Find a place to make groups, and describe it: version 2 if it has memory, else version 1."""
     mounts = _mounts(root)
     own = _own(root)
     version_2 = [(path, "") for kind, path, _ in mounts if kind == "cgroup2"]
@@ -144,7 +144,7 @@ def find(root: Path = Path("/")) -> tuple[Hierarchy | None, str]:
 
 
 def usable(hierarchy: Hierarchy, name: str) -> str:
-    """Make a group of that name, and limit it: what the kernel says against that, or ""."""
+    """Try to make and limit a group of that name; return the kernel's objection, or ""."""
     try:
         group = hierarchy.make(name)
         try:
@@ -164,7 +164,7 @@ def _words(path: Path) -> list[str]:
 
 
 def _mounts(root: Path) -> list[tuple[str, str, list[str]]]:
-    """(type, mount point, options) of every mount."""
+    """Return (type, mount point, options) of every mount."""
     found = []
     with contextlib.suppress(OSError):
         for line in (root / "proc/self/mounts").read_text().splitlines():
@@ -174,7 +174,7 @@ def _mounts(root: Path) -> list[tuple[str, str, list[str]]]:
 
 
 def _own(root: Path) -> dict[str, str]:
-    """Controller -> path of this process's group; of version 2 the controller is ""."""
+    """Return controller -> path of this process's group; version 2 has the controller ""."""
     found = {}
     with contextlib.suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
@@ -184,7 +184,7 @@ def _own(root: Path) -> dict[str, str]:
 
 
 def _own_folder(root: Path, mount: str, path: str) -> Path:
-    """In a container the path may be that of the machine, which the mount does not show."""
+    """Find the group's folder. A container may report the machine's path, absent from its mount."""
     top = root / mount.lstrip("/")
     own = top / path.lstrip("/")
     return own if own.is_dir() else top

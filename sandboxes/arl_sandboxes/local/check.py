@@ -1,4 +1,4 @@
-"""A program that looks for gaps in its own isolation, for the probes."""
+"""A program that searches for gaps in its own isolation, for the probes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ for name, attempt in ATTEMPTS.items():
 
 
 async def checked(slot: Slot, child: Child) -> str:
-    """What a program of the slot can do that it should not, or cannot that it should; "": fine.
+    """Run the check in the slot; return a description of the gaps or faults, "" if none.
 
     Raises:
         SandboxError: it did not run.

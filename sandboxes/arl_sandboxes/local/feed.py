@@ -1,4 +1,4 @@
-"""Bytes for a socket: what it does not take at once follows when it can."""
+"""A writer of bytes to a socket; bytes that do not fit at once follow later."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 
 class Feed:
-    """Nobody waits for it: that the other side is gone is no error here, as its end is seen anyway.
+    """A socket writer without a result: a closed peer is no error, as its end is noticed elsewhere.
 
-    Closing the socket without `stop` would leave the event loop with a handle it does not own.
+    Closing the socket without `stop` would leave the event loop a descriptor that it does not own.
     """
 
     def __init__(self, conn: socket.socket) -> None:
@@ -20,7 +20,7 @@ class Feed:
         self._rest = memoryview(b"")
 
     def send(self, data: bytes, handles: Sequence[int] = ()) -> None:
-        """Handles go with the first byte."""
+        """Send data; handles go with the first byte."""
         assert not self._rest, "one thing after the other"
         view = memoryview(data)
         try:
@@ -44,7 +44,7 @@ class Feed:
             self._loop.remove_writer(self._conn)
 
     def stop(self) -> None:
-        """Idempotent."""
+        """Stop sending, and discard the rest. Idempotent."""
         if self._rest:
             self._rest = memoryview(b"")
             self._loop.remove_writer(self._conn)

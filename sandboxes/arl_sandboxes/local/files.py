@@ -1,7 +1,7 @@
-"""Reading what programs left in a work folder, trusting none of it.
+"""A reader of the files that programs left in a work folder; it trusts none of them.
 
-Every step is from a handle on the folder, follows no link, and opens nothing but regular files:
-a link to /etc/shadow, a pipe that never ends or a folder 10,000 deep cost nothing and give nothing.
+Every step starts at a descriptor of the folder, follows no link, and opens only regular files: a
+link to /etc/shadow, an endless pipe or a folder 10,000 deep cost nothing and reveal nothing.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from agentgym_rl.gym.sandbox import SkippedFile
 
 MAX_FILES, MAX_BYTES, MAX_DEPTH, MAX_SEEN = 256, 16 << 20, 16, 10_000
 PRIVATE = (".tmp", ".shm")
-"""/tmp and /dev/shm of the programs: not part of "everything"."""
+"""The folders that programs see as /tmp and /dev/shm; the path "." excludes them."""
 
 
 def read(box: int, path: PurePosixPath, *, max_bytes: int) -> bytes:
-    """A regular file.
+    """Read a regular file.
 
     Raises:
         FileNotFoundError: there is none.
-        OSError: something else is there, or it is larger than `max_bytes`.
+        OSError: the path is no regular file, or the file is larger than `max_bytes`.
     """
     if not path.parts:
         raise OSError(errno.EINVAL, "not a regular file")
@@ -39,7 +39,7 @@ def read(box: int, path: PurePosixPath, *, max_bytes: int) -> bytes:
 def collect(
     box: int, wanted: Sequence[PurePosixPath]
 ) -> tuple[dict[str, bytes], list[SkippedFile]]:
-    """The regular files that are, or are below, `wanted`; what was left out, with the reason."""
+    """Return the regular files at or below `wanted`, and the skipped files with the reasons."""
     found: dict[str, bytes] = {}
     skipped: list[SkippedFile] = []
     left = MAX_BYTES
@@ -58,12 +58,12 @@ def collect(
 
 
 def sizes(box: int) -> dict[str, int]:
-    """Size in bytes of every regular file."""
+    """Return the size in bytes of every regular file."""
     found = {}
     for path, reason in _walk_all(box, [PurePosixPath(".")]):
         if reason:
             continue
-        with contextlib.suppress(OSError):  # a session may move things about meanwhile
+        with contextlib.suppress(OSError):  # a session may move files at the same time
             folder = _open_folder(box, PurePosixPath(path).parts[:-1])
             try:
                 name = PurePosixPath(path).name
@@ -74,7 +74,7 @@ def sizes(box: int) -> dict[str, int]:
 
 
 def _walk_all(box: int, wanted: Sequence[PurePosixPath]) -> Iterator[tuple[str, str]]:
-    """(path, why it cannot be had or "") of all that is wanted, at most MAX_SEEN of them."""
+    """Yield (path, the reason it cannot be read or "") of all wanted files, at most MAX_SEEN."""
     seen = 0
     for path in wanted:
         for found in _walk(box, path, MAX_DEPTH):
@@ -133,7 +133,7 @@ def _walk_folder(box: int, path: PurePosixPath, depth: int) -> Iterator[tuple[st
 
 
 def _open_folder(box: int, parts: Sequence[str]) -> int:
-    """A handle on a folder below; no part of the way may be a link."""
+    """Open a folder below the work folder; no part of the path may be a link."""
     folder = os.dup(box)
     for name in parts:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

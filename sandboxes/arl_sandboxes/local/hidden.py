@@ -1,5 +1,5 @@
-"""What is kept from programs of the folders they see: installed packages, and where we are imported
-from. Both may hold the answers to the very tasks that programs are to solve."""
+"""The parts of visible folders that are hidden from programs: installed packages, and the folders
+that this project is imported from. Both may hold the answers to the tasks of programs."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 NAMES = ("site-packages", "dist-packages")
-"""Folders of installed packages, whichever Python they are of."""
+"""The names of folders of installed packages, for any Python."""
 PLACES = ("src", "envs", "pkgs", "local/src")
-"""Below a prefix: checkouts (`pip install -e git+...`), and what conda and pyenv keep there."""
-OURS = ("agentgym_rl", "arl_envs", "arl_agents", "arl_sandboxes")
+"""The folders below a prefix for checkouts (`pip install -e git+...`), and of conda and pyenv."""
+OURS = ("agentgym_rl", "arl_envs", "arl_agents", "arl_sandboxes", "arl_isolation")
 DEPTH = 6
-"""Levels below a tree that are looked through (/usr/local/NAME/lib/python3.12/site-packages: 5)."""
+"""The depth of the search below a tree (/usr/local/NAME/lib/python3.12/site-packages: 5)."""
 _NEVER = ("bin", "sbin", "lib", "lib64", "share", "local", "local/bin", "local/sbin", "local/lib")
-"""Below a prefix: hidden by no entry of `sys.path`, where a program's own folder comes first."""
+"""The folders below a prefix that are not hidden even if `sys.path` begins with one of them."""
 _NOT_ENTERED = frozenset(
     ("doc", "firmware", "fonts", "icons", "include", "locale", "man", "modules", "zoneinfo")
 )
-"""Large folders in which no Python is installed."""
+"""The large folders that contain no Python installation."""
 
 
 def hidden(trees: Sequence[str], interpreter: Sequence[str]) -> list[str]:
-    """Folders and files of `trees` that programs are not to see, by their real paths.
+    """Return the folders and files of `trees` to be hidden from programs, as real paths.
 
     Args:
-        trees: Folders that programs see.
-        interpreter: Files and folders that the programs' interpreter cannot do without.
+        trees: The folders that programs see.
+        interpreter: The files and folders that the programs' interpreter needs.
     """
     tops = [os.path.realpath(tree) for tree in trees]
     found = [path for top in tops for path in _package_folders(top)]
@@ -47,12 +47,12 @@ def hidden(trees: Sequence[str], interpreter: Sequence[str]) -> list[str]:
 
 
 def below(path: str, folder: str) -> bool:
-    """Or the folder itself."""
+    """Return True if the path is in the folder, or the folder itself."""
     return Path(path).is_relative_to(folder)
 
 
 def _package_folders(top: str) -> Iterator[str]:
-    """Links are not followed: what they lead to is of one of the trees, or is not seen at all."""
+    """Yield package folders; links are not followed, as their targets are in a tree, or unseen."""
     todo = [(top, 1)]
     while todo:
         folder, depth = todo.pop()
@@ -60,7 +60,7 @@ def _package_folders(top: str) -> Iterator[str]:
             with os.scandir(folder) as entries:
                 inner = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError:
-            continue  # closed to whoever runs this, and so to programs
+            continue  # closed to this user, and so to programs
         for entry in inner:
             if entry.name in NAMES:
                 yield entry.path
@@ -69,7 +69,7 @@ def _package_folders(top: str) -> Iterator[str]:
 
 
 def _imported_from() -> Iterator[str]:
-    """Where this process finds its modules, but for the standard library."""
+    """Yield the entries of this process's `sys.path`, except the standard library."""
     library = [os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
     archive = "python{}{}.zip".format(*sys.version_info)
     for entry in sys.path:
@@ -80,7 +80,7 @@ def _imported_from() -> Iterator[str]:
 
 
 def _own_folders() -> Iterator[str]:
-    """Of our packages, wherever they are installed from."""
+    """Yield the folders of our packages, wherever they are installed."""
     for name in OURS:
         spec = importlib.util.find_spec(name)
         for folder in (spec and spec.submodule_search_locations) or ():
@@ -88,7 +88,7 @@ def _own_folders() -> Iterator[str]:
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
-    """Those that are in no other of them."""
+    """Return the paths that are in none of the others."""
     found: list[str] = []
     for path in sorted(paths, key=lambda path: Path(path).parts):
         if not (found and below(path, found[-1])):

@@ -1,4 +1,4 @@
-"""Which Python runs the programs, and which folders of the machine it needs."""
+"""The choice of the Python that runs the programs, and of the folders it needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PREIMPORT = (  # noqa: SIM905 - words, to be read
     "os.path array enum textwrap linecache ast atexit"
 ).split()
 PACKAGES = "/packages"
-"""Where `packages` appear in a sandbox."""
+"""The folder in a sandbox that contains `packages`."""
 
 
 def slot_config(
@@ -29,12 +29,12 @@ def slot_config(
     preimport: Sequence[str] | None,
     isolation: str = "namespaces",
 ) -> SlotConfig:
-    """What slots are started with.
+    """Return the settings that slots are started with.
 
-    python: an interpreter; "": the one that runs this, or rather the one its virtual environment
-        was made from. The environment itself is never shown to programs: what is installed there
-        may hold answers; nor is what is installed beside the interpreter (hidden.py).
-    packages: import names that programs may use all the same (("numpy",)).
+    python: an interpreter; "": the base interpreter of the one that runs this code. A virtual
+        environment itself is never shown to programs, since packages installed there may hold
+        answers; packages installed beside the interpreter are hidden, too (hidden.py).
+    packages: import names that programs may use despite that (("numpy",)).
 
     Raises:
         ConfigError: a package is not installed.
@@ -57,7 +57,7 @@ def slot_config(
 
 
 def _places(python: str) -> tuple[str, str]:
-    """Its prefix, and its standard library."""
+    """Return the interpreter's prefix and its standard library."""
     told = "sys.version_info >= (3, 10), sys.base_prefix, os.__file__"
     ask = f"import os, sys; print({told}, sep=chr(10))"
     try:
@@ -73,7 +73,7 @@ def _places(python: str) -> tuple[str, str]:
 
 
 def _folders(name: str) -> list[str]:
-    """A package's own folder, and that of the libraries a wheel puts beside it."""
+    """Return a package's own folder, and the folder of libraries that a wheel puts beside it."""
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(f"sandbox package {name!r} is not installed here, or is no package")

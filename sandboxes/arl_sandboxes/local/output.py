@@ -1,4 +1,4 @@
-"""What a program writes: two pipes, read while it runs, up to a limit."""
+"""The output of a program: two pipes, read while it runs, up to a limit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _CHUNK = 1 << 16
 
 
 class Output:
-    """Reads the pipes whose writing ends are `stdout` and `stderr`, from the event loop.
+    """A reader, on the event loop, of the pipes whose write ends are `stdout` and `stderr`.
 
-    Once more than `limit` bytes have come, `on_limit` is called, and the rest is thrown away.
+    After more than `limit` bytes `on_limit` is called, and the rest is discarded.
     """
 
     def __init__(self, limit: int) -> None:
@@ -32,7 +32,7 @@ class Output:
         self._open = [out, err]
         for fd in self._open:
             os.set_blocking(fd, False)
-        # Most programs end sooner, and a pipe holds 64 kB: those are read once, by `take`.
+        # Most programs end sooner, and a pipe holds 64 kB, so their output is read once, by `take`.
         self._later = self._loop.call_later(WATCH_AFTER_S, self.resume)
         self._watching = False
 
@@ -41,14 +41,14 @@ class Output:
         return self.size > self._limit
 
     def close_writers(self) -> None:
-        """The program has them now. Idempotent."""
+        """Close the write ends, which the program has now. Idempotent."""
         out, err, self.stdout, self.stderr = self.stdout, self.stderr, -1, -1
         for fd in (out, err):
             if fd >= 0:
                 os.close(fd)
 
     def _read(self, fd: int) -> bool:
-        """Take what is there; whether there may be more just now."""
+        """Read the available bytes; return True if there may be more now."""
         try:
             data = os.read(fd, _CHUNK)
         except BlockingIOError:
@@ -72,21 +72,21 @@ class Output:
         os.close(fd)
 
     def pause(self) -> None:
-        """Read no more: whoever writes has to wait."""
+        """Stop reading, so that writers block."""
         if self._watching:
             self._watching = False
             for fd in self._open:
                 self._loop.remove_reader(fd)
 
     def resume(self) -> None:
-        """After `pause`; else nothing."""
+        """Resume reading after `pause`; otherwise do nothing."""
         if not self._watching:
             self._watching = True
             for fd in self._open:
                 self._loop.add_reader(fd, self._read, fd)
 
     def take(self) -> tuple[bytes, bytes, bool]:
-        """Standard output, standard error, and whether more was written; begins anew."""
+        """Return standard output, standard error, and True if more was written; start anew."""
         for fd in list(self._open):
             while not self.exceeded and self._read(fd):
                 pass
@@ -98,7 +98,7 @@ class Output:
         return out, err, truncated
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the pipes. Idempotent."""
         self._later.cancel()
         self.close_writers()
         for fd in list(self._open):

@@ -1,4 +1,4 @@
-"""What the kernel allows here: tried, one thing after the other, in a process of its own."""
+"""The probes of the kernel's features: each is tried in turn, in a separate process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LONE_SCRIPT = _SCRIPT.with_name("lone_trial.py")
 
 _SLOT_FIX = "can this user read the interpreter's folder, and programs enter TMPDIR?"
 _INDEX = 99_999
-"""Of the slot that is tried; others count from 0."""
+"""The index of the slot for the trial; other slots count from 0."""
 _DOCKER = "in Docker: --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
 _KUBERNETES = "in Kubernetes: hostUsers: false and procMount: Unmasked"
 _LANDLOCK = {
@@ -37,12 +37,12 @@ _LANDLOCK = {
     "landlock_create_ruleset, landlock_add_rule and landlock_restrict_self through",
 }
 _SESSIONS = {False: ("python", "shell"), True: ("python",)}
-"""By whether there are no namespaces."""
+"""The kinds of sessions: the key is True if there are no namespaces."""
 _UBUNTU = "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
 
 
 async def probe(config: SlotConfig, groups: Hierarchy | None, words: str) -> ProbeReport:
-    """Every probe, and what programs get if all the required ones pass."""
+    """Run every probe; return the results and the capabilities if all required ones pass."""
     lone = config.isolation == "landlock"
     probes = [_machine(), _kernel()]
     if all(found.ok for found in probes):
@@ -75,7 +75,7 @@ async def probe(config: SlotConfig, groups: Hierarchy | None, words: str) -> Pro
 
 
 async def _instead(config: SlotConfig) -> Probe:
-    """Whether `isolation="landlock"` would work where namespaces do not; nobody chooses it here."""
+    """Check if `isolation="landlock"` works on a machine without namespaces; it is only advice."""
     config = replace(config, isolation="landlock")
     words = "would work here, for Python programs and sessions only (docs/sandboxes.md)"
     failed = [found for found in await _trials(config, lone=True) if not found.ok]
@@ -105,10 +105,10 @@ def _kernel() -> Probe:
 
 
 async def _trials(config: SlotConfig, *, lone: bool) -> Sequence[Probe]:
-    """Each thing a slot does, tried by itself: says which one is refused, and with what errno."""
-    script = [str(_LONE_SCRIPT), json.dumps({"read_only": config.read_only})]
+    """Try each step of a slot separately; report the refused ones with their errno."""
+    settings = [json.dumps({"read_only": config.read_only})] if lone else []
     process = await asyncio.create_subprocess_exec(
-        config.python, "-I", "-S", "-B", *(script if lone else [str(_SCRIPT)]),
+        *config.command(_LONE_SCRIPT if lone else _SCRIPT), *settings,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         env={"PATH": "/usr/bin:/bin"},
     )  # fmt: skip
@@ -161,7 +161,7 @@ def _restricted_by_apparmor() -> bool:
 
 
 async def _slot(config: SlotConfig) -> Probe:
-    """A whole slot, with the interpreter and folders it is to have."""
+    """Try a complete slot, with the configured interpreter and folders."""
     slot = Slot(_INDEX, config, None)
     try:
         await slot.start()

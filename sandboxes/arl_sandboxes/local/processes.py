@@ -1,4 +1,4 @@
-"""A slot's processes, as the machine sees them."""
+"""The processes of a slot, as the machine sees them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 LONE_GRACE_S = 5.0
-"""Time for a slot without namespaces to end its programs and remove their files."""
+"""The time for a slot without namespaces to end its programs and remove their files."""
 _MAX_DEPTH = 256
 
 
 def kill_process_1(outer: int) -> None:
-    """Kill process 1 of a slot, with which all the others die; the outer process then ends itself.
+    """Kill process 1 of a slot, with which all others die; the outer process then ends itself.
 
-    Killing that one first would leave process 1 to the machine's init, as a zombie if it has none.
+    Killing the outer first would leave process 1 to the machine's init, or a zombie if it has none.
     """
     inner: list[str] = []
     with contextlib.suppress(OSError):
@@ -32,10 +32,10 @@ def kill_process_1(outer: int) -> None:
 
 
 class LoneEnd:
-    """The end of a slot without namespaces, which has been hung up on.
+    """The end of a slot without namespaces, whose control socket is closed.
 
-    Its programs die with its first process, whatever ends that; its files may be more than it can
-    remove in its time, and stay where it was killed: then `sweep`, a command, removes them.
+    Its programs die with its first process, whatever the cause. The process may not have the time
+    to remove all files, which stay if it is killed: then the command `sweep` removes them.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], sweep: Sequence[str]) -> None:
@@ -45,7 +45,7 @@ class LoneEnd:
         self._deadline = time.monotonic() + LONE_GRACE_S
 
     def over(self) -> bool:
-        """Whether nothing of it is left (or nothing can be done about that)."""
+        """Return True if nothing of the slot is left (or removal has failed for good)."""
         code = self._process.poll()
         if code is None:
             if time.monotonic() > self._deadline:
@@ -57,7 +57,7 @@ class LoneEnd:
             none = subprocess.DEVNULL
             try:
                 self._sweeper = subprocess.Popen(self._sweep, stdin=none, stdout=none, stderr=none)
-            except OSError as error:  # no handles left, for the time being
+            except OSError as error:  # no descriptors left at present
                 log.warning("work folders cannot be removed just now: %s", error)
                 return False
         if self._sweeper.poll() is None:
@@ -68,7 +68,7 @@ class LoneEnd:
 
 
 def descends(pid: int, ancestor: int) -> bool:
-    """Whether a process is, or comes from, another one."""
+    """Return True if a process is the other one, or descends from it."""
     for _ in range(_MAX_DEPTH):
         if pid in (0, ancestor):
             return pid == ancestor
@@ -77,7 +77,7 @@ def descends(pid: int, ancestor: int) -> bool:
 
 
 def _parent(pid: int) -> int:
-    """0: there is no such process."""
+    """Return the pid of the parent; 0 if there is no such process."""
     with contextlib.suppress(OSError):
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         return int(text.rpartition(")")[2].split()[1])

@@ -1,4 +1,4 @@
-"""One program in a slot, from its order to its result."""
+"""The run of one program in a slot, from its order to its result."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .slot import Slot
 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 GAVE_UP_CODE = 125
-"""Exit code of a child that could not begin its program (and of programs that like it)."""
+"""The exit code of a child that could not begin its program (a program may use it, too)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a child is to do."""
+    """The order for a child."""
 
     kind: str
     code: bytes = b""
@@ -35,7 +35,7 @@ class Order:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def packed(self, limits: Limits) -> tuple[dict[str, Any], bytes]:
-        """As the child reads it: a JSON object, and the bytes it speaks of.
+        """Encode the order for the child: a JSON object, and the bytes it refers to.
 
         Raises:
             ValueError, TypeError: see `checked_files`.
@@ -58,22 +58,22 @@ class Order:
 
 
 class Run:
-    """What happens between a child's order and its result."""
+    """The execution of a child's order, up to its result."""
 
     def __init__(self, slot: Slot, child: Child, limits: Limits, *, sandbox_id: str) -> None:
         self._slot, self._child = slot, child
         self._limits = limits
         self._sandbox_id = sandbox_id
         self._why: Status | None = None
-        """The limit for which it was killed from here."""
+        """The limit for which this object killed the program."""
         self._started = time.perf_counter()
 
     async def play(self, order: Mapping[str, Any], payload: bytes, stdin: bytes) -> ExecResult:
-        """Ends within `wall_s` and the time a slot has to kill it.
+        """Run the program; return within `wall_s` plus the time a slot has to kill it.
 
         Raises:
-            SandboxError: the program was not begun, or the sandbox died of something else.
-            OSError: this process has no handles left.
+            SandboxError: the program did not begin, or the sandbox died of another cause.
+            OSError: this process has no descriptors left.
         """
         oom_kills = self._slot.oom_kills()
         output = Output(self._limits.output_bytes)
@@ -95,7 +95,7 @@ class Run:
 
     def _stop(self, status: Status) -> None:
         if self._why is None and not self._child.ended.done():
-            self._slot.look_now()  # what it did not hear of in time may have been done in time
+            self._slot.look_now()  # an event seen too late may have happened in time
             self._why = status
             self._slot.kill(self._child)
 
@@ -126,7 +126,7 @@ class Run:
         )
 
     def _lost(self, error: SandboxLost, output: Output, oom_kills: int) -> ExecResult:
-        """A program that took the slot with it is the program's doing, when a limit says so."""
+        """Return a result if a limit explains the death of the slot; otherwise raise the error."""
         if self._slot.frozen:
             raise error
         status = self._why
@@ -152,23 +152,23 @@ class Run:
 
 
 def _failure(code: int, ended: Ended, err: bytes, limits: Limits) -> Status:
-    """What the way it ended says."""
-    # Who sends itself SIGXCPU has not used its seconds. Half: the limit goes by clock ticks, which
-    # on a crowded machine count for more than the time that `ended` says.
+    """Return the status that the exit code and the CPU time indicate."""
+    # A program can send itself SIGXCPU before its limit. Half: the limit counts clock ticks, which
+    # on a crowded machine exceed the time that `ended` reports.
     if code == -signal.SIGXCPU and ended.cpu_s >= limits.cpu_s / 2:
         return Status.CPU_LIMIT
     if code == -signal.SIGKILL and ended.cpu_s >= limits.cpu_s:
         return Status.CPU_LIMIT
     if code == -signal.SIGKILL:
         return Status.KILLED
-    # A program can feign this one; it gains nothing over the plain error.
+    # A program can fake this status, but gains nothing over a plain error.
     if code == 1 and err.rstrip().rpartition(b"\n")[2].startswith(b"MemoryError"):
         return Status.MEMORY_LIMIT
     return Status.ERROR
 
 
 def rlimits(limits: Limits, *, session: bool = False) -> dict[str, int]:
-    """As the kernel calls them. A session may run for longer than one program."""
+    """Return the limits by kernel name. A session has no RLIMIT_CPU, as it may run for longer."""
     found = {
         "RLIMIT_AS": limits.memory_mb << 20,
         "RLIMIT_NPROC": limits.processes,
@@ -189,7 +189,7 @@ def null() -> Iterator[int]:
 
 @contextlib.contextmanager
 def standard_input(data: bytes) -> Iterator[int]:
-    """A handle that reads `data`: memory that is a file, so that nobody has to feed a pipe."""
+    """Open a handle that reads `data`: a memory file, as a pipe would need a writer."""
     if not data:
         with null() as handle:
             yield handle
@@ -198,7 +198,7 @@ def standard_input(data: bytes) -> Iterator[int]:
     try:
         with open(memory, "wb", closefd=False) as file:
             file.write(data)
-        # A program may open it anew, for writing: this is no memory it may keep things in.
+        # Sealed, as a program may reopen it for writing, which would be memory beyond its limits.
         fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
         handle = os.open(f"/proc/self/fd/{memory}", os.O_RDONLY | os.O_CLOEXEC)
     finally:

@@ -1,4 +1,4 @@
-"""A sandbox: one slot, for as long as it is open."""
+"""The local sandbox: one slot, for as long as the sandbox is open."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 
 class LocalSandbox(Sandbox):
-    """Made by `LocalBackend.create`."""
+    """A sandbox in a slot, made by `LocalBackend.create`."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class LocalSandbox(Sandbox):
         self.capabilities = capabilities
         self.slot = slot
         self.blamed = False
-        """What ran in it was the end of the slot."""
+        """True if a program of this sandbox caused the end of the slot."""
         self._stats = stats
         self._on_close: Callable[[LocalSandbox], None] | None = on_close
         self._renewed = renewed
@@ -112,7 +112,7 @@ class LocalSandbox(Sandbox):
         return session
 
     def add(self, session: LocalSession) -> None:
-        """One that ends with the sandbox.
+        """Register a session that ends with the sandbox.
 
         Raises:
             SandboxLost: the sandbox is closed.
@@ -125,7 +125,7 @@ class LocalSandbox(Sandbox):
         self._sessions.add(session)
 
     def remove(self, session: LocalSession) -> None:
-        """It has ended."""
+        """Forget a session that has ended."""
         self._sessions.discard(session)
 
     async def write_files(self, files: Mapping[str, bytes]) -> None:
@@ -143,7 +143,7 @@ class LocalSandbox(Sandbox):
         return await self._look(box_files.sizes)
 
     def count(self, status: Status) -> None:
-        """A program or cell that gave a result."""
+        """Count a result of a program or cell."""
         self._stats.count(status)
 
     async def reset(self) -> None:
@@ -199,10 +199,10 @@ class LocalSandbox(Sandbox):
             session.drop(why)
 
     def _check_sizes(self, files: Mapping[str, bytes]) -> None:
-        """Where the work folder has no end, what is put there has.
+        """Check the sizes of the files, as a work folder without a disk limit does not.
 
         Raises:
-            SandboxError: a file, or all of them, are too large.
+            SandboxError: a file, or all files together, are too large.
         """
         most, total = self.limits.file_mb << 20, sum(map(len, files.values()))
         for path, data in files.items():
@@ -214,9 +214,9 @@ class LocalSandbox(Sandbox):
             )
 
     async def _look(self, look: Callable[..., _T], *args: Any, **options: Any) -> _T:
-        """`look` at the work folder, in a thread: there may be much to see."""
+        """Call `look` on the work folder in a thread, as there may be many files."""
         self.check_open()
-        handle = [os.dup(self.slot.box)]  # it may be gone by the time the thread runs
+        handle = [os.dup(self.slot.box)]  # the slot may close it before the thread runs
 
         def work() -> _T:
             box = handle.pop()
@@ -228,12 +228,12 @@ class LocalSandbox(Sandbox):
         try:
             return await asyncio.to_thread(work)
         finally:
-            if handle:  # cancelled before the thread began
+            if handle:  # cancelled before the thread ran
                 with contextlib.suppress(IndexError):
                     os.close(handle.pop())
 
     def _begin(self, child: Child, order: dict[str, Any]) -> Output:
-        """Start a session; what it writes."""
+        """Start a session; return its output."""
         output = Output(self.limits.output_bytes)
         try:
             with null() as handle:

@@ -1,4 +1,4 @@
-"""A Python interpreter or shell in a slot, which keeps its state between cells."""
+"""A session in a slot: a Python interpreter or shell that keeps its state between cells."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .run import null
 from .slot import Slot
 
 INTERRUPT_GRACE_S = 0.5
-"""Time a cell has to heed an interrupt."""
+"""The time a cell has to react to an interrupt."""
 FORK_TIMEOUT_S = 10.0
 _DEATH_TIMEOUT_S = 1.0
 _CREDENTIALS = struct.Struct("3i")
 
 
 class World(Protocol):
-    """What a session needs of the sandbox it is in."""
+    """The part of a sandbox that a session uses."""
 
     id: str
     limits: Limits
@@ -37,19 +37,19 @@ class World(Protocol):
     slot: Slot
 
     def count(self, status: Status) -> None:
-        """A cell has given a result."""
+        """Count a result of a cell."""
 
     def add(self, session: LocalSession) -> None:
-        """One more that ends with the sandbox."""
+        """Register another session that ends with the sandbox."""
 
     def remove(self, session: LocalSession) -> None:
-        """It has ended by itself."""
+        """Forget a session that has ended by itself."""
 
 
 class LocalSession(Session):
-    """Made by `LocalSandbox.open_session`, or by `fork`.
+    """A session made by `LocalSandbox.open_session`, or by `fork`.
 
-    A fork is a process the slot did not make: `pidfd` is its handle, where others have `child`.
+    The slot did not make the process of a fork: it has a `pidfd` where other sessions have `child`.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class LocalSession(Session):
         self._loop = asyncio.get_running_loop()
         self._busy = asyncio.Lock()
         self._over = ""
-        """Why it runs no more cells."""
+        """The reason the session runs no more cells; "" while it is open."""
         self._why: Status | None = None
         """The limit for which the running cell was interrupted."""
         self._reply: asyncio.Future[bytes] | None = None
-        """While a cell runs; empty: the process has ended."""
+        """The reply of the running cell; None if none runs; b"" if the process has ended."""
         self._alarm: asyncio.TimerHandle | None = None
         output.on_limit = self._too_much
         self._loop.add_reader(conn, self._read)
@@ -137,7 +137,7 @@ class LocalSession(Session):
         self.drop("it was closed")
 
     def drop(self, why: str) -> None:
-        """End it now. Idempotent."""
+        """End the session now. Idempotent."""
         self._over = self._over or why
         if self._conn is None:
             return
@@ -161,7 +161,7 @@ class LocalSession(Session):
             raise SandboxLost(f"the session is over: {self._over}")
 
     async def _ask(self, cell: bytes, timeout_s: float) -> bytes:
-        """Send a cell and wait for its end, which is near once the alarm has rung."""
+        """Send a cell and wait for its reply, which comes soon after the alarm at the latest."""
         self._why, self._reply = None, self._loop.create_future()
         self._alarm = self._loop.call_later(timeout_s, self._stop, Status.TIMEOUT)
         self._output.resume()
@@ -193,14 +193,14 @@ class LocalSession(Session):
         if data[:1] == wire.GAVE_UP:
             self._end(data[1:].decode("utf-8", "replace"))
         elif data and self._reply is None:
-            self._end("its process spoke unasked")  # or it would keep this loop busy with it
+            self._end("its process spoke unasked")  # more output would keep this event loop busy
         elif data:
             self._resolve(data)
         else:
             self._end("its process has ended")
 
     def _end(self, why: str) -> None:
-        """Of itself, or as it does not listen; `run` cleans up, if it is under way."""
+        """Mark the session as over (ended, or an interrupt missed); an active `run` cleans up."""
         self._over = self._over or why
         if self._reply is None:
             self.drop(why)
@@ -214,12 +214,12 @@ class LocalSession(Session):
 
     def _too_much(self) -> None:
         if self._reply is None:
-            self._output.pause()  # a thread of its own writes: it has to wait for the next cell
+            self._output.pause()  # a thread of the session writes: it waits for the next cell
         else:
             self._stop(Status.OUTPUT_LIMIT)
 
     def _stop(self, status: Status) -> None:
-        """Interrupt the running cell; one that does not heed that costs the session."""
+        """Interrupt the running cell; if it does not react, end the session."""
         if self._reply is None or self._reply.done() or self._why:
             return
         assert self._alarm is not None
@@ -252,15 +252,15 @@ class LocalSession(Session):
         return self._why or (Status.ERROR if code else Status.OK), code
 
     async def _cause_of_death(self, oom_kills: int) -> Status:
-        """Of its process.
+        """Return the status that explains the end of the process.
 
         Raises:
-            SandboxLost: the whole sandbox has died, and not for memory.
+            SandboxLost: the complete sandbox has died, and not of a lack of memory.
         """
         killed = False
         try:
             if self._child is None:
-                await asyncio.sleep(0)  # the slot's own end may be the next thing the loop sees
+                await asyncio.sleep(0)  # the loop may see the slot's own end next
             else:
                 async with asyncio.timeout(_DEATH_TIMEOUT_S):
                     ended = await asyncio.shield(self._child.ended)
@@ -300,7 +300,7 @@ class LocalSession(Session):
         return made
 
     async def _greeting(self, conn: socket.socket) -> int:
-        """Wait for a fork's first word; a handle on the process that said it."""
+        """Wait for a fork's first message; return a pidfd of its sender."""
         heard: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(conn, lambda: heard.done() or heard.set_result(None))
         try:
@@ -315,7 +315,7 @@ class LocalSession(Session):
         pid, _, _ = _CREDENTIALS.unpack(ancillary[0][2][: _CREDENTIALS.size])
         conn.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
         pidfd = os.pidfd_open(pid)
-        # The number may be another process's by now: never signal one that is not the slot's.
+        # The pid may be of another process by now: never signal a process outside the slot.
         if not self._slot.holds(pid):
             os.close(pidfd)
             raise SandboxError("the session could not be forked: its process has ended")

@@ -1,4 +1,4 @@
-"""The host's side of a slot: one namespaced process that makes children, and what they say."""
+"""The host's side of a slot: one namespaced process that makes children, and its messages."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import arl_isolation
 from agentgym_rl.core.errors import SandboxError, SandboxLost, SandboxUnavailable
 from agentgym_rl.runtime.frozen import Vital
 
@@ -24,40 +25,51 @@ from .processes import LoneEnd, descends, kill_process_1
 
 ZYGOTE = Path(__file__).parent / "inside" / "zygote.py"
 LONE = ZYGOTE.with_name("lone.py")
-"""Where there are no namespaces (isolation "landlock")."""
+"""The launcher for machines without namespaces (isolation "landlock")."""
+_START = """
+import os, sys
+folder, name = os.path.split(sys.argv.pop(1))
+sys.path[:] = [folder, *sys.path, sys.argv.pop(1)]
+module = __import__(name[:-3])
+sys.path[:] = sys.path[1:-1]
+module.main()
+"""
+"""The start of a file of `inside/`, which imports others beside it, and then `arl_isolation`."""
 KILL_GRACE_S = 5.0
-"""Longest wait for a slot to end a program; then the slot itself is killed."""
+"""The longest wait for a slot to end a program; then the slot itself is killed."""
 START_TIMEOUT_S = 30.0
 MAX_REPLACED = 8
-"""Waiting processes that may be killed, from one fresh work folder to the next."""
+"""The number of waiting processes that may be killed between two fresh work folders."""
 HOST_UID = 200_000
-"""Where the machine's root runs this: the uid of slot 0, of slot 1 the next one, and so on."""
+"""The uid of slot 0, if root runs this; slot 1 has the next uid, and so on."""
 
 
 @dataclass(frozen=True)
 class SlotConfig:
-    """What every slot of a backend is started with."""
+    """The settings that all slots of a backend are started with."""
 
     python: str
     read_only: Sequence[tuple[str, str]]
-    """(folder of the machine, where programs see it)."""
+    """The pairs (folder of the machine, path at which programs see it)."""
     hidden: Sequence[str]
-    """Of those folders: what programs do not see, by its real path."""
+    """The real paths, in those folders, that programs do not see."""
     path: Sequence[str]
-    """Added to `sys.path`."""
+    """The folders added to `sys.path`."""
     preimport: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Of the zygote while it starts: nothing of it reaches a program."""
+    """The environment of the zygote while it starts; no program receives it."""
     isolation: str = "namespaces"
 
-    def command(self) -> list[str]:
-        """What the slot's first process is."""
-        script = LONE if self.isolation == "landlock" else ZYGOTE
-        return [self.python, "-I", "-S", "-B", "-X", "utf8", str(script)]
+    def command(self, script: Path | None = None) -> list[str]:
+        """Return the command that runs a file of `inside/`: by default, a slot's first process."""
+        script = script or (LONE if self.isolation == "landlock" else ZYGOTE)
+        place = Path(arl_isolation.__file__).parents[1]
+        start = [self.python, "-I", "-S", "-B", "-X", "utf8", "-c", _START]
+        return [*start, str(script), str(place)]
 
 
 class Slot:
-    """Started by `start`; one sandbox at a time uses it."""
+    """A slot, started by `start`; one sandbox at a time uses it."""
 
     def __init__(
         self,
@@ -70,35 +82,35 @@ class Slot:
         self.index = index
         self.executions = 0
         self.box = -1
-        """Handle of the work folder, once a child waits; else -1."""
+        """The descriptor of the work folder, once a child waits; else -1."""
         self.child: Child | None = None
-        """The one that waits."""
+        """The child that waits for a program."""
         self.dead = ""
-        """Why it is of no use any more."""
+        """The reason the slot is unusable; "" while it is usable."""
         self.frozen = False
-        """Somebody had stopped it: what its programs did not do in time is not their doing."""
+        """True if its process was stopped from outside: no program is to blame for a timeout."""
         self.disk_mb = 0
-        """Size of the work folder."""
+        """The size of the work folder."""
         self._config = config
         self._cgroup = cgroup
         self._on_death = on_death
         self._loop = asyncio.get_running_loop()
         self._children: dict[int, Child] = {}
         self._kills: dict[int, asyncio.TimerHandle] = {}
-        """Child -> when the slot goes too, if killing the child does not help."""
+        """The timers, by child, that close the slot if killing the child does not help."""
         self._awaited: asyncio.Future[None] | None = None
-        """Done once a child waits (or, before that, once the slot has started)."""
+        """A future that is done once a child waits (at first, once the slot has started)."""
         self._soon: asyncio.Handle | None = None
-        """Will prepare one more child, if nobody wants a fresh work folder instead."""
+        """The call that will prepare another child, unless a fresh work folder is wanted first."""
         self._fresh = 0
-        """Work folders asked for that have not come; children that come first are old ones."""
+        """The number of requested work folders still to come; children before them are old."""
         self._life = 0
-        """Counts work folders."""
+        """The count of work folders."""
         self._replaced = 0
         self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
         self._vital: Vital | None = None
-        """Of what is ours in it; programs may stop themselves."""
+        """The watch over our own processes in the slot; programs may stop themselves."""
         self._lone_end: LoneEnd | None = None
         self._control: socket.socket | None = None
 
@@ -107,9 +119,9 @@ class Slot:
         """Start the process and wait until it is in its namespaces.
 
         Raises:
-            SandboxUnavailable: the kernel refused something.
+            SandboxUnavailable: the kernel refused a step.
             SandboxLost: it died.
-            OSError: no process or handle was to be had.
+            OSError: there was no process or descriptor left.
         """
         try:
             self._spawn()
@@ -133,7 +145,7 @@ class Slot:
             raise
 
     def _spawn(self) -> None:
-        # Not in a thread: the process is to die with the thread that started it.
+        # Not in a thread: the process dies with the thread that started it.
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control = mine
         mine.setblocking(False)
@@ -142,14 +154,14 @@ class Slot:
             self._process = subprocess.Popen(
                 script,
                 pass_fds=[theirs.fileno()],
-                # Symbols are looked up once, in memory that all children share.
+                # Symbols are resolved at the start, in memory that all children share.
                 env={"PATH": "/usr/bin:/bin", "LD_BIND_NOW": "1", **self._config.environment},
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-        # In namespaces: the process outside, and process 1.
+        # With namespaces there are two processes: the one outside, and process 1.
         self._vital = Vital(self._process.pid, depth=0 if self._is_lone else 1)
         self._loop.add_reader(mine, self._read)
 
@@ -158,12 +170,12 @@ class Slot:
         return self._config.isolation == "landlock"
 
     def look(self) -> None:
-        """Close it if it is frozen by now; to be called again and again."""
+        """Close the slot if it is frozen; to be called repeatedly."""
         if not self._closed and self._vital is not None and (pid := self._vital.frozen()):
             self._close_frozen(pid)
 
     def look_now(self) -> None:
-        """Close it if it is stopped at this moment, as something took too long."""
+        """Close the slot if it is stopped at this moment, after a timeout."""
         if not self._closed and self._vital is not None and (pid := self._vital.stopped()):
             self._close_frozen(pid)
 
@@ -173,25 +185,25 @@ class Slot:
 
     @property
     def was_ready(self) -> bool:
-        """Whether it has ever had a work folder."""
+        """Return True if the slot has ever had a work folder."""
         return self._life > 0
 
     def close(self, why: str = "closed") -> None:
-        """Kill everything in it; `gone` says when that has happened. Idempotent."""
+        """Kill everything in the slot; `gone` reports when that is done. Idempotent."""
         if self._closed:
             return
         self._closed = True
         self.dead = self.dead or why
         if self._cgroup is not None:
-            self._cgroup.oom_kills()  # while it can be asked
+            self._cgroup.oom_kills()  # while the group exists
         if self._control is not None:
             self._loop.remove_reader(self._control)
             self._control.close()
             self._control = None
         if self._process is not None and self.frozen:
-            self._process.send_signal(signal.SIGCONT)  # or it would never end
+            self._process.send_signal(signal.SIGCONT)  # a stopped process would never end
         if self._process is not None and self._is_lone:
-            # It ends its children, and what they left, as nobody listens any more.
+            # The process ends its children and their leftovers when its control socket is closed.
             sweep = [*self._config.command(), "sweep", tempfile.gettempdir()]
             self._lone_end = LoneEnd(self._process, sweep)
         elif self._process is not None:
@@ -200,7 +212,7 @@ class Slot:
         self._on_death(self)
 
     def gone(self) -> bool:
-        """Whether nothing is left of a slot that was closed."""
+        """Return True if nothing is left of a closed slot."""
         if not self._closed:
             return False
         if self._lone_end is not None and not self._lone_end.over():
@@ -210,12 +222,12 @@ class Slot:
         return self._cgroup is None or self._cgroup.remove()
 
     def holds(self, pid: int) -> bool:
-        """Whether the process is one of this slot's: a descendant of its first."""
+        """Return True if the process is one of this slot's: a descendant of its first."""
         return self._process is not None and descends(pid, self._process.pid)
 
     # ------------------------------------------------------------------ for a sandbox
     def fresh(self, disk_mb: int, why: str = "the sandbox was closed") -> None:
-        """End everything in it and give it an empty work folder; `ready` waits for that."""
+        """End everything in the slot and request an empty work folder; `ready` waits for it."""
         self._forget(SandboxLost(why))
         self.disk_mb = disk_mb
         self._replaced = 0
@@ -224,13 +236,13 @@ class Slot:
         self._command(wire.FRESH, disk_mb)
 
     def limited(self, *, memory_mb: int, processes: int) -> bool:
-        """Whether `limit` would change nothing."""
+        """Return True if `limit` would change nothing."""
         return self._cgroup is None or self._cgroup.limited(
             memory_mb=memory_mb, processes=processes
         )
 
     def limit(self, *, memory_mb: int, processes: int) -> None:
-        """Of all its processes together, where there is a cgroup.
+        """Limit all processes of the slot together, if there is a cgroup.
 
         Raises:
             OSError: the kernel refused.
@@ -239,14 +251,14 @@ class Slot:
             self._cgroup.limit(memory_mb=memory_mb, processes=processes)
 
     def oom_kills(self) -> int:
-        """Processes the kernel has killed for memory, so far; 0 where there is no cgroup."""
+        """Return the number of out-of-memory kills so far; 0 if there is no cgroup."""
         return self._cgroup.oom_kills() if self._cgroup is not None else 0
 
     async def ready(self) -> Child:
-        """The child that waits, which is the caller's from now on.
+        """Return the waiting child, which the caller owns from now on.
 
         Raises:
-            SandboxLost: the slot died, or was given an other work folder meanwhile.
+            SandboxLost: the slot died, or was given another work folder in the meantime.
         """
         await self.prepared()
         child, self.child = self.child, None
@@ -254,10 +266,10 @@ class Slot:
         return child
 
     async def prepared(self) -> None:
-        """Wait until there is a child that waits.
+        """Wait until there is a waiting child.
 
         Raises:
-            SandboxLost: as `ready`.
+            SandboxLost: see `ready`.
         """
         if self.child is not None:
             return
@@ -270,30 +282,30 @@ class Slot:
             raise SandboxLost(self.dead or "the sandbox was closed")
 
     def release(self, child: Child) -> None:
-        """Whoever took it from `ready` is done with it: kill it if it still runs; prepare another.
+        """Take a child back from the caller of `ready`: kill it if it still runs; prepare another.
 
-        But not if `fresh` is called in this turn of the event loop: most sandboxes are closed as
-        soon as their only program has ended.
+        No other is prepared if `fresh` is called in this turn of the event loop: most sandboxes are
+        closed as soon as their only program has ended.
         """
         if not child.ended.done():
             child.ended.cancel()
         if child.ended.cancelled():
-            self.kill(child)  # `_done` releases it then
+            self.kill(child)  # then `_done` releases it
             return
         child.close()
         self.prepare(child)
 
     def prepare(self, after: Child) -> None:
-        """One more child, soon, as `after` is used up."""
+        """Schedule another child, as `after` is used up."""
         if after.life == self._life and self._soon is None and self._control is not None:
             self._soon = self._loop.call_soon(self._another)
 
     def lasting(self, child: Child) -> None:
-        """`child` is to be a session."""
+        """Mark `child` as a session."""
         self._command(wire.LASTING, child.number)
 
     def kill(self, child: Child) -> None:
-        """Kill its program, and the slot with it where that does not help."""
+        """Kill the child's program; close the slot if that does not help."""
         if child.number not in self._children or child.number in self._kills:
             return
         self._kills[child.number] = self._loop.call_later(KILL_GRACE_S, self._unkillable)
@@ -317,7 +329,7 @@ class Slot:
             self._soon = None
 
     def _forget(self, error: SandboxError) -> None:
-        """All children and the work folder: whoever waits for one gets `error`."""
+        """Forget all children and the work folder; their waiters get `error`."""
         self._not_soon()
         for timer in self._kills.values():
             timer.cancel()
@@ -332,7 +344,7 @@ class Slot:
         self._tell(error)
 
     async def _wait(self, what: str) -> None:
-        """For `_tell`, or an error."""
+        """Wait for `_tell`, or for an error."""
         assert self._awaited is None, "two wait for one slot"
         why = f"the slot did not {what} within {START_TIMEOUT_S:g} s"
         alarm = self._loop.call_later(START_TIMEOUT_S, self.close, why)
@@ -395,7 +407,7 @@ class Slot:
     def _add(self, number: int, handles: list[int]) -> None:
         if len(handles) > 1:
             self._fresh -= 1
-        if self._fresh:  # of a work folder that is no more
+        if self._fresh:  # of an old work folder
             for handle in handles:
                 os.close(handle)
             return
@@ -415,12 +427,12 @@ class Slot:
         child.finish(ended)
         if child is self.child:
             self._replace_waiting(child)
-        elif child.ended.cancelled():  # whoever ran it has left; the sandbox goes on
+        elif child.ended.cancelled():  # its caller has left; the sandbox goes on
             child.close()
             self.prepare(child)
 
     def _replace_waiting(self, child: Child) -> None:
-        """The one that waits has ended: a session may kill it, but not for ever."""
+        """Replace the waiting child, which has ended; a session may kill it, but not forever."""
         self.child = None
         complaint = child.complaint()
         child.close()

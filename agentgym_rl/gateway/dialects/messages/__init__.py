@@ -1,4 +1,4 @@
-"""Anthropic Messages: `POST /v1/messages`, and the tokens a request would be, counted."""
+"""Anthropic Messages: `POST /v1/messages`, and the count of a request's prompt tokens."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _KINDS = {
 
 
 Count = Callable[[Session, ChatRequest, int], Awaitable[Mapping[str, Any]]]
-"""What `count_tokens` answers to a request of so many bytes: `input_tokens`, and what there is to
-say of them."""
+"""A function that returns the body of a `count_tokens` reply, with `input_tokens`, to a request of
+the given number of bytes."""
 
 
 class _AnthropicRoute(Route):
@@ -41,7 +41,7 @@ class _AnthropicRoute(Route):
 
 
 class MessagesDialect(_AnthropicRoute, Dialect):
-    """`POST /v1/messages`."""
+    """The dialect of `POST /v1/messages`."""
 
     path = "/v1/messages"
 
@@ -58,7 +58,7 @@ class MessagesDialect(_AnthropicRoute, Dialect):
 
 
 class CountTokens(_AnthropicRoute, Question):
-    """`POST /v1/messages/count_tokens`: how much a reply would be sampled from."""
+    """The path `POST /v1/messages/count_tokens`: the length of the prompt of a reply."""
 
     path = "/v1/messages/count_tokens"
 
@@ -74,6 +74,6 @@ class CountTokens(_AnthropicRoute, Question):
 def _body(error: ApiError) -> dict[str, object]:
     message = str(error)
     if error.code == "context_length_exceeded":
-        message = f"prompt is too long: {message}"  # the words clients look for
+        message = f"prompt is too long: {message}"  # the words that clients look for
     kind = _KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": message}}

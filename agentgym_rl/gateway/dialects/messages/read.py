@@ -1,10 +1,10 @@
 """Arguments of tool calls, which are text to the model and an object in Anthropic's API.
 
-A malformed call goes to the client as {"_raw": its text}: a tool call all the same, which fails
-the client's own check of its arguments, so that the model is told. Arguments that are such an
-object themselves are wrapped too: what comes back always means one text.
+A malformed call goes to the client as {"_raw": its text}. This is still a tool call, but fails the
+client's own check of its arguments, so that the model is told. Arguments that are such an object
+themselves are wrapped too: a returned object always means exactly one text.
 
-Anthropic's conversations as the gateway's own chat messages.
+The conversion of Anthropic's conversations to the gateway's own chat messages.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _wrapped = msgspec.json.Decoder(_Wrapped)
 
 
 def input_of(call: ToolCall) -> msgspec.Raw:
-    """What a client gets, as JSON: the arguments byte for byte where they are an object."""
+    """Return the client's JSON for a call: the arguments byte for byte if they are an object."""
     try:
         value: Any = None if call.malformed else msgspec.json.decode(call.arguments)
     except (msgspec.DecodeError, RecursionError):
@@ -61,10 +61,10 @@ def input_of(call: ToolCall) -> msgspec.Raw:
 
 
 def arguments_of(given: msgspec.Raw, where: str) -> str:
-    """The text that a client's `input` stands for.
+    """Return the text of the arguments in a client's `input`.
 
     Raises:
-        ApiError: 400, it is no object.
+        ApiError: 400, the input is not an object.
     """
     data = bytes(given).strip()
     try:
@@ -80,7 +80,7 @@ def arguments_of(given: msgspec.Raw, where: str) -> str:
 
 
 def reply_request(session: Session, body: bytes) -> ChatRequest:
-    """What `POST /v1/messages` asks for.
+    """Parse a request to `POST /v1/messages`.
 
     Raises:
         ApiError: 400.
@@ -101,7 +101,7 @@ def reply_request(session: Session, body: bytes) -> ChatRequest:
 
 
 def count_request(session: Session, body: bytes) -> ChatRequest:
-    """The request whose prompt is to be counted.
+    """Parse the request whose prompt is to be counted.
 
     Raises:
         ApiError: 400.
@@ -146,7 +146,7 @@ def _request(
 
 
 def _choice(asked: Conversation, tools: Sequence[Mapping[str, Any]] | None) -> tuple[Choice, bool]:
-    """What `tool_choice` says, and whether there is to be one call only."""
+    """Return the meaning of `tool_choice`, and whether at most one call is wanted."""
     given = asked.tool_choice
     if given is None:
         return Choice(reads=True), False
@@ -167,7 +167,7 @@ def _system(given: str | list[TextBlock] | None) -> list[dict[str, Any]]:
 
 
 def _messages(session: Session, given: Sequence[Message]) -> Iterator[dict[str, Any]]:
-    """Messages of one role in a row are one turn, as in Anthropic's API."""
+    """Yield chat messages; consecutive messages of one role are one turn, as in Anthropic's API."""
     for kind, run in groupby(given, key=type):
         if kind is AssistantMessage:
             yield _said(session, [block for message in run for block in _blocks(message.content)])
@@ -178,7 +178,7 @@ def _messages(session: Session, given: Sequence[Message]) -> Iterator[dict[str, 
 
 
 def _said(session: Session, blocks: Sequence[Any]) -> dict[str, Any]:
-    """The one message that the blocks of an assistant's turn are."""
+    """Return the single message for the blocks of an assistant's turn."""
     thoughts = [block for block in blocks if isinstance(block, ThinkingBlock)]
     texts = [block.text for block in blocks if isinstance(block, TextBlock)]
     calls = [_call(block) for block in blocks if isinstance(block, ToolUseBlock)]
@@ -192,7 +192,7 @@ def _said(session: Session, blocks: Sequence[Any]) -> dict[str, Any]:
 
 
 def _heard(blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Results of tools are messages of their own; texts that stand together are one."""
+    """Yield messages: each tool result is one of its own; adjacent texts are joined to one."""
     for is_result, run in groupby(blocks, key=lambda block: isinstance(block, ToolResultBlock)):
         if not is_result:
             yield {"role": "user", "content": _text(list(run))}
@@ -219,12 +219,12 @@ def _blocks(content: str | Sequence[Any]) -> Sequence[Any]:
 
 
 def _text(content: str | Sequence[Any]) -> str:
-    """Blocks are lines: clients put reminders and files into blocks of their own."""
+    """Join blocks as lines: clients put reminders and files into blocks of their own."""
     return "\n".join(block.text for block in _blocks(content))
 
 
 def _unsupported(raw: Mapping[str, Any]) -> ApiError | None:
-    """Of a request that could not be read: the first thing in it that Anthropic knows and this
+    """Return the error for the first field in an unreadable request that Anthropic knows and this
     gateway does not."""
     for name in _NOT_HERE:
         if raw.get(name):

@@ -1,7 +1,8 @@
-"""Anthropic Messages as they arrive: what is read, as types. The published schema comes of them.
+"""The types of Anthropic Messages requests, from which the published schema is made.
 
-Unknown fields of blocks and tools are ignored, as are these of the request, which cannot change a
-reply here: metadata, service_tier, speed, inference_geo, diagnostics, cache_control, betas.
+Unknown fields of blocks and tools are ignored. These fields of the request are ignored, too,
+because they cannot change a reply here: metadata, service_tier, speed, inference_geo, diagnostics,
+cache_control, betas.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ class TextBlock(Struct, tag_field="type", tag="text"):
 class ThinkingBlock(Struct, tag_field="type", tag="thinking"):
     thinking: str
     signature: str = ""
-    """The node of the turn it was sampled in, if it was sampled here."""
+    """The id of the turn in which the thought was sampled, if it was sampled here."""
 
 
 class RedactedThinkingBlock(Struct, tag_field="type", tag="redacted_thinking"):
     data: str = ""
-    """Nobody here can read it."""
+    """The encrypted thought, which this gateway cannot read."""
 
 
 class ToolUseBlock(Struct, tag_field="type", tag="tool_use"):
@@ -61,7 +62,7 @@ Message = UserMessage | AssistantMessage | SystemMessage
 
 
 class Tool(Struct):
-    """A function of the client's; tools that Anthropic's servers run are refused."""
+    """A function that the client runs; tools that Anthropic's servers run are refused."""
 
     name: Name
     input_schema: JsonObject
@@ -121,7 +122,7 @@ class OutputConfig(Struct):
 
 
 class Conversation(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What `count_tokens` is asked about."""
+    """A conversation as `count_tokens` reads it."""
 
     model: str
     messages: Annotated[list[Message], Meta(min_length=1)]
@@ -137,7 +138,7 @@ class Conversation(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class MessagesRequest(Conversation, kw_only=True, forbid_unknown_fields=True):
-    """What a reply is asked for."""
+    """A request for a reply."""
 
     max_tokens: Annotated[int, Meta(ge=1)]
     stop_sequences: (

@@ -1,4 +1,4 @@
-"""Replies in Anthropic's shape: blocks of thoughts, text and tool calls, in the order sampled."""
+"""Replies in Anthropic's format: blocks of thoughts, text and tool calls, in sampled order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STOPS = {
 
 
 class MessagesWriter(Writer):
-    """Text is sent as it is sampled, each tool call as its block closes."""
+    """A writer that sends text as it is sampled, and each tool call as its block closes."""
 
     def __init__(self, turn: Reply, *, model: str) -> None:
         self._turn = turn
@@ -37,7 +37,7 @@ class MessagesWriter(Writer):
         self._num_blocks = 0
         self._num_calls = 0
         self._open = ""
-        """The type of the block that deltas are being sent of, or ""."""
+        """The type of the block whose deltas are being sent, or ""."""
 
     def whole(self) -> bytes:
         return _encode(
@@ -66,7 +66,7 @@ class MessagesWriter(Writer):
         return self._words(*_spoken(event))
 
     def _words(self, kind: str, text: str) -> list[bytes]:
-        """A piece of text or thought: of the open block, or of a new one."""
+        """Write a piece of text or thought, in the open block or in a new one."""
         pieces: list[bytes] = []
         if self._open != kind:
             pieces += self._closed()
@@ -91,7 +91,7 @@ class MessagesWriter(Writer):
         return _event("content_block_delta", index=self._num_blocks, delta=delta)
 
     def _closed(self) -> list[bytes]:
-        """The end of the open block, if one is open."""
+        """Write the end of the open block, if one is open."""
         if not self._open:
             return []
         pieces: list[bytes] = []
@@ -144,7 +144,7 @@ class MessagesWriter(Writer):
 
 
 def _spoken(event: Event) -> tuple[str, str]:
-    """What is no call: the type of its block, and the text."""
+    """Return the block type and the text of an event that is not a call."""
     assert not isinstance(event, ToolCall)
     return ("text", event) if isinstance(event, str) else ("thinking", event.text)
 

@@ -1,7 +1,7 @@
 """The Responses API: `POST /v1/responses`, one sampled turn for each request.
 
 requests → items      parameters, and input items as chat messages
-writer → output       the Response object and its events, out of what was sampled
+writer → output       the Response object and its events, made of the sampled reply
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .writer import (
 
 
 class ResponsesDialect(Dialect):
-    """Conversations go on with the whole input sent again, or with `previous_response_id`."""
+    """A dialect in which a conversation continues by full input or by `previous_response_id`."""
 
     path = "/v1/responses"
 

@@ -1,19 +1,22 @@
-"""Input items as chat messages.
+"""The conversion of input items to chat messages.
 
-One sampled turn leaves as several items (thoughts, text, calls), and clients send them back as
-such. They become one assistant message again, the one the session's tree knows:
+One sampled turn leaves as several items (thoughts, text, calls), and clients send them back in this
+form. The items become one assistant message again, which the session's tree knows:
 
     reasoning, message, function_call, function_call, function_call_output, function_call_output
     └────────────────── assistant ──────────────────┘ └─ tool ───────────┘  └─ tool ───────────┘
+
+The tools of a request: functions that the client runs, perhaps grouped in namespaces.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from agentgym_rl.gateway.errors import bad_request
+from agentgym_rl.gateway.errors import bad_request, unsupported
 from agentgym_rl.gateway.messages import TURN, call_request, reasoning_keys
 
 _ID = re.compile(r"(?:msg|rs|fc)_(.*)_\d+", re.DOTALL)
@@ -28,16 +31,16 @@ _ITEMS = ("message", "function_call", "function_call_output", "reasoning")
 
 Message = dict[str, Any]
 NumberOf = Callable[[str], int | None]
-"""The number of a turn in its session, by its id; None for other ids."""
+"""A function from a turn's id to its number in the session; None for other ids."""
 
 
 def item_id(kind: str, turn_id: str, index: int) -> str:
-    """The id of an output item, which tells which turn it is of: `kind` is msg, rs or fc."""
+    """Return the id of an output item, which contains its turn: `kind` is msg, rs or fc."""
     return f"{kind}_{turn_id}_{index}"
 
 
 def read_items(value: Any, number_of: NumberOf) -> list[Message]:
-    """The chat messages that `input` says.
+    """Return the chat messages of `input`.
 
     Raises:
         ApiError: 400, naming the item.
@@ -53,15 +56,15 @@ def read_items(value: Any, number_of: NumberOf) -> list[Message]:
 
 
 class _Reader:
-    """Reads items one after the other; `messages` are those so far."""
+    """A reader of consecutive items; `messages` are the messages so far."""
 
     def __init__(self, number_of: NumberOf) -> None:
         self.messages: list[Message] = []
         self._number_of = number_of
-        self._said: Message | None = None  # the assistant message that may go on
-        self._turn: int | None = None  # the turn it is of, if an id told
-        self._last = ""  # the kind of its last item
-        self._answered = False  # whether one of its calls is answered by now
+        self._said: Message | None = None  # the assistant message that later items may extend
+        self._turn: int | None = None  # the turn of this message, if an item id named it
+        self._last = ""  # the kind of the last item of this message
+        self._answered = False  # whether one of its calls has been answered
 
     def read(self, item: Any, where: str) -> None:
         if not isinstance(item, dict):
@@ -110,12 +113,12 @@ class _Reader:
         said.update(reasoning_keys(said.get("reasoning", "") + text))
 
     def _turn_of(self, value: Any) -> int | None:
-        """The turn that an id of an output item names, if it is one of this session's."""
+        """Return the turn that an output item's id names, if it belongs to this session."""
         found = _ID.fullmatch(value) if isinstance(value, str) else None
         return self._number_of(found[1]) if found else None
 
     def _assistant(self, kind: str, turn: int | None) -> Message:
-        """The message that an item of an assistant's turn is a part of; perhaps a new one."""
+        """Return the message to which an item of an assistant's turn belongs; perhaps a new one."""
         if self._said is None or not self._goes_on(kind, turn):
             self._said = {"role": "assistant", "content": ""}
             self._turn, self._answered = None, False
@@ -126,11 +129,11 @@ class _Reader:
         return self._said
 
     def _goes_on(self, kind: str, turn: int | None) -> bool:
-        """Whether an item is of the same turn as those before it.
+        """Return whether an item belongs to the same turn as the items before it.
 
-        Ids tell, for those who kept them; then calls may be answered one by one. Otherwise what
-        stands together is one turn, as far as it can be: no turn has two messages in a row, and
-        thoughts come first.
+        Item ids decide, if the client kept them; then calls may be answered one by one.
+        Otherwise adjacent items are one turn, as far as possible: no turn has two messages
+        in a row, and thoughts come first.
         """
         if turn is not None and self._turn is not None:
             return turn == self._turn
@@ -151,7 +154,7 @@ def _string(item: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def _text(value: Any, where: str, name: str) -> str:
-    """Text, or an array of parts that are text."""
+    """Return the text of a string or of an array of text parts."""
     if isinstance(value, str):
         return value
     if not isinstance(value, Sequence):
@@ -167,3 +170,82 @@ def _part(part: Any, where: str) -> str:
     if not isinstance(text, str):
         raise bad_request(f"{where}: a {kind} part without text", param=where)
     return text
+
+
+Tool = dict[str, Any]
+
+_SHOWN = ("name", "description", "parameters")
+"""The fields of a function that the model sees; `strict` is only for the service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The tools of a request: `functions` for the template, `echo` for the response to repeat."""
+
+    functions: list[Tool] = field(default_factory=list[Tool])
+    echo: list[Tool] = field(default_factory=list[Tool])
+    namespaces: dict[str, str] = field(default_factory=dict[str, str])
+    """The namespaces of the functions that have one. Models call a function by its own name."""
+
+
+def read_tools(value: Any) -> Tools:
+    """Check `tools`.
+
+    Raises:
+        ApiError: 400, naming the tool.
+    """
+    tools = Tools()
+    for item, where in _entries(value, "tools"):
+        if item.get("type") != "namespace":
+            tools.echo.append(_add(tools, item, where))
+            continue
+        name = _name(item, where)
+        inner = [_add(tools, *entry) for entry in _entries(item.get("tools"), f"{where}.tools")]
+        tools.namespaces.update((function["name"], name) for function in inner)
+        group = {"name": name, "description": _description(item, where) or "", "tools": inner}
+        tools.echo.append({"type": "namespace", **group})
+    return tools
+
+
+def _entries(value: Any, where: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+    if value is not None and not isinstance(value, list):
+        raise bad_request(f"{where} must be an array.", param=where)
+    for index, item in enumerate(value or ()):
+        if not isinstance(item, dict):
+            raise bad_request(f"{where}[{index}] must be an object.", param=f"{where}[{index}]")
+        yield item, f"{where}[{index}]"
+
+
+def _add(tools: Tools, item: Mapping[str, Any], where: str) -> Tool:
+    """Add a function, and return the fields that the response repeats."""
+    kind = item.get("type")
+    if kind != "function":
+        why = f"got type {kind!r}; allowed: function (run by the client), namespace (of functions)"
+        raise unsupported(where, why)
+    if item.get("defer_loading"):
+        raise unsupported(f"{where}.defer_loading", "all tools are shown at once")
+    if not isinstance(item.get("strict"), bool | None):
+        raise bad_request(f"{where}.strict must be true or false.", param=where)
+    if not isinstance(item.get("parameters"), dict | None):
+        raise bad_request(f"{where}.parameters must be an object.", param=where)
+    name, description = _name(item, where), _description(item, where)
+    if any(tool["function"]["name"] == name for tool in tools.functions):
+        raise bad_request(f"{where}: there is another function named {name!r}", param=where)
+    function = {key: item[key] for key in _SHOWN if item.get(key) is not None}
+    tools.functions.append({"type": "function", "function": function})
+    echo = {key: item.get(key) for key in ("parameters", "strict")}
+    return {"type": "function", "name": name, "description": description, **echo}
+
+
+def _name(item: Mapping[str, Any], where: str) -> str:
+    name = item.get("name")
+    if not isinstance(name, str) or not name:
+        raise bad_request(f"{where}.name must be a string.", param=where)
+    return name
+
+
+def _description(item: Mapping[str, Any], where: str) -> str | None:
+    description = item.get("description")
+    if not isinstance(description, str | None):
+        raise bad_request(f"{where}.description must be a string.", param=where)
+    return description

@@ -1,9 +1,9 @@
-"""Requests of the Responses API: what is read, what is refused, what is ignored.
+"""Requests of the Responses API: the parameters that are read, refused and ignored.
 
-Ignored, because they cannot change a reply here: user, metadata, client_metadata (Codex has it),
-service_tier, safety_identifier, prompt_cache_key, prompt_cache_retention, prompt_cache_options,
-max_tool_calls (of tools that the service itself runs), text.verbosity, `strict` of a tool. Every
-other parameter is honoured or refused by name.
+Parameters that are ignored, because they cannot change a reply here: user, metadata,
+client_metadata (Codex has it), service_tier, safety_identifier, prompt_cache_key,
+prompt_cache_retention, prompt_cache_options, max_tool_calls (of tools that the service itself
+runs), text.verbosity, `strict` of a tool. Every other parameter is honoured or refused by name.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from agentgym_rl.gateway.request.fields import boolean, given_fields, integer, n
 from agentgym_rl.gateway.request.reply_form import form_of, read_format, read_tool_choice
 from agentgym_rl.gateway.session.session import Session
 
-from .items import read_items
-from .tools import Tools, read_tools
+from .items import Tools, read_items, read_tools
 
 _IGNORED = frozenset(
     {
@@ -39,22 +38,22 @@ _PLAIN = {"type": "text"}
 
 
 class ResponsesRequest(ChatRequest, frozen=True, kw_only=True):
-    """A request this gateway can honour in full; `messages` begin with its instructions."""
+    """A request that this gateway can honour in full; `messages` begin with its instructions."""
 
     store: bool
-    """Whether later requests may name the response."""
+    """The flag that lets later requests name the response."""
     seals_thoughts: bool
-    """Whether reasoning items name their turn in `encrypted_content`."""
+    """The flag that makes reasoning items name their turn in `encrypted_content`."""
     num_instructions: int
-    """Messages that are of this request alone: 1 with instructions."""
+    """The number of messages that belong to this request alone: 1 with instructions."""
     namespaces: Mapping[str, str]
-    """Of the functions that have one."""
+    """The namespaces of the functions that have one."""
     echo: Mapping[str, Any]
-    """The parameters as the response repeats them."""
+    """The parameters that the response repeats."""
 
 
 def read_request(session: Session, body: bytes) -> ResponsesRequest:
-    """Read and check a request.
+    """Parse and check a request.
 
     Raises:
         ApiError: 400, naming the parameter.
@@ -101,7 +100,7 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
 
 
 def _earlier(session: Session, given: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The conversation that the request goes on with, if it names a response."""
+    """Return the conversation that the request continues, if it names a response."""
     response_id = string(given, "previous_response_id")
     if response_id is None:
         return ()
@@ -118,7 +117,7 @@ def _earlier(session: Session, given: Mapping[str, Any]) -> Sequence[Mapping[str
 
 
 def _refuse(given: Mapping[str, Any]) -> None:
-    """Refuse what is unknown, and the values of known parameters that cannot be honoured."""
+    """Refuse unknown parameters, and values of known parameters that cannot be honoured."""
     for name in given:
         if name not in _READ and name not in _IGNORED:
             raise unsupported(name, "this endpoint does not know it")
@@ -168,7 +167,7 @@ def _check_include(include: Any) -> None:
 
 
 def _object(given: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """An object's fields that are not null; none if it was left out."""
+    """Return an object's fields that are not null; none if the object was left out."""
     value = given.get(name, {})
     if not isinstance(value, dict):
         raise bad_request(f"{name} must be an object.", param=name)
@@ -176,7 +175,7 @@ def _object(given: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _echo(given: Mapping[str, Any], tools: Tools) -> dict[str, Any]:
-    """What the response says of its request."""
+    """Return the request parameters that the response repeats."""
     names = ("user", "safety_identifier", "prompt_cache_key")
     return {
         **{name: string(given, name) for name in names},

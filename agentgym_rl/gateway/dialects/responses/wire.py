@@ -1,5 +1,5 @@
-"""Requests and replies of the Responses API as types, for a published description: what the
-reader accepts (messages may leave their `type` out, too) and what the writer writes."""
+"""The types of requests and replies of the Responses API, for a published description: the input
+the reader accepts (messages may also omit their `type`) and the output of the writer."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Function(Struct, tag_field="type", tag="function"):
 
 
 class Namespace(Struct, tag_field="type", tag="namespace"):
-    """Its functions are offered under their own names, which must differ from all others."""
+    """A group of functions, offered under their own names, which must be unique among all."""
 
     name: Name
     description: str | None = None
@@ -93,7 +93,7 @@ class FunctionChoice(Struct, tag_field="type", tag="function"):
 
 
 class AllowedChoice(Struct, tag_field="type", tag="allowed_tools"):
-    """With mode auto, all tools must be allowed."""
+    """A list of allowed tools; with mode auto, it must contain all tools."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[FunctionChoice], Meta(min_length=1)]
@@ -127,7 +127,7 @@ class CreateResponse(Struct, kw_only=True, forbid_unknown_fields=True):
     store: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    """Needs `stream`."""
+    """The options of a stream; they need `stream`."""
     tools: list[Function | Namespace] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None

@@ -1,31 +1,172 @@
-"""The Response object, whole or as typed server-sent events."""
+"""The conversion of a sampled reply to output items and their events.
+
+An item ends before the next one begins: text, a call and more text are three items, in the order in
+which they were sampled. The items are the same whether or not the reply is streamed.
+
+The writer of the Response object, complete or as typed server-sent events.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import msgspec
 
 from agentgym_rl.gateway.dialects import Writer
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.messages import TURN
-from agentgym_rl.gateway.parsers import Event
+from agentgym_rl.gateway.parsers import Event, Reasoning, ToolCall
 from agentgym_rl.gateway.reply import Reply, total_usage
 from agentgym_rl.gateway.session.session import Session
 
-from .output import Output, OutputEvent, Status
+from .items import item_id
 from .requests import ResponsesRequest
+
+OutputEvent = tuple[str, dict[str, Any]]
+"""The type of an event, and its fields."""
+Status = Literal["completed", "incomplete"]
+
+
+@dataclass(frozen=True, slots=True)
+class _TextKind:
+    """An item with one part, whose text comes in pieces."""
+
+    id: str
+    events: str
+    item: Mapping[str, Any]
+    part: Mapping[str, Any]
+    delta: Mapping[str, Any]
+
+
+_MESSAGE = _TextKind(
+    "msg",
+    "response.output_text",
+    {"type": "message", "role": "assistant"},
+    {"type": "output_text", "annotations": [], "logprobs": []},
+    {"logprobs": []},
+)
+_REASONING = _TextKind(
+    "rs",
+    "response.reasoning_text",
+    {"type": "reasoning", "summary": []},
+    {"type": "reasoning_text"},
+    {},
+)
+_IN_PROGRESS = {"status": "in_progress"}
+
+
+class Output:
+    """The output items of one turn; `items` are those that have ended."""
+
+    def __init__(
+        self,
+        turn_id: str,
+        call_id: Callable[[int], str],
+        *,
+        namespaces: Mapping[str, str],
+        seals_thoughts: bool,
+    ) -> None:
+        self.items: list[dict[str, Any]] = []
+        self._turn_id = turn_id
+        self._call_id = call_id
+        self._namespaces = namespaces
+        self._seals_thoughts = seals_thoughts
+        self._num_calls = 0
+        self._open: _TextKind | None = None
+        self._text: list[str] = []
+
+    def add(self, event: Event) -> Iterator[OutputEvent]:
+        """Yield the events of a piece of the reply."""
+        if isinstance(event, ToolCall):
+            yield from self._end("completed")
+            yield from self._call(event)
+            return
+        thought = isinstance(event, Reasoning)
+        kind, text = (_REASONING, event.text) if thought else (_MESSAGE, event)
+        if self._open is not kind:
+            yield from self._end("completed")
+            yield from self._begin(kind)
+        yield from self._delta(text)
+
+    def finish(self, status: Status) -> Iterator[OutputEvent]:
+        """Yield the events of the end of the reply. An empty reply becomes an empty message,
+        because clients could not send it back otherwise."""
+        yield from self._end(status)
+        if not any(item["type"] in ("message", "function_call") for item in self.items):
+            yield from self._begin(_MESSAGE)
+            yield from self._end(status)
+
+    def _begin(self, kind: _TextKind) -> Iterator[OutputEvent]:
+        self._open, self._text = kind, []
+        item = {"id": self._id(kind.id), **kind.item, "content": []}
+        yield self._item_event("added", item | _IN_PROGRESS)
+        yield "response.content_part.added", {**self._place(kind), "part": _part(kind, "")}
+
+    def _delta(self, text: str) -> Iterator[OutputEvent]:
+        assert self._open is not None
+        self._text.append(text)
+        kind = self._open
+        yield f"{kind.events}.delta", {**self._place(kind), "delta": text, **kind.delta}
+
+    def _end(self, status: Status) -> Iterator[OutputEvent]:
+        """End the item that is open, if one is."""
+        if self._open is None:
+            return
+        kind, text, self._open = self._open, "".join(self._text), None
+        place, part = self._place(kind), _part(kind, text)
+        yield f"{kind.events}.done", {**place, "text": text, **kind.delta}
+        yield "response.content_part.done", {**place, "part": part}
+        item = {"id": place["item_id"], **kind.item, "content": [part], "status": status}
+        if kind is _REASONING and self._seals_thoughts:
+            item["encrypted_content"] = item["id"]  # some clients keep only this field
+        yield self._ended(item)
+
+    def _call(self, call: ToolCall) -> Iterator[OutputEvent]:
+        """Yield the events of a complete call: its block has closed."""
+        call_id = self._call_id(self._num_calls)
+        self._num_calls += 1
+        item = {"id": self._id("fc"), "type": "function_call", "call_id": call_id}
+        item = {**item, "name": call.name, "arguments": ""}
+        if call.name in self._namespaces:
+            item["namespace"] = self._namespaces[call.name]
+        place = {"item_id": item["id"], "output_index": len(self.items)}
+        yield self._item_event("added", item | _IN_PROGRESS)
+        stem, arguments = "response.function_call_arguments", call.arguments
+        yield f"{stem}.delta", {**place, "delta": arguments}
+        yield f"{stem}.done", {**place, "name": call.name, "arguments": arguments}
+        yield self._ended({**item, "arguments": arguments, "status": "completed"})
+
+    def _ended(self, item: dict[str, Any]) -> OutputEvent:
+        event = self._item_event("done", item)
+        self.items.append(item)
+        return event
+
+    def _item_event(self, what: str, item: dict[str, Any]) -> OutputEvent:
+        return f"response.output_item.{what}", {"output_index": len(self.items), "item": item}
+
+    def _place(self, kind: _TextKind) -> dict[str, Any]:
+        index = len(self.items)
+        return {"item_id": self._id(kind.id), "output_index": index, "content_index": 0}
+
+    def _id(self, kind: str) -> str:
+        return item_id(kind, self._turn_id, len(self.items))
+
+
+def _part(kind: _TextKind, text: str) -> dict[str, Any]:
+    return {**kind.part, "text": text}
+
 
 _encode = msgspec.json.Encoder().encode
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Why a response is incomplete, by how its turn ended."""
+"""The reason why a response is incomplete, by its turn's finish reason."""
 
 
 class ResponsesWriter(Writer):
-    """Writes the one turn of a request. A response is kept for those that name it just before its
-    end is written."""
+    """A writer of the one turn of a request. The response is kept for later requests just before
+    its end is written."""
 
     def __init__(
         self, session: Session, request: ResponsesRequest, turn: Reply, *, model: str
@@ -57,7 +198,7 @@ class ResponsesWriter(Writer):
     def take(self, turn: Reply, events: Sequence[Event]) -> None:
         for event in events:
             for _ in self._output.add(event):
-                pass  # nobody listens
+                pass  # the events are not sent
 
     def whole(self) -> bytes:
         for _ in self._output.finish(self._status):
@@ -79,7 +220,7 @@ class ResponsesWriter(Writer):
     def error_event(self, error: ApiError) -> bytes:
         failure = {"code": "server_error", "message": error.body["error"]["message"]}
         failed = {"response": self._response("failed", error=failure)}
-        begun = self._num_events > 0  # else clients have not heard of a response
+        begun = self._num_events > 0  # otherwise clients do not know of a response
         ends: list[OutputEvent] = [("response.failed", failed)] if begun else []
         return self._write([*ends, error_fields(error)])
 
@@ -88,7 +229,7 @@ class ResponsesWriter(Writer):
         return "incomplete" if self._turn.finish_reason in _CUT else "completed"
 
     def _ended(self) -> dict[str, Any]:
-        """The whole response, which may be named from now on."""
+        """Return the complete response, which later requests may name from now on."""
         if self._request.store:
             said = self._request.messages[self._request.num_instructions :]
             reply = {**self._turn.message, TURN: self._turn.number}
@@ -125,12 +266,12 @@ class ResponsesWriter(Writer):
 
 
 def error_fields(error: ApiError) -> OutputEvent:
-    """An error as an event. Clients find it in the event itself, or, to raise it, under `error`."""
+    """Return an error event. Clients read its own fields, or `error` if they raise it."""
     said = error.body["error"]
     names = ("code", "message", "param")
     return "error", {**{name: said[name] for name in names}, "error": said}
 
 
 def write_event(name: str, fields: Mapping[str, Any]) -> bytes:
-    """One server-sent event."""
+    """Write one server-sent event."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode({"type": name, **fields}))

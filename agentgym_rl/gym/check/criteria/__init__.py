@@ -5,7 +5,6 @@ from agentgym_rl.gym.check.criterion import Criterion
 from . import (
     endings,
     isolation,
-    leaks,
     messages,
     protocol,
     rewards,
@@ -44,11 +43,11 @@ CRITERIA: tuple[Criterion, ...] = (
     protocol.malformed_actions,
     isolation.isolation,
     isolation.event_loop,
-    leaks.cancel,
+    isolation.cancel,
     rewards.gold,
     rewards.no_op,
     rewards.echo,
     rewards.call_everything,
     rewards.bad_answers,
 )
-"""What a criterion needs stands before it."""
+"""All criteria; those that a criterion needs come before it."""

@@ -1,4 +1,4 @@
-"""How episodes begin and end."""
+"""The criteria for the beginning and the end of episodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentgym_rl.gym.env import Env, Step
 
 @criterion(
     "step-before-reset",
-    "what `make` gives refuses a step before reset, and after close",
+    "an environment from `make` refuses a step before reset, and after close",
     fix="let `make` put its wrappers around the environment: EnvSpec.make must not be replaced",
     needs=("reset-tuple",),
 )
@@ -33,7 +33,7 @@ async def step_before_reset(subject: Subject) -> None:
 
 @criterion(
     "step-after-done",
-    "what `make` gives refuses a step after the episode's end",
+    "an environment from `make` refuses a step after the episode's end",
     fix="let `make` put its wrappers around the environment: EnvSpec.make must not be replaced",
     needs=("step-tuple", "reward", "info", "ends"),
 )
@@ -78,7 +78,7 @@ async def truncation(subject: Subject) -> None:
 
 
 async def _limited(subject: Subject, free: list[Step], task: Task, policy: Policy) -> None:
-    """With one turn less than it takes to end: truncated by the last one."""
+    """Play with a limit one turn below the episode's length: its last step must truncate."""
     limit = len(free) - 1
     if limit < 1:
         return

@@ -1,11 +1,19 @@
-"""Many at once on one event loop: apart from each other, and none in the way."""
+"""The criteria for many environments on one event loop: independent, and none blocks it.
+
+The criterion that a cancelled episode leaves nothing behind.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sys
+import time
+from collections import Counter
 from collections.abc import Awaitable
 from typing import Any
 
+from agentgym_rl.core.task import Task
+from agentgym_rl.gym.check import support
 from agentgym_rl.gym.check.criterion import NotJudged, Violation, criterion
 from agentgym_rl.gym.check.play import Play
 from agentgym_rl.gym.check.policies import (
@@ -18,6 +26,7 @@ from agentgym_rl.gym.check.policies import (
     hostile,
 )
 from agentgym_rl.gym.check.subject import Subject
+from agentgym_rl.gym.check.support import grown, leftovers
 from agentgym_rl.runtime.loop_lag import LoopLag
 
 from .seeds import difference
@@ -25,7 +34,7 @@ from .seeds import difference
 NUM_TOGETHER = 64
 MAX_BLOCK_MS = 50.0
 TRIES = 6
-"""The shortest of so many counts: a busy machine makes everything late now and then."""
+"""The number of measurements; the shortest counts, because a busy machine causes delays."""
 
 
 @criterion(
@@ -55,7 +64,7 @@ async def isolation(subject: Subject) -> None:
 
 
 async def _in_turns(plays: list[Play]) -> None:
-    """All of them, a turn each at a time."""
+    """Play all episodes to the end, one turn each at a time."""
     going = await _together(plays, [play.start() for play in plays])
     while going:
         going = await _together(going, [play.turn() for play in going])
@@ -99,7 +108,7 @@ async def event_loop(subject: Subject) -> None:
 
 
 async def _blocks_ms(subject: Subject, task: Any, policy: Policy) -> list[float]:
-    """The longest time that reset, and each step, kept the event loop."""
+    """Measure the longest time that reset, and each step, blocked the event loop."""
     play = subject.play(task, policy)
     try:
         going, block = await _longest_block_ms(play.start())
@@ -116,10 +125,80 @@ async def _longest_block_ms(work: Awaitable[bool]) -> tuple[bool, float]:
     lag = LoopLag(step_s=0.001)
     async with asyncio.TaskGroup() as group:
         ticking = group.create_task(lag.run())
-        await asyncio.sleep(0)  # it sleeps its first sleep
+        await asyncio.sleep(0)  # let the ticker begin its first sleep
         try:
             found = await work
-            await asyncio.sleep(0.002)  # it wakes up late, if it does
+            await asyncio.sleep(0.002)  # let the ticker wake up, late if the loop was blocked
         finally:
             ticking.cancel()
     return found, lag.summary()["max"]
+
+
+ROUNDS = 3
+"""The number of rounds: growth in the first one alone is a pool that fills, not a leak."""
+CYCLES = (0, 1, 2, 3, 5)
+SHARES = (0.1, 0.5, 0.9)
+
+
+@criterion(
+    "cancel",
+    "a reset or step that is cancelled, then close: no task, thread, process or file is left",
+    fix="use `async with` and try/finally around everything that is opened; no create_task "
+    "without a TaskGroup; end child processes in finally, and wait for them",
+    needs=("reset-tuple", "close"),
+)
+async def cancel(subject: Subject) -> None:
+    if not sys.platform.startswith("linux"):
+        raise NotJudged("the criterion reads /proc, which this system does not have")
+    more: Counter[str] = Counter()
+    for number in range(ROUNDS):
+        before = leftovers()
+        cancelled = await _cancel_everywhere(subject)
+        more = await grown(before)
+        if number and not more:
+            return
+    left = ", ".join(f"{count} more of kind {kind!r}" for kind, count in more.items())
+    raise Violation(f"{cancelled} cancelled episodes left, each time anew: {left}")
+
+
+async def _cancel_everywhere(subject: Subject) -> int:
+    """Cancel reset and the first step at several moments; return the number of episodes."""
+    count = 0
+    for task in subject.tasks(1):
+        for policy in (ORACLE, CALL_EVERYTHING, BAD_ANSWERS[0], NO_OP):
+            play = subject.play(task, policy)
+            took_s = await _timed(play.run(max_turns=1))
+            await _closed(play)
+            for cycles, delay_s in [(n, 0.0) for n in CYCLES] + [(0, x * took_s) for x in SHARES]:
+                await _cancelled(subject, task, policy, cycles, delay_s)
+                count += 1
+    return count
+
+
+async def _timed(work: Awaitable[object]) -> float:
+    begun = time.perf_counter()
+    await work
+    return time.perf_counter() - begun
+
+
+async def _cancelled(
+    subject: Subject, task: Task, policy: Policy, cycles: int, delay_s: float
+) -> None:
+    """Cancel a reset and a step after `cycles` of the event loop and `delay_s`."""
+    play = subject.play(task, policy)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(play.run(max_turns=1))
+        for _ in range(cycles):
+            await asyncio.sleep(0)
+        if delay_s:
+            await asyncio.sleep(delay_s)
+        running.cancel()
+    await _closed(play)
+
+
+async def _closed(play: Play) -> None:
+    try:
+        async with asyncio.timeout(support.CLOSE_S):
+            await play.env.close()
+    except Exception as error:
+        raise Violation(f"{play}: close after a cancelled step: {error!r:.300}") from error

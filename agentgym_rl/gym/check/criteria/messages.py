@@ -1,4 +1,4 @@
-"""What the environment says: messages that any chat API takes, and new ones only."""
+"""The criteria for an environment's messages: valid in any chat API, and only new ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def tools(subject: Subject) -> None:
 
 @criterion(
     "observations",
-    "what step answers are valid OpenAI messages, and JSON, whatever it is told",
+    "step's messages are valid OpenAI messages, and JSON, whatever the action is",
     fix="make content text (str(…), repr(…) or ascii(…) of what the model sent: it may hold lone "
     "surrogates); a tool message needs the tool_call_id of its call, as text",
     needs=("step-tuple",),
@@ -63,7 +63,7 @@ async def tool_results(subject: Subject) -> None:
     called = 0
     for play in await subject.plays():
         if not play.env.tools:
-            raise NotJudged("it offers no tools")
+            raise NotJudged("the environment offers no tools")
         for action, step in zip(play.actions, play.steps, strict=False):
             got = [m.get("tool_call_id") for m in step.observation if m.get("role") == "tool"]
             wanted = _ids(action)
@@ -76,7 +76,7 @@ async def tool_results(subject: Subject) -> None:
 
 
 def _ids(action: Mapping[str, Any]) -> list[str] | None:
-    """The ids of well-formed calls; None where something is malformed."""
+    """Return the ids of the action's tool calls; None if any call is malformed."""
     calls = action.get("tool_calls") or []
     if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
         return None

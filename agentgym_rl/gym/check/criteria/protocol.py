@@ -1,6 +1,6 @@
-"""The shape of reset, step and what they return.
+"""The criteria for the signatures and results of reset and step.
 
-Whatever a model says, step answers it.
+The criterion that step answers any message of a model.
 """
 
 from __future__ import annotations

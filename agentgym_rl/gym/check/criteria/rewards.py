@@ -1,4 +1,4 @@
-"""Rewards: everything for the right answer, nothing for anything else."""
+"""The criteria for rewards: the maximum for the right answer, the minimum for all others."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from agentgym_rl.gym.tool_env import text_of
 
 TOLERANCE = 1e-9
 LUCK = 0.75
-"""A guess may be right on this share of the tasks."""
+"""The share of tasks on which a guess may be right."""
 _HIDING = "score the final answer alone, after parsing it strictly: one value, the whole of it"
 _NEEDS = ("step-tuple", "reward", "info", "replay")
 
 
 async def _played(subject: Subject, *policies: Policy) -> tuple[list[Play], float, float]:
-    """The plays of these agents, and the least and most that an episode pays."""
+    """Return the plays of these agents, and the minimum and maximum reward of an episode."""
     names = {policy.name for policy in policies}
     plays = [p for p in await subject.plays() if p.policy.name in names and p.error is None]
     allowed = plays[0].env.reward_range if plays else None
     if not plays:
         raise NotJudged("all its episodes failed")
     if allowed is None:
-        raise NotJudged("it has no reward_range: any play may win")
+        raise NotJudged("the environment has no reward_range: any play may win")
     return plays, *allowed
 
 
 @criterion(
     "gold",
-    "what solve() says is paid in full",
+    "the solution of solve() is paid in full",
     fix="correct solve() or the scoring; where an episode can pay another maximum than 1.0 say so: "
     "reward_range = (least, most)",
     needs=_NEEDS,
@@ -49,7 +49,7 @@ async def gold(subject: Subject) -> None:
     plays, _, most = await _played(subject, ORACLE)
     known = [play for play in plays if play.gold is not None]
     if not known:
-        raise NotJudged("it has no solve(): nobody knows whether its tasks can be solved")
+        raise NotJudged("the environment has no solve(): its tasks may be unsolvable")
     for play in known:
         if abs(play.reward - most) > TOLERANCE or not play.ended:
             end = "" if play.ended else ", and the episode goes on"
@@ -84,7 +84,7 @@ async def echo(subject: Subject) -> None:
 )
 async def call_everything(subject: Subject) -> None:
     if not any(play.env.tools for play in await subject.plays()):
-        raise NotJudged("it offers no tools")
+        raise NotJudged("the environment offers no tools")
     await _never_paid(subject, CALL_EVERYTHING)
 
 

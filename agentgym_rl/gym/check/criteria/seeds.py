@@ -1,4 +1,4 @@
-"""The same again: from the same seed, in another instance, in another process."""
+"""The criteria for reproducibility: the same seed again, in another instance or process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def global_rng(subject: Subject) -> None:
             ]:
                 raise Violation(f"the state of {', '.join(changed)} changes as it is played")
     if texts[0] == texts[1] != texts[2]:
-        raise Violation("what it says depends on random.seed(…)")
+        raise Violation("its messages or rewards depend on random.seed(…)")
 
 
 async def _transcripts(subject: Subject) -> str:
@@ -65,7 +65,7 @@ def _global_state() -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def _own_global_state() -> Iterator[None]:
-    """Whatever happens to the process's random numbers is undone."""
+    """Restore the process's random number generators at exit."""
     numpy: Any = sys.modules.get("numpy")
     before = random.getstate(), numpy.random.get_state() if numpy else None
     try:
@@ -146,7 +146,7 @@ async def replay(subject: Subject) -> None:
 
 
 def difference(one: str, two: str) -> str:
-    """Where two texts part."""
+    """Show the first place where two texts differ."""
     at = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), 0)
     start = max(0, at - 60)
     return f"…{one[start : at + 60]}… then …{two[start : at + 60]}…"

@@ -1,4 +1,4 @@
-"""Where tasks come from: pure, distinct, JSON, and held-out ones apart."""
+"""The criteria for task sources: pure, distinct, JSON, with disjoint splits."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def splits_disjoint(subject: Subject) -> None:
 
 
 async def _openings(subject: Subject, split: Split) -> dict[str, str]:
-    """First messages of the first tasks, and whose they are."""
+    """Return the ids of the first tasks by their first messages."""
     found: dict[str, str] = {}
     for task in subject.tasks(NUM_SPLIT, split):
         env, _ = subject.make()
@@ -139,7 +139,7 @@ async def _openings(subject: Subject, split: Split) -> dict[str, str]:
 
 
 def _check_seeds(subject: Subject) -> None:
-    """All tasks open with the same words: what tells them apart is the seed, or the data."""
+    """Check that the splits differ in seed or data: all tasks have the same first messages."""
     train, held_out = (
         {json.dumps([task.seed, dict(task.data)]) for task in subject.tasks(NUM_TASKS, split)}
         for split in get_args(Split)
@@ -149,5 +149,5 @@ def _check_seeds(subject: Subject) -> None:
 
 
 def is_one_game(subject: Subject) -> bool:
-    """Whether both splits are a single task."""
+    """Return whether each split has exactly one task."""
     return all(length_of(subject.source(split)) == 1 for split in get_args(Split))

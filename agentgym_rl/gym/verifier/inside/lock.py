@@ -1,4 +1,4 @@
-"""How a worker is locked in; and a trial that says what the locks really hold."""
+"""The locks of a worker process, and a trial that finds out which accesses they really refuse."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ import sys
 import sysconfig
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from agentgym_rl.gym.verifier.inside import kernel, landlock, seccomp
+from agentgym_rl.gym.verifier.inside import seccomp
+from arl_isolation import locks
 
 HANDLES = 64
 _MIB = 1 << 20
 _PAGE = resource.getpagesize()
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/dev/urandom")
-"""What shared libraries and time zones need besides the interpreter's own folders."""
+"""The paths that shared libraries and time zones need besides the interpreter's own folders."""
 _TRIAL_S = 10
+_NEW_NETWORK, _NEW_IPC, _NEW_USER = 0x40000000, 0x8000000, 0x10000000  # linux/sched.h
 
 
 @dataclass
 class Lock:
-    """The same for all workers of a zygote."""
+    """The lock that all workers of a zygote share."""
 
     memory_mb: int
-    """Address space a worker may take on top of what it has at its start."""
+    """The address space that a worker may use on top of that at its start."""
     isolated: bool
     held: list[str] = field(default_factory=list)
-    """What the trial was refused: network, writes, exec, signals, reads."""
+    """The words for the accesses refused in the trial: network, writes, exec, signals, reads."""
     notes: list[str] = field(default_factory=list)
-    """What this machine has not, in words."""
+    """The features that this machine lacks, as text."""
 
     def __post_init__(self) -> None:
         self._refused: set[str] = set()
@@ -43,15 +45,15 @@ class Lock:
         if not self.isolated:
             return
         with self._noted("network namespace"):
-            kernel.leave_network()
+            leave_network()
         with self._noted("landlock"):
-            self._domain = landlock.make(readable())
+            self._domain = may_read(readable())
 
     @contextlib.contextmanager
     def _noted(self, step: str) -> Iterator[None]:
         try:
             yield
-        except (OSError, KeyError) as error:  # KeyError: not a machine whose numbers we know
+        except (OSError, KeyError) as error:  # KeyError: no numbers for this machine type
             self._refused.add(step)
             self.notes.append(f"{step}: {error}")
 
@@ -68,24 +70,24 @@ class Lock:
 
     def _steps(self) -> list[tuple[str, Callable[[], None]]]:
         steps: list[tuple[str, Callable[[], None]]] = [
-            ("no new privileges", kernel.no_new_privileges)
+            ("no new privileges", locks.no_new_privileges)
         ]
         if self.isolated:
             steps += [
-                ("capabilities", kernel.drop_capabilities),
-                ("landlock", lambda: landlock.enter(self._domain)),
-                ("undumpable", kernel.undumpable),
-                ("seccomp", lambda: kernel.install_filter(seccomp.program(os.getpid()))),
+                ("capabilities", locks.drop_capabilities),
+                ("landlock", lambda: locks.enter_domain(self._domain)),
+                ("undumpable", lambda: locks.set_dumpable(False)),
+                ("seccomp", lambda: locks.Filter(seccomp.program(os.getpid())).install()),
             ]
         return steps
 
     def leave_handles(self) -> None:
-        """What a worker needs no more."""
+        """Close the handles that a locked worker no longer needs."""
         if self._domain >= 0:
             os.close(self._domain)
 
     def try_out(self, host: int) -> None:
-        """Find out which steps work here, then what they hold, in a process of its own."""
+        """Find out in a child process which steps work here, then which accesses they refuse."""
         if not self.isolated:
             return
         read, write = os.pipe()
@@ -95,7 +97,7 @@ class Lock:
             try:
                 status = self._trial(host, write)
             except BaseException:
-                traceback.print_exc()  # on what the host keeps of our stderr
+                traceback.print_exc()  # to stderr, which the host keeps
             finally:
                 os._exit(status)
         os.close(write)
@@ -123,8 +125,43 @@ class Lock:
         return 0
 
 
+def leave_network() -> None:
+    """Enter a new network namespace without interfaces; also a new user namespace if needed.
+
+    For a process with one thread.
+
+    Raises:
+        OSError: the kernel, or the surrounding container, does not allow it to this user.
+    """
+    uid, gid = os.getuid(), os.getgid()
+    if locks.libc.unshare(_NEW_NETWORK | _NEW_IPC) == 0:
+        return
+    locks.check(locks.libc.unshare(_NEW_USER | _NEW_NETWORK | _NEW_IPC), "unshare(USER|NET|IPC)")
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{uid} {uid} 1"),
+        ("gid_map", f"{gid} {gid} 1"),
+    ):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def may_read(paths: Iterable[str]) -> int:
+    """Make a Landlock ruleset: only files at or below `paths` may be read, and none written.
+
+    Raises:
+        OSError: this kernel has no Landlock, or too old a version.
+    """
+    handle = locks.full_ruleset()
+    for path in paths:
+        # A path is missing, or not open to this user anyway.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            locks.allow(handle, path, locks.READ_FILE | locks.READ_DIR)
+    return handle
+
+
 def limit(memory_mb: int) -> None:
-    """No cores, no files, few handles, bounded memory."""
+    """Forbid core dumps and file writes; limit handles and memory."""
     used = _used_bytes()
     for kind, value in (
         (resource.RLIMIT_CORE, 0),
@@ -143,13 +180,13 @@ def _used_bytes() -> int:
 
 
 def readable() -> list[str]:
-    """The interpreter's folders and those modules come from."""
+    """Return the folders of the interpreter and of its modules."""
     paths = {sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()}
     return sorted({os.path.realpath(p) for p in (*paths, *sys.path, *_SYSTEM) if p})
 
 
 def _attempts(host: int) -> dict[str, list[Callable[[], object]]]:
-    """By word, what has to be refused, each of it, for the word to hold."""
+    """Return by word the attempts that must all be refused for the word to hold."""
     return {
         "network": [_dial(socket.SOCK_STREAM), _dial(socket.SOCK_DGRAM), _unix_socket],
         "writes": [_write_in(tempfile.gettempdir()), _write_in("/dev/shm"), _write_in("/")],
@@ -170,7 +207,9 @@ def _refused(attempts: list[Callable[[], object]]) -> bool:
 
 
 def _dial(kind: socket.SocketKind) -> Callable[[], object]:
-    """Nothing listens there: without a network the answer is another than "refused"."""
+    """Return an attempt to connect to a port where nothing listens.
+
+    With a network the error is "connection refused"; without one it is another error."""
 
     def attempt() -> None:
         with socket.socket(socket.AF_INET, kind) as dialled:
@@ -182,12 +221,12 @@ def _dial(kind: socket.SocketKind) -> Callable[[], object]:
 
 
 def _unix_socket() -> None:
-    """No namespace keeps one from the machine's own services (a container daemon's)."""
+    """Try a Unix socket: a namespace does not block services such as a container daemon's."""
     socket.socket(socket.AF_UNIX).close()
 
 
 def _exec() -> None:
-    with contextlib.suppress(FileNotFoundError):  # what a process that may is told
+    with contextlib.suppress(FileNotFoundError):  # the error if exec is allowed
         os.execv("/there-is-no-such-program", ["no"])
 
 

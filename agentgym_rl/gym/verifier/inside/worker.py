@@ -1,4 +1,4 @@
-"""A worker: answers one call after the other, locked in, until it is hung up on or killed."""
+"""A locked-in worker, which answers calls one by one until its stream closes or it is killed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _OURS = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<froze
 
 
 def function(target: str) -> Callable[..., Any]:
-    """What `module:function` names.
+    """Import and return the function that `module:function` names.
 
     Raises:
-        ImportError, AttributeError, TypeError: there is none. (Whatever importing raises passes.)
+        ImportError, AttributeError, TypeError: there is none. (Other import errors pass through.)
     """
     module, _, path = target.partition(":")
     found: Any = importlib.import_module(module)
@@ -31,7 +31,7 @@ def function(target: str) -> Callable[..., Any]:
 
 
 def serve(fd: int, max_answer_bytes: int) -> None:
-    """Answer until the other end closes."""
+    """Answer calls until the other end closes."""
     functions: dict[str, Callable[..., Any]] = {}
     while head := _read(fd, wire.HEAD.size):
         size, number = wire.HEAD.unpack(head)
@@ -48,10 +48,10 @@ def _answer(functions: dict[str, Callable[..., Any]], target: str, args: list[An
         return ["done", functions[target](*args), ""]
     except MemoryError:
         return ["memory", None, "MemoryError"]
-    except BaseException as error:  # SystemExit too: what it does is the caller's to judge
+    except BaseException as error:  # SystemExit too: the caller judges what it means
         return ["error", None, describe(error)]
     finally:
-        signal.alarm(0)  # one that it has left would end the next call
+        signal.alarm(0)  # an alarm left by the function would end the next call
 
 
 def _body(answer: list[Any], max_bytes: int) -> bytes:
@@ -60,7 +60,7 @@ def _body(answer: list[Any], max_bytes: int) -> bytes:
     except MemoryError:
         return wire.encode(["memory", None, "MemoryError"])
     except Exception as error:
-        text = f"what the function returned is not JSON: {type(error).__name__}: {error}"
+        text = f"the function's return value is not JSON: {type(error).__name__}: {error}"
         return wire.encode(["error", None, text[:_ERROR_CHARS]])
     if len(body) > max_bytes:
         text = f"the function returned {len(body)} bytes, more than {max_bytes} (max_answer_bytes)"
@@ -69,7 +69,7 @@ def _body(answer: list[Any], max_bytes: int) -> bytes:
 
 
 def describe(error: BaseException) -> str:
-    """Type and words of `error`, below the last lines of its traceback that are not ours."""
+    """Return the type and text of `error`, below its last foreign traceback frames."""
     try:
         told = traceback.TracebackException.from_exception(error, lookup_lines=False)
         theirs = [frame for frame in told.stack if not frame.filename.startswith(_OURS)]
@@ -81,7 +81,7 @@ def describe(error: BaseException) -> str:
 
 
 def _read(fd: int, size: int) -> bytes:
-    """`size` bytes; b"" at the end of the stream."""
+    """Read `size` bytes; return b"" at the end of the stream."""
     found = b""
     while len(found) < size:
         more = os.read(fd, size - len(found))

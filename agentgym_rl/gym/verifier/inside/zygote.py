@@ -1,7 +1,7 @@
-"""The process that workers are forked from, all they need imported: `python -m` this, one handle.
+"""The process that imports modules and forks workers: `python -m` this module, with one handle.
 
-It sees nothing of what workers are asked. It ends, and they with it, when the host hangs up or
-is no more.
+The zygote sees no requests to workers. When the host closes the socket or dies, the zygote ends,
+and its workers with it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import sys
 from typing import Any
 
 from agentgym_rl.gym.verifier import wire
-from agentgym_rl.gym.verifier.inside import kernel, worker
+from agentgym_rl.gym.verifier.inside import worker
+from arl_isolation import locks
 
 from .lock import Lock
 
@@ -34,7 +35,7 @@ class Zygote:
             end.setblocking(False)
 
     def run(self) -> None:
-        """Obey the host until it hangs up."""
+        """Execute the host's commands until it closes the socket."""
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         poll = select.poll()
@@ -50,7 +51,7 @@ class Zygote:
             self._reap()
 
     def end(self) -> None:
-        """Every worker."""
+        """End every worker."""
         for pid in self._children:
             _kill_group(pid)
         for pid in self._children:
@@ -67,7 +68,7 @@ class Zygote:
         return True
 
     def _load(self, target: str) -> None:
-        """Import what `target` needs, for the workers to come."""
+        """Import `target` for future workers."""
         self._say("loading", target)
         before = len(sys.modules)
         problem = ""
@@ -107,12 +108,12 @@ class Zygote:
     def _become_worker(self, stream: socket.socket, zygote: int) -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        kernel.die_with_parent(zygote)
+        locks.die_with_parent(zygote)
         os.setsid()
         os.chdir("/")
         os.environ.clear()
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")  # where memory is short, the machine takes this process first
+            file.write("1000")  # the OOM killer ends this process first
         for end in (self._control, self._woken, self._wake):
             end.close()
         fd = stream.detach()
@@ -128,15 +129,15 @@ class Zygote:
         os._exit(0)
 
     def _reap(self) -> None:
-        """Collect the dead with what they may have left of their group, and tell the host."""
+        """Reap dead workers, kill what is left of their process groups, and tell the host."""
         while self._children:
             dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if dead is None:
                 return
             if dead.si_pid in self._children:
-                _kill_group(dead.si_pid)  # its number is not free for others before it is reaped
+                _kill_group(dead.si_pid)  # the pid cannot be reused before it is reaped
             pid, status = os.waitpid(dead.si_pid, 0)
-            if pid in self._children:  # or of something that an imported module has started
+            if pid in self._children:  # else a child that an imported module started
                 self._children.remove(pid)
                 self._say("exited", pid, os.waitstatus_to_exitcode(status))
 
@@ -145,7 +146,7 @@ class Zygote:
 
 
 def _kill_group(pid: int) -> None:
-    for kill in (os.killpg, os.kill):  # it may not have got to make its group yet
+    for kill in (os.killpg, os.kill):  # the process may not have made its group yet
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
 
@@ -153,10 +154,10 @@ def _kill_group(pid: int) -> None:
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     _, config = wire.decode(control.recv(wire.MAX_CONTROL_BYTES))
-    kernel.die_with_parent(config["host"])
+    locks.die_with_parent(config["host"])
     sys.path[:] = config["path"]
     zygote = Zygote(control, config)
-    kernel.die_with_parent(config["host"])  # once more: a new user namespace may forget it
+    locks.die_with_parent(config["host"])  # once more: a new user namespace may forget it
     try:
         zygote.run()
     except (BrokenPipeError, ConnectionResetError):

@@ -1,13 +1,13 @@
 """A small part of Python, computed without being executed: constants, loops, helper functions.
 
-Assertions of data sets say with it what goes into a call and what is right. What the function
-under test returns is not known then: it is `Open`, and so is all that depends on it. What is
-asserted of it is kept as an expression, which `view_of` computes once the answer is there.
+Assertions of data sets use it for the arguments of a call and for the right value. The result of
+the function under test is not known then: it is `Open`, and so is all that depends on it. An
+assertion about it is kept as an expression, which `view_of` computes once the answer is known.
 
-values       values, and what is open of them
-lifting      expressions that give a value again
+values       values, and those that are open
+lifting      expressions that recreate a value
 calls        calls of functions
 expressions  expressions
-statements   statements, and the whole: `Calculator`
+statements   statements, and the complete class: `Calculator`
 allowed      functions, types and attributes that may be used
 """

@@ -1,7 +1,7 @@
-"""What the calculator may call: functions and methods of Python that only compute, bounded in size.
+"""The calls that the calculator allows: functions and methods of Python that only compute.
 
-Each of them gets values of built-in types. What would take long or much memory is refused before it
-is begun; iterators are lists here, as long as they are short.
+Each gets values of built-in types. A call that would take much time or memory is refused before
+it begins. Iterators are lists here, of bounded length.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from typing import Any
 
 MAX_ITEMS = 1_000_000
 MAX_BITS = 20_000
-"""Of a whole number."""
+"""The most bits of a whole number."""
 
 
 class Refused(ValueError):
-    """This is not computed, and why."""
+    """The error for code that is not computed, with the reason."""
 
 
 def items(value: Any) -> list[Any]:
-    """The items of `value`, all at once.
+    """Return the items of `value`, all at once.
 
     Raises:
-        Refused: it has none, or too many.
+        Refused: `value` has no items, or too many.
     """
     if not isinstance(value, Iterable):
         raise Refused(f"{type(value).__name__} has no items")
@@ -45,7 +45,7 @@ def items(value: Any) -> list[Any]:
 
 
 def fair(value: Any) -> list[Any]:
-    """`items`, that are to be keys: few of them with one hash."""
+    """Return `items` for use as keys, of which only a few may have one hash."""
     found = items(value)
     if len(found) > 1000 and max(collections.Counter(map(hash, found)).values()) > 100:
         raise Refused("keys that are made to have one hash")
@@ -85,7 +85,7 @@ def plus(left: Any, right: Any) -> Any:
 
 
 def written(value: Any, spec: str = "") -> str:
-    """`format`, with widths that are small."""
+    """Return what `format` does, for small widths."""
     if any(len(digits) > 4 for digits in "".join(c if c.isdigit() else " " for c in spec).split()):
         raise Refused(f"a width in {spec!r}")
     return format(value, spec)
@@ -182,7 +182,7 @@ BUILTINS: dict[str, Any] = {name: getattr(builtins, name) for name in _COMPUTES.
 TYPES = {"int": int, "float": float, "str": str, "bool": bool, "list": list, "tuple": tuple,
          "dict": dict, "set": set, "frozenset": frozenset, "complex": complex, "bytes": bytes,
          "object": object, "type": type}  # fmt: skip
-"""Builtins that may stand for themselves, as in `isinstance(x, int)`."""
+"""The builtins that may be values themselves, as in `isinstance(x, int)`."""
 
 
 def _public(module: Any, *without: str) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def _public(module: Any, *without: str) -> dict[str, Any]:
 
 
 def _random(seed: Any = 0) -> random.Random:
-    """A generator; without a seed always the same one, so that a row is the same task each time."""
+    """Return a generator with a fixed default seed, so that a row is the same task each time."""
     return random.Random(seed)
 
 
@@ -200,7 +200,7 @@ _SHARED = {"choice", "choices", "gauss", "getrandbits", "randint", "random", "ra
 
 
 def modules() -> dict[str, dict[str, Any]]:
-    """What may be imported: module by name, and what is in it."""
+    """Return the importable modules by name, each with its content."""
     rng = _random()
     return {
         "math": _public(math, "factorial", "comb", "perm", "pow") | {
@@ -255,10 +255,10 @@ _WIDTHS = ("zfill", "ljust", "rjust", "center")
 
 
 def attribute(value: Any, name: str) -> Any:
-    """`value.name`, a method that only computes or changes `value`.
+    """Return `value.name`, a method that only computes or changes `value`.
 
     Raises:
-        Refused: it is anything else.
+        Refused: the attribute is anything else.
     """
     for kind, names in _METHODS.items():
         if isinstance(value, kind) and name in names.split() and hasattr(value, name):

@@ -26,11 +26,11 @@ from .values import (
 )
 
 MAX_CALLS = 50
-"""Helper functions inside each other."""
+"""The most nested calls of helper functions."""
 
 
 class Calls(Lifting):
-    """Computes calls."""
+    """An evaluator of calls."""
 
     def _call(self, node: ast.Call) -> Any:
         function = self.value(node.func)
@@ -84,7 +84,7 @@ class Calls(Lifting):
         return found
 
     def _argument(self, value: Any) -> Any:
-        """`value`; types and functions as what the submission's process evaluates."""
+        """Return `value`, with types and functions as code for the submission's process."""
         if isinstance(value, Keyword):
             return Keyword(value.name, self._argument(value.value))
         if is_items(value):
@@ -106,7 +106,7 @@ class Calls(Lifting):
         return function(*given, **{name: self._function(value) for name, value in named.items()})
 
     def _function(self, value: Any) -> Any:
-        """`value`, if it is a function of the row's own, as one that Python can call."""
+        """Return `value`, but a function that the row defines as one that Python can call."""
         if isinstance(value, Helper):
             return lambda *args: self._closed(self._called(value, list(args), {}), value.node)
         return value
@@ -148,7 +148,7 @@ class Calls(Lifting):
     def _by_name(
         self, helper: Helper, node: ast.FunctionDef, args: Sequence[Any], named: Mapping[str, Any]
     ) -> Any:
-        """A call whose course depends on the answer: it is left to the view."""
+        """Return a call that depends on the answer as an expression, for the view to compute."""
         if named or helper.scopes[1:]:
             raise Refused(f"{node.name} depends on what is returned")
         found = self._joined(

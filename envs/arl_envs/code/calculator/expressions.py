@@ -43,10 +43,10 @@ _COMPARED: dict[type, Callable[[Any, Any], bool]] = {
 
 
 class Expressions(Calls):
-    """Computes values of expressions."""
+    """An evaluator of expressions."""
 
     def value(self, node: ast.expr) -> Any:
-        """The value of an expression; `Open` if it depends on the answer."""
+        """Return the value of an expression; `Open` if it depends on the answer."""
         self._step()
         match node:
             case ast.Constant(value=value):
@@ -219,7 +219,7 @@ class Expressions(Calls):
         if isinstance(first, Open):
             helpers: dict[str, str] = {}
             closed = copy.deepcopy(node)
-            closed.generators[0].iter = ast.Constant(None)  # which is open, and put in its place
+            closed.generators[0].iter = ast.Constant(None)  # a placeholder for the open iterable
             closed = Closer(self, helpers).visit(closed)
             closed.generators[0].iter = first.node
             return self._open(replace(first, helpers={**first.helpers, **helpers}), closed)

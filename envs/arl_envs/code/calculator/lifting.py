@@ -1,4 +1,4 @@
-"""Expressions that give a value anywhere, made of what it was computed from."""
+"""Expressions that recreate a value anywhere, from the parts that it was computed from."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .values import (
 )
 
 MAX_STEPS = 500_000
-"""Of a row's tests."""
+"""The most steps in the computation of a row's tests."""
 
 
 class Lifting(ABC):
-    """What is open: values that are made of it, and expressions that give it again."""
+    """The base for open values: values made of these, and expressions that recreate them."""
 
     def __init__(self, names: Mapping[str, Any], *, steps: int = MAX_STEPS) -> None:
         self._modules = allowed.modules() | {"pytest": {"approx": approximate}}
@@ -49,7 +49,7 @@ class Lifting(ABC):
     def _assign(self, target: ast.expr, value: Any) -> None: ...
 
     def _sources(self, name: str, known: Sequence[str] = ()) -> dict[str, str]:
-        """The source of a helper, and of those that it calls."""
+        """Return the source of a helper and of the helpers that it calls."""
         helper = self._scopes[0].get(name)
         if not isinstance(helper, Helper) or name in known:
             return {}
@@ -72,7 +72,7 @@ class Lifting(ABC):
         build: Callable[[list[ast.expr]], ast.expr],
         also: Sequence[Open] = (),
     ) -> Open:
-        """An open value that is made of several, which are open or not."""
+        """Return an open value that is made of several values, some of them open."""
         opens = [*opens_of(values), *also]
         if len({key_of(each) for each in opens}) > 1:
             raise Refused("several calls of the function in one comparison")
@@ -83,10 +83,10 @@ class Lifting(ABC):
         return Open(node, opens[0].args, helpers=helpers)
 
     def _lifted(self, value: Any, helpers: dict[str, str]) -> ast.expr:
-        """An expression that gives `value` anywhere.
+        """Return an expression that recreates `value` anywhere.
 
         Raises:
-            Refused: there is none.
+            Refused: no expression can.
         """
         if isinstance(value, Open):
             return value.node
@@ -130,7 +130,7 @@ class Lifting(ABC):
         return self._named(function)
 
     def _closed(self, value: Any, node: ast.AST | Any, *, deep: bool = True) -> Any:
-        """`value`, which must not depend on the answer."""
+        """Return `value`, which must not depend on the answer."""
         if isinstance(value, Open | Every) or (deep and has_open(value)):
             raise Refused(f"it depends on what is returned: {show(node)}")
         return value
@@ -142,7 +142,7 @@ class Lifting(ABC):
 
 
 class Closer(ast.NodeTransformer):
-    """Puts values in the place of names that are not bound in the expression itself."""
+    """A transformer that replaces names by values unless the expression itself binds them."""
 
     def __init__(self, calculator: Lifting, helpers: dict[str, str]) -> None:
         self._calculator, self._helpers = calculator, helpers

@@ -1,4 +1,4 @@
-"""Statements, run without being executed, and what they assert."""
+"""Statements, computed without being executed, and their assertions."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .values import (
 )
 
 MAX_VIEW_STEPS = 100_000
-"""Of a look at one answer."""
+"""The most steps in the computation of a view of one answer."""
 
 
 def view_of(source: str, answer: Any) -> Any:
-    """What `source` says of the answer: functions, then one expression.
+    """Return the value of `source` for the answer: functions, then one expression.
 
     Raises:
-        Refused: it cannot be computed of this answer.
+        Refused: the value cannot be computed for this answer.
     """
     *functions, last = ast.parse(source).body
     assert isinstance(last, ast.Expr)
@@ -40,13 +40,13 @@ def view_of(source: str, answer: Any) -> Any:
 
 
 class Calculator(Expressions):
-    """Computes values of expressions, and runs statements; `asserted` is what they said."""
+    """An evaluator of expressions and statements; `asserted` holds the open assertions."""
 
     def computed(self, work: Callable[[], Any]) -> Any:
-        """What `work` gives.
+        """Return the result of `work`.
 
         Raises:
-            Refused: it does what this does not compute, takes too long, or raised an error.
+            Refused: `work` needs more than this class computes, takes too long, or raised an error.
         """
         try:
             return work()
@@ -56,7 +56,7 @@ class Calculator(Expressions):
             raise Refused("a statement in the wrong place") from error
         except RecursionError as error:
             raise Refused("nested too deeply") from error
-        except Exception as error:  # what Python itself raises where these values do not fit
+        except Exception as error:  # errors of Python itself for values that do not fit
             raise Refused(f"{type(error).__name__}: {error}") from error
 
     # -------------------------------------------------------------- statements
@@ -103,7 +103,7 @@ class Calculator(Expressions):
                 raise Refused(f"a statement that would have to be executed: {show(node)}")
 
     def claim(self, truth: Any, node: ast.AST) -> None:
-        """Note that `truth` has to hold."""
+        """Record that `truth` must hold."""
         if isinstance(truth, Every):
             for each in truth.truths:
                 self.claim(each, node)
@@ -132,7 +132,7 @@ class Calculator(Expressions):
         self.run(node.orelse)
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
-        """Names that are not known are not bound: they are refused where they are used."""
+        """Bind the known names; unknown names are refused at their use."""
         for alias in node.names:
             if isinstance(node, ast.Import):
                 if alias.name in self._modules:

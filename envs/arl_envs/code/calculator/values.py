@@ -1,4 +1,4 @@
-"""Values that are computed, and those that are open, as they depend on what is returned."""
+"""The values that are computed, and the open ones, which depend on the returned value."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ ANSWER = "answer"
 
 @dataclass(frozen=True)
 class Open:
-    """A value that depends on what a call of the function under test returns."""
+    """A value that depends on the result of a call of the function under test."""
 
     node: ast.expr
-    """How it is computed from `answer`."""
+    """The expression that computes the value from `answer`."""
     args: Sequence[Any]
     """The arguments of that call."""
     wanted: tuple[ast.expr, Any, float, float | None] | None = None
-    """Where it says that something is equal to a value: both, and how far off it may be, relative
+    """The sides of an equality: an expression, its right value, and the allowed distance, relative
     and absolute (None: by rounding)."""
     difference: tuple[ast.expr, Any] | None = None
-    """Where it is something less a value, or the reverse: both."""
+    """The sides of a difference in either order: an expression and a value."""
     distance: tuple[ast.expr, Any] | None = None
-    """Where it is the size of such a difference: both."""
+    """The sides of the absolute value of such a difference."""
     helpers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Functions that it takes, by name: their source."""
+    """The source of the functions that the expression uses, by name."""
 
 
 @dataclass(frozen=True)
 class Every:
-    """Open truths that all have to hold."""
+    """A list of open truths that must all hold."""
 
     truths: Sequence[Any]
 
 
 @dataclass(frozen=True)
 class Approximate:
-    """What `pytest.approx` gives."""
+    """A value like that of `pytest.approx`."""
 
     value: Any
     relative: float
@@ -49,14 +49,14 @@ class Approximate:
 
 
 def approximate(value: Any, rel: Any = None, abs: Any = None, nan_ok: bool = False) -> Approximate:
-    """As `pytest.approx`, where `abs` alone means that nothing relative is allowed."""
+    """Return what `pytest.approx` does, where `abs` alone excludes a relative tolerance."""
     relative = (1e-6 if abs is None else 0.0) if rel is None else rel
     return Approximate(value, relative, 1e-12 if abs is None else abs)
 
 
 @dataclass(frozen=True)
 class Helper:
-    """A function of the row's own."""
+    """A function that the row defines."""
 
     node: ast.FunctionDef | ast.Lambda
     scopes: list[dict[str, Any]]
@@ -116,7 +116,7 @@ def key_of(value: Open) -> str:
 
 
 def show(node: Any) -> str:
-    """Some eighty characters of the source of `node`, for an error message."""
+    """Return up to eighty characters of the source of `node`, for an error message."""
     try:
         text = " ".join(ast.unparse(node).split())
     except (RecursionError, ValueError, AttributeError):  # too deep, or a number too long to write

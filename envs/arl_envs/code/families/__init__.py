@@ -34,4 +34,4 @@ FAMILIES: dict[str, Family] = {
     )
     for item in module.FAMILIES
 }
-"""By name."""
+"""The families by name."""

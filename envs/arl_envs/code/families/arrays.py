@@ -269,7 +269,7 @@ def sort_by_remainder(numbers: list[int], *, divisor: int, order: str, tie: str)
 
 
 def _nearly_ordered(draw: Draw) -> list[int]:
-    """With as many faults as are forgiven, or one more."""
+    """Return a list with as many faults as are allowed, or one more."""
     faults = draw.number("limit") + draw.integer(0, 1)
     places = draw.rng.sample(range(1, max(1, draw.size)), min(faults, max(0, draw.size - 1)))
     least = 1 if "than" in str(draw.parameters["order"]) else 0

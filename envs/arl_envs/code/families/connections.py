@@ -1,4 +1,4 @@
-"""What hangs together with what: of the topic graphs."""
+"""Connected components and consistency of graphs, of the topic graphs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .family import Args, Draw, Family, family
 
 
 def _islands(draw: Draw) -> Args:
-    """Groups of a few nodes each, with and without cycles."""
+    """Return groups of a few nodes each, with and without cycles."""
     nodes = draw.size * 3 // 2
     order = draw.rng.sample(range(nodes), nodes)
     pairs: list[list[int]] = []
@@ -55,7 +55,7 @@ def list_groups(nodes: int, edges: list[list[int]], *, least: int, shape: str) -
 
 
 def _claims(draw: Draw) -> Args:
-    """Claims that are mostly true."""
+    """Return claims that are mostly true."""
     nodes, modulus = draw.size // 3 + 1, int(draw.parameters["modulus"])
     values = draw.integers(0, modulus - 1, length=nodes)
     pairs = draw.pairs(nodes, draw.size)
@@ -137,7 +137,7 @@ def connect_nodes(nodes: int, edges: list[list[int]], *, groups: int, best: str)
 
 
 def _sparse(draw: Draw) -> Args:
-    """A tree or two, and a few edges more."""
+    """Return one or two trees with a few additional edges."""
     nodes = draw.size * 2 // 3 + 3
     order = draw.rng.sample(range(nodes), nodes)
     pairs = [[draw.integer(max(0, i - 3), i - 1), i] for i in range(1, nodes)]

@@ -1,4 +1,4 @@
-"""Numbers of ways, counted from those of smaller parts: of the topic dynamic programming."""
+"""Numbers of ways, counted from those of smaller parts, of the topic dynamic programming."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .family import Args, Draw, Family, family
 
 
 def _maze(draw: Draw) -> Args:
-    """A grid that mostly has free corners."""
+    """Return a grid that mostly has free corners."""
     rows, columns = (draw.integer(1, 2 + draw.size // 4) for _ in range(2))
     cells = [list(draw.word(".....#", length=columns)) for _ in range(rows)]
     if draw.integer(0, 9):
@@ -52,7 +52,7 @@ def count_paths(grid: list[str], *, reach: int, moves: str) -> int:
 
 
 def _coins(draw: Draw) -> Args:
-    """An amount that can often be paid."""
+    """Return coins and an amount that can often be paid."""
     coins = draw.rng.sample(range(1, 11), min(draw.size, 2 + draw.size // 4))
     paid = [draw.integer(0, int(draw.parameters["limit"])) * coin for coin in coins]
     return coins, min(50, sum(paid) + draw.rng.choice([0, 0, 0, 1]))
@@ -116,7 +116,7 @@ def count_decodings(digits: str, *, highest: int) -> int:
 
 
 def _blanked(draw: Draw) -> Args:
-    """A text with few runs that are too long, in which most letters are hidden."""
+    """Return a text with few runs that are too long, in which most letters are hidden."""
     letters, longest = str(draw.parameters["letters"]), int(draw.parameters["longest"])
     text = ""
     for _ in range(draw.size):

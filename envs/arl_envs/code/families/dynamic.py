@@ -32,7 +32,7 @@ def find_best_climb(numbers: list[int], *, low: int, high: int) -> int:
 
 
 def _two_words(draw: Draw) -> Args:
-    """A word, and one that is made of it by a few edits or has nothing to do with it."""
+    """Return a word and another one: the first one after a few edits, or an unrelated one."""
     first = draw.word("abc", length=draw.size // 2)
     pieces = [draw.rng.choice([c, c, c, c, c * 2, "", draw.word("abc", length=1)]) for c in first]
     other = draw.word("abc", length=draw.integer(0, draw.size // 2))
@@ -158,7 +158,7 @@ def join_piles(piles: list[int], *, left: int, right: int) -> int:
 
 
 def _jobs(draw: Draw) -> Args:
-    """Short jobs within a month."""
+    """Return short jobs within a month."""
     starts = draw.integers(0, 30, length=draw.size // 2)
     return ([[start, start + draw.integer(1, 8), draw.integer(1, 30)] for start in starts],)
 

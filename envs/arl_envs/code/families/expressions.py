@@ -1,4 +1,4 @@
-"""Texts that are evaluated: of the topic parsing."""
+"""Texts that are evaluated, of the topic parsing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .family import Args, Draw, Family, family
 
 
 def _expression(draw: Draw) -> Args:
-    """A valid one with at most `size` signs, more or less."""
+    """Return a valid expression with about `size` signs at most."""
 
     def make(length: int) -> str:
         if length < 3:
@@ -19,7 +19,7 @@ def _expression(draw: Draw) -> Args:
 
 
 def _mixed(tight: str) -> str:
-    """Operators that bind loosely and tightly, within brackets and without."""
+    """Return operators that bind loosely and tightly, in brackets and outside of these."""
     loose = next(op for op in "-*+" if op not in tight)
     return "9t(3l4t5t7)l(8t2l6)".replace("t", tight[-1]).replace("l", loose)
 
@@ -124,7 +124,7 @@ def evaluate_prefix(text: str, *, plus: int, few: int) -> list[int]:
 
 
 def _program(draw: Draw) -> Args:
-    """Numbers first and more often, so that there is mostly something to work on."""
+    """Return a program that has numbers first and more often, so that operators find operands."""
     words = [
         str(draw.integer(0, 120))
         if i < 2 or draw.integer(0, 9) < 4
@@ -177,7 +177,7 @@ def run_stack(text: str, *, modulus: int, lacking: str) -> list[int]:
 
 
 def _assignments(draw: Draw) -> Args:
-    """A statement for about every four of `size`."""
+    """Return about one statement for every four of `size`."""
 
     def operand() -> str:
         return draw.word("abc", length=1) if draw.integer(0, 1) else str(draw.integer(0, 40))

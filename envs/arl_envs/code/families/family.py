@@ -1,4 +1,4 @@
-"""A kind of programming task: what is asked, one right answer, and inputs without end."""
+"""A kind of programming task: a statement, a reference solution, and endless random inputs."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Where a family takes its random inputs from."""
+    """The source of a family's random inputs."""
 
     rng: random.Random
     size: int
-    """How large the input is to be: the length of a list or string, the number of nodes; from 0."""
+    """The size of the input, from 0: the length of a list or string, the number of nodes."""
     parameters: Parameters
 
     def number(self, name: str) -> int:
-        """A parameter that is a number."""
+        """Return a parameter that is a number."""
         return int(self.parameters[name])
 
     def integer(self, low: int, high: int) -> int:
         return self.rng.randint(low, high)
 
     def integers(self, low: int, high: int, *, length: int | None = None) -> list[int]:
-        """As many as `size` says, or `length`."""
+        """Return `length` integers, or `size` of them by default."""
         return [self.rng.randint(low, high) for _ in range(self._length(length))]
 
     def word(self, alphabet: str = string.ascii_lowercase, *, length: int | None = None) -> str:
@@ -49,7 +49,7 @@ class Draw:
     def words(
         self, alphabet: str = string.ascii_lowercase, *, longest: int = 6, length: int | None = None
     ) -> list[str]:
-        """Words of 1 to `longest` letters."""
+        """Return words of 1 to `longest` letters."""
         return [
             self.word(alphabet, length=self.rng.randint(1, longest))
             for _ in range(self._length(length))
@@ -58,8 +58,8 @@ class Draw:
     def pairs(
         self, nodes: int, count: int, *, near: int | None = None, loops: bool = True
     ) -> list[list[int]]:
-        """Edges between nodes 0 to `nodes` - 1, as [a, b], at most `near` apart; with `loops`,
-        a may be b. None where no pair is possible."""
+        """Return edges between nodes 0 to `nodes` - 1, as [a, b], at most `near` apart; if `loops`,
+        a may be b. The list is empty if no pair is possible."""
         reach = nodes if near is None else near
         possible = [
             (a, b)
@@ -72,14 +72,14 @@ class Draw:
     def weighted_pairs(
         self, nodes: int, count: int, *, near: int | None = None, heaviest: int = 20
     ) -> list[list[int]]:
-        """Edges with a weight of 1 to `heaviest` each, as [a, b, weight]."""
+        """Return edges with a weight of 1 to `heaviest` each, as [a, b, weight]."""
         return [[*pair, self.integer(1, heaviest)] for pair in self.pairs(nodes, count, near=near)]
 
     def matrix(self, rows: int, columns: int, low: int, high: int) -> list[list[int]]:
         return [self.integers(low, high, length=columns) for _ in range(rows)]
 
     def runs(self, items: Sequence[Item], *, longest: int) -> list[Item]:
-        """As many as `size` says, drawn from `items`, each 1 to `longest` times in a row."""
+        """Return `size` items drawn from `items`, each 1 to `longest` times in a row."""
         drawn: list[Item] = []
         while len(drawn) < self.size:
             drawn += [self.rng.choice(items)] * self.rng.randint(1, longest)
@@ -91,24 +91,25 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Made by `@family` from a reference solution."""
+    """A family of tasks, made by `@family` from a reference solution."""
 
     topic: Topic
     reference: Callable[..., Any]
-    """Takes the inputs by position and the parameters by name. Pure, self-contained (imports
-    inside it), fast (below 1 ms at the largest size), and never changes its arguments."""
+    """The reference solution, which takes the inputs by position and the parameters by name. A
+    reference is pure, self-contained (imports inside it), fast (below 1 ms at the largest size),
+    and never changes its arguments."""
     choices: Mapping[str, Sequence[int] | Sequence[str]]
     """The values each parameter may have."""
     inputs: Callable[[Draw], Args]
     edges: Callable[[Draw], Sequence[Args]]
-    """Inputs that every hidden test set has: the ones that careless solutions get wrong. Drawn at
-    the largest size."""
+    """The inputs that every hidden test set contains, as careless solutions get these wrong; drawn
+    at the largest size."""
     largest: int
     """The largest size that inputs are drawn at."""
 
     @property
     def name(self) -> str:
-        """Also what the function is called that the agent is to write."""
+        """Return the family's name, which is also the name of the function to write."""
         return self.reference.__name__
 
     @property
@@ -116,22 +117,22 @@ class Family:
         return math.prod(len(values) for values in self.choices.values())
 
     def variants(self) -> Iterator[Parameters]:
-        """Every choice of parameters."""
+        """Yield every choice of parameters."""
         for values in itertools.product(*self.choices.values()):
             yield dict(zip(self.choices, values, strict=True))
 
     def statement(self, parameters: Parameters) -> str:
-        """What is asked, without the form of input and output."""
+        """Return the statement, without the form of input and output."""
         text = " ".join(inspect.cleandoc(self.reference.__doc__ or "").split())
         return text.format(**parameters)
 
     def answer(self, args: Args, parameters: Parameters) -> Any:
-        """The right answer."""
+        """Return the right answer."""
         return self.reference(*args, **parameters)
 
     @property
     def argument_types(self) -> dict[str, Any]:
-        """Of the inputs, by name, in order."""
+        """Return the types of the inputs by name, in order."""
         hints = _hints(self.reference)
         return {n: t for n, t in hints.items() if n != "return" and n not in self.choices}
 
@@ -140,7 +141,7 @@ class Family:
         return _hints(self.reference)["return"]
 
     def source(self, parameters: Parameters) -> str:
-        """The reference solution as a submission: a function that takes the inputs alone."""
+        """Return the reference solution as a submission: a function that takes the inputs alone."""
         tree = copy.deepcopy(_submitted(self.reference))
         given = [
             ast.Assign([ast.Name(name, ast.Store())], ast.Constant(value))
@@ -157,7 +158,8 @@ def _hints(reference: Callable[..., Any]) -> dict[str, Any]:
 
 @functools.cache
 def _submitted(reference: Callable[..., Any]) -> ast.FunctionDef:
-    """The reference without what a submission has not: decorator, statement, parameters."""
+    """Return the reference without the parts that a submission lacks: decorator, statement,
+    parameters."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(reference))).body
     assert isinstance(tree, ast.FunctionDef)
     tree.decorator_list = []
@@ -174,7 +176,7 @@ def family(
     largest: int = 24,
     **choices: Sequence[int] | Sequence[str],
 ) -> Callable[[Callable[..., Any]], Family]:
-    """Makes a family of a reference solution.
+    """Return a decorator that makes a family from a reference solution.
 
     The docstring is the statement, with `{name}` for each parameter; `choices` gives the values a
     parameter may have. Arguments and result are `int`, `bool`, `str`, `list[int]`, `list[str]`

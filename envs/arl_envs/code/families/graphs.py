@@ -1,4 +1,4 @@
-"""Ways over edges, in trees and in grids."""
+"""Paths over edges, in trees and in grids."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def find_distances(nodes: int, edges: list[list[int]], *, back: int, limit: int)
 
 
 def _path(length: int) -> Args:
-    """One node after the other."""
+    """Return a path: one node after the other."""
     return length + 1, [[i, i + 1, 2] for i in range(length)]
 
 
@@ -85,7 +85,7 @@ def find_cheapest_route(nodes: int, edges: list[list[int]], *, most: int, ways: 
 
 
 def _needs(draw: Draw) -> Args:
-    """Tasks that mostly need earlier ones, in an order unlike that of their numbers."""
+    """Return tasks that mostly need earlier ones, in another order than that of their numbers."""
     order = draw.rng.sample(range(draw.size), draw.size)
     pairs = draw.pairs(draw.size, draw.size, near=6, loops=False)
     if draw.integer(0, 2):
@@ -158,7 +158,7 @@ def count_descendants(parents: list[int], *, low: int, high: int) -> list[int]:
 
 
 def _fire(draw: Draw) -> Args:
-    """A few fires among a few walls."""
+    """Return a grid with a few fires and a few walls."""
     rows, columns = (draw.size + 2) // 3, 1 + draw.size // 3
     return ([draw.word("........####*", length=columns) for _ in range(rows)],)
 

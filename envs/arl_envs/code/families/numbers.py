@@ -37,7 +37,7 @@ def _interval(draw: Draw, low: int, high: int, length: int) -> tuple[int, int]:
 
 
 def _prime_bounds(draw: Draw) -> list[tuple[int, int]]:
-    """Intervals that begin and end at a prime that counts, and others just inside of them."""
+    """Return intervals, one from a counted prime to another, and one just inside of it."""
     primes = [n for n in range(2, 99) if all(n % factor for factor in range(2, n))]
     divisor, remainder = draw.number("divisor"), draw.number("remainder")
     first, *_, last = (prime for prime in primes if prime % divisor == remainder)
@@ -89,7 +89,8 @@ def count_digit_steps(number: int, *, power: int, base: int) -> int:
 
 
 def _climber(draw: Draw) -> int:
-    """Odd in every second step, so that its highest number comes last, or last but one."""
+    """Return a start that is odd in every second step, so that its highest number comes last, or
+    last but one."""
     factor, extra, modulus = draw.number("factor"), draw.number("extra"), 2 ** draw.number("steps")
     return -extra * pow(factor - 2, -1, modulus) % modulus
 
@@ -238,7 +239,7 @@ def find_checksum(text: str, *, odd: int, even: int, divisor: int) -> int:
 
 
 def _multiples(draw: Draw) -> list[int]:
-    """Half of them of the divisor asked for."""
+    """Return numbers of which about half are multiplied by the divisor in the statement."""
     return [n * draw.rng.choice((1, draw.number("divisor"))) for n in draw.integers(1, 12)]
 
 

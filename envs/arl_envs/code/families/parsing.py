@@ -1,4 +1,4 @@
-"""Texts in small formats of their own."""
+"""Texts in small custom formats."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from .family import Args, Draw, Family, family
 
 
 def _nest(draw: Draw, depth: int) -> str:
-    """Brackets in brackets."""
+    """Return nested brackets."""
     kinds = str(draw.parameters["kinds"])
     return kinds[0] * depth + kinds[1] * depth
 
 
 def _bracketed(draw: Draw) -> Args:
-    """Brackets that are mostly in order, and other characters here and there."""
+    """Return brackets that are mostly in order, with some other characters."""
     kinds = str(draw.parameters["kinds"])
     opened: list[int] = []
     text = ""
@@ -66,7 +66,7 @@ def find_bracket_error(text: str, *, kinds: str, deepest: int) -> int:
 
 
 def _counted(draw: Draw) -> Args:
-    """Items with and without numbers, some of them groups."""
+    """Return items with and without numbers, some of them groups."""
 
     def items(length: int, depth: int) -> str:
         text = ""
@@ -170,7 +170,7 @@ def read_settings(text: str, *, again: str, bare: str) -> list[str]:
 
 
 def _quoted(draw: Draw) -> Args:
-    """Fields, many with a quoted stretch."""
+    """Return fields, many with a quoted part."""
     mark, quote = str(draw.parameters["mark"]), str(draw.parameters["quote"])
     pieces = ["a", "b", "7", mark, mark, quote, quote, quote * 2, ",", "'"]
     return ("".join(draw.rng.choices(pieces, k=draw.size)),)
@@ -215,7 +215,7 @@ def split_fields(text: str, *, mark: str, quote: str) -> list[str]:
 
 
 def _numerals(draw: Draw) -> Args:
-    """Numbers in groups of digits, about half of them with something wrong."""
+    """Return numbers in groups of digits, about half of them with an error."""
     mark, group = str(draw.parameters["mark"]), int(draw.parameters["group"])
     words: list[str] = []
     for _ in range(draw.size // 2):
@@ -263,7 +263,7 @@ def add_numerals(text: str, *, group: int, mark: str) -> int:
 
 
 def _durations(draw: Draw) -> Args:
-    """Durations, about half of them with something wrong."""
+    """Return durations, about half of them with an error."""
     words: list[str] = []
     for _ in range(draw.size // 2):
         units = [unit for unit in "wdh" if draw.integer(0, 1)]
@@ -315,7 +315,7 @@ def add_durations(text: str, *, week: int, day: int) -> int:
 
 
 def _globs(draw: Draw) -> Args:
-    """A pattern, and words that mostly nearly match it."""
+    """Return a pattern, and words that mostly nearly match it."""
     least, most = int(draw.parameters["least"]), int(draw.parameters["most"])
     pattern = draw.word("aab?*", length=draw.integer(min(1, draw.size), 2 + draw.size // 8))
     words: list[str] = []

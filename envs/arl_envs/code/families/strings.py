@@ -158,7 +158,7 @@ def check_palindrome(text: str, *, errors: int, case: str) -> bool:
 
 
 def _related_words(draw: Draw) -> list[str]:
-    """Few stems, each with its letters shuffled and sometimes one of them doubled."""
+    """Return words of a few stems, with shuffled letters and sometimes a doubled letter."""
     stems = draw.words("abcd", longest=3, length=1 + draw.size // (1 + draw.number("least")))
     words = [draw.rng.choice(stems) for _ in range(draw.size)]
     words = [word + draw.rng.choice(("", word[0])) for word in words]

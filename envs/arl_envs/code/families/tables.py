@@ -6,7 +6,7 @@ from .family import Draw, Family, family
 
 
 def _table(draw: Draw, low: int, high: int) -> list[list[int]]:
-    """A matrix of about `size` cells; no row is empty."""
+    """Return a matrix of about `size` cells; no row is empty."""
     columns = draw.integer(1, 6)
     return draw.matrix((draw.size + columns - 1) // columns, columns, low, high)
 

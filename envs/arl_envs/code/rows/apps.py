@@ -12,9 +12,10 @@ from .draft import Draft, Tests
 
 
 def draft_of(row: Row) -> Draft:
-    """
+    """Return the draft of a row.
+
     Raises:
-        RowRefused: the row makes no problem.
+        RowRefused: no problem can be made from the row.
     """
     statement = text_field(row, "question")
     starter = optional_text(row, "starter_code")
@@ -25,10 +26,10 @@ def draft_of(row: Row) -> Draft:
 
 
 def object_tests(value: Any, *, starter: str) -> tuple[str, Tests]:
-    """The function's name ("": a program) and the tests of an object of inputs and outputs.
+    """Return the function's name ("": a program) and the tests of an object of inputs and outputs.
 
     Raises:
-        RowRefused: it is none.
+        RowRefused: `value` is no such object.
     """
     if not isinstance(value, Mapping):
         raise RowRefused(f"tests: got {shorten(value)}, expected inputs and outputs")

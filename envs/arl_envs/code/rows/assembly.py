@@ -1,4 +1,4 @@
-"""A problem out of a draft: which tests decide, the statement, the limits."""
+"""The step from a draft to a problem: the deciding tests, the statement, the limits."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ _SECONDS = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:s|secs?|seconds?)?\s*\.?\s
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of what is made of a row."""
+    """The limits of a problem that is made from a row."""
 
     max_tests: int = 15
-    """Hidden tests kept: those with the longest inputs."""
+    """The number of hidden tests kept: those with the longest inputs."""
     max_bytes: int = 1_000_000
-    """Of a problem as JSON; what is larger is refused."""
+    """The most bytes of a problem as JSON; larger ones are refused."""
     time_limit_s: float = 6.0
-    """CPU seconds of a test. A row that allows more has its way, up to 30; one that allows less
-    does not: such limits are made for compiled languages."""
+    """The CPU seconds of a test. A row may allow more, up to 30. A smaller limit in a row is
+    ignored, as it is made for compiled languages."""
     memory_mb: int = 512
 
 
 def problem_of(draft: Draft, limits: Limits) -> Problem:
-    """
+    """Return the problem of a draft.
+
     Raises:
-        RowRefused: the draft makes no problem that can be trusted, or one that is too large.
+        RowRefused: no problem that can be trusted can be made, or it is too large.
     """
     hidden = _longest(_hidden(draft), limits.max_tests)
     problem = Problem(
@@ -61,11 +62,10 @@ def problem_of(draft: Draft, limits: Limits) -> Problem:
 
 
 def _hidden(draft: Draft) -> Sequence[CallTest | TextTest]:
-    """The tests that are not shown, each input once; all of them if a constant would pass these.
+    """Return the tests that are not shown, each input once; all if a constant would pass these.
 
     Raises:
-        RowRefused: no tests, tests that contradict each other, that ask for nothing, or that are
-            all shown.
+        RowRefused: there are no tests, two tests contradict each other, or all are shown.
     """
     shown = {_input(test) for test in draft.shown}
     unique: dict[str, CallTest | TextTest] = {}
@@ -88,7 +88,7 @@ def _hidden(draft: Draft) -> Sequence[CallTest | TextTest]:
 
 
 def _longest(tests: Sequence[CallTest | TextTest], count: int) -> list[CallTest | TextTest]:
-    """The `count` tests of the longest inputs, the earlier of two as long, in their own order."""
+    """Return the `count` tests with the longest inputs (ties: the earlier), in their own order."""
     lengths = [len(_input(test)) for test in tests]
     chosen = sorted(range(len(tests)), key=lambda i: (-lengths[i], i))[:count]
     return [tests[i] for i in sorted(chosen)]

@@ -1,4 +1,4 @@
-"""What an assertion says of one call, as a test: the arguments, and what is right."""
+"""The step from an assertion about one call to a test: the arguments and the right value."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .values import check_value
 
 
 def test_of(claim: Open) -> CallTest:
-    """The test of a claim that has to hold.
+    """Return the test of a claim that must hold.
 
-    Where something has to be equal to a value, floats may differ by rounding if the assertion says
-    `==`, and else by what it says itself (`pytest.approx(value)`, `math.isclose(x, value)`,
-    `abs(x - value) < bound`; `<` is read as `<=`). All else has to be true, as Python has it.
+    If the claim is equality with a value, floats may differ by rounding if the assertion has `==`,
+    and else by its own tolerance (`pytest.approx(value)`, `math.isclose(x, value)`,
+    `abs(x - value) < bound`; `<` is read as `<=`). Any other claim must be true in Python's sense.
 
     Raises:
-        RowRefused: it allows so much that it says nothing, or has values that no test can hold.
+        RowRefused: its tolerance is too wide to test anything, or no test can hold its values.
     """
     args = check_value(list(claim.args), "arguments", from_json=False)
     if claim.wanted is None:
@@ -39,10 +39,10 @@ def test_of(claim: Open) -> CallTest:
 
 
 def test_of_pair(args: Any, expected: Any, absolute: Any) -> CallTest:
-    """A test that allows `absolute` beside rounding; 0: rounding alone.
+    """Return a test that allows `absolute` besides rounding; 0: rounding alone.
 
     Raises:
-        RowRefused: as `test_of`.
+        RowRefused: the reasons of `test_of`.
     """
     args = check_value(list(args), "arguments", from_json=False)
     check_value(expected, "what is right", from_json=False)
@@ -53,7 +53,7 @@ def test_of_pair(args: Any, expected: Any, absolute: Any) -> CallTest:
 
 
 def view(claim: Open, last: str) -> str:
-    """The functions that a claim takes, and the expression."""
+    """Return the source of the functions that a claim uses, and of the expression `last`."""
     return "\n".join([*claim.helpers.values(), last])
 
 
@@ -67,7 +67,7 @@ def _number(value: Any) -> float:
 
 
 def _floats(value: Any) -> Any:
-    """`value` with floats for whole numbers: how near another one is was asked."""
+    """Return `value` with floats for whole numbers, since only floats have a tolerance."""
     if isinstance(value, list | tuple):
         return type(value)(map(_floats, value))
     if isinstance(value, dict):

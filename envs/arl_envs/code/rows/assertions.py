@@ -1,4 +1,4 @@
-"""A file of test code, split into calls and what they must return."""
+"""The split of a file of test code into calls and the values they must return."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ MAX_SOURCE_BYTES = 4 << 20
 
 
 def parse(source: str, what: str) -> ast.Module:
-    """
+    """Parse `source` without executing it.
+
     Raises:
-        RowRefused: it is no Python, or too long.
+        RowRefused: `source` is no Python, or too long.
     """
     if len(source) > MAX_SOURCE_BYTES:
         raise RowRefused(f"{what}: {len(source)} characters, allowed {MAX_SOURCE_BYTES}")
     try:
-        with warnings.catch_warnings():  # of how it is written; none of our business
+        with warnings.catch_warnings():  # about the style of the test code
             warnings.simplefilter("ignore")
             return ast.parse(source)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
@@ -37,13 +38,13 @@ def parse(source: str, what: str) -> ast.Module:
 def split_tests(
     source: str, entry: str, *, before: str = "", classes: Sequence[str] = ()
 ) -> list[CallTest]:
-    """Every assertion of `source`: at the top, in `check`, and in `test` functions.
+    """Return the tests of every assertion of `source`: top-level, in `check` and in `test*`.
 
-    In `check(candidate)`, the name of the parameter is that of the function, too. `before` is code
+    The parameter's name in `check(candidate)` is a name of the function, too. `before` is code
     whose functions the tests may use; `classes` are defined by the submission.
 
     Raises:
-        RowRefused: there is none, or one that cannot be computed without the submission.
+        RowRefused: there is no assertion, or one needs the submission to be computed.
     """
     splitter = _Splitter(entry, classes)
     try:
@@ -58,11 +59,11 @@ def split_tests(
 
 
 def called_function(source: str, *, reference: str = "") -> str:
-    """The one function that `source` imports from the solution, or else asserts things of. Of
-    several it is the one that the solution in `reference` defines.
+    """Return the one function that `source` imports from the solution, or else tests in its
+    assertions. Among several, it is the function that the solution in `reference` defines.
 
     Raises:
-        RowRefused: there is not exactly one.
+        RowRefused: there is not exactly one such function.
     """
     tree = parse(source, "test")
     imported = {
@@ -100,7 +101,7 @@ def _defined(source: str) -> list[str]:
 
 
 class _Splitter(Calculator):
-    """Runs test code, and keeps what it asserts."""
+    """A calculator that runs test code and keeps its assertions."""
 
     def __init__(self, entry: str, classes: Sequence[str]) -> None:
         known = {name: Class(name) for name in classes}
@@ -111,7 +112,7 @@ class _Splitter(Calculator):
         self.pairs: list[CallTest] = []
 
     def prepare(self, statements: Sequence[ast.stmt]) -> None:
-        """Define what can be; what cannot be is refused where it is used."""
+        """Define the names that can be computed; others are refused at their first use."""
         for node in statements:
             if isinstance(node, ast.FunctionDef | ast.Import | ast.ImportFrom | ast.Assign):
                 try:
@@ -145,7 +146,7 @@ class _Splitter(Calculator):
             ) if len(rest) < 2:
                 self._pair(self.value(said), self.value(wanted), *map(self.value, rest))
             case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
-                pass  # what a run as a program would do
+                pass  # code of a run as a program
             case ast.ClassDef() if not _has_tests(node):
                 pass
             case ast.Assign(targets=[ast.Name(id=name)]) if name == self._entry:
@@ -154,7 +155,7 @@ class _Splitter(Calculator):
                 super().statement(node)
 
     def _pair(self, said: object, wanted: object, absolute: object = 0) -> None:
-        """`assertion(f(*args), wanted, absolute)`, as EvalPlus has it."""
+        """Keep the test of `assertion(f(*args), wanted, absolute)`, which is EvalPlus' notation."""
         if not isinstance(said, Open) or not isinstance(said.node, ast.Name):
             raise Refused("an assertion about something else than what the function returns")
         self.pairs.append(test_of_pair(said.args, wanted, absolute))

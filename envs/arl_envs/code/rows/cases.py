@@ -1,4 +1,4 @@
-"""Tests from pairs of input and output, as data sets write them."""
+"""Tests from pairs of input and output in the notation of data sets."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _RETURNS_LIST = re.compile(r"->\s*(typing\.)?list\b", re.IGNORECASE)
 
 
 def check_pairs(inputs: Any, outputs: Any) -> list[tuple[Any, Any]]:
-    """Inputs beside their outputs.
+    """Return pairs of an input and its output.
 
     Raises:
-        RowRefused: they are no two lists of one length above 0.
+        RowRefused: `inputs` and `outputs` are not two lists of one length above 0.
     """
     if not isinstance(inputs, list) or not isinstance(outputs, list):
         raise RowRefused(f"inputs and outputs: got {shorten(inputs)} and {shorten(outputs)}")
@@ -32,9 +32,10 @@ def check_pairs(inputs: Any, outputs: Any) -> list[tuple[Any, Any]]:
 
 
 def check_entry(name: Any) -> str:
-    """
+    """Return `name` if it can be a function's name.
+
     Raises:
-        RowRefused: no Python function can be called `name`.
+        RowRefused: no Python function can have this name.
     """
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         raise RowRefused(f"the function's name: got {shorten(name)}, expected an identifier")
@@ -42,10 +43,10 @@ def check_entry(name: Any) -> str:
 
 
 def text_tests(pairs: Sequence[tuple[Any, Any]]) -> list[TextTest]:
-    """Of a program. Input and output are text, or lists of lines.
+    """Return the tests of a program. Input and output are text, or lists of lines.
 
     Raises:
-        RowRefused: any of them is anything else.
+        RowRefused: an input or output is anything else.
     """
     return [
         TextTest(_lines(given, f"input {i}"), _lines(wanted, f"output {i}"), PRINTED)
@@ -62,15 +63,15 @@ def _lines(value: Any, what: str) -> str:
 
 
 def call_tests(pairs: Sequence[tuple[Any, Any]], *, starter: str = "") -> list[CallTest]:
-    """Of a function. An input is the list of arguments, or text with one JSON value a line.
+    """Return the tests of a function. An input is an argument list, or text: JSON values on lines.
 
-    Where inputs are lists, outputs are values. Some data sets wrap each of them in a list of
+    If inputs are lists, outputs are values. Some data sets wrap each of them in a list of
     one: if all are such lists, they are unwrapped, unless `starter` says that the function
-    returns a list, and unwrapped they would be none. Where an input is text, so is its output,
+    returns a list and the unwrapped values are no lists. If an input is text, so is its output,
     wrapped or not, and it is JSON.
 
     Raises:
-        RowRefused: any of them is anything else, or a value that no test can hold.
+        RowRefused: an input or output is anything else, or a value that no test can hold.
     """
     wrapped = _are_wrapped([wanted for _, wanted in pairs], starter)
     tests: list[CallTest] = []

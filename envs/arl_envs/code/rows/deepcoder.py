@@ -17,9 +17,10 @@ from .listed import entry_of, listed_tests
 
 
 def draft_of(row: Row) -> Draft:
-    """
+    """Return the draft of a row.
+
     Raises:
-        RowRefused: the row makes no problem.
+        RowRefused: no problem can be made from the row.
     """
     statement = text_field(row, "problem" if "problem" in row else "question")
     starter = optional_text(row, "starter_code")

@@ -1,4 +1,4 @@
-"""What a format finds in a row, before it is made a problem."""
+"""The result of reading a row in its format, before the step to a problem."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Tests = Sequence[CallTest] | Sequence[TextTest]
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The parts of a problem, as the row has them."""
+    """The parts of a problem, as they are in the row."""
 
     statement: str
-    """What is asked, in the row's own words."""
+    """The statement in the row's own words."""
     tests: Tests
-    """Everything to be checked; may hold shown tests, too."""
+    """The tests of the row, perhaps with the shown ones."""
     entry: str = ""
     """The function to write; "": a program."""
     starter: str = ""
-    """Code to start from: a signature, a class with an empty method."""
+    """The code to start from: a signature, a class with an empty method."""
     shown: Tests = ()
-    """Tests that the row's author lets the solver see."""
+    """The tests that the row's author shows to the solver."""
     helpers: str = ""
-    """Code that the row promises to be there, beside the usual imports."""
+    """The code that the row provides, besides the usual imports."""
     time_limit: Any = None
-    """As the row writes it: seconds, or text such as "2.0 seconds"."""
+    """The time limit as it is in the row: seconds, or text such as "2.0 seconds"."""

@@ -1,7 +1,7 @@
-"""Which tests a statement gives away: their inputs stand there, beside what comes out.
+"""The tests that a statement gives away: their inputs are in it, next to their outputs.
 
-A test missed here is one that can be passed by heart; one taken for an example in vain is merely
-lost. So a statement is read generously, but numbers of its prose are no example.
+If a shown test is missed here, an agent can pass it by heart; a test that is wrongly taken for an
+example is only lost. So a statement is read generously, but numbers in prose are no example.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 from arl_envs.code.problem import CallTest, TextTest
 
 MAX_BETWEEN = 24
-"""Characters, blanks left out, between an argument and the next: `, k = `."""
+"""The most characters, without blanks, between an argument and the next: `, k = `."""
 MAX_BEFORE_OUTPUT = 40
-"""Characters, blanks left out, between the input and what comes out."""
+"""The most characters, without blanks, between the input and the output."""
 
 _BLANK = re.compile(r"\s+")
 _QUOTES = str.maketrans("'‘’“”", '"' * 5)
@@ -33,7 +33,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _MARKS = ' "`*$'
-"""What an output may be set in, or off with."""
+"""The signs that may surround an output or separate it."""
 _NUMBER = re.compile(r"-?\.?\d")
 _LEADS = re.compile(
     r"""
@@ -43,15 +43,15 @@ _LEADS = re.compile(
     """,
     re.VERBOSE,
 )
-"""What leads from an input to its output."""
+"""A pattern for the words and signs that lead from an input to its output."""
 
 
 def is_example(test: CallTest | TextTest, statement: str, entry: str) -> bool:
-    """Whether `statement` shows `test`.
+    """Return whether `statement` shows `test`.
 
-    The input stands there as lines of its own, or as a call of `entry`; or it stands there word
-    for word (arguments one after the other, as Python or JSON writes them), and what comes out
-    soon after it, on a new line or after a word or sign that leads to it: `Input: n = 3, k = 4
+    The input is in it as lines of its own, or as a call of `entry`. Otherwise the input is in it
+    literally (arguments one after the other, in Python's or JSON's notation), and the output comes
+    soon after, on a new line or after a word or sign that leads to it: `Input: n = 3, k = 4
     Output: 7`.
     """
     words = _words_of_statement(statement)
@@ -71,7 +71,7 @@ def is_example(test: CallTest | TextTest, statement: str, entry: str) -> bool:
 
 
 def squeezed(text: str) -> str:
-    """`text` without its blanks, and without differences of quotes and case."""
+    """Return `text` without its blanks and without differences of quotes and case."""
     return _BLANK.sub("", text).replace("'", '"').casefold()
 
 
@@ -80,7 +80,7 @@ def _lines(text: str) -> str:
 
 
 def _written(value: Any) -> list[str]:
-    """As Python and as JSON have it."""
+    """Return `value` in Python's and in JSON's notation."""
     try:
         return [repr(value), json.dumps(value, ensure_ascii=False)]
     except TypeError:  # a set
@@ -92,17 +92,17 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """A text as words and signs, each with a blank before it, and one behind the last.
+    """A text as words and signs, each with a blank before it, and one after the last.
 
-    So whatever begins and ends with a blank is found in it as whole words only.
+    So a search for text that begins and ends with a blank matches only complete words.
     """
 
     text: str
     starts: frozenset[int]
-    """Where a line begins."""
+    """The indices at which a line begins."""
 
     def show(self, inputs: Sequence[Sequence[str]], outputs: Sequence[str]) -> bool:
-        """Whether one way to write each of `inputs` is followed by the next, and by an output."""
+        """Return whether a spelling of each of `inputs` is followed by the next, then an output."""
         first, *others = map(self._wanted, inputs or [()])
         wanted = self._wanted(outputs)
         ends = {end for start, end in self._all(first) if not self._goes_on(start)}
@@ -116,12 +116,12 @@ class _Words:
         )
 
     def _wanted(self, texts: Iterable[str]) -> list[str]:
-        """What to look for: `texts` in the form of `text`, but for those that are too long."""
+        """Return the texts to search for, in the form of `text`, without those too long for it."""
         forms = {_words(text).text for text in texts if len(text) <= 2 * len(self.text)}
         return [form for form in forms if form.strip()]
 
     def _all(self, forms: Sequence[str], low: int = 0, room: int | None = None) -> Iterator[Span]:
-        """From where to where one of `forms` stands; it begins from `low` to `low + room`."""
+        """Yield the spans of any of `forms` that begin from `low` to `low + room`."""
         for form in forms:
             high = len(self.text) if room is None else low + room + len(form)
             at = self.text.find(form, low, high)
@@ -130,26 +130,26 @@ class _Words:
                 at = self.text.find(form, at + 1, high)
 
     def _after(self, end: int, forms: Sequence[str], most: int) -> Iterator[Span]:
-        """As `_all`, at most `most` characters after `end`, and in no list that `end` is not in."""
+        """Yield spans as in `_all`, up to `most` characters after `end`; [ ] between balance."""
         for start, stop in self._all(forms, end, 2 * most):
             between = self.text[end:start].replace(" ", "")
             if len(between) <= most and _is_balanced(between):
                 yield start, stop
 
     def _leads(self, end: int, start: int) -> bool:
-        """Whether what is between says that an output comes, or the output begins its line."""
+        """Return whether the text between leads to an output, or the output begins its line."""
         between = self.text[end:start]
         marked = end + len(between.rstrip(_MARKS))
         begins = not self.starts.isdisjoint(range(marked, start + 1))
         return begins or any(map(_LEADS.fullmatch, between.split()))
 
     def _goes_on(self, start: int) -> bool:
-        """Whether a number stands before `start`, in the same line."""
+        """Return whether a number is before `start`, in the same line."""
         before = self.text.rfind(" ", 0, start) + 1
         return start not in self.starts and _NUMBER.match(self.text, before, start) is not None
 
     def _number_at(self, end: int) -> bool:
-        """Whether a number follows, in the same line."""
+        """Return whether a number follows, in the same line."""
         return end not in self.starts and _NUMBER.match(self.text, end + 1) is not None
 
 
@@ -162,7 +162,7 @@ def _is_balanced(text: str) -> bool:
     return depth == 0
 
 
-@lru_cache(maxsize=4)  # it is asked about each of its tests
+@lru_cache(maxsize=4)  # the function is called for each test of a statement
 def _words_of_statement(statement: str) -> _Words:
     return _words(statement)
 

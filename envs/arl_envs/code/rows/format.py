@@ -1,4 +1,4 @@
-"""The formats that are known, and how they are told apart."""
+"""The known formats, and the way to tell them apart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .draft import Draft
 
 class Format(NamedTuple):
     fields: tuple[str, ...]
-    """What every row of this format has."""
+    """The fields that every row of this format has."""
     draft_of: Callable[[Row], Draft]
 
 
@@ -26,14 +26,14 @@ FORMATS: dict[str, Format] = {
     "kodcode": Format(("question", "test"), kodcode.draft_of),
     "deepcoder": Format(("tests",), deepcoder.draft_of),
 }
-"""By name, in the order in which they are tried."""
+"""The formats by name, in the order in which they are tried."""
 
 
 def format_of(row: Row, where: str) -> str:
-    """The name of the first format whose fields `row` has.
+    """Return the name of the first format whose fields `row` has.
 
     Raises:
-        ConfigError: it has those of none.
+        ConfigError: `row` does not have all fields of any format.
     """
     for name, known in FORMATS.items():
         if all(field in row for field in known.fields):
@@ -46,9 +46,10 @@ def format_of(row: Row, where: str) -> str:
 
 
 def check_format(name: str) -> str:
-    """
+    """Return `name` if a format has this name.
+
     Raises:
-        ConfigError: no format is called `name`.
+        ConfigError: no format has it.
     """
     if name not in FORMATS:
         raise ConfigError(f"no row format is called {name!r}; allowed: {', '.join(FORMATS)}")

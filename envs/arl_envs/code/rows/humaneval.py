@@ -11,9 +11,10 @@ from .signature import before
 
 
 def draft_of(row: Row) -> Draft:
-    """
+    """Return the draft of a row.
+
     Raises:
-        RowRefused: the row makes no problem.
+        RowRefused: no problem can be made from the row.
     """
     prompt = text_field(row, "prompt")
     entry = check_entry(row.get("entry_point"))

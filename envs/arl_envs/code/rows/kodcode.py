@@ -14,9 +14,10 @@ from .signature import header
 
 
 def draft_of(row: Row) -> Draft:
-    """
+    """Return the draft of a row.
+
     Raises:
-        RowRefused: the row makes no problem.
+        RowRefused: no problem can be made from the row.
     """
     statement, test = text_field(row, "question"), text_field(row, "test")
     info = _first(json_field(row, "test_info"))

@@ -1,4 +1,4 @@
-"""Tests as a list of cases, each saying of what kind it is (DeepCoder, LiveCodeBench)."""
+"""Tests as a list of cases, each with its kind (DeepCoder, LiveCodeBench)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ FUNCTION = ("functional", "function_call")
 
 
 def entry_of(cases: Sequence[Any], metadata: Any) -> str:
-    """The function that `cases` call, by their own word or the row's; "": they run a program.
+    """Return the function that `cases` call, named by them or by the row; "": they run a program.
 
     Raises:
-        RowRefused: some call functions and some run programs, or no name is given, or several.
+        RowRefused: some call functions and some run programs, or there is no name, or several.
     """
     kinds = {_kind(case) for case in cases}
     if kinds <= set(PROGRAM):
@@ -34,10 +34,10 @@ def entry_of(cases: Sequence[Any], metadata: Any) -> str:
 
 
 def listed_tests(cases: Sequence[Any], entry: str, *, starter: str) -> Tests:
-    """The tests of `cases`, whose function is `entry`.
+    """Return the tests of `cases`, whose function is `entry`.
 
     Raises:
-        RowRefused: a case lacks input or output, or has one that is of no use.
+        RowRefused: a case lacks input or output, or has one that cannot be used.
     """
     pairs = [(_part(case, "input"), _part(case, "output")) for case in cases]
     return call_tests(pairs, starter=starter) if entry else text_tests(pairs)

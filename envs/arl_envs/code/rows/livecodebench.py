@@ -1,6 +1,6 @@
 """LiveCodeBench rows: `question_content`, `starter_code`, public and private test cases.
 
-The private ones are JSON text, or packed. The function's name is in `metadata`, JSON text too.
+The private test cases are JSON text, or packed. The function's name is in `metadata`, also JSON.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from .packed import unpack
 
 
 def draft_of(row: Row) -> Draft:
-    """
+    """Return the draft of a row.
+
     Raises:
-        RowRefused: the row makes no problem.
+        RowRefused: no problem can be made from the row.
     """
     statement = text_field(row, "question_content")
     starter = optional_text(row, "starter_code")

@@ -1,6 +1,6 @@
 """MBPP and MBPP+ rows: `text` or `prompt`, `code`, and assertions in `test_list`.
 
-The words alone leave open what is returned, so one assertion is shown, the first if possible.
+The text alone does not define the returned value, so one assertion is shown, if possible the first.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from .signature import header, used_classes
 
 
 def draft_of(row: Row) -> Draft:
-    """
+    """Return the draft of a row.
+
     Raises:
-        RowRefused: the row makes no problem.
+        RowRefused: no problem can be made from the row.
     """
     statement = text_field(row, "text" if row.get("text") else "prompt")
     setup, code = optional_text(row, "test_setup_code"), optional_text(row, "code")
@@ -42,8 +43,8 @@ def draft_of(row: Row) -> Draft:
 
 
 def _shown(listed: Sequence[CallTest], tests: Sequence[CallTest]) -> Sequence[CallTest]:
-    """The first assertion without which the others still want different things; else the first
-    that leaves others, and else none: what is shown decides nothing."""
+    """Return the first assertion without which the others still expect different values; else the
+    first that leaves any others; else none. The shown assertion decides nothing."""
 
     def left(shown: CallTest) -> set[str]:
         return {repr(t.expected) for t in tests if t.args != shown.args}

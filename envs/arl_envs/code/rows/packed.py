@@ -21,10 +21,10 @@ _HARMLESS = {"PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "STOP"
 
 
 def unpack(text: str, what: str) -> Any:
-    """The value of `text`: JSON, or base64 of zlib of JSON or of a pickled string of JSON.
+    """Return the value of `text`: JSON, or base64 of zlib of JSON or of a pickled string of JSON.
 
     Raises:
-        RowRefused: it is anything else.
+        RowRefused: `text` is anything else.
     """
     if not text.strip():
         return []

@@ -1,4 +1,4 @@
-"""What a solution that is a function may take for granted, as on the sites it was written for."""
+"""The imports that a solution that is a function may rely on, as on the sites it is made for."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ from math import ceil, comb, factorial, floor, gcd, inf, isqrt, log, log2, pi, s
 from typing import *
 sys.setrecursionlimit(50_000)
 """
-"""Standard library only; names that a solution defines itself win."""
+"""The code before a solution: standard library only; names that the solution defines win."""

@@ -10,10 +10,10 @@ from .assertions import parse
 
 
 def header(source: str, entry: str) -> str:
-    """The line that defines the function `entry`, without its body; "" if it is not there."""
+    """Return the line that defines the function `entry`, without its body; "" if there is none."""
     try:
         tree = parse(source, "the reference solution")
-    except RowRefused:  # it may be for another Python; only the header was wanted
+    except RowRefused:  # it may be for another Python; only its header is needed
         return ""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == entry:
@@ -25,7 +25,7 @@ def header(source: str, entry: str) -> str:
 
 
 def used_classes(source: str, tests: str) -> dict[str, str]:
-    """The classes of the reference solution that `tests` make objects of: their source by name."""
+    """Return the classes of the reference solution that `tests` use: their source by name."""
     try:
         tree = parse(source, "the reference solution")
     except RowRefused:
@@ -36,7 +36,7 @@ def used_classes(source: str, tests: str) -> dict[str, str]:
 
 
 def before(source: str, entry: str) -> str:
-    """What stands before the top-level function `entry`: imports and helpers.
+    """Return the source before the top-level function `entry`: imports and helpers.
 
     Raises:
         RowRefused: `source` is no Python, or has no such function.

@@ -17,7 +17,7 @@ from .format import FORMATS, check_format, format_of
 
 @dataclass(frozen=True, slots=True)
 class MakeProblem:
-    """Makes a row of `format` a task: `{"kind": "row", "problem": Problem.to_json()}`."""
+    """A maker of tasks from rows of `format`: `{"kind": "row", "problem": Problem.to_json()}`."""
 
     format: str
     limits: Limits
@@ -30,7 +30,7 @@ class MakeProblem:
 
 @dataclass(frozen=True, slots=True)
 class ChooseFormat:
-    """The format that is named, or else that of the first row."""
+    """A choice of the format: the named one, or else that of the first row."""
 
     format: str | None
     limits: Limits
@@ -51,16 +51,16 @@ def row_tasks(
     memory_mb: int = 512,
     **rows: Any,
 ) -> RowTasks:
-    """The tasks of `split`, of the `rows` that a file or a Hugging Face data set has.
+    """Return the tasks of `split` from the `rows` of a file or a Hugging Face data set.
 
-    `rows` are the fields of `agentgym_rl.gym.data.Rows`: `path` or `dataset`, and what goes with
-    them. `format` is found by the fields of the first row, unless it is given. A problem keeps
-    the `max_tests` hidden tests of the longest inputs, and is refused if it is larger than
+    `rows` are the fields of `gym.data.Rows`: `path` or `dataset`, and the fields that go
+    with them. `format` is inferred from the fields of the first row, unless it is given. A problem
+    keeps the `max_tests` hidden tests with the longest inputs, and is refused if it is larger than
     `max_bytes` as JSON. `time_limit_s`: CPU seconds of a test.
 
     Raises:
-        ConfigError: options that do not fit together, data that is absent or malformed, or not
-            one row that makes a problem.
+        ConfigError: options do not fit together, data is absent or malformed, or no row makes a
+            problem.
     """
     limits = Limits(max_tests, max_bytes, time_limit_s, memory_mb)
     where = Rows.of_options(rows)

@@ -1,4 +1,4 @@
-"""What the agent is told: the row's words, examples, and what to write."""
+"""The text for the agent: the row's text, examples, and the function or program to write."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PROGRAM = (
 
 
 def statement_of(draft: Draft) -> str:
-    """Everything the agent is told. Shown tests are given as examples if the row's words lack
-    them; at most three, and none that is long."""
+    """Return the complete text for the agent. Shown tests are added as examples if the row's text
+    lacks them: at most three, and no long ones."""
     parts = [draft.statement.strip()]
     examples = [text for test in draft.shown if (text := _example(test, draft))]
     if examples:
@@ -49,7 +49,7 @@ def _form(draft: Draft) -> str:
 
 
 def _example(test: CallTest | TextTest, draft: Draft) -> str:
-    """`test` in words; "" if the statement has it already, or if it is too long."""
+    """Return `test` in words; "" if the statement has it already, or if it is too long."""
     if isinstance(test, TextTest):
         text = (
             f"Input:\n```\n{test.stdin.rstrip()}\n```\nOutput:\n```\n{test.expected.rstrip()}\n```"
@@ -67,7 +67,7 @@ def _example(test: CallTest | TextTest, draft: Draft) -> str:
 
 
 def _has(statement: str, parts: Sequence[Any]) -> bool:
-    """Whether all `parts` occur in `statement`, however they are spaced and quoted."""
+    """Return whether all `parts` occur in `statement`, with any spaces and quotes."""
     haystack = squeezed(statement)
     texts = (part if isinstance(part, str) else repr(part) for part in parts)
     return all(squeezed(text) in haystack for text in texts)

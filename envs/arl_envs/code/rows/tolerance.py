@@ -1,4 +1,4 @@
-"""How far a number may be from what a row wants."""
+"""The allowed distance of a number from the value that a row expects."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from agentgym_rl.gym.data import RowRefused
 from arl_envs.code.problem import Tolerance
 
 ROUNDING = Tolerance(relative=1e-6, absolute=1e-12)
-"""Where a row asks for equality: right solutions differ in the last digits, and around 0 by what
-is left of them. Of wanted numbers so small that 0 would pass, see `rounding_of`."""
+"""The tolerance for equality in a row: right solutions differ in the last digits, and by their
+remainder around 0. For expected numbers so small that 0 would pass, see `rounding_of`."""
 PRINTED = Tolerance(relative=1e-6, absolute=1e-6)
-"""Of printed numbers, as programming contests have it."""
+"""The tolerance of printed numbers, as in programming contests."""
 
 _WIDE = 0.5
 
 
 def rounding_of(expected: Any) -> Tolerance:
-    """`ROUNDING`, but never so wide that 0 passes for a smaller number that is wanted."""
+    """Return `ROUNDING`, but not so wide that 0 passes for a smaller expected number."""
     least = min(filter(None, map(abs, _floats(expected))), default=1.0)
     return Tolerance(ROUNDING.relative, min(ROUNDING.absolute, ROUNDING.relative * least))
 
 
 def tolerance_of(expected: Any, *, relative: float = 0.0, absolute: float = 0.0) -> Tolerance:
-    """What a row says itself about `expected`.
+    """Return the tolerance that a row itself gives for `expected`.
 
     Raises:
-        RowRefused: a bound is negative or not finite, or says nothing: `relative` from 1, or a
-            difference that is allowed from 0.5 which is no smaller than every float wanted, as 0
-            would pass then.
+        RowRefused: a bound is negative or not finite, or so wide that it tests nothing: `relative`
+            is 1 or more, or the allowed difference is 0.5 or more and no smaller than every
+            expected float, as 0 would then pass.
     """
     for bound in (relative, absolute):
         if not 0 <= bound <= sys.float_info.max:

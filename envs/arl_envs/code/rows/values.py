@@ -1,4 +1,4 @@
-"""Values that a test may hold."""
+"""The values that a test may hold."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from agentgym_rl.gym.data import RowRefused, check_text
 from arl_envs.code.driver import encode
 
 MAX_INTEGER_BITS = 13_000
-"""Python reads and writes no whole number above 4300 digits."""
+"""The most bits of a whole number: Python reads and writes no number above 4300 digits."""
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 
 
 def check_value(value: Any, what: str, *, from_json: bool) -> Any:
-    """`value`, if a test can hold it: numbers and text in containers.
+    """Return `value` if a test can hold it: numbers and text in containers.
 
     With `from_json`, numbers must be finite, and dictionaries must not have keys that read like
     whole numbers: the data set's author may have meant numbers, which JSON cannot write as keys.
 
     Raises:
-        RowRefused: it is anything else.
+        RowRefused: no test can hold it.
     """
     try:
         encode(value)

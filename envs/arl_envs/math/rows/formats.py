@@ -1,4 +1,4 @@
-"""The row formats that are known, how they are told apart, and what is asked in each.
+"""The known row formats, the way to tell them apart, and the question in each.
 
     gsm8k        question, answer (a solution, then #### and a number)
     deepmath     question, final_answer
@@ -6,8 +6,8 @@
     hendrycks    problem, solution (the answer in its last box)
     plain        question, answer
 
-Other fields are of no concern here. A row whose answer the checker cannot read is refused: no
-reply could ever be judged by it.
+Other fields are ignored. A row whose answer the checker cannot read is refused, because no
+reply could ever be compared with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from arl_envs.math.symbolic.reading import read
 
 
 class Item(NamedTuple):
-    """What a row asks, and the right answer."""
+    """A row's question and its right answer."""
 
     question: str
     answer: str
@@ -32,7 +32,7 @@ class Item(NamedTuple):
 
 class Format(NamedTuple):
     fields: tuple[str, ...]
-    """What every row of this format has."""
+    """The fields that every row of this format has."""
     item_of: Callable[[Row], Item]
 
 
@@ -73,19 +73,19 @@ FORMATS: dict[str, Format] = {
     "hendrycks": Format(("problem", "solution"), hendrycks),
     "plain": Format(("question", "answer"), plain),
 }
-"""By name, in the order in which they are tried."""
+"""The formats by name, in the order in which they are tried."""
 
 
 def format_of(row: Row, where: str) -> str:
-    """The name of the first format whose fields `row` has.
+    """Return the name of the first format whose fields `row` has.
 
     Raises:
-        ConfigError: it has those of none.
+        ConfigError: `row` does not have all fields of any format.
     """
     for name, known in FORMATS.items():
         if all(row.get(field) is not None for field in known.fields):
             if name == "gsm8k" and not _MARKED.search(str(row["answer"])):
-                continue  # plain, then
+                continue  # the format "plain" fits
             return name
     formats = "; ".join(f"{name}: {', '.join(known.fields)}" for name, known in FORMATS.items())
     raise ConfigError(
@@ -94,9 +94,10 @@ def format_of(row: Row, where: str) -> str:
 
 
 def check_format(name: object) -> str:
-    """
+    """Return `name` if a format has this name.
+
     Raises:
-        ConfigError: no format is called `name`.
+        ConfigError: no format has it.
     """
     if name not in FORMATS:
         raise ConfigError(f"no row format is called {name!r}; allowed: {', '.join(FORMATS)}")
@@ -104,7 +105,7 @@ def check_format(name: object) -> str:
 
 
 def _said(row: Row, name: str) -> str:
-    """An answer: text, or a whole number."""
+    """Return the answer in field `name`: text, a whole number, or a list of one text."""
     value = row.get(name)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)

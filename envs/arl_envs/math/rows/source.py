@@ -14,7 +14,7 @@ from .formats import FORMATS, check_format, format_of
 
 @dataclass(frozen=True, slots=True)
 class MakeQuestion:
-    """Makes a row of `format` a task: `{"kind": "symbolic", "question": ..., "answer": ...}`."""
+    """A maker of tasks from rows of `format`: `{"kind": "symbolic", "question":…, "answer":…}`."""
 
     format: str
 
@@ -26,7 +26,7 @@ class MakeQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ChooseFormat:
-    """The format that is named, or else that of the first row."""
+    """A choice of the format: the named one, or else that of the first row."""
 
     format: str | None
 
@@ -35,15 +35,15 @@ class ChooseFormat:
 
 
 def row_tasks(split: Split, *, seed: int = 0, format: str | None = None, **rows: Any) -> RowTasks:
-    """The tasks of `split`, of the `rows` that a file or a Hugging Face data set has.
+    """Return the tasks of `split` from the `rows` of a file or a Hugging Face data set.
 
-    `rows` are the fields of `agentgym_rl.gym.data.Rows`: `path` or `dataset`, and what goes with
-    them. `format` is found by the fields of the first row, unless it is given. Rows whose answer
-    cannot be read are left out, counted and told.
+    `rows` are the fields of `gym.data.Rows`: `path` or `dataset`, and the fields that go
+    with them. `format` is inferred from the fields of the first row, unless it is given. Rows whose
+    answer cannot be read are left out, counted and reported.
 
     Raises:
-        ConfigError: options that do not fit together, data that is absent or malformed, or not
-            one row that makes a task.
+        ConfigError: options do not fit together, data is absent or malformed, or no row makes a
+            task.
     """
     chosen = ChooseFormat(None if format is None else check_format(format))
     return tasks_of_rows(split, Rows.of_options(rows), chosen, seed=seed)

@@ -1,8 +1,8 @@
-"""Equality that takes algebra: of numbers `exact` decides; where there are variables, math-verify
-must say so, and `exact` must not find a place where it is not so.
+"""Equality by algebra: `exact` decides on numbers; with variables, math-verify must report
+equality, and `exact` must not find a point where the two differ.
 
-To be called in a process that can be killed: an answer may take for ever, or all the memory.
-math-verify's own time limits are signals, so they are switched off.
+This module must run in a process that can be killed: an answer may take for ever, or all the
+memory. math-verify's own time limits are signals, so they are switched off.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from .matching import Matcher
 from .reading import read
 from .shapes import Relation
 
-logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of no time limit; there is one
+# The warning is that there is no time limit, but the process has one.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
 class GoldUnreadable(ValueError):
@@ -30,10 +31,10 @@ class GoldUnreadable(ValueError):
 
 
 def compare(gold: str, answer: str, question: str = "") -> str:
-    """ "ok", "wrong", or "gold": the right answer itself cannot be read.
+    """Return "ok", "wrong", or "gold": the right answer itself cannot be read.
 
     Raises:
-        Unreadable: `answer` is no answer; the caller has found out before.
+        Unreadable: `answer` is no answer; callers normally find this out before.
     """
     try:
         right = Matcher(_leaf, _relation, question).match(
@@ -65,7 +66,7 @@ def _equal(gold: Node, answer: Node) -> bool:
 
 
 def _relation(gold: Relation, answer: Relation) -> bool:
-    """Whether one equation or inequality is the other one times a number."""
+    """Return whether one equation or inequality is the other one times a number."""
     with suppress(Undecided):
         return literal_relation(gold, answer)
     ours, theirs = _difference(gold), _difference(answer)
@@ -76,11 +77,11 @@ def _relation(gold: Relation, answer: Relation) -> bool:
 
 def _proportional(ours: Any, theirs: Any, *, positive: bool) -> bool:
     try:
-        if simplify(theirs) == 0 or simplify(ours) == 0:  # true of everything
+        if simplify(theirs) == 0 or simplify(ours) == 0:  # true for all values
             return False
         factor = simplify(ours / theirs)
     except (TypeError, ValueError, ArithmeticError, NotImplementedError):
-        return False  # not shown to be equal: sympy does not know how
+        return False  # not shown to be equal: sympy cannot do it
     if not factor.is_number or not factor.is_real or factor.is_zero:
         return False
     return bool(factor.is_positive) or not positive
@@ -92,7 +93,7 @@ def _difference(relation: Relation) -> Any:
 
 
 def _sympy(node: Node) -> Any:
-    """What math-verify reads in `node`; None: nothing, or something of another kind."""
+    """Return `node` as math-verify reads it; None if it reads nothing, or no expression."""
     found = parse(
         f"${write(node)}$",
         extraction_config=[LatexExtractionConfig(boxed_match_priority=-1)],
@@ -101,5 +102,5 @@ def _sympy(node: Node) -> Any:
     )
     if len(found) != 1 or not isinstance(found[0], Expr):
         return None
-    # i is a constant here, and a variable there where it does not look like a complex number
+    # i is always a constant here; math-verify makes it a variable outside of complex numbers.
     return found[0] if len(found[0].free_symbols) <= len(symbols(node)) + 1 else None

@@ -1,4 +1,4 @@
-"""What a question wants its answer in, so that saying so adds nothing."""
+"""The unit that a question wants its answer in, so that an answer may omit it or add it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MAGNITUDES = _words(
     " hundredth thousandth"
 )
 _CHANGES = frozenset(("percent", "degree", "radian", "am", "pm"))
-"""Units that make another number of it, or no number at all."""
+"""The units that change the number itself, or make it no number at all."""
 _NO_NOUNS = _words(
     "not or and plus minus times over divided mod modulo squared cubed factorial negative point of"
     " gross couple percent percents base power digits mean no is more less at least most"
@@ -93,15 +93,18 @@ _KINDS = re.compile(
 
 
 def may_be_unsaid(question: str, unit: str) -> bool:
-    """Whether an answer without the right one's `unit` says the same."""
+    """Return whether an answer without the right answer's `unit` still says the same."""
     if unit == "percent":
         return asks_for(question, "percent")
     return not _MAGNITUDES & set(unit.split()) or asks_for(question, unit)
 
 
 def may_be_said(question: str, unit: str) -> bool:
-    """Whether an answer may add `unit` to a right one without any: the question asks for it, or
-    for nothing else that is counted, measured or paid, and has no variables."""
+    """Return whether an answer may add `unit` to a right answer without one.
+
+    The question must ask for `unit`, or it must ask for nothing else that is counted, measured or
+    paid, and have no variables.
+    """
     if asks_for(question, unit):
         return True
     words = frozenset(re.findall(r"[a-z]+", unit.lower()))
@@ -122,7 +125,7 @@ def may_be_said(question: str, unit: str) -> bool:
 
 
 def asks_for(question: str, unit: str) -> bool:
-    """Whether `question` wants its answer in `unit`; in doubt it does not."""
+    """Return whether `question` wants its answer in `unit`; False in doubt."""
     asked = _asked(question)
     above, _, below = unit.partition("/")
     if below and re.search(rf"\b(?:per|each|every|an?|one)\s+{below}", asked.wanted):
@@ -139,7 +142,7 @@ def asks_for(question: str, unit: str) -> bool:
 
 
 def wants(question: str, node: Node) -> bool:
-    """Whether what the question asks for is the value of `node`, as in "Find $x+y$"."""
+    """Return whether the question asks for the value of `node`, as in "Find $x+y$"."""
     requests = [one for one in _SENTENCE.split(question) if _REQUEST.search(one.lower())]
     for match in MATH.finditer(requests[-1] if requests else ""):
         with suppress(Unreadable):
@@ -153,10 +156,10 @@ def wants(question: str, node: Node) -> bool:
 def is_ratio(
     question: str, gold: Sequence[Fraction | None], answer: Sequence[Fraction | None]
 ) -> bool:
-    """Whether a right answer with these parts is a ratio, of which any multiple is right.
+    """Return whether `gold` has the parts of a ratio, so that any multiple of it is right.
 
-    It may be a time of day, or the question may ask for the smallest numbers, or say itself what
-    the answer says. None: a part that is no rational number.
+    A time of day is no such ratio. No multiple counts if the question asks for the smallest
+    numbers, or itself states the ratio of `answer`. None stands for a part that is not rational.
     """
     lower = question.lower()
     if re.search(r"simpl|lowest|smallest|reduced", lower):
@@ -172,17 +175,17 @@ def is_ratio(
 @dataclass(frozen=True, slots=True)
 class _Asked:
     text: str
-    """The sentences that ask, lower case."""
+    """The sentences that contain a request, in lower case."""
     wanted: str
-    """The last thing that is asked."""
+    """The last request."""
     counts: bool
-    """It is how many there are of something."""
+    """The flag of a request for the number of some things."""
     counted: frozenset[str]
-    """Of what, in every way it may be said."""
+    """The counted things, in every way they may be named."""
     named: frozenset[str]
-    """The same, without what the question counts elsewhere: "How many stay?" names nothing."""
+    """The counted things next to the request itself: "How many stay?" has none."""
     unit: str
-    """The last unit that is named: in hours, to the nearest mile."""
+    """The last unit that is named, as in "in hours" or "to the nearest mile"."""
 
 
 @lru_cache(maxsize=256)
@@ -208,9 +211,9 @@ def _tokens(text: str) -> list[str]:
 
 
 def _measure(words: list[str], at: int) -> tuple[str, int]:
-    """The unit of measure that `words` name from `at` on, and where it ends; "" if none.
+    """Return the unit of measure that `words` name from `at` on, and the next index; "" if none.
 
-    One of them, written out, is none: a dollar bill, the second week.
+    A written-out unit in the singular is none: a dollar bill, the second week.
     """
     start = at
     if words[at : at + 1] and words[at] in ("square", "cubic", "sq", "cu"):
@@ -226,11 +229,11 @@ def _measure(words: list[str], at: int) -> tuple[str, int]:
 
 
 _ONES = MEASURES - {"m", "cm", "mm", "km", "g", "kg", "mg", "ml", "percent"}
-"""Words for one: a unit of measure has an s, or is short."""
+"""The singular words of units: a unit of measure has an s, or is short."""
 
 
 def _counted(text: str, question: str) -> frozenset[str]:
-    """What stands behind `how many`; if that is no noun, what the question counts elsewhere."""
+    """Return the nouns after `how many`; without any, those counted elsewhere in `question`."""
     words, run, plural, at = _tokens(text), list[str](), False, 0
     while at < len(words) and words[at] not in _STOPS and len(run) < 5:
         word = words[at]
@@ -250,18 +253,18 @@ def _counted(text: str, question: str) -> frozenset[str]:
         run += others if len(others) == 1 else ()
     ends = range(1, len(run) + 1)
     said = {" ".join(run[start:end]) for end in ends for start in range(end)}
-    return frozenset(said if not plural else said - MEASURES)  # dollar bills are no dollars
+    return frozenset(said if not plural else said - MEASURES)  # dollar bills are not dollars
 
 
 def _is_money(question: str, asked: _Asked, unit: str) -> bool:
-    """Whether a price is asked for, and nothing else than `unit` is a currency here."""
+    """Return whether the question asks for a price, and `unit` is its only currency."""
     used = {name for name, sign in _MONEY_SIGNS.items() if re.search(sign, question)}
     wanted = asked.wanted
     return used == {unit} and bool(_MONEY.search(wanted)) and not _NO_MONEY.search(wanted)
 
 
 def _is_kind(question: str, asked: _Asked, unit: str) -> bool:
-    """Whether `unit` is the only one in the question that measures what is asked for."""
+    """Return whether `unit` is the only unit in the question for the requested quantity."""
     match = _KINDS.search(asked.wanted)
     kind = match.lastgroup if match else None
     base, _, power = unit.partition("^")

@@ -1,4 +1,4 @@
-"""One tree for what can be written in many ways without any work."""
+"""One tree for all notations of an expression that differ without any work."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _ZERO, _ONE = number(0), number(1)
 
 
 def canonical(node: Node) -> Node:
-    r"""`node` as it is always written here; nothing is multiplied out, cancelled or added up.
+    r"""Return the canonical form of `node`; nothing is multiplied out, cancelled or added up.
 
-    Sums and products in one order and without others in them, x x as x^2, a^{-1} and a / b as a
-    quotient, a^{1/2} as a root, minus signs in front, no + 0 and no factor 1.
+    Sums and products are flat and in one order, x x is x^2, a^{-1} and a / b are quotients,
+    a^{1/2} is a root, minus signs are in front, and there is no + 0 and no factor 1.
     """
     node = Node(node.op, tuple(map(canonical, node.args)), node.name, node.value)
     match node.op:
@@ -77,7 +77,7 @@ def _ratio(node: Node) -> Node:
 
 
 def _gather(node: Node, above: list[Node], below: list[Node]) -> bool:
-    """Puts the factors where they belong; whether a minus sign was among them."""
+    """Add the factors of `node` to both lists; return whether they have a minus sign together."""
     match node:
         case Node(op="negative", args=(inner,)):
             return not _gather(inner, above, below)
@@ -90,7 +90,7 @@ def _gather(node: Node, above: list[Node], below: list[Node]) -> bool:
 
 
 def _repeated(factors: list[Node]) -> list[Node]:
-    """x x as x^2; x^2 x stays, as adding exponents is work."""
+    """Return `factors` with x x as x^2; x^2 x stays, as adding exponents is work."""
     found = list[Node]()
     for factor, times in Counter(factors).items():
         if factor.op in ("number", "power"):

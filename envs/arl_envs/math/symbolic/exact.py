@@ -1,16 +1,17 @@
-"""The values of two expressions without variables, compared for certain.
+"""The exact comparison of the values of two expressions without variables.
 
-Floats cannot tell 10^{-50} from 10^{-51}, nor 1 from 1 - 10^{-50}, whatever the number of digits
-that is agreed on beforehand. So every value is a ball: a midpoint, and a radius that its true value
-is never outside of. A difference whose ball is clear of zero is a difference. One whose ball is
-not is computed with more digits, until it would have to be clear of zero if it were not zero: an
-algebraic number that is not zero cannot be arbitrarily small. How small follows from the numbers it
-is made of, see Burnikel, Funke, Mehlhorn, Schirra, Schmitt: A Separation Bound for Real Algebraic
+Floats cannot tell 10^{-50} from 10^{-51}, nor 1 from 1 - 10^{-50}, for any fixed number of
+digits. So every value is a ball: a midpoint, and a radius that always contains the true value.
+A difference whose ball excludes zero is not zero. A ball that includes zero is computed with
+more digits, until it is so small that a nonzero difference would have to be outside of it: a
+nonzero algebraic number cannot be arbitrarily small. The bound follows from the numbers in the
+expression, see Burnikel, Funke, Mehlhorn, Schirra, Schmitt: A Separation Bound for Real Algebraic
 Expressions, 2001 (doi:10.1007/3-540-44676-1_21), whose u and l are `up` and `down` here (as
 logarithms to base 2).
 
-Logarithms, angles, pi and e have no such bound. They are counted as if they had, with three times
-as many digits and 600 more: no answer of a thousand characters comes so close by chance.
+Logarithms, angles, pi and e have no such bound. The code treats them as if they had one, with
+three times as many digits and 600 more: no answer of a thousand characters comes so close by
+chance.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ from .canonical import canonical
 from .expression import Node, number, symbols
 
 MAX_BITS = 40_000
-"""Of the numbers computed with; where more would be needed, nothing is decided."""
+"""The most bits of numbers in the computation; if more are needed, nothing is decided."""
 _MORE_BITS = 2_000
 _LARGEST_ARGUMENT = 10_000
-"""Of a factorial or binomial."""
+"""The largest argument of a factorial or binomial."""
 _ANY_BASE = Fraction(1_414_223, 1_000_003)
-"""Of a logarithm without one: e or 10, nobody knows, so it is equal to neither."""
+"""The base of a logarithm without one: it may be e or 10, so this number equals neither."""
 _CIRCULAR = frozenset(("sin", "cos", "tan", "cot", "sec", "csc"))
 _HYPERBOLIC = frozenset(("sinh", "cosh", "tanh"))
 
 
 class Unknown(ValueError):
-    """This has no value, or none that can be told within `MAX_BITS`."""
+    """The error for an expression without a value, or with one that takes more than `MAX_BITS`."""
 
 
 class _Wider(Exception):
-    """More bits are needed to say anything."""
+    """The signal that more bits are needed for a decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class _Ball:
 
     @property
     def least(self) -> Any:
-        """The smallest absolute value in it."""
+        """Return the smallest absolute value in the ball."""
         return max(mpf(0), abs(self.mid) - self.rad)
 
     @property
@@ -68,10 +69,10 @@ class _Ball:
 
 
 def equal(one: Node, other: Node, place: Mapping[str, Fraction] | None = None) -> bool:
-    """Whether both have the same value, where variables have those in `place`.
+    """Return whether both have the same value, with the values of variables from `place`.
 
     Raises:
-        Unknown: that cannot be told.
+        Unknown: the equality cannot be decided.
     """
     if canonical(one) == canonical(other):
         return True
@@ -95,8 +96,11 @@ def equal(one: Node, other: Node, place: Mapping[str, Fraction] | None = None) -
 
 
 def agree(one: Node, other: Node) -> bool:
-    """Whether both have the same value at some points where variables are positive: whole and
-    not, as a factorial has none in between. False, too, where no value can be told at all."""
+    """Return whether both have the same value at some points with positive variables.
+
+    Some points are whole and some are not, as a factorial has no value in between. The result is
+    False, too, if no value can be told at all.
+    """
     names = sorted(symbols(one) | symbols(other))
     decided = 0
     for start, step, below in ((7, 4, 5), (3, 2, 7), (11, 3, 1), (5, 4, 1)):
@@ -111,17 +115,17 @@ def agree(one: Node, other: Node) -> bool:
 
 
 class _Value:
-    """The value of expressions, at one precision."""
+    """An evaluator of expressions at one precision."""
 
     def __init__(self, place: Mapping[str, Fraction]) -> None:
         self._place = place
         self._exacts = dict[Node, Fraction | None]()
         self._roots = dict[Node, int]()
-        """By what is irrational: the degree of its number field, at most."""
+        """The largest possible degree of the number field, by irrational number."""
         self._is_proven = True
 
     def bits(self, ball: _Ball) -> float:
-        """-log2 of a bound below which only zero is."""
+        """Return -log2 of a bound such that only zero is below it."""
         degree = 1
         for each in self._roots.values():
             degree *= each
@@ -172,10 +176,10 @@ class _Value:
                 return self._call(node, args)
         raise Unknown(f"no value: {node.op}")
 
-    # Rational numbers are computed exactly, whatever their size up to MAX_BITS.
+    # Rational numbers are computed exactly, at any size up to MAX_BITS.
 
     def _exact(self, node: Node) -> Fraction | None:
-        """The value of `node` if it is made of rational numbers alone."""
+        """Return the value of `node` if it consists of rational numbers alone."""
         if node not in self._exacts:
             self._exacts[node] = self._rationally(node)
         return self._exacts[node]
@@ -243,7 +247,7 @@ class _Value:
             raise Unknown("an exponent too large")
         ball = self.of(base)
         if fixed.denominator > 1:
-            # Of negative numbers this is the principal root, and the other one is no power.
+            # For negative numbers this is the principal root, and the other one is no power.
             complex_base = _Ball(mpc(ball.mid), ball.rad, ball.up, ball.down)
             negative = ball.is_real and ball.mid < 0
             radicand = complex_base if negative else ball
@@ -268,7 +272,7 @@ class _Value:
         if a.least == 0:
             if a.most < mpf(2) ** -self.bits(a):
                 return self._rational(Fraction(0))
-            raise _Wider  # a negative number has an imaginary root, and a positive one a real
+            raise _Wider  # a negative number has an imaginary root, a positive one a real root
         if a.is_real and a.mid < 0 and degree % 2:
             mid = -mp.root(-a.mid, degree)
         elif a.is_real and a.mid < 0 and degree == 2:
@@ -281,7 +285,7 @@ class _Value:
         return _Ball(mid, _more(rad), up, down)
 
     def _keep_off_the_cut(self, a: _Ball) -> None:
-        """A complex number may not be on either side of the negative real axis, for all we know."""
+        """Ask for more bits if `a` may be on either side of the negative real axis."""
         if not a.is_real and a.mid.real < 0 and abs(a.mid.imag) <= a.rad and a.rad > 0:
             raise _Wider
 
@@ -310,7 +314,7 @@ class _Value:
         return self._function(mp.log, a, slope=1 / a.least)
 
     def _function(self, function: Any, a: _Ball, *, slope: Any = 1, grows: bool = False) -> _Ball:
-        """A transcendental function of `a` that is at most so steep, or grows like e^a."""
+        """Return `function` of `a`: transcendental, with at most this slope or growing like e^a."""
         self._is_proven = False
         rad, whole = a.rad * slope, a.up + a.down
         if grows:
@@ -376,7 +380,7 @@ _QUOTIENTS = {
 
 
 def _worked_out(node: Node, args: list[Fraction]) -> Fraction | None:
-    """An operation on rational numbers; None if its result is not one, or not known here."""
+    """Return the result of `node` on rational `args`; None if irrational or not known here."""
     match node.op, args:
         case "sum", _:
             return sum(args, Fraction(0))
@@ -421,15 +425,15 @@ def _counted(op: str, args: list[Fraction]) -> int:
 
 
 def _size(value: Fraction) -> int:
-    """The bits of the longer one of numerator and denominator, less one."""
+    """Return the bits of the longer one of numerator and denominator, minus one."""
     return max(abs(value.numerator).bit_length(), value.denominator.bit_length()) - 1
 
 
 def _ulp(mid: Any) -> Any:
-    """The rounding error of a number that was just computed; none of zero."""
+    """Return the rounding error of a newly computed number; 0 for zero."""
     return abs(mid) * mpf(2) ** (2 - mp.prec)
 
 
 def _more(rad: Any) -> Any:
-    """A radius, rounded up."""
+    """Return the radius rounded up."""
     return rad * (1 + mpf(2) ** -20)

@@ -9,16 +9,16 @@ from math import gcd
 
 
 class Unreadable(ValueError):
-    """This is no answer in the notation that is understood here; says why."""
+    """The error for text that is no answer in the notation of this package; it gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operation and its operands.
+    """An operation and its operands.
 
     `op`: number (`value`), symbol and constant (`name`), sum, negative, product, quotient,
     power, root (of the second operand, the first being the degree), call (`name`), factorial,
-    binomial, abs, floor, ceiling. Two trees are equal if they spell the same.
+    binomial, abs, floor, ceiling. Two trees are equal if they are spelled alike.
     """
 
     op: str
@@ -26,7 +26,7 @@ class Node:
     name: str = ""
     value: Fraction | None = None
     decimal: bool = field(default=False, compare=False)
-    """Of a number: written with a point."""
+    """The flag of a number that is written with a decimal point."""
 
 
 def number(value: int | Fraction) -> Node:
@@ -34,7 +34,7 @@ def number(value: int | Fraction) -> Node:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """`node` and everything in it."""
+    """Yield `node` and every node in it."""
     pending = [node]
     while pending:
         at = pending.pop()
@@ -43,7 +43,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def symbols(node: Node) -> frozenset[str]:
-    """The names of the variables."""
+    """Return the names of the variables."""
     return frozenset(at.name for at in walk(node) if at.op == "symbol")
 
 
@@ -53,11 +53,11 @@ class Numeral:
 
     value: Fraction
     proper: bool
-    """Nothing is left to do: a fraction is in lowest terms, with a denominator above 1."""
+    """The flag of a finished number: a fraction is in lowest terms, its denominator above 1."""
 
 
 def numeral(node: Node) -> Numeral | None:
-    """The number that is spelled out: whole, decimal, fraction, mixed, scientific; else None."""
+    """Return the spelled-out number: whole, decimal, fraction, mixed, scientific; else None."""
     match node:
         case Node(op="number", value=Fraction() as value):
             return Numeral(value, True)
@@ -88,7 +88,7 @@ def _fraction(above: Fraction | None, below: Fraction | None) -> Numeral | None:
 
 
 def complex_number(node: Node) -> Node:
-    """`node`; if it is a + bi and a or b is 0, the other part alone; without the 1 of 1i."""
+    """Return `node`; of a + bi with a or b 0, the other part alone; 1i loses its 1."""
     if node.op != "sum" or len(node.args) != 2:
         return _imaginary(node) or node
     for at in (0, 1):
@@ -115,7 +115,7 @@ def _is_real(node: Node) -> bool:
 
 
 def _imaginary(node: Node) -> Node | None:
-    """`node` if it is a number times i, without a factor 1; else None."""
+    """Return `node` if it is a number times i, without a factor 1; else None."""
     match node:
         case Node(op="constant", name="i"):
             return node
@@ -129,13 +129,13 @@ def _imaginary(node: Node) -> Node | None:
 
 
 MAX_EXPONENT = 400
-"""Of ten, in scientific notation."""
+"""The largest exponent of ten in scientific notation."""
 
 
 def _scientific(
     mantissa: Fraction | None, ten: Fraction | None, exponent: Fraction | None
 ) -> Numeral | None:
-    """Only with one digit before the point: 37 * 10^2 would be a product to work out."""
+    """Return the value if one digit is before the point: 37 * 10^2 is a product to work out."""
     if mantissa is None or ten != 10 or exponent is None or exponent.denominator != 1:
         return None
     if abs(exponent) > MAX_EXPONENT or not 1 <= abs(mantissa) < 10:

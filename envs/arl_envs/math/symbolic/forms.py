@@ -1,4 +1,4 @@
-"""What an expression looks like: a sum of so many terms, a product of such factors."""
+"""The form of an expression: a sum of so many terms, a product of such factors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ _TERMS = ("sum", "negative", "product")
 
 
 def form(node: Node) -> str:
-    """A word that two expressions share if they look alike; of one that is `canonical`.
+    """Return a word that two expressions share if they look alike; `node` must be `canonical`.
 
     Order, signs and rational coefficients are left out: (x+2)(x+3), (x+3)(2+x) and (x-2)(x-3) look
-    alike, x^2+5x+6 does not. Of an expression without variables only its roots and constants
-    count, and whether they are in a denominator.
+    alike, x^2+5x+6 does not. For an expression without variables, only its roots and constants
+    count, each with its place in a numerator or denominator.
     """
     if node.op == "negative":
         return form(node.args[0])
@@ -28,7 +28,7 @@ def form(node: Node) -> str:
 
 
 def operations(node: Node) -> int:
-    """How many there are to carry out, signs and the fractions of numbers apart."""
+    """Return the number of operations to carry out, without signs and the fractions of numbers."""
     if not node.args or numeral(node) is not None:
         return 0
     own = {"sum": len(node.args) - 1, "product": len(node.args) - 1, "negative": 0}.get(node.op, 1)
@@ -47,7 +47,7 @@ def _product(node: Node) -> str:
 
 
 def _blocks(node: Node, below: bool) -> set[str]:
-    """Roots, constants and the like."""
+    """Return the roots, constants and the like, marked with 1/ in a denominator."""
     if node.op == "number":
         return set()
     if node.op == "quotient":

@@ -1,4 +1,4 @@
-"""A tree written as LaTeX that can be read in one way only."""
+"""LaTeX of a tree, in a form with only one reading."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .expression import Node, numeral
 
 
 def write(node: Node) -> str:
-    """LaTeX of `node`, every operand in brackets, decimals as exact fractions."""
+    """Return LaTeX of `node`, with every operand in brackets and decimals as exact fractions."""
     args = [write(arg) for arg in node.args]
     match node.op:
         case "number":
@@ -48,7 +48,7 @@ def write(node: Node) -> str:
 
 
 def _is_odd_root_of_negative(node: Node) -> bool:
-    """The cube root of -8 is -2 here, not the complex one that computers call principal."""
+    """Return whether the root is like that of -8 with degree 3: real, -2, not the principal one."""
     degree, radicand = node.args
     odd = degree.value is not None and degree.value.denominator == 1 and degree.value % 2 == 1
     return odd and radicand.op == "negative" and numeral(radicand) is not None

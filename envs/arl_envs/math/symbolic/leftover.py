@@ -1,14 +1,14 @@
-"""What is left to be worked out in an expression.
+"""The work that is left to be done in an expression.
 
-An answer may not leave more to do than the right answer does: who is asked for 37 * 91 and says
-37 * 91 has said nothing. Each kind of work has a word:
+An answer may not leave more work than the right answer does: the reply "37 * 91" to the
+question "37 * 91" is worth nothing. Each kind of work has a word:
 
     arithmetic   numbers to add or multiply, like terms, a fraction to reduce, a root of a square
     power        a number to a whole power            factorial, binomial, abs, rounding
     trig, log, choice (max, gcd, ...)                 functions
 
-Roots, fractional powers, pi, e and i are what closed forms are made of: no work. Whether a
-product is multiplied out is not work either.
+Closed forms are made of roots, fractional powers, pi, e and i, so these are no work. To multiply
+out a product is no work either.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WORDS = {
 
 
 def leftover(node: Node) -> frozenset[str]:
-    """The kinds of work that are left in `node`."""
+    """Return the kinds of work that are left in `node`."""
     if numeral(node) is not None:
         return frozenset() if numeral(node).proper else frozenset({"arithmetic"})  # pyright: ignore[reportOptionalMemberAccess]
     found = set[str]()
@@ -47,7 +47,7 @@ def leftover(node: Node) -> frozenset[str]:
 
 
 def allowed(node: Node) -> frozenset[str]:
-    """What an answer may leave where `node` is right: binomials are quotients of factorials."""
+    """Return the work that an answer may leave if `node` is right: n! may stand for a binomial."""
     found = leftover(node)
     if "binomial" in found:
         found |= {"factorial", "power", "arithmetic"}
@@ -86,7 +86,7 @@ def _rational(node: Node) -> Fraction | None:
 
 
 def coefficient(term: Node) -> tuple[Fraction, tuple[Node, ...]]:
-    """A term as its coefficient and everything else, sorted: 2 and (x, y) of 2xy."""
+    """Return the coefficient of a term and its other factors, sorted: 2 and (x, y) for 2xy."""
     value = _rational(term)
     if value is not None:
         return value, ()
@@ -108,7 +108,7 @@ def coefficient(term: Node) -> tuple[Fraction, tuple[Node, ...]]:
 
 
 def _flat(term: Node) -> Iterator[Node]:
-    """The terms of a sum within a sum; their signs do not matter here."""
+    """Yield the terms of a sum within a sum; their signs do not matter here."""
     inner = term.args[0] if term.op == "negative" else term
     if inner.op != "sum":
         yield term
@@ -118,7 +118,7 @@ def _flat(term: Node) -> Iterator[Node]:
 
 
 def _reducible(above: Node, below: Node) -> bool:
-    """Whether numbers can be cancelled: 4 pi / 2, x / 1; sums are looked at term by term."""
+    """Return whether numbers can be cancelled: 4 pi / 2, x / 1; a sum is checked term by term."""
     divisor = _rational(below)
     if divisor is None:
         divisor = coefficient(below)[0] if below.op == "product" else Fraction(1)
@@ -143,7 +143,7 @@ def _gcd(a: int, b: int) -> int:
 
 
 def _is_perfect(degree: Node, radicand: Node) -> bool:
-    """Whether the root is a rational number."""
+    """Return whether the root is a rational number."""
     value, order = _rational(radicand), _rational(degree)
     if value is None or value < 0 or order is None:
         return False
@@ -155,6 +155,6 @@ def _is_perfect(degree: Node, radicand: Node) -> bool:
 
 
 def _small(value: Fraction) -> tuple[int, int]:
-    """Numerator and denominator; of numbers too large for floats, 2, which is no power."""
+    """Return numerator and denominator; for numbers too large for floats, 2, which is no power."""
     numbers = value.numerator, value.denominator
     return numbers if max(numbers) < 2**52 else (2, 2)

@@ -1,8 +1,9 @@
-r"""Letters that stand for something else: choices of several, and constants nobody has named.
+r"""Letters that stand for something else: one of several choices, or an unnamed constant.
 
 `C` may be the third of five choices, the constant of an integral, or a variable like any other.
-It is a choice where the question lists choices, or does not speak of C; a constant where it is
-added to the rest, or the question asks for an integral or a solution of a differential equation.
+The letter is a choice if the question lists choices, or does not contain C. An unnamed constant
+is added to the rest, or the question asks for an integral or the solution of a differential
+equation.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _OF_INTEGRALS = re.compile(
 
 @lru_cache(maxsize=256)
 def options(question: str) -> dict[str, str]:
-    """What each letter stands for, upper case, in a question that lists choices; else nothing."""
+    """Return the text of each choice by its upper-case letter; nothing if none are listed."""
     found = list(_LISTED.finditer(question))
     letters = [(match["a"] or match["b"]).upper() for match in found]
     first = next((at for at in range(len(found)) if letters[at : at + 2] == ["A", "B"]), None)
@@ -46,14 +47,14 @@ def options(question: str) -> dict[str, str]:
 
 
 def is_choice(letter: str, question: str) -> bool:
-    """Whether `letter`, a right answer, is one of several choices."""
+    """Return whether `letter`, a right answer, is one of several choices."""
     if letter.upper() in options(question):
         return True
     return letter in "ABCDEFGHJ" and letter not in said_in(question).variables
 
 
 def same_text(one: str, other: str) -> bool:
-    """Whether both say the same, but for spaces, commands and punctuation."""
+    """Return whether both texts are the same except for spaces, commands and punctuation."""
     plain = [
         re.sub(r"\\(?:text|left|right)|[\s{}$.,;()\\]", "", text).lower() for text in (one, other)
     ]
@@ -61,8 +62,10 @@ def same_text(one: str, other: str) -> bool:
 
 
 def with_names_of(gold: Node, answer: Node, question: str) -> Node:
-    """`answer`, with the names that `gold` has for constants that have no name of their own:
-    that of an integral, or the whole number in all of many angles."""
+    """Return `answer` with the names of `gold` for constants without a name of their own.
+
+    Such constants are that of an integral, or the integer in the general form of many angles.
+    """
     ours, theirs = symbols(gold) - symbols(answer), symbols(answer) - symbols(gold)
     if not ours or len(ours) != len(theirs):
         return answer
@@ -102,7 +105,7 @@ def _count(node: Node, name: str) -> int:
 
 
 def _is_added(node: Node, name: str) -> bool:
-    """Whether this name is a term of its own, and nowhere else."""
+    """Return whether `name` is a term of its own, and occurs nowhere else."""
     alone = Node("symbol", name=name)
     return node.op == "sum" and alone in node.args and _count(node, name) == 1
 

@@ -1,4 +1,4 @@
-"""The one question: does this answer say the same as the right one?"""
+"""The decision whether an answer says the same as the right one, without algebra."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from .shapes import Relation, Shape
 
 
 class Undecided(Exception):
-    """It takes algebra to tell."""
+    """The signal that only algebra can decide."""
 
 
 def literal_leaf(gold: Node, answer: Node) -> bool:
-    """Whether `answer` is right where `gold` is, as far as can be told without algebra.
+    """Return whether `answer` is right if `gold` is, as far as that can be decided without algebra.
 
-    Where the right answer is a number that is spelled out, an answer must spell out the same
-    one. Else it must not leave more to be worked out than the right one does, nor bring in
-    variables of its own, nor have another value somewhere.
+    If the right answer is a spelled-out number, an answer must spell out the same one. Else it
+    must not leave more work than the right answer, nor have variables of its own, nor have another
+    value at some point.
 
     Raises:
-        Undecided: none of this settles it.
+        Undecided: these rules do not decide.
     """
     if gold == answer:
         return True
@@ -36,10 +36,10 @@ def literal_leaf(gold: Node, answer: Node) -> bool:
 
 
 def literal_relation(gold: Relation, answer: Relation) -> bool:
-    """As `literal_leaf`, of equations and inequalities.
+    """Return what `literal_leaf` does, for equations and inequalities.
 
     Raises:
-        Undecided: they have the same variables, and are not spelled alike.
+        Undecided: both have the same variables, and are not spelled alike.
     """
     sides = {frozenset(symbols(r.left) | symbols(r.right)) for r in (gold, answer)}
     if len(sides) > 1:
@@ -48,9 +48,9 @@ def literal_relation(gold: Relation, answer: Relation) -> bool:
 
 
 def settle(gold: Shape, answer: Shape, question: str = "") -> bool:
-    """Whether `answer` is right, by spelling and by numbers alone; takes microseconds.
+    """Return whether `answer` is right, by spelling and numbers alone, in microseconds.
 
     Raises:
-        Undecided: that takes algebra: ask `algebra.compare`, where it can be stopped.
+        Undecided: only algebra can decide: call `algebra.compare` in a process that can be killed.
     """
     return Matcher(literal_leaf, literal_relation, question).match(gold, answer)

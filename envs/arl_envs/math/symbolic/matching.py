@@ -1,4 +1,4 @@
-"""Whether an answer says the same as the right one: shape by shape, then leaf by leaf."""
+"""The comparison of an answer with the right one: shape by shape, then leaf by leaf."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .shapes import (
 )  # fmt: skip
 
 Leaf = Callable[[Node, Node], bool]
-"""Whether the second expression is a right answer where the first one is."""
+"""A test whether the second expression is a right answer if the first one is."""
 
 _ORDER = re.compile(
     r"\border\b|ordered|ascending|increasing|descending|decreasing|respectively|sequence|sort"
@@ -45,7 +45,7 @@ _ORDER = re.compile(
 
 
 class Matcher:
-    """Compares shapes; what the question asks for decides on units and order.
+    """A comparison of shapes; the question's request decides on units and order.
 
     `equal` decides on equations and inequalities, as `leaf` does on expressions.
     """
@@ -58,7 +58,7 @@ class Matcher:
         self._question = question
 
     def match(self, gold: Shape, answer: Shape) -> bool:
-        """Whether `answer` is right where `gold` is."""
+        """Return whether `answer` is right if `gold` is."""
         if gold == answer:
             return True
         if isinstance(gold, Named) or isinstance(answer, Named):
@@ -100,13 +100,13 @@ class Matcher:
         return self._several(gold, answer)
 
     def _wanted(self, equation: Relation) -> Node | None:
-        """The number on its right, if what is on its left is what the question asks for."""
+        """Return the number on the right, if the question asks for the left side."""
         known = not symbols(equation.right) and symbols(equation.left)
         return equation.right if known and wants(self._question, equation.left) else None
 
     def _scaled(self, gold: Sequence[Shape], answer: Sequence[Shape]) -> bool:
-        """Whether `answer` is the ratio `gold` times a number; not of times of day, nor where the
-        question itself says so, or asks for small numbers."""
+        """Return whether `answer` is the ratio `gold` times a number. Times of day never match, nor
+        does a ratio that the question itself states, or for which it wants the smallest numbers."""
         ours = [part.node for part in gold if isinstance(part, Scalar)]
         theirs = [part.node for part in answer if isinstance(part, Scalar)]
         if not len(ours) == len(theirs) == len(gold) == len(answer):
@@ -148,7 +148,7 @@ class Matcher:
     def _paired(
         self, gold: Sequence[Shape], answer: Sequence[Shape], same: Callable[[Shape, Shape], bool]
     ) -> bool:
-        """Whether each has its own partner; the order does not matter."""
+        """Return whether each item has its own partner; the order does not matter."""
         left = list(answer)
         if len(left) != len(gold):
             return False
@@ -173,7 +173,7 @@ class Matcher:
             return gold.name == answer.name and self.match(gold.value, answer.value)
         if isinstance(answer, Relation) or isinstance(gold, Relation):
             if isinstance(gold, Named) and not any(map(symbols, leaves(gold))):
-                return False  # x = 5 is what 3x = 15 asks for
+                return False  # x = 5 is the solution of 3x = 15, not the same equation
             ours, theirs = equation(gold), equation(answer)
             return ours is not None and theirs is not None and self.match(ours, theirs)
         if isinstance(gold, Named):
@@ -181,10 +181,10 @@ class Matcher:
         return isinstance(answer, Named) and self.match(gold, self._unnamed(answer, gold))
 
     def _unnamed(self, shape: Named, other: Shape) -> Shape:
-        """The value of `shape`, to be compared with `other`, which has no names.
+        """Return the value of `shape`, to be compared with `other`, which has no names.
 
-        Without names, several values are those of what the question asks for first, second, ...,
-        so they are a list in that order; a tuple says x and y in the order of the alphabet.
+        Without names, several values are in the order in which the question asks for them,
+        so they are a list in that order; a tuple has x and y in alphabetical order.
         """
         if not isinstance(other, Items) or other.kind == "tuple":
             return in_order_of_names(shape)
@@ -206,19 +206,19 @@ class Matcher:
         if said is None:
             return True
         text = getattr(answer, "text", "")
-        if value is None:  # some prose, which may go on behind the choices
+        if value is None:  # some prose, which may continue after the choices
             return not any(same_text(other, text) for key, other in listed.items() if key != ours)
         return same_text(listed.get(ours, ""), text) or self.match(value, said)
 
     def _letter(self, gold: Shape) -> str:
-        """The letter of a right answer that is a choice; "" if it is none."""
+        """Return the letter of a right answer that is a choice; "" if it is none."""
         letter = _letter(gold)
         known = isinstance(gold, Choice) or (letter and is_choice(letter, self._question))
         return letter.upper() if known else ""
 
     def _quantity(self, gold: Shape, answer: Shape) -> bool:
-        """Units must be the same. One that the right answer has may go without saying, except
-        percent and dozens; one that it has not may be said unless the question asks for another."""
+        """Return whether values and units match. An answer may omit the right answer's unit, except
+        percent and dozens; it may add a unit unless the question asks for another one."""
         if isinstance(gold, Quantity) and isinstance(answer, Quantity):
             same = gold.value == answer.value if gold.unit in ("am", "pm") else None
             same = self.match(gold.value, answer.value) if same is None else same
@@ -236,7 +236,7 @@ def _nodes(shape: Shape) -> Iterator[Node]:
 
 
 def _is_shown(left: Node, right: Node) -> bool:
-    """Whether `left = right` is a calculation and its result: 37 * 91 = 3367, but not 1 = 1."""
+    """Return whether `left = right` is a calculation and its result: 37 * 91 = 3367, not 1 = 1."""
     worked = numeral(left) is None and not symbols(left) and not symbols(right)
     return worked and not differ(left, right)
 
@@ -257,7 +257,7 @@ def _quotient(above: Node, below: Node) -> Node:
 
 
 def equation(shape: Shape) -> Relation | None:
-    """y = an expression, as an equation between y and it."""
+    """Return `shape` as an equation, also if it is a name with a value; None if it is neither."""
     match shape:
         case Relation():
             return shape
@@ -267,7 +267,7 @@ def equation(shape: Shape) -> Relation | None:
 
 
 def _listed_value(text: str) -> Shape | None:
-    """What a choice stands for; None if that is prose, or nothing."""
+    """Return the value of a listed choice; None if the choice is prose, or empty."""
     if re.search(r"(?<![\\A-Za-z{])[a-z]{3,}", text):
         return None
     with suppress(Unreadable):
@@ -287,7 +287,7 @@ def _letter(shape: Shape) -> str:
 
 
 def _pieces(shape: Shape) -> Sequence[Shape]:
-    """The parts of a union; (a, b) and [a, b] are intervals here."""
+    """Return the parts of a union; (a, b) and [a, b] are intervals here."""
     match shape:
         case Union(parts=parts):
             return [piece for part in parts for piece in _pieces(part)]

@@ -1,7 +1,7 @@
-r"""Matrices: rows in any environment, a number before or behind them, and systems in braces.
+r"""Matrices: rows in any environment, a number before or after them, and systems in braces.
 
-pmatrix, bmatrix, smallmatrix, array in brackets, \pmatrix{...} of plain TeX; \frac{1}{2} before
-one is kept apart, as `Matrix.scale`, since multiplying it in is no work that anybody asks for.
+pmatrix, bmatrix, smallmatrix, array in brackets, \pmatrix{...} of plain TeX are all read. A factor
+such as \frac{1}{2} stays in `Matrix.scale`, since no question asks to multiply it in.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _BEFORE = re.compile(r"(?:.*[$=:,;?]|.*\\[\[(]|.*(?<![\\A-Za-z])[A-Za-z]{2,}\s)"
 
 
 def read_matrix(text: str, depth: int, read: Read) -> Shape | None:
-    """What `text` says if it is one matrix, perhaps times a number, or a system of equations.
+    """Return the matrix, perhaps times a number, or system of equations in `text`; None if none.
 
     Raises:
-        Unreadable: it is a determinant, or its rows differ in length.
+        Unreadable: `text` is a determinant, or the rows differ in length.
     """
     if match := _TURNED_LIST.fullmatch(text):
         parts, _ = split_top(match["inside"], _COMMA)
@@ -73,7 +73,7 @@ def read_matrix(text: str, depth: int, read: Read) -> Shape | None:
 
 
 def _environment(text: str) -> tuple[str, str, str, str] | None:
-    r"""What stands before the first matrix in `text`, its name, what is in it, and what behind."""
+    r"""Return the text before the first matrix in `text`, its name, its content, the text after."""
     if match := _BEGIN.search(text):
         name, end = match["name"], rf"\end{{{match['name']}}}"
         start = match.end()
@@ -91,7 +91,7 @@ def _environment(text: str) -> tuple[str, str, str, str] | None:
 
 
 def _system(rows: list[str], depth: int, read: Read) -> Shape | None:
-    """Equations below each other; what has several cases is something else."""
+    """Return a system of equations, one a row; a definition by cases is refused."""
     rows = [re.sub(r"\s*&?\s*=\s*&?\s*", "=", row).rstrip(" ,.;") for row in rows]
     if not rows or any("&" in row or len(re.findall("[=<>]", row)) != 1 for row in rows):
         raise Unreadable("neither a matrix nor equations")
@@ -115,7 +115,7 @@ def _scaled(matrix: Matrix, before: str, after: str) -> Matrix | None:
 
 
 def entries(matrix: Matrix) -> tuple[tuple[Shape, ...], ...]:
-    """The rows, with what stands before the matrix multiplied in."""
+    """Return the rows, multiplied by the factor of the matrix."""
     scale = matrix.scale
     if scale is None:
         return matrix.rows
@@ -133,7 +133,7 @@ def _times(scale: Node, entry: Shape) -> Shape:
 
 
 def _term(value: Fraction, rest: tuple[Node, ...]) -> Node:
-    """`value` times the rest, in the shortest way to write it."""
+    """Return `value` times the product of `rest`, in the shortest notation."""
     if value < 0:
         return Node("negative", (_term(-value, rest),))
     factors = rest if value.numerator == 1 and rest else (number(value.numerator), *rest)
@@ -146,7 +146,7 @@ def _term(value: Fraction, rest: tuple[Node, ...]) -> Node:
 
 
 def is_given(matrix: Matrix, question: str) -> bool:
-    """Whether `question` itself has this product of a number and a matrix, or this transpose."""
+    """Return whether `question` has this product of a number and a matrix, or this transpose."""
     if matrix.is_turned and re.search(r"transpos|\^\s*\{?\s*(?:T\b|\\top)", question):
         return True
     for match in _BEGIN.finditer(question):

@@ -1,8 +1,8 @@
-r"""What stands left of an equals sign and is only a name of what stands right of it.
+r"""Names on the left of an equals sign, for the value on its right.
 
 x, a_{n+1}, f^{-1}(x), f(2), |AB|, \angle ABC, \frac{dy}{dx}, P(A), \det A, \lim_{x\to0}f(x) are
-names, and so are several at once: (p,q), or the ratios V_1:V_2 and \frac{NO}{BO}. x+y is none, nor
-are |x|, \frac{y}{x} and \sin x: an equation with these says something about x.
+names, and so are several at once: (p,q), or the ratios V_1:V_2 and \frac{NO}{BO}. x+y, |x|,
+\frac{y}{x} and \sin x are not names: an equation with these is a statement about x.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ _QUOTIENT = re.compile(
 )
 _NO_NAME = frozenset(("e", "i", "\\pi", "\\infty"))
 _BETWEEN = ", "
-"""Of several names in one; there are no spaces in any."""
+"""The separator of several names in one; no name contains a space."""
 
 
 def name_of(text: str) -> str:
-    """The name that `text` is, in one spelling; "" if it is none."""
+    """Return the name that `text` is, in the one spelling; "" if it is none."""
     if text in _NO_NAME:
         return ""
     if _LIST.fullmatch(text):
@@ -78,7 +78,7 @@ def _plain(text: str) -> str:
 
 
 def several(names: Sequence[str]) -> str:
-    """One name for all of `names`, in this order."""
+    """Return one name for all of `names`, in this order."""
     return f"({_BETWEEN.join(map(_plain, names))})"
 
 
@@ -89,7 +89,7 @@ def _parts(name: str) -> list[str]:
 
 
 def renamed(shape: Named, name: str) -> Named:
-    """`shape` with its parts in the order that they have in `name`; itself if those are others."""
+    """Return `shape` with its parts in the order of `name`; `shape` itself if the parts differ."""
     ours, theirs = _parts(name), _parts(shape.name)
     if ours == theirs or sorted(ours) != sorted(theirs) or len(set(ours)) < len(ours):
         return shape
@@ -108,8 +108,8 @@ def _permuted(value: Shape, order: list[int]) -> Shape:
 
 
 def as_asked(shape: Named, question: str) -> tuple[Shape, ...] | None:
-    """The values of several names in the order in which `question` has them, if it has them all,
-    or else as they are written; None if there are no several."""
+    """Return the values of several names in the order of their names in `question`, if all names
+    are there, or else in the written order; None if `shape` is no tuple with several names."""
     names = _parts(shape.name)
     if _BETWEEN not in shape.name or not isinstance(shape.value, Items):
         return None
@@ -124,14 +124,14 @@ def as_asked(shape: Named, question: str) -> tuple[Shape, ...] | None:
 
 
 def in_order_of_names(shape: Named) -> Shape:
-    """The value, with its parts in the order of the alphabet: (1, 2) says so much of x and y."""
+    """Return the value with its parts in alphabetical order of the names, as in (1, 2) for x, y."""
     if _BETWEEN not in shape.name:
         return shape.value
     return renamed(shape, f"({_BETWEEN.join(sorted(_parts(shape.name)))})").value
 
 
 def with_ratio(shape: Named) -> Named:
-    """`shape`; a quotient of two names is a ratio: a/b = 3 is a:b = 3:1."""
+    """Return `shape`, but a quotient of two names as a ratio: a/b = 3 is a:b = 3:1."""
     if ":" in shape.name and isinstance(shape.value, Scalar):
         return Named(shape.name, Ratio((shape.value, Scalar(number(1)))))
     return shape

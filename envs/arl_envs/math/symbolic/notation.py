@@ -1,4 +1,4 @@
-r"""One spelling of what can be spelled in many ways: spaces, \dfrac, \left, Unicode, $...$."""
+r"""One spelling for the many spellings of the same thing: spaces, \dfrac, \left, Unicode, $...$."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .expression import Unreadable
 
 MAX_CHARS = 1000
 MAX_SPELLED = 2 * MAX_CHARS
-"""In one spelling: some signs are long commands there."""
+"""The most characters of a text in the one spelling: some signs are long commands there."""
 
 _UNICODE = {
     "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "∕": "/",
@@ -30,7 +30,8 @@ _INVISIBLE = re.compile("[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\uf
 
 _GAP = r"(?:\\[,;:>! ]|\\thinspace|~|'| )"
 _GROUPED = re.compile(rf"(?<![0-9.,^_])[0-9]{{1,3}}(?:{_GAP}{{1,2}}[0-9]{{3}})+(?![0-9]|\s*/)")
-"""Digits in threes: 70 000; a space before a fraction is that of a mixed number."""
+"""A pattern of digits in groups of three: 70 000. A space before a fraction is not such a gap:
+it belongs to a mixed number."""
 
 _FONTS = (
     "text|textbf|textit|textrm|textsf|texttt|textnormal|mathrm|mathbf|mathit|mathsf|mathcal"
@@ -40,7 +41,7 @@ _PLAIN_NAMES = (
     "sqrt|arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|pi|infty"
 )
 
-# In this order; each is one spelling for many.
+# The order matters. Each rewrite replaces many spellings by one.
 _REWRITES = [
     (re.compile(pattern), to)
     for pattern, to in (
@@ -95,10 +96,10 @@ _REWRITES = [
 
 
 def plain(text: str) -> str:
-    r"""`text` without what does not matter: delimiters, spacing commands, a final period.
+    r"""Return `text` without delimiters, spacing commands and a final period, which do not matter.
 
     Raises:
-        Unreadable: it is too long, or its braces do not fit together.
+        Unreadable: `text` is too long, or its braces do not fit together.
     """
     text = text.strip()
     if len(text) > MAX_CHARS:
@@ -115,25 +116,25 @@ def plain(text: str) -> str:
 
 
 def _trimmed(text: str) -> str:
-    r"""Without spaces at either end, in whatever way they are written: `\ `, `\\`, `\quad`."""
+    r"""Return `text` without spaces at either end, in any notation: `\ `, `\\`, `\quad`."""
     while (shorter := _EDGE.sub("", text).rstrip("\\")) != text:
         text = shorter
     return text
 
 
 def spelled(text: str) -> str:
-    """`text` in one spelling, whatever it is; of a question, too."""
+    """Return any `text`, also a question, in the one spelling."""
     text = _GROUPED.sub(
         lambda match: re.sub(f"{_GAP}+", ",", match[0]), _single_spaced(_latin(text))
     )
     for pattern, to in _REWRITES:
-        # A rewrite may leave spaces side by side, and patterns take long over runs of them.
+        # A rewrite may leave spaces side by side, and patterns are slow on runs of spaces.
         text = _single_spaced(pattern.sub(to, text))
     return text
 
 
 def _latin(text: str) -> str:
-    """`text` in ASCII, as far as it has digits, letters and signs of other scripts and widths."""
+    """Return `text` with digits, letters and signs of other scripts and widths in ASCII."""
     if text.isascii():
         return text
     text = _INVISIBLE.sub("", text)
@@ -145,7 +146,7 @@ def _latin(text: str) -> str:
 
 
 def _latin_digits(match: re.Match[str]) -> str:
-    """Those of one script; digits of several are no number that anybody would write."""
+    """Return digits of one script in ASCII. Digits of several scripts are no plausible number."""
     zeros = {ord(digit) - unicodedata.decimal(digit) for digit in match[0]}
     return str(int(match[0])).zfill(len(match[0])) if len(zeros) == 1 else match[0]
 
@@ -167,7 +168,7 @@ def _single_spaced(text: str) -> str:
 
 
 def _unmarked(text: str) -> str:
-    """Without Markdown's emphasis around all of it."""
+    """Return `text` without Markdown emphasis around all of it."""
     for mark in ("**", "__", "`"):
         if len(text) > 2 * len(mark) and text.startswith(mark) and text.endswith(mark):
             text = text[len(mark) : -len(mark)].strip()
@@ -175,7 +176,7 @@ def _unmarked(text: str) -> str:
 
 
 def _undelimited(text: str) -> str:
-    r"""Without `$...$`, `\(...\)` and `\[...\]`; a dollar sign before a number is money."""
+    r"""Return `text` without `$...$`, `\(...\)` and `\[...\]`; a `$` before a number is money."""
     text = re.sub(r"\\[()]|\\\[|\\\](?!\[)", " ", text)
     if len(re.findall(r"(?<!\\)\$", text)) % 2 == 0:
         return re.sub(r"(?<!\\)\$", " ", text)
@@ -183,7 +184,7 @@ def _undelimited(text: str) -> str:
 
 
 def _unwrapped(text: str) -> str:
-    """Without braces, or a box, around all of it."""
+    """Return `text` without braces or a box around all of it."""
     for _ in range(_MAX_WRAPS):
         for opening in ("{", r"\boxed{", r"\fbox{"):
             if text.startswith(opening) and closing(text, len(opening) - 1) == len(text) - 1:
@@ -202,7 +203,7 @@ _BRACKET = re.compile(r"\\[{}]|\\[lr]angle(?![A-Za-z])|\\.|[][(){}]", re.DOTALL)
 
 
 def balanced(text: str) -> bool:
-    """Whether every brace is closed; brackets and parentheses may be those of intervals."""
+    """Return whether every brace is closed; brackets and parentheses may be those of intervals."""
     depth = 0
     for match in _BRACKET.finditer(text):
         depth += {"{": 1, "}": -1}.get(match[0], 0)
@@ -212,7 +213,7 @@ def balanced(text: str) -> bool:
 
 
 def closing(text: str, at: int) -> int:
-    """Where the brace that opens at `at` closes; -1: nowhere."""
+    """Return the index of the brace that closes the one at `at`; -1 if none does."""
     depth = 0
     for match in _BRACKET.finditer(text, at):
         depth += {"{": 1, "}": -1}.get(match[0], 0)
@@ -222,9 +223,9 @@ def closing(text: str, at: int) -> int:
 
 
 def split_top(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
-    """The parts of `text` between the separators that stand in no brackets, and those.
+    """Return the parts of `text` between separators outside of all brackets, and the separators.
 
-    Any bracket may close any other: half-open intervals have two kinds.
+    Any bracket may close any other one: half-open intervals have two kinds.
     """
     parts, found, depth, start, at = list[str](), list[str](), 0, 0, 0
     while at < len(text):

@@ -1,4 +1,4 @@
-"""What an expression comes to, in floats: enough to tell that two are different."""
+"""The value of an expression in floats: enough to decide that two expressions are different."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NEAR, _HUGE = 1e-9, 1e300
 
 
 def differ(one: Node, other: Node) -> bool:
-    """Whether the two surely have different values somewhere where all variables are positive.
+    """Return whether both surely have different values at some point with positive variables.
 
-    False says nothing: they may be equal, or not be computable here.
+    False decides nothing: they may be equal, or not be computable here.
     """
     names = sorted(symbols(one) | symbols(other))
     for point in range(_POINTS):
@@ -34,24 +34,24 @@ def differ(one: Node, other: Node) -> bool:
 
 
 Trace = tuple[complex | None, ...]
-"""What an expression comes to at some points; None: it is not known."""
+"""The values of an expression at some points; None: the value is not known."""
 
 
 def trace(node: Node) -> Trace:
-    """At points that depend on the names of the variables alone."""
+    """Return the values of `node` at points that depend only on the names of the variables."""
     names = sorted(symbols(node))
     found = [_value(node, {name: _coordinate(name, at) for name in names}) for at in range(_POINTS)]
     return tuple(None if value is None or abs(value) > _HUGE else value for value in found)
 
 
 def agree(one: Trace, other: Trace) -> bool:
-    """Whether the values are the same, wherever both are known; they are somewhere."""
+    """Return whether the values are the same where both are known, at one point at least."""
     known = [(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None]
     return bool(known) and all(_close(a, b) for a, b in known)
 
 
 def proportional(one: Trace, other: Trace) -> bool:
-    """Whether the first values are the second ones times a number, wherever both are known."""
+    """Return whether the values of one are those of the other times a number, where known."""
     pairs = zip(one, other, strict=True)
     ratios = [a / b for a, b in pairs if a is not None and b]
     return len(ratios) > 1 and all(_close(ratio, ratios[0]) for ratio in ratios)
@@ -63,10 +63,10 @@ def _close(a: complex, b: complex) -> bool:
 
 
 def _value(node: Node, place: Mapping[str, float]) -> complex | None:
-    """Infinite where the numbers on the way are too large for floats; None where unknown."""
+    """Return the value: infinite if intermediate numbers overflow floats, None if unknown."""
     try:
         value = evaluate(node, place)
-        abs(value)  # of two parts that are floats, and may be none itself
+        abs(value)  # the absolute value may overflow although both parts are floats
     except OverflowError:
         return complex(math.inf)
     except (ArithmeticError, ValueError):
@@ -75,15 +75,16 @@ def _value(node: Node, place: Mapping[str, float]) -> complex | None:
 
 
 def _coordinate(name: str, point: int) -> float:
-    """From 0.3 to 2.3, the same in every process."""
+    """Return a number from 0.3 to 2.3, the same in every process."""
     digest = hashlib.blake2b(f"{name}/{point}".encode(), digest_size=4).digest()
     return 0.3 + 2 * int.from_bytes(digest, "big") / 2**32
 
 
 def evaluate(node: Node, place: Mapping[str, float]) -> complex:
-    """
+    """Return the value of `node` with the values of variables from `place`.
+
     Raises:
-        ArithmeticError, ValueError: it has no value there, or none that floats can hold.
+        ArithmeticError, ValueError: `node` has no value there, or none that floats can hold.
     """
     args = [evaluate(arg, place) for arg in node.args]
     match node.op:
@@ -120,7 +121,7 @@ def _total(args: list[complex]) -> complex:
 
 
 def _is_counted(arg: complex) -> bool:
-    """Whether it is a whole number that floats hold."""
+    """Return whether `arg` is a whole number that floats hold exactly."""
     return arg.imag == 0 and abs(arg.real) < 2**52 and arg.real.is_integer()
 
 
@@ -141,7 +142,7 @@ _CALLS: Mapping[str, Callable[[complex], complex]] = {
 def _call(name: str, args: list[complex]) -> complex:
     if name == "log" and len(args) == 2:
         return cmath.log(args[0]) / cmath.log(args[1])
-    if name not in _CALLS or len(args) != 1:  # log without a base: e or 10, nobody knows
+    if name not in _CALLS or len(args) != 1:  # log without a base: it may be e or 10
         raise ValueError(f"{name} of {len(args)}")
     return _CALLS[name](args[0])
 

@@ -5,7 +5,7 @@ r"""Expressions in LaTeX, or in plain text, as trees.
     power    = atom {"!" | "^" operand | \degree}
     atom     = number | variable | \frac a b | \sqrt[n] a | function | "(" sum ")" | "|" sum "|"
 
-A whole number right before a fraction of whole numbers is a mixed number. What is not of this
+A whole number directly before a fraction of whole numbers is a mixed number. Text outside of this
 grammar (sums over an index, integrals, limits, derivatives) is no answer here.
 """
 
@@ -33,10 +33,10 @@ _STARTS |= {f"\\{name}" for name in FUNCTIONS | _GREEK}
 
 
 def parse(text: str) -> Node:
-    """The tree of `text`, as it is written.
+    """Return the tree of `text`, as it is written.
 
     Raises:
-        Unreadable: it is no expression of the grammar above, or too deep.
+        Unreadable: `text` is no expression of the grammar above, or too deep.
     """
     parser = _Parser(tokenize(text))
     node = parser.sum(0)
@@ -46,7 +46,7 @@ def parse(text: str) -> Node:
 
 
 class _Parser:
-    """Recursive descent; `depth` counts what is open."""
+    """A recursive descent parser; `depth` counts the open brackets and operators."""
 
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens = tokens
@@ -63,7 +63,7 @@ class _Parser:
         return token
 
     def skip(self, *texts: str) -> bool:
-        """Whether the next token was one of these; it is taken."""
+        """Take the next token if it is one of `texts`; return whether it was."""
         found = self.peek().text in texts and self.peek() is not END
         self._at += found
         return found
@@ -114,7 +114,7 @@ class _Parser:
         return token.kind in ("number", "letter") or token.text in _STARTS
 
     def _is_closed(self, factor: Node) -> bool:
-        """Whether a number may follow: 10!10! and 2^{3}5 are products, x2 and 2^35 are none."""
+        """Return whether a number may follow: 10!10! and 2^{3}5 are products, not x2 and 2^35."""
         last = self._tokens[self._at - 1].text
         return last == "!" or (factor.op in ("power", "binomial") and last == "}")
 
@@ -135,7 +135,7 @@ class _Parser:
                 return node
 
     def _operand(self, depth: int) -> Node:
-        """What `^`, `\\frac` and `\\sqrt` take: braces, or one token; of digits, the first."""
+        """Return the operand of `^`, `\\frac` or `\\sqrt`: braces, or one token, or one digit."""
         _deeper(depth)
         self._split_digits(self._at)
         if self.peek().text == "-":
@@ -150,7 +150,7 @@ class _Parser:
             self._tokens[at : at + 1] = digits
 
     def _exponent_free(self, depth: int) -> Node:
-        """The argument of a function without parentheses: `\\sin 2x`, up to the next + or -."""
+        """Return a function's argument without parentheses: `\\sin 2x`, up to the next + or -."""
         factors = [self._power(depth)]
         while self._starts() and self.peek().text[1:] not in FUNCTIONS:
             factors.append(self._power(depth))
@@ -183,7 +183,7 @@ class _Parser:
         return Node("number", value=token.value, decimal=not token.whole)
 
     def _fraction(self) -> tuple[Fraction, Fraction, int] | None:
-        """The whole numbers of the fraction that comes next, and where it ends."""
+        """Return the whole numbers of the fraction that comes next, and the index after it."""
         if self.peek().text != "\\frac":
             return None
         above, at = self._whole(self._at + 1)
@@ -191,7 +191,7 @@ class _Parser:
         return None if above is None or below is None else (above, below, at)
 
     def _whole(self, at: int) -> tuple[Fraction | None, int]:
-        """The whole number at `at`, in braces or a single digit, and what comes after it."""
+        """Return the whole number at `at`, in braces or a single digit, and the index after it."""
         self._split_digits(at)
         texts = [token.text for token in self._tokens[at : at + 3]]
         braced = len(texts) == 3 and (texts[0], texts[2]) == ("{", "}")
@@ -199,7 +199,7 @@ class _Parser:
         return token.value if token.whole else None, at + (3 if braced else 1)
 
     def _subscript(self) -> str:
-        """_1, _{12}, _n: part of a variable's name."""
+        """Read _1, _{12} or _n: part of a variable's name."""
         primes = ""
         while self.skip("'"):
             primes += "'"
@@ -238,7 +238,7 @@ class _Parser:
             node = Node("call", (*arguments, *base), name)
         if exponent is None:
             return node
-        if exponent.op == "negative":  # an inverse function, or 1 over it: nobody knows
+        if exponent.op == "negative":  # ambiguous: an inverse function, or 1 over it
             raise Unreadable("a negative power of a function")
         return Node("power", (node, exponent))
 
@@ -285,7 +285,7 @@ _GROUPS = {
 
 
 def _deeper(depth: int) -> int:
-    """One level more; what is read here is walked by functions that call themselves."""
+    """Return `depth` + 1, within a limit: recursive functions walk the parsed trees."""
     if depth > MAX_DEPTH:
         raise Unreadable(f"nested deeper than {MAX_DEPTH}")
     return depth + 1

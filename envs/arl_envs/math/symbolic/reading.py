@@ -1,4 +1,4 @@
-"""From the text of an answer to its shape."""
+"""The step from the text of an answer to its shape."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ _PIECE = re.compile(r"\\text\{([^{}]*)\}")
 
 
 def read(text: str, question: str = "", gold: str = "") -> Shape:
-    """The shape of an answer as it stands in its box.
+    """Return the shape of an answer as it is written in its box.
 
     `question`, and the right answer `gold`, tell bare units from variables.
 
     Raises:
-        Unreadable: it is none that is understood.
+        Unreadable: `text` is no answer that is understood.
     """
     return read_plain(marked(plain(text), question, gold), 0)
 
 
 def read_plain(text: str, depth: int) -> Shape:
-    """The shape of what is in one spelling already."""
+    """Return the shape of `text`, which is in the one spelling already."""
     if not text:
         raise Unreadable("empty")
     if depth > MAX_DEPTH:
@@ -121,7 +121,7 @@ def _choice(text: str, depth: int) -> Shape | None:
 
 
 def _words(text: str, depth: int) -> Shape | None:
-    r"""Letters and spaces, or \text{} and nothing else."""
+    r"""Return an answer of letters and spaces, or of \text{} and nothing else."""
     del depth
     if text in ("\\emptyset", "\\{\\}", "\\{ \\}"):
         return Items("set", ())
@@ -165,7 +165,7 @@ def _items(kind: str, parts: list[str], depth: int) -> Items:
     shapes = list[Shape]()
     for part in parts:
         shape = read_plain(part, depth + 1)
-        # a +- b among others is two of them
+        # a +- b in a list is two items
         spread = isinstance(shape, Items) and shape.kind == "list" and kind in ("list", "set")
         shapes += shape.items if spread and isinstance(shape, Items) else [shape]
     return Items(kind, tuple(shapes))  # pyright: ignore[reportArgumentType]
@@ -201,7 +201,7 @@ def _bracketed(text: str, depth: int) -> Shape | None:
 
 
 def _encloses(text: str, opening: str, ending: str) -> bool:
-    """Whether the first bracket is closed by the last one, and not before."""
+    """Return whether the last bracket, and no earlier one, closes the first one."""
     depth, at = 0, 0
     for match in re.finditer(r"\\[{}]|\\[lr]angle|\\.|[][(){}]", text):
         if match[0] in ("(", "[", "{", "\\{", "\\langle"):
@@ -215,7 +215,7 @@ def _encloses(text: str, opening: str, ending: str) -> bool:
 
 
 def _set(inside: str, depth: int) -> Shape:
-    """{1, 2}, or {x | a condition on x}."""
+    """Return the set {1, 2}, or that of {x | a condition on x}."""
     builder = re.fullmatch(
         r"([a-z])(?:\s*\\in\s*\\reals)?\s*(?:\||:|\\text\{ such that \})\s*(.+)", inside
     )
@@ -258,4 +258,4 @@ def _plus_minus(text: str) -> Shape:
 _READERS = (
     _named_set, _choice, _words, _matrix, _relations, _several, _combined, _bracketed, _special,
 )  # fmt: skip
-"""In the order in which they are tried."""
+"""The readers in the order in which they are tried."""

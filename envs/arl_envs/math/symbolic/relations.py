@@ -1,4 +1,4 @@
-"""Equations and inequalities: names with values, intervals in other words, and the rest."""
+"""Equations and inequalities: names with values, intervals in other notation, and the rest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .sets import REALS, common, without
 from .shapes import Chain, Interval, Items, Named, Relation, Scalar, Shape, Union, leaves
 
 Read = Callable[[str, int], Shape]
-"""What reads an answer in one spelling, so deep in brackets: all of it is one grammar."""
+"""A reader of an answer in the one spelling, at a depth of brackets: the grammar is recursive."""
 
 _OPERATOR = re.compile(r"\\leq(?![A-Za-z])|\\geq(?![A-Za-z])|\\neq(?![A-Za-z])|[=<>]")
 _IN = re.compile(r"(?P<name>[A-Za-z])\s*\\(?P<not>not)?in(?![A-Za-z])\s*(?P<set>.+)", re.DOTALL)
@@ -28,10 +28,10 @@ _OPS = {"=": "=", "<": "<", "\\leq": "<=", "\\neq": "!="}
 
 
 def read_relations(text: str, depth: int, read: Read) -> Shape | None:
-    """What `text` says with =, < and the like; None if it has none of these outside brackets.
+    """Return the relations of `text`; None if it has no =, < and the like outside brackets.
 
     Raises:
-        Unreadable: it does, and is not understood.
+        Unreadable: `text` has relations that are not understood.
     """
     parts, joints = split_top(text, _JOINT)
     if joints and all(_operators(part) or _IN.fullmatch(part) for part in parts):
@@ -53,7 +53,7 @@ def _operators(text: str) -> list[str]:
 
 
 def _shared(text: str, depth: int, read: Read) -> Shape | None:
-    """`x = 3, -3` and `x = 3 or -3`: one name for all that follows."""
+    """Return the value of `x = 3, -3` or `x = 3 or -3`: one name for all that follows."""
     sides, found = split_top(text, _OPERATOR)
     if found == ["="] and (name := name_of(sides[0])):
         return Named(name, read(sides[1], depth + 1))
@@ -65,7 +65,7 @@ def _shared(text: str, depth: int, read: Read) -> Shape | None:
 
 
 def relations_of(text: str) -> list[Relation]:
-    """The relations in `text`, two of them in a = b = c.
+    """Return the relations in `text`, two of them in a = b = c.
 
     Raises:
         Unreadable: one of the sides is not understood.
@@ -107,7 +107,7 @@ def _one(text: str, depth: int, read: Read) -> Shape:
 
 
 def _sides(sides: list[str]) -> list[Node]:
-    """f(2) < f(1) is about values of f, not about f times 2."""
+    """Return the sides as trees; f(2) < f(1) compares values of f, it does not multiply f by 2."""
     applied = [APPLIED.fullmatch(side) for side in sides]
     functions = [re.sub(r"\s", "", match["function"]) for match in applied if match]
     if len(functions) < 2 or len(set(functions)) > 1:
@@ -119,7 +119,7 @@ def _sides(sides: list[str]) -> list[Node]:
 
 
 def _equal_sides(sides: list[str], depth: int, read: Read) -> Shape:
-    """`x = y = 2` names two things; `x = 4/2 = 2` and `2 + 1 + 1 = 3 + 1 = 4` are calculations."""
+    """Return `x = y = 2` as two names; `x = 4/2 = 2` and `2 + 1 + 1 = 3 + 1 = 4` calculate."""
     names = [name_of(side) for side in sides]
     named = [name for name in names[:-1] if name]
     if len(named) == len(sides) - 1 and not names[-1]:
@@ -136,7 +136,7 @@ def _equal_sides(sides: list[str], depth: int, read: Read) -> Shape:
 
 
 def _half_line(left: Node, op: str, right: Node) -> Shape:
-    """x < 3 is an interval; 2x < y is not."""
+    """Return x < 3 as an interval, and 2x < y as a relation."""
     infinity, is_open = Node("constant", name="infty"), op == "<"
     if op in ("<", "\\leq"):
         if left.op == "symbol" and not symbols(right):
@@ -147,7 +147,7 @@ def _half_line(left: Node, op: str, right: Node) -> Shape:
 
 
 def _exceptions(sides: list[str], found: list[str], depth: int, read: Read) -> Named | None:
-    """All numbers but those in `x != 2, 3`; None if it is something else."""
+    """Return all numbers except those in `x != 2, 3`; None if the text is something else."""
     if found != ["\\neq"] or not re.fullmatch(r"[A-Za-z]|\\[a-z]+", sides[0]):
         return None
     points = read(sides[1], depth + 1)
@@ -159,7 +159,7 @@ def _exceptions(sides: list[str], found: list[str], depth: int, read: Read) -> N
 
 
 def _is_exception(shape: Shape) -> bool:
-    """Whether this is all numbers but for some: what else is said of them holds, too."""
+    """Return whether `shape` is all numbers except some: other relations then hold as well."""
     if isinstance(shape, Union):
         ends = [part for part in shape.parts if isinstance(part, Interval)]
         return ends[:1] != [] and (ends[0].low, ends[-1].high) == (REALS.low, REALS.high)
@@ -167,7 +167,7 @@ def _is_exception(shape: Shape) -> bool:
 
 
 def _joined(shapes: list[Shape], joints: list[str]) -> Shape:
-    """Several relations: values of one name, of several names, or intervals."""
+    """Join several relations: values of one name, of several names, or intervals."""
     named = [shape for shape in shapes if isinstance(shape, Named)]
     names = [shape.name for shape in named]
     if len(named) < len(shapes):
@@ -187,7 +187,7 @@ def _joined(shapes: list[Shape], joints: list[str]) -> Shape:
 
 
 def _repeated(named: list[Named], distinct: list[str]) -> Named:
-    """p = 5, q = 2; p = 7, q = 2: as (p, q) = (5, 2), (7, 2)."""
+    """Return p = 5, q = 2; p = 7, q = 2 as (p, q) = (5, 2), (7, 2)."""
     groups = list[Shape]()
     for start in range(0, len(named), len(distinct)):
         group = {shape.name: shape.value for shape in named[start : start + len(distinct)]}

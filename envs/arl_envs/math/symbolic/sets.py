@@ -1,8 +1,8 @@
-r"""Sets of real numbers: what is left of one without another, what two have in common, none at all.
+r"""Sets of real numbers: the difference of two, their intersection, and the empty set.
 
 Two sets are cut at all their ends, in order: into the ends themselves and the gaps between them.
-Each piece lies in a set or outside, so any combination is a choice of pieces. Ends with variables
-are in no known order, so there may be only one of them.
+Each piece lies inside or outside of a set, so any combination is a choice of pieces. The order
+of ends with variables is unknown, so there may be only one of them.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _OTHERS = re.compile(r"\\mathbb\s*\{?\s*([CNQZ])\s*\}?")
 
 
 def read_named_set(text: str, read: Read, depth: int) -> Shape | None:
-    r"""The reals, with or without some numbers, and none at all, in words or signs; else None.
+    r"""Return the reals, with or without some numbers, or the empty set, in words or signs.
 
-    `\text{all real numbers except } 2`, `\emptyset`, "no solution", DNE.
+    Return None for other text. Examples: `\text{all real numbers except } 2`, "no solution", DNE.
     """
     said = " ".join(_TEXT.sub(r" \1 ", text).split())
     if match := _OTHERS.fullmatch(said):
@@ -66,10 +66,10 @@ def _points(text: str, read: Read, depth: int) -> Shape:
 
 
 def read_combined(text: str, read: Read, depth: int) -> Shape | None:
-    r"""Sets with \cup, \cap or \setminus between them, from left to right; None if there are none.
+    r"""Combine sets with \cup, \cap or \setminus between them, left to right; None without these.
 
     Raises:
-        Unreadable: a part is no set, or its ends are in no known order.
+        Unreadable: a part is no set, or the order of its ends is unknown.
     """
     parts, found = split_top(text, _OPERATOR)
     if not found:
@@ -87,14 +87,14 @@ def read_combined(text: str, read: Read, depth: int) -> Shape | None:
 
 
 def without(whole: Shape, removed: Shape) -> Shape:
-    """What is in `whole` and not in `removed`."""
+    """Return the set of all that is in `whole` and not in `removed`."""
     if isinstance(whole, Words):
         return Without(whole, removed)
     return _combined(whole, removed, lambda a, b: a and not b)
 
 
 def common(one: Shape, other: Shape) -> Shape:
-    """What is in both."""
+    """Return the set of all that is in both."""
     return _combined(one, other, lambda a, b: a and b)
 
 
@@ -109,7 +109,7 @@ def _combined(one: Shape, other: Shape, keep: Callable[[bool, bool], bool]) -> S
 
 
 def _joined(kept: list[bool], ends: list[Node]) -> Shape:
-    """The intervals and points that the pieces make up which are kept."""
+    """Return the intervals and points that the kept pieces make up."""
     found, points, at = list[Shape](), list[Shape](), 0
     while at < len(kept):
         first = at
@@ -130,7 +130,7 @@ def _joined(kept: list[bool], ends: list[Node]) -> Shape:
 
 
 def _pieces(shape: Shape) -> list[Interval]:
-    """Intervals; a point is one from itself to itself."""
+    """Return the intervals of `shape`; a point is an interval from itself to itself."""
     match shape:
         case Interval():
             return [shape]
@@ -148,7 +148,7 @@ def _pieces(shape: Shape) -> list[Interval]:
 
 
 def _in_order(ends: list[Node]) -> list[Node]:
-    """Every finite end once."""
+    """Return every finite end once, in ascending order."""
     finite = [end for end in ends if end not in (_INFINITY, _LEAST)]
     distinct = list[Node]()
     for end in sorted(finite, key=cmp_to_key(_order)):
@@ -158,10 +158,10 @@ def _in_order(ends: list[Node]) -> list[Node]:
 
 
 def _order(one: Node, other: Node) -> int:
-    """-1, 0 or 1, as one is less than, equal to or greater than the other.
+    """Return -1, 0 or 1 if one is less than, equal to or greater than the other.
 
     Raises:
-        Unreadable: that cannot be told.
+        Unreadable: the order cannot be decided.
     """
     if one == other:
         return 0
@@ -180,7 +180,7 @@ def _order(one: Node, other: Node) -> int:
 
 
 def _place(node: Node, ends: list[Node]) -> int:
-    """Where `node` is among the pieces: gaps have even numbers, and ends odd ones."""
+    """Return the number of the piece that `node` is: gaps have even numbers, and ends odd ones."""
     if node in (_INFINITY, _LEAST):
         return 2 * len(ends) + 1 if node == _INFINITY else -1
     return next(2 * at + 1 for at, end in enumerate(ends) if not _order(node, end))

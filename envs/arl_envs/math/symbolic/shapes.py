@@ -1,4 +1,4 @@
-"""What an answer can be: its shape, with expressions at the leaves."""
+"""The shapes of answers, with expressions at the leaves."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ Bracket = Literal["(", "["]
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One expression."""
+    """An expression."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Something said in words, lower case, single spaces."""
+    """An answer in words, in lower case with single spaces."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A letter of several, perhaps with what it stands for."""
+    """A letter of a multiple choice, perhaps with the value of that choice."""
 
     letter: str
     value: Shape | None = None
     text: str = field(default="", compare=False)
-    """The value, as it is written."""
+    """The value as it is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Between two ends; the word of the bracket says whether an end is in it."""
+    """An interval between two ends; `left_open` and `right_open` exclude an end."""
 
     low: Node
     high: Node
@@ -67,24 +67,24 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """Of intervals and sets."""
+    """A union of intervals and sets."""
 
     parts: tuple[Shape, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Rows of equal length, and a number times them."""
+    """A matrix: rows of equal length, and a number times them."""
 
     rows: tuple[tuple[Shape, ...], ...]
     scale: Node | None = None
     is_turned: bool = False
-    """It was written as a row, or a column, with a T for its transpose."""
+    """The flag of a matrix that was written as a row or column with a T for its transpose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """All integers, or the like, but for some."""
+    """A set such as all integers, except some numbers."""
 
     whole: Words
     removed: Shape
@@ -101,7 +101,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Three or more sides with `ops` (<, \\leq, \\neq or =) between them."""
+    """A chain of three or more sides with `ops` (<, \\leq, \\neq or =) between them."""
 
     ops: tuple[str, ...]
     nodes: tuple[Node, ...]
@@ -109,7 +109,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """`name` = something; (p, q) and p:q are names of several things, see `names`."""
+    """A name and its value; (p, q) and p:q are names of several things, see `names`."""
 
     name: str
     value: Shape
@@ -125,7 +125,7 @@ class Based:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """3:4, and times of day."""
+    """A ratio such as 3:4, or a time of day."""
 
     parts: tuple[Shape, ...]
 
@@ -137,7 +137,7 @@ Shape = (
 
 
 def leaves(shape: Shape) -> Iterator[Node]:
-    """Every expression in `shape`."""
+    """Yield every expression in `shape`."""
     match shape:
         case Scalar(node=node):
             yield node

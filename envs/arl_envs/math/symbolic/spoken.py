@@ -1,7 +1,7 @@
-r"""Units that stand bare, beside variables that look alike: 5 cm, 7 apples, 20 m/s; 3xy, 2h, 5km.
+r"""Units without \text{}, next to variables that look alike: 5 cm, 7 apples, 20 m/s; 3xy, 2h, 5km.
 
-Where it is not clear, they are variables: a right answer's unit may go without saying, and its
-variables may not.
+Unclear letters are variables: an answer may omit the right answer's unit, but not its
+variables.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TERMS = re.compile(r"in terms of ([^.?!]{1,80})")
 _PROSE = re.compile(r"(?<![A-Za-z0-9\\^*/+=])[A-Za-z]{3,}(?![A-Za-z0-9^*+=])")
 _AFTER_NUMBER = re.compile(r"[0-9]\s*(in|[mgshlLNJWV])\b")
 _UNCLEAR = frozenset(("in", "am", "s", "second", "sec", "mi", "min", "v", "w", "j", "n"))
-"""Prose has words like these."""
+"""The units that are also common words of prose."""
 
 _WORD = r"(?:[ap]\.\s?m\b\.?|(?!(?:and|or)\b)[A-Za-z]+)"
 _BARE = re.compile(
@@ -31,7 +31,7 @@ _BARE = re.compile(
     r"(?:$|[,;)\]]|(?:and|or)\b|\\\}|\\cup|\\text\{\s*,?\s*(?:and|or)))"
 )
 _NOUN = re.compile(r"[A-Za-z][aeiou][a-z]|(?=.*[aeiou])[A-Za-z-]{4,}", re.IGNORECASE)
-"""No xyz, no abc."""
+"""A pattern for nouns, unlike xyz or abc."""
 _PLAIN_NUMBER = re.compile(r"\s*-?\s*[0-9][0-9.,]*\s*")
 _TEXT_OR_COMMAND = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|rm)\s*\{[^{}]*\}|\\[A-Za-z]+")
 _NUMBER = re.compile(r"\s*-?\s*(?:[0-9][0-9.]*\s*)?(?:\\frac\s*\{[0-9]+\}\s*\{[0-9]+\})?")
@@ -41,17 +41,17 @@ _SMALL = frozenset(("per", "of", "in", "total", "all", "altogether", "left", "mo
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a question says, of which units and of which variables."""
+    """The words, units and variables in a question."""
 
     words: frozenset[str]
-    """Of its prose, lower case."""
+    """The words of its prose, in lower case."""
     units: frozenset[str]
     variables: frozenset[str]
 
 
 @lru_cache(maxsize=256)
 def said_in(question: str) -> Said:
-    """What `question` says, between dollar signs and elsewhere."""
+    """Return the words, units and variables of `question`, between dollar signs and elsewhere."""
     texts = " ".join(match[1] for match in _TEXT.finditer(question))
     bare = _TEXT.sub(" ", question)
     prose = MATH.sub(lambda match: match[0] if _is_price(match) else " ", bare)
@@ -75,12 +75,12 @@ def _inside(match: re.Match[str]) -> str:
 
 
 def _is_price(match: re.Match[str]) -> bool:
-    """Whether these are two prices, and the words between them."""
+    """Return whether the match is two prices and the words between them, not math."""
     return bool(_PRICE.match(_inside(match)))
 
 
 def marked(text: str, question: str = "", gold: str = "") -> str:
-    r"""`text`, in one spelling, with \text{} around the units that stand bare in it.
+    r"""Return `text`, which is in the one spelling, with \text{} around its bare units.
 
     `question` and `gold`, the right answer, tell units from variables.
     """
@@ -99,7 +99,7 @@ def marked(text: str, question: str = "", gold: str = "") -> str:
 
 
 def _units_in(gold: str) -> frozenset[str]:
-    r"""The units in the \text{} of a right answer: there is no doubt about them."""
+    r"""Return the units in the \text{} of a right answer: these are certainly units."""
     return frozenset(
         known(word) for text in _TEXT.findall(gold) for word in re.findall(r"[A-Za-z]+", text)
     ) - {""}
@@ -118,9 +118,9 @@ def _mark(match: re.Match[str], said: Said, sure: frozenset[str], counts: bool) 
 def _is_unit(
     word: str, value: str, spaced: bool, said: Said, sure: frozenset[str], counts: bool
 ) -> bool:
-    """Whether `word` behind `value` is a unit, or part of one, and no product of variables.
+    """Return whether `word` after `value` is a unit, or part of one, and no product of variables.
 
-    `counts`: a number before it and a right answer without variables, so that it can be none.
+    `counts`: `value` is a number and the right answer has no variables, so `word` has none either.
     """
     if re.fullmatch(r"[ap]\.\s?m\.?", word):
         return True

@@ -23,20 +23,21 @@ _TOKEN = re.compile(
 
 class Token(NamedTuple):
     kind: str
-    """number, command, letter, sign, or end."""
+    """The kind: number, command, letter, sign, or end."""
     text: str
     value: Fraction | None = None
     whole: bool = False
-    """Of a number: digits alone."""
+    """The flag of a number that consists of digits alone."""
 
 
 END = Token("end", "")
 
 
 def tokenize(text: str) -> list[Token]:
-    """
+    """Split `text` into its tokens, without spaces.
+
     Raises:
-        Unreadable: a character or a number that is not understood.
+        Unreadable: a character or a number is not understood.
     """
     tokens, at = list[Token](), 0
     while at < len(text):
@@ -62,7 +63,7 @@ def _value(text: str) -> Fraction:
 
 
 def _repeating(text: str) -> Fraction:
-    """0.1\\overline{6}: digits that repeat for ever."""
+    """Return the value of a number with digits that repeat for ever: 0.1\\overline{6}."""
     head, _, tail = text.replace(" ", "").partition(r"\overline")
     whole, _, fixed = head.partition(".")
     period = tail.strip("{}")

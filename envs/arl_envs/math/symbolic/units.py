@@ -1,4 +1,4 @@
-r"""Units: read off the end of an answer, in one spelling. Nothing is ever converted.
+r"""Units at the end of an answer, in one spelling. Nothing is ever converted.
 
 5 \text{ cm}   5\text{ centimeters}    cm
 \$18           18\text{ dollars}       dollar
@@ -6,7 +6,7 @@ r"""Units: read off the end of an answer, in one spelling. Nothing is ever conve
 30^\circ       30\text{ degrees}       degree
 10\%           10\text{ percent}       percent
 
-What stands outside \text{} may be variables: `spoken` decides on that.
+Letters outside of \text{} may be variables: `spoken` decides on these.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CURRENCIES = frozenset(("dollar", "cent", "euro", "pound", "yen", "rupee", "won"
 _CANONICAL = {alias: unit for unit, aliases in _ALIASES.items() for alias in aliases.split()}
 ONE_LETTER = frozenset("mgshlLNJWV")
 MEASURES = frozenset(_ALIASES)
-"""Units that are measured; whatever else stands behind a number is counted."""
+"""The units of measure; any other word after a number names counted things."""
 
 _IRREGULAR = {"people": "person", "children": "child", "men": "man", "women": "woman"}
 _SHAPES = (("square", "^2"), ("sq.", "^2"), ("sq", "^2"), ("cubic", "^3"), ("cu", "^3"))
@@ -61,7 +61,7 @@ _BEGINS = re.compile(
 
 
 def split_unit(text: str) -> tuple[str, str]:
-    """The value and the unit of `text`; the unit is "" where there is none."""
+    """Return the value and the unit of `text`; the unit is "" if there is none."""
     if match := _MONEY.fullmatch(text):
         sign = "pound" if "\\pounds" in match[0] else "dollar"
         return match["sign"] + match["value"], canonical(match["name"] or match["code"] or sign)
@@ -79,7 +79,7 @@ def split_unit(text: str) -> tuple[str, str]:
 
 
 def canonical(unit: str) -> str:
-    """One spelling of `unit`."""
+    """Return `unit` in one spelling."""
     text = unit.strip().strip(".")
     if re.fullmatch(r"[pa]\.\s?m", text.lower()):
         return text[0].lower() + "m"
@@ -100,7 +100,7 @@ def _one(word: str) -> str:
 
 
 def known(word: str) -> str:
-    """The measure that `word` is a spelling of; "" if it is none."""
+    """Return the measure that `word` is a spelling of; "" if it is none."""
     lower = word.lower()
     if len(lower) == 1:
         return _CANONICAL.get(lower, "") if word in ONE_LETTER else ""
@@ -108,7 +108,7 @@ def known(word: str) -> str:
 
 
 def singular(word: str) -> str:
-    """`word`, lower case, for one of them."""
+    """Return the singular of `word`, which is in lower case."""
     if word in _IRREGULAR:
         return _IRREGULAR[word]
     if match := re.fullmatch(r"(.{2,})ies", word):

@@ -1,4 +1,4 @@
-"""Appointments: one at an hour, and one a day for a customer."""
+"""The appointments: at most one in each hour, and one a day for each customer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DAYS, HOURS = range(1, 31), range(9, 17)
 
 
 class Calendar(Rulebook):
-    """Days are 1 to 30, hours 9 to 16."""
+    """The tools for appointments. Days are 1 to 30, hours 9 to 16."""
 
     @tool
     def free_hours(self, day: int) -> str:
@@ -56,7 +56,10 @@ class Calendar(Rulebook):
     def _must_be_free(
         self, customer: int, but: int, tool: str, arguments: Mapping[str, Any]
     ) -> None:
-        """The hour for everybody, the day for the customer; `but` is an appointment that moves."""
+        """Require that nobody has the hour, and the customer no other appointment on the day.
+
+        `but` is an appointment that moves and is not counted.
+        """
         day, hour = arguments["day"], arguments["hour"]
         _check(day, hour)
         query = "SELECT 1 FROM appointments WHERE day = ? AND id != ? AND "
@@ -67,9 +70,6 @@ class Calendar(Rulebook):
 
 
 def _check(day: int, hour: int) -> None:
-    """
-    Raises:
-        ToolError: the shop is never open then.
-    """
+    """Raise ToolError if the shop is never open at this day and hour."""
     if day not in DAYS or hour not in HOURS:
         raise ToolError("days are 1 to 30, hours 9 to 16")

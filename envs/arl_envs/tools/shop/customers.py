@@ -1,4 +1,4 @@
-"""Customers: found and shown, their orders listed."""
+"""The customers: they can be found and shown, and their orders listed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PHONES = range(10_000, 100_000)
 
 
 class Customers(Rulebook):
-    """A name may be several people's."""
+    """The tools for customers. Several customers may have the same name."""
 
     @tool
     def find_customer(self, name: str) -> str:

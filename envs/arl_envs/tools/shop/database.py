@@ -1,4 +1,4 @@
-"""The tables, in SQLite and in memory."""
+"""The tables of the shop, in SQLite in memory."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from functools import cache
 from typing import Any
 
 Rows = Mapping[str, Sequence[Sequence[Any]]]
-"""Rows by table."""
+"""The rows by table."""
 Row = tuple[Any, ...]
-"""Which row: its table and what identifies it there."""
+"""The identity of a row: its table and its key there."""
 
 SCHEMA = """
 CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT, city TEXT, phone INTEGER);
@@ -31,20 +31,20 @@ _KEYS = {table: 2 if table == "lines" else 1 for table in TABLES}
 
 
 class Database:
-    """One world. `image`: what `image()` of another gave; without it the tables are empty."""
+    """A world. `image`: the result of another one's `image()`; without it the tables are empty."""
 
     def __init__(self, image: bytes | None = None) -> None:
-        # Used by one thread at a time; garbage is collected in whichever thread it is.
+        # Used by one thread at a time, but garbage collection may close it in any thread.
         self._connection = sqlite3.connect(
             ":memory:", isolation_level=None, check_same_thread=False
         )
         self._connection.deserialize(_empty() if image is None else image)
         self.changed: set[Row] = set()
-        """What `run` ever made another, put back or not."""
+        """The rows that `run` ever changed, even if they were restored later."""
 
     @classmethod
     def of(cls, rows: Rows) -> Database:
-        """A world of these rows."""
+        """Make a world of these rows."""
         made = cls()
         made._connection.execute("BEGIN")
         for table, found in rows.items():
@@ -55,21 +55,21 @@ class Database:
         return made
 
     def image(self) -> bytes:
-        """All of it, for another `Database`."""
+        """Return the complete database as bytes, for another `Database`."""
         return self._connection.serialize()
 
     def all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        """The rows that a query finds."""
+        """Return the rows that a query finds."""
         return self._connection.execute(query, values).fetchall()
 
     def run(self, statement: str, *values: Any) -> None:
-        """Change something; `changed` has what became another."""
+        """Run a statement that writes; add the changed rows to `changed`."""
         before = self._rows()
         self._connection.execute(statement, values)
         self.changed |= {row[: 1 + _KEYS[row[0]]] for row in before ^ self._rows()}
 
     def state(self) -> str:
-        """A digest of all rows of all tables, whatever their order."""
+        """Return a digest of all rows of all tables, whatever their order."""
         found = {table: sorted(self.all(f"SELECT * FROM {table}")) for table in TABLES}
         return hashlib.blake2b(json.dumps(found).encode(), digest_size=16).hexdigest()
 
@@ -77,7 +77,7 @@ class Database:
         return {(table, *row) for table in TABLES for row in self.all(f"SELECT * FROM {table}")}
 
     def close(self) -> None:
-        """Forget it all; idempotent."""
+        """Close the database and free its memory; idempotent."""
         self._connection.close()
 
     def __del__(self) -> None:

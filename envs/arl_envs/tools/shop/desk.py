@@ -1,4 +1,4 @@
-"""All tools of the shop."""
+"""The desk with all tools of the shop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .tickets import Tickets
 
 
 class Desk(Customers, Sales, Calendar, Tickets):
-    """The tools; an environment offers them, and the generator of tasks works with them."""
+    """The tools of the shop: an environment offers them, and the task generator calls them."""
 
 
 ORDER_TOOLS = (
@@ -17,7 +17,7 @@ ORDER_TOOLS = (
     *("cancel_order", "ship_order", "refund_order", "refund_part", "change_city"),
     *("find_product", "add_item", "create_order"),
 )
-"""Of the first five tables."""
+"""The tools of the first five tables."""
 CALENDAR_TOOLS = ("free_hours", "list_appointments", "book", "move_appointment")
 TICKET_TOOLS = ("list_tickets", "close_ticket")
 
@@ -27,10 +27,10 @@ WRITES = frozenset(
         *("add_item", "create_order", "book", "move_appointment", "close_ticket"),
     }
 )
-"""Tools that change something."""
+"""The tools that change rows."""
 
 
 def tools_of(num_tables: int) -> tuple[str, ...]:
-    """The tools of the first so many tables: 5, with the calendar 6, with tickets 7."""
+    """Return the tools of the first tables: 5, with the calendar 6, with tickets 7."""
     calendar = CALENDAR_TOOLS if num_tables >= 6 else ()
     return ORDER_TOOLS + calendar + (TICKET_TOOLS if num_tables >= 7 else ())

@@ -1,4 +1,4 @@
-"""Orders: found, shown, cancelled, shipped, refunded."""
+"""The orders: they can be found, shown, cancelled, shipped and refunded."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ REFUND_DAYS = 30
 
 
 class Orders(Rulebook):
-    """Only what was not sent can be cancelled, only what was paid is sent; money goes back
-    within 30 days of delivery, once."""
+    """The tools for orders. Only open orders can be cancelled, and only paid ones shipped; money is
+    paid back once, for cancelled orders or within 30 days of delivery."""
 
     @tool
     def find_order(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What the shop's rules forbid is refused, with a number that nobody can guess."""
+"""The refusals of the shop: a forbidden call gets a number that an agent cannot guess."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Attempt = tuple[str, str]
 
 
 class Refused(ToolError):
-    """A rule forbids it. The number is the shop's word that this very thing was tried."""
+    """A refusal by a rule of the shop. The number proves that exactly this call was tried."""
 
     def __init__(self, reason: str, number: int) -> None:
         super().__init__(f"refused, {reason}, ref {number}")
 
 
 class Rulebook:
-    """What all desks share: a database, and what was refused there.
+    """The common base of all desks: a database, and the refused attempts.
 
-    `salt` makes the numbers of refusals this world's own.
+    `salt` makes the numbers of refusals specific to this world.
     """
 
     def __init__(self, database: Database, salt: str) -> None:
@@ -34,7 +34,7 @@ class Rulebook:
         self.refused: set[Attempt] = set()
 
     def refuse(self, reason: str, tool: str, arguments: Mapping[str, Any]) -> Refused:
-        """The error to raise."""
+        """Record the attempt as refused and return the error to raise."""
         attempt = attempt_of(tool, arguments)
         self.refused.add(attempt)
         text = f"{self.salt}/{attempt[0]}/{attempt[1]}"
@@ -42,12 +42,12 @@ class Rulebook:
         return Refused(reason, 100 + int.from_bytes(digest, "big") % 900)
 
     def row(self, table: str, key: int, word: str) -> tuple[Any, ...]:
-        """The row of `table` whose id is `key`.
+        """Return the row of `table` whose id is `key`.
 
         Raises:
-            ToolError: there is none.
+            ToolError: there is no such row.
         """
-        in_range = 0 <= key < 2**31  # SQLite has no larger ones
+        in_range = 0 <= key < 2**31  # SQLite would refuse integers beyond 64 bits
         found = self.database.all(f"SELECT * FROM {table} WHERE id = ?", key) if in_range else []
         if not found:
             raise ToolError(f"there is no such {word}")
@@ -55,5 +55,5 @@ class Rulebook:
 
 
 def attempt_of(tool: str, arguments: Mapping[str, Any]) -> Attempt:
-    """The call as it is compared."""
+    """Return the call in the form in which calls are compared."""
     return tool, json.dumps(dict(arguments), sort_keys=True)

@@ -1,4 +1,4 @@
-"""What is bought: products, new orders, more in an order, another place to send it to."""
+"""The sales: products, new orders, additions to an order, its city, and partial refunds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .orders import Orders
 
 
 class Sales(Orders):
-    """Nothing is sold that is not in stock; only an open order can be changed."""
+    """The tools for sales. Only products in stock are sold; only an open order can be changed."""
 
     @tool
     def find_product(self, name: str) -> str:
@@ -77,7 +77,7 @@ class Sales(Orders):
         return "ok"
 
     def _take(self, product: int, quantity: int, tool: str, arguments: Mapping[str, Any]) -> None:
-        """Out of stock, if there is as much."""
+        """Take a quantity of a product out of the stock; refuse more than there is."""
         stock = self.row("products", product, "product")[3]
         if quantity < 1:
             raise ToolError("the quantity must be above 0")

@@ -1,4 +1,4 @@
-"""Complaints."""
+"""The tickets: complaints of customers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .rules import Rulebook
 
 
 class Tickets(Rulebook):
-    """A ticket is closed once."""
+    """The tools for tickets. A ticket can be closed only once."""
 
     @tool
     def list_tickets(self, customer: int) -> str:

@@ -1,5 +1,5 @@
-"""Code that runs in the Python that has verifiers, and imports nothing of ours.
+"""The code that runs in the Python with verifiers; it imports nothing of ours.
 
-calls  what the other process may ask for: the tasks of a taskset, a first message, the next turn
-plays  an episode whose agent is somebody else's
+calls  the other process's calls: the tasks of a taskset, a first message, the next turn
+plays  an episode whose agent is in the other process
 """

@@ -1,4 +1,4 @@
-"""The calls that the other process makes: the tasks of a taskset, and episodes of them."""
+"""The calls that the other process makes: for the tasks of a taskset, and for episodes."""
 
 # pyright: reportMissingImports=false
 
@@ -43,7 +43,7 @@ class Played:
         self.tasks: list[Any] = list(itertools.islice(found, num_tasks))
         is_plain = type(self.env) is vf.SingleAgentEnv
         self.is_one_reply = is_plain and not self.shared.servers
-        """Whether an episode is a prompt and a reply, so that it needs no state in between."""
+        """True if an episode is a prompt and a reply, so that it needs no state in between."""
         for task in self.tasks[:1]:  # a taskset has tasks of one type
             check(task)
             if is_plain and not paying(task):
@@ -56,7 +56,7 @@ class Played:
         self.digests = list(map(_digest, self.prompts if self.is_one_reply else self.tasks))
 
     async def play(self, index: int, group: asyncio.TaskGroup) -> tuple[Play, Event]:
-        """Begin an episode; the first messages are those of the environment."""
+        """Begin an episode; return it with the first messages of the environment."""
         await self.shared.ready()
         play = Play(self.env, self.seat, self.tasks[index], self.shared)
         play.start(group)
@@ -86,10 +86,10 @@ def is_quick(call: str, source: dict[str, Any]) -> bool:
 
 
 def read(source: dict[str, Any]) -> Played:
-    """Return the taskset, which is read at first.
+    """Return the taskset; the first call reads it.
 
     Raises:
-        Refused: it is not there, does not take its config, or cannot be played.
+        Refused: the taskset is missing, does not take its config, or cannot be played.
     """
     key = _key(source)
     if key not in _PLAYED:
@@ -108,7 +108,7 @@ async def digests(source: dict[str, Any], group: asyncio.TaskGroup) -> list[str]
 
 
 async def ask(source: dict[str, Any], group: asyncio.TaskGroup, index: int, digest: str) -> Event:
-    """Return the first messages of a task; `episode` where there is more to come than a score."""
+    """Return the first messages of a task; `episode` is None if only a score follows."""
     found = read(source)
     if found.digests[index] != digest:
         raise ValueError(
@@ -132,7 +132,7 @@ async def act(
     episode: str | None,
     reply: Event,
 ) -> Event:
-    """Return what the environment makes of a reply: more messages, or the outcome."""
+    """Return the environment's answer to a reply: more messages, or the outcome."""
     if episode is None:
         play, _ = await read(source).play(index, group)
     elif episode in _PLAYS:
@@ -141,7 +141,7 @@ async def act(
         raise Lost("the process that played this episode has ended")
     try:
         event = await play.event(reply)
-    except BaseException:  # too slow, too: what would come is nobody's any longer
+    except BaseException:  # a timeout, too: nobody would receive a later answer
         play.leave()
         raise
     if "reward" not in event and episode is not None:
@@ -159,7 +159,7 @@ CALLS = {"digests": digests, "ask": ask, "act": act, "leave": leave}
 
 
 def open_plays() -> int:
-    """Return how many episodes wait for a reply."""
+    """Return the number of episodes that wait for a reply."""
     return len(_PLAYS)
 
 

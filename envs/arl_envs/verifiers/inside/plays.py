@@ -1,8 +1,8 @@
-"""An episode of verifiers whose agent is somebody else's; runs in the Python that has verifiers.
+"""An episode of verifiers whose agent is in the other process; runs in the Python with verifiers.
 
-verifiers' own environment code runs the episode: its `run`, `finalize` and scoring. The one agent
-it has is a `Seat`, which asks the other process for each reply instead of a model. Tools run here,
-in this process, without the server that verifiers would start for each rollout.
+verifiers' own environment code runs the episode: its `run`, `finalize` and scoring. Its one agent
+is a `Seat`, which asks the other process for each reply instead of a model. Tools run in this
+process, without the server that verifiers would start for each rollout.
 """
 
 # pyright: reportMissingImports=false
@@ -32,11 +32,11 @@ Event = dict[str, Any]
 
 
 class Refused(Exception):
-    """What is asked for is not there, or cannot be played so; the user has to change it."""
+    """A request for something that is missing or cannot be played; the user has to change it."""
 
 
 class Play:
-    """One episode under way: it runs until it wants a reply, and goes on with the reply."""
+    """An episode in progress: it runs until it needs a reply, and continues with the reply."""
 
     def __init__(self, env: Any, seat: str, task: Any, shared: Shared) -> None:
         self._events: asyncio.Queue[Event] = asyncio.Queue()
@@ -51,10 +51,10 @@ class Play:
         self._running = group.create_task(self._run())
 
     async def event(self, reply: Event | None = None) -> Event:
-        """Return what comes next, after `reply`: messages that want one, or the outcome.
+        """Return the next event, after `reply`: messages that need a reply, or the outcome.
 
         Raises:
-            Refused: the environment does what cannot be played.
+            Refused: the environment does something that cannot be played.
             Exception: its own code raised.
         """
         if reply is not None:
@@ -65,7 +65,7 @@ class Play:
         return found
 
     def leave(self) -> None:
-        """End the episode, wherever it is, without a score."""
+        """End the episode at any point, without a score."""
         if self._running is not None:
             self._running.cancel()
 
@@ -102,7 +102,7 @@ class Play:
 
 
 class Seat:
-    """The place of an agent in an environment of verifiers, as its `run` uses it."""
+    """A stand-in for an agent in an environment of verifiers, as its `run` uses it."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Seat:
         self._heard = 0
 
     async def run(self, task: Any, **options: Any) -> Any:
-        """Have the task solved in one go, from its prompt to the first reply without a call."""
+        """Solve the task in one turn, from its prompt to the first reply without a call."""
         async with self.interaction(task, **options) as exchange:
             await exchange.turn()
             self.trace.stop("agent_completed")
@@ -129,7 +129,7 @@ class Seat:
     async def interaction(
         self, task: Any, *, runtime: Any = None, tools: Any = None, on_trace: Any = None, **_: Any
     ) -> AsyncIterator[Exchange]:
-        """Open an exchange in which the environment is the user; scored when it is left."""
+        """Open an exchange in which the environment is the user; score it at the end."""
         try:
             if self.trace is not None:
                 raise Refused("the environment has its agent begin twice in one episode")
@@ -155,12 +155,12 @@ class Seat:
         self.completed.append(self.trace)
 
     async def asked(self, tools: list[Any]) -> Event:
-        """Return the reply to what was said since the last one."""
+        """Return the reply to the messages since the last one."""
         forms = [_function(tool) for tool in tools]
         return await self._ask({"messages": self.unheard(), "tools": forms})
 
     def unheard(self) -> list[Event]:
-        """Return the messages since the last reply, which nobody has been given yet."""
+        """Return the messages since the last reply, which the agent has not received yet."""
         nodes = [] if self.trace is None else self.trace.nodes[self._heard :]
         self._heard += len(nodes)
         return [as_json(node.message) for node in nodes if not node.sampled]
@@ -190,7 +190,7 @@ class Exchange:
             _add(self.trace, parse_message(message))
 
     async def turn(self, message: Any = None) -> Any:
-        """Say `message` and return what the agent answers, tools and their results included."""
+        """Send `message` and return the agent's answer, with its tool calls and their results."""
         if self._over:
             raise RuntimeError("the exchange is over: a segment said `terminated`")
         speaks_first = not self._begun and self._task.data.prompt is not None
@@ -227,7 +227,7 @@ class Exchange:
         return vf.Request(messages=messages, tools=self._tools.forms or None)
 
     async def _stopped(self, kind: Any, crossing: Any) -> bool:
-        """Ask the limits, and the stops of the task for this boundary."""
+        """Check the limits, and the task's stops for this boundary; record the reason of a stop."""
         condition = self.trace.stop_condition
         if kind is vf.Request and condition is None:
             condition = self._limits.reached(self.trace)
@@ -264,7 +264,7 @@ class Tools:
         return found
 
     async def call(self, call: Any) -> Any:
-        """Return what the tool says; errors that the agent made are said to it."""
+        """Return the tool's result, or a message about an error in the agent's call."""
         try:
             arguments = json.loads(call.arguments or "{}")
         except (ValueError, RecursionError) as error:
@@ -352,7 +352,7 @@ def _local(toolsets: list[Any]) -> list[Any]:
 
 # ---------------------------------------------------------------------- messages
 def opening(data: Any) -> list[dict[str, str]]:
-    """Return the messages that a task opens with; none where a user opens it."""
+    """Return the opening messages of a task; none if a user opens the episode."""
     said = [] if data.system_prompt is None else [("system", data.system_prompt)]
     if isinstance(data.prompt, str):
         said.append(("user", data.prompt))
@@ -362,7 +362,7 @@ def opening(data: Any) -> list[dict[str, str]]:
 
 
 def as_json(message: Any) -> Event:
-    """Return a message as a chat API has it."""
+    """Return a message in the form of a chat API."""
     found = {"role": message.role, "content": _text(message)}
     if message.role == "tool":
         found["tool_call_id"] = message.tool_call_id
@@ -399,7 +399,7 @@ def _trace(task: Any, config: Any) -> Any:
 
 
 def _join_state(toolset: Any, trace: Any) -> None:
-    """Have the tools read and write the state of the episode, as a copy for each call."""
+    """Connect the tools to the state of the episode, with a copy for each call."""
 
     async def pull() -> Any:
         return toolset._state_adapter.validate_json(trace.state.model_dump_json())

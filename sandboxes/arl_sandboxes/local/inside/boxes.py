@@ -1,13 +1,13 @@
-"""A slot's folder on the machine's disk: the work folder in it, and how it is emptied.
+"""A slot's folder on the machine's disk: the work folder in it, and its removal.
 
     TMPDIR/arl-box-XXXX/  of the launcher, locked (flock) for as long as that lives
         box/              the work folder, of the programs' user
         packages/         links to the packages that programs may import
-        trash/            work folders that were, until they are removed
+        trash/            old work folders, until they are removed
 
-What is in a work folder was put there by somebody who may want it to stay, or to lead astray who
-removes it. So everything goes by handles that follow no link, one folder at a time, moved up
-first: neither depth nor number nor mode of what is there matters.
+The programs that filled a work folder may want to prevent or misdirect its removal. So every step
+uses handles that follow no link, one folder at a time, moved up first: neither depth nor number nor
+mode of the entries matters.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ _OPEN = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Folder:
-    """Of one slot. `owner`: uid and gid of the programs; None: those of this process."""
+    """The folder of one slot. `owner`: uid and gid of the programs; None: those of this process."""
 
     def __init__(self, parent: str, owner: int | None) -> None:
         self._owner = owner
         while True:
             self.path = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
-            # Nobody but its maker has a lock on it, except for a moment who looks for leftovers.
+            # Only its maker holds its lock, except briefly for a process that looks for leftovers.
             with contextlib.suppress(FileNotFoundError):
                 self._handle = os.open(self.path, os.O_RDONLY | _OPEN)
                 fcntl.flock(self._handle, fcntl.LOCK_EX)
@@ -45,11 +45,11 @@ class Folder:
         self._count = 0
 
     def show(self, target: str, name: str) -> None:
-        """`target` appears in the folder of packages."""
+        """Link `target` into the folder of packages."""
         os.symlink(target, f"{self.path}/packages/{name}")
 
     def renew(self) -> int:
-        """An empty work folder; returns a handle. Nothing that could write to the old one lives."""
+        """Make an empty work folder; return its handle. No writer of the old one may be alive."""
         if os.path.lexists(self.box):
             self._count += 1
             os.rename(self.box, f"box-{self._count}", dst_dir_fd=self._trash)
@@ -60,20 +60,20 @@ class Folder:
         return box
 
     def tidy(self, most: int | None = None) -> bool:
-        """Remove old work folders, at most so many entries; whether that was all."""
+        """Remove old work folders, at most `most` entries; return True if none is left."""
         return _empty(self._trash, most)
 
     def remove(self) -> None:
-        """All of it, however long that takes."""
+        """Remove the complete folder, however long that takes."""
         _remove(self._handle, self.path)
 
     def handles(self) -> tuple[int, int]:
-        """What a child must not keep."""
+        """Return the handles that a child must not keep."""
         return self._handle, self._trash
 
 
 def leftovers(parent: str) -> Iterator[str]:
-    """Folders whose maker is dead: nobody has locked them any more."""
+    """Yield the folders whose maker is dead, so that their locks are free."""
     for name in os.listdir(parent):
         path = os.path.join(parent, name)
         if name.startswith(PREFIX) and (handle := _lock(path)) >= 0:
@@ -85,7 +85,7 @@ def sweep(parent: str) -> None:
     """Remove the leftovers.
 
     Raises:
-        OSError: one could not be removed.
+        OSError: a folder could not be removed.
     """
     failed = None
     for path in leftovers(parent):
@@ -102,7 +102,7 @@ def sweep(parent: str) -> None:
 
 
 def _lock(path: str) -> int:
-    """A handle on a folder of ours that nobody else uses; else -1."""
+    """Lock a folder of this user that no process uses, and return its handle; else -1."""
     try:
         handle = os.open(path, os.O_RDONLY | _OPEN)
     except OSError:
@@ -117,7 +117,7 @@ def _lock(path: str) -> int:
 
 
 def _remove(handle: int, path: str) -> None:
-    """Work folders first, and what holds them last: what is left of it can be swept later."""
+    """Remove the work folders first, and their parent last, so that `sweep` can do the rest."""
     with contextlib.suppress(FileExistsError):
         os.mkdir("trash", 0o700, dir_fd=handle)
     trash = os.open("trash", os.O_RDONLY | _OPEN, dir_fd=handle)
@@ -139,7 +139,7 @@ def _remove(handle: int, path: str) -> None:
 
 
 def _empty(top: int, most: int | None) -> bool:
-    """Remove what is in a folder that nobody else writes to; False: `most` entries, and more."""
+    """Empty a folder that nobody else writes to; return False if it stops after `most` entries."""
     done = 0
     while True:
         before = done
@@ -157,14 +157,14 @@ def _empty(top: int, most: int | None) -> bool:
 
 
 def _level(top: int, name: str, done: int, most: int | None) -> int:
-    """Remove a folder of `top`; those in it become folders of `top`. Returns `done` and more."""
+    """Remove a folder of `top`; its folders become folders of `top`. Return the new `done`."""
     folder = _open(top, name)
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 done += 1
                 if entry.is_dir(follow_symlinks=False):
-                    os.close(_open(folder, entry.name))  # one that may be moved
+                    os.close(_open(folder, entry.name))  # only a writable folder can be moved
                     moved = os.urandom(8).hex()
                     os.rename(entry.name, moved, src_dir_fd=folder, dst_dir_fd=top)
                 else:
@@ -173,14 +173,14 @@ def _level(top: int, name: str, done: int, most: int | None) -> int:
                     return done
     finally:
         os.close(folder)
-    # What a folder lists while it shrinks may leave something out: then it is for another pass.
+    # A listing of a folder that shrinks may miss entries, which are left for another pass.
     with contextlib.suppress(OSError):
         os.rmdir(name, dir_fd=top)
     return done + 1
 
 
 def _open(parent: int, name: str) -> int:
-    """A folder, whatever its mode: a plain user cannot list, or move, what is mode 0."""
+    """Open a folder, whatever its mode is: a plain user cannot list, or move, one of mode 0."""
     place = os.open(name, os.O_PATH | _OPEN, dir_fd=parent)
     try:
         path = f"/proc/self/fd/{place}"

@@ -1,8 +1,8 @@
 """The launcher of a slot without namespaces: one prepared child after another.
 
-As in zygote.py it never sees a byte of what runs in the slot, and its children are its only
-processes. None of them can start another, so each is ended by its number: here, among all the
-processes of the machine, nothing may ever be sent to -1 or to a group.
+The launcher never sees a byte of the programs, like zygote.py, and its children are its only
+processes. None of them can start another, so each is ended by its pid. All processes of the machine
+are visible here, so no signal may ever be sent to -1 or to a group.
 """
 
 import gc
@@ -14,7 +14,6 @@ import socket
 import struct
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import alone
 import boxes
 import kernel
@@ -24,10 +23,10 @@ import root
 import wire
 import zygote
 
-sys.path.pop(0)
+from arl_isolation import locks
 
 TIDY_AT_ONCE = 512
-"""Entries of an old work folder to remove before the next program; what is more, beside it."""
+"""The entries of an old work folder removed before the next program; the rest goes beside it."""
 _REMOVER_NICE = 10
 
 
@@ -47,8 +46,8 @@ class Lone:
         asked = [source for source, target in config["read_only"] if _is_package(target)]
         landlock.veil(config["hidden"], [*asked, folder.path])
         os.environ.update(HOME=folder.box, TMPDIR=folder.box)
-        alone.program(1)  # so that children find most of it made
-        self._children: dict[int, int] = {}  # pid -> its number
+        alone.program(1)  # so that the children find most of it cached
+        self._children: dict[int, int] = {}  # pid -> number
         self._count = 0
         self._domain = -1
         self._remover = 0
@@ -56,7 +55,7 @@ class Lone:
 
     # ------------------------------------------------------------------ life
     def run(self) -> None:
-        """Serve the host until it hangs up, or is no more."""
+        """Serve the host until it closes the socket, or dies."""
         woken, wake = socket.socketpair()
         for end in (woken, wake):
             end.setblocking(False)
@@ -65,7 +64,7 @@ class Lone:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, self._terminated)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        kernel.die_with_parent(signal.SIGTERM)
+        locks.die_with_parent(number=signal.SIGTERM)
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -87,7 +86,7 @@ class Lone:
         self._over = True
 
     def end(self) -> None:
-        """Every process and every file. Idempotent."""
+        """End every process and remove every file. Idempotent."""
         self._end_programs()
         if self._remover:
             os.kill(self._remover, signal.SIGKILL)
@@ -112,7 +111,7 @@ class Lone:
         return True
 
     def _fresh(self) -> None:
-        """End every program, and begin with an empty work folder."""
+        """End every program, and make an empty work folder."""
         self._end_programs()
         zygote.overwrite_figures()
         box = self._folder.renew()
@@ -125,13 +124,13 @@ class Lone:
 
     def _end_programs(self) -> None:
         for pid in self._children:
-            os.kill(pid, signal.SIGKILL)  # not waited for yet: the number is still its own
+            os.kill(pid, signal.SIGKILL)  # not reaped yet: the pid is still its own
         for pid in self._children:
             os.waitpid(pid, 0)
         self._children.clear()
 
     def _prepare(self, box: int | None) -> None:
-        """Fork the next child: it gets ready and waits for its program."""
+        """Fork the next child, which prepares itself and waits for its program."""
         mine, theirs = socket.socketpair()
         self._count += 1
         launcher = os.getpid()
@@ -140,7 +139,7 @@ class Lone:
             try:
                 self._leave(mine, box)
                 become(self._uid, launcher)
-                own_filter = kernel.Filter(alone.program(os.getpid()))
+                own_filter = locks.Filter(alone.program(os.getpid()))
                 program.main(theirs, own_filter, self._domain, self._folder.box)
             except BaseException as error:
                 program.give_up(theirs, error)
@@ -155,7 +154,7 @@ class Lone:
             os.close(box)
 
     def _leave(self, mine: socket.socket, box: int | None) -> None:
-        """What of this process a child does not keep."""
+        """Close what a child must not inherit from this process."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for fd in (self._control.fileno(), mine.fileno(), *self._own):
@@ -164,23 +163,23 @@ class Lone:
             os.close(box)
 
     def _beside(self, work) -> None:
-        """`work` in a process of its own, that nobody waits for: there may be much to remove."""
+        """Run `work` in a separate process without waiting for it, as the removal may take long."""
         self._remover = os.fork()
         if self._remover == 0:
             status = 1
             try:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                kernel.die_with_parent()
+                locks.die_with_parent()
                 self._control.close()
                 os.nice(_REMOVER_NICE)
                 work()
                 status = 0
-            finally:  # what it could not remove is tried again when the slot ends
+            finally:  # its leftovers are removed when the slot ends
                 os._exit(status)
 
     def _reap(self) -> None:
-        """Collect the dead, and tell the host of its own."""
+        """Reap dead children, and report them to the host."""
         while self._children or self._remover:
             pid, status, usage = os.wait4(-1, os.WNOHANG)
             if not pid:
@@ -195,7 +194,7 @@ class Lone:
 
 
 def readable(config: dict) -> list[str]:
-    """Folders that programs may read; where /lib is no link to /usr, the loader wants it too."""
+    """Return the folders that programs may read, with /lib for the loader unless it is a link."""
     libraries = [path for path in ("/lib", "/lib64") if not os.path.islink(path)]
     return [source for source, _ in config["read_only"]] + libraries
 
@@ -205,18 +204,16 @@ def _is_package(target: str) -> bool:
 
 
 def become(uid: int | None, parent: int) -> None:
-    """The programs' user, where this is root; and to end with `parent`.
+    """Change to the programs' user, if this is root; arrange to end with `parent`.
 
     Raises:
-        OSError: this root may not.
+        OSError: this root user may not do it.
     """
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-    kernel.die_with_parent()  # a new uid forgets it
-    if os.getppid() != parent:
-        os._exit(125)
+    locks.die_with_parent(parent)  # a change of uid resets it
 
 
 def main() -> None:
@@ -228,13 +225,13 @@ def main() -> None:
     status = 1
     slot = folder = None
     try:
-        os.setpgid(0, 0)  # in the host's session, where nice counts without a word to its group
+        os.setpgid(0, 0)  # not setsid: in the host's session nice needs no change of an autogroup
         os.nice(zygote.NICE)
         os.umask(0o022)
         zygote.no_core_dumps()
-        kernel.no_new_privileges()
-        kernel.set_dumpable(False)
-        landlock.version()
+        locks.no_new_privileges()
+        locks.set_dumpable(False)
+        locks.landlock_version()
         folder = boxes.Folder(config["tmp"], config["host_uid"] if os.getuid() == 0 else None)
         slot = Lone(control, config, folder)
         slot.run()
@@ -249,7 +246,3 @@ def main() -> None:
         elif folder is not None:
             folder.remove()
     os._exit(status)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
-"""Tries what a slot without namespaces needs, one thing at a time; prints as trial.py does.
+"""A trial of each thing that a slot without namespaces needs; prints the same as trial.py.
 
-Argument, in JSON: what the slot would be started with.
+Argument, in JSON: the configuration that the slot would be started with.
 """
 
 import json
@@ -8,27 +8,27 @@ import os
 import signal
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import alone
-import kernel
 import landlock
 import lone
 import trial
+
+from arl_isolation import locks
 
 _UID = 299_999
 
 
 def version() -> str:
-    found = landlock.version()
-    if found < landlock.LOWEST_VERSION:
-        raise OSError(f"version {found}, {landlock.LOWEST_VERSION} is the least")
+    found = locks.landlock_version()
+    if found < locks.LOWEST_LANDLOCK:
+        raise OSError(f"version {found}, {locks.LOWEST_LANDLOCK} is the least")
     return f"version {found}"
 
 
 def domain() -> None:
-    kernel.no_new_privileges()
+    locks.no_new_privileges()
     box = os.open("/tmp", os.O_PATH)
-    kernel.enter_domain(landlock.make(["/usr"], box))
+    locks.enter_domain(landlock.make(["/usr"], box))
     try:
         os.listdir("/proc/1")
     except PermissionError:
@@ -37,8 +37,8 @@ def domain() -> None:
 
 
 def filter_calls() -> None:
-    kernel.no_new_privileges()
-    kernel.Filter(alone.program(os.getpid())).install()
+    locks.no_new_privileges()
+    locks.Filter(alone.program(os.getpid())).install()
     try:
         child = os.fork()
     except PermissionError:
@@ -49,7 +49,7 @@ def filter_calls() -> None:
 
 
 def users() -> None:
-    """Root makes a process of another user, and can still end it."""
+    """Check that root can make a process of another user, and can still end it."""
     read, write = os.pipe()
     me = os.getpid()
     child = os.fork()
@@ -65,7 +65,7 @@ def users() -> None:
 
 
 def folders(config: dict) -> None:
-    """Each can be read by the programs' user."""
+    """Check that the programs' user can read each folder."""
     lone.become(_UID if os.getuid() == 0 else None, os.getppid())
     for path in lone.readable(config):
         try:
@@ -82,7 +82,3 @@ def main() -> None:
     if os.getuid() == 0:
         trials["users"] = users
     trial.main(trials | {"folders": lambda: folders(config)})
-
-
-if __name__ == "__main__":
-    main()

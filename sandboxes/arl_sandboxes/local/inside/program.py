@@ -1,4 +1,4 @@
-"""One child of a slot: locks itself in, waits for its program, and becomes it."""
+"""A child of a slot: it locks itself in, waits for its program, and becomes the program."""
 
 import atexit
 import builtins
@@ -16,14 +16,15 @@ import threading
 import traceback
 import types
 
-import kernel
 import session
 import wire
 
+from arl_isolation import locks
+
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/box", "LANG": "C.UTF-8"}
 _OWN_MODULES = (
-    "alone", "assembly", "boxes", "kernel", "landlock", "program", "root", "seccomp", "session",
-    "syscalls", "wire", "zygote",
+    "alone", "arl_isolation", "arl_isolation.bpf", "arl_isolation.locks", "boxes", "kernel",
+    "landlock", "lone", "program", "root", "seccomp", "session", "syscalls", "wire", "zygote",
 )  # fmt: skip
 _MANY = 1 << 20
 _ALWAYS = (
@@ -33,7 +34,7 @@ _ALWAYS = (
     (resource.RLIMIT_MSGQUEUE, 0),
 )
 _REHEARSALS = 16
-"""More than the runs after which CPython specializes code for what it meets."""
+"""A number of runs after which CPython has specialized the code."""
 _REHEARSED = b"""
 import io
 def f(n): return [str(i) for i in range(n)]
@@ -46,7 +47,7 @@ print(s)
 
 
 def warm_up(preimport: list[str], path: list[str]) -> None:
-    """Once per slot: what every child would otherwise do for itself."""
+    """Do once per slot the work that every child would otherwise repeat."""
     sys.path.extend(path)
     for name in preimport:
         __import__(name)
@@ -63,10 +64,10 @@ def warm_up(preimport: list[str], path: list[str]) -> None:
 
 
 def rehearse() -> None:
-    """Take an order and run its program, whose output goes nowhere.
+    """Take an order and run its program, whose output is discarded.
 
-    Done in process 1, so that its children find the interpreter's caches filled, in pages that
-    they share: a page that a child has to copy costs it microseconds, and there were hundreds.
+    Process 1 does so, so that its children find the interpreter's caches filled, in shared pages:
+    each page that a child has to copy costs it microseconds, and there were hundreds.
     """
     ours, theirs = socket.socketpair()
     as_it_is = {"RLIMIT_NOFILE": resource.getrlimit(resource.RLIMIT_NOFILE)[1]}
@@ -89,7 +90,7 @@ def rehearse() -> None:
 
 
 def _restore_site_names() -> None:
-    """`exit`, `quit` and the like come from `site`, which is not loaded here."""
+    """Define `exit`, `quit` and `help`, which come from `site`, which is not loaded here."""
     import _sitebuiltins
 
     for name in ("quit", "exit"):
@@ -97,9 +98,9 @@ def _restore_site_names() -> None:
     builtins.help = _sitebuiltins._Helper()
 
 
-def main(conn: socket.socket, filter: kernel.Filter, domain: int | None, box: str = "/box") -> None:
-    """Never returns but by an exception, before the program begins."""
-    os.setpgid(0, 0)  # not setsid: a new session would not be nice any more
+def main(conn: socket.socket, filter: locks.Filter, domain: int | None, box: str = "/box") -> None:
+    """Run the child; it returns only by an exception, before the program begins."""
+    os.setpgid(0, 0)  # not setsid: a new session would lose the nice value
     os.chdir(box)
     lock_in(filter, domain)
     _reseed()
@@ -134,25 +135,25 @@ def main(conn: socket.socket, filter: kernel.Filter, domain: int | None, box: st
 
 
 def give_up(conn: socket.socket, error: BaseException) -> None:
-    """Tell the host why no program was begun."""
+    """Report to the host the reason that no program began."""
     with contextlib.suppress(OSError):
         conn.send(wire.GAVE_UP + f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
 
 
-def lock_in(filter: kernel.Filter, domain: int | None) -> None:
-    kernel.drop_capabilities()
+def lock_in(filter: locks.Filter, domain: int | None) -> None:
+    locks.drop_capabilities()
     if domain is not None:
-        kernel.enter_domain(domain)
+        locks.enter_domain(domain)
         os.close(domain)
-    kernel.set_dumpable(True)  # its own /proc/self
+    locks.set_dumpable(True)  # so that it can use its own /proc/self
     filter.install()
 
 
 def receive(conn: socket.socket) -> tuple[dict, bytes, list[int]]:
-    """An order, the bytes it speaks of, and the handles that are to be 0, 1, 2."""
+    """Receive an order, the bytes it refers to, and the handles that become 0, 1, 2."""
     header, handles, _, _ = socket.recv_fds(conn, wire.HEADER.size, 3)
     if not header:
-        os._exit(0)  # the host wants none
+        os._exit(0)  # the host has no order for it
     header += _exactly(conn, wire.HEADER.size - len(header))
     num_json, num_bytes = wire.HEADER.unpack(header)
     return json.loads(_exactly(conn, num_json)), _exactly(conn, num_bytes), handles
@@ -170,7 +171,7 @@ def _exactly(conn: socket.socket, count: int) -> bytes:
 
 
 def _reseed() -> None:
-    """Children are copies of one process: none may draw another's random numbers."""
+    """Seed the random generators: children are copies of one process and must not share numbers."""
     random.seed()
     numpy = sys.modules.get("numpy")
     if numpy:
@@ -178,10 +179,10 @@ def _reseed() -> None:
 
 
 def _forget_own_modules(box: str) -> None:
-    """A program's own `session.py` is the one it imports; ours go on without their names."""
+    """Hide our modules, so that a program can import its own `session.py`; ours keep working."""
     for name in _OWN_MODULES:
         sys.modules.pop(name, None)
-    # Behind the standard library: no file of an earlier program replaces a part of it.
+    # After the standard library, so that no file of an earlier program replaces a part of it.
     sys.path.append(box)
 
 
@@ -195,14 +196,14 @@ def _write(path: str, data: bytes) -> None:
 
 
 def limit(limits: dict[str, int]) -> None:
-    """Hard limits: what has no capability cannot raise them again."""
+    """Set hard limits, which a process without capabilities cannot raise again."""
     for name, value in limits.items():
         soft, hard = value, value + 1 if name == "RLIMIT_CPU" else value
         resource.setrlimit(getattr(resource, name), (soft, hard))
 
 
 def run_main(code: bytes) -> None:
-    """`code` as `__main__`, ending as an interpreter does."""
+    """Run `code` as `__main__`, and end as an interpreter does."""
     status = execute(code)
     try:
         if threading.active_count() > 1:
@@ -215,7 +216,7 @@ def run_main(code: bytes) -> None:
 
 
 def execute(code: bytes) -> int:
-    """Run a module `__main__`; its exit code. What went wrong is on standard error."""
+    """Run a module `__main__`; return its exit code. Errors are printed on standard error."""
     module = types.ModuleType("__main__")
     module.__file__ = "main.py"
     module.__builtins__ = builtins  # pyright: ignore[reportAttributeAccessIssue]
@@ -231,7 +232,7 @@ def execute(code: bytes) -> int:
 
 
 def flush(status: int) -> int:
-    """The exit code of a program that had `status` before its last output was written."""
+    """Flush the output of a program; return its exit code, which was `status` before."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -241,11 +242,11 @@ def flush(status: int) -> int:
 
 
 def _remembered(code: bytes) -> str | bytes:
-    """The source, kept for tracebacks and `inspect`."""
+    """Decode the source, and keep it for tracebacks and `inspect`."""
     try:
         text = code.decode("utf-8")
     except UnicodeDecodeError:
-        return code  # compile explains it
+        return code  # compile raises the error
     linecache.cache["main.py"] = (len(text), None, text.splitlines(keepends=True), "main.py")
     return text
 
@@ -258,7 +259,7 @@ def _exit_code(leave: SystemExit) -> int:
 
 
 def _report(error: BaseException) -> None:
-    """The traceback, without the frames of this file."""
+    """Print the traceback, without the frames of this file."""
     try:
         shown = error.__traceback__
         while shown and shown.tb_frame.f_code.co_filename == __file__:
@@ -277,7 +278,7 @@ def run_program(argv: list[str], cwd: str, env: dict[str, str]) -> None:
     try:
         os.chdir(cwd)
         os.execvpe(argv[0], argv, ENVIRONMENT | env)
-    except ValueError as error:  # of the environment: a name with "=" in it, a NUL
+    except ValueError as error:  # a name of the environment with "=", or a NUL
         os.write(2, f"{argv[0]}: {error}\n".encode("utf-8", "replace"))
         os._exit(126)
     except OSError as error:

@@ -1,15 +1,15 @@
-"""The file system programs see: an empty root with a few read-only folders of the machine in it."""
+"""The file system of programs: an empty root with a few read-only folders of the machine."""
 
 import os
 
 import kernel
 from kernel import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_RDONLY, MS_REC, MS_REMOUNT
 
-_STAGE = "/sys"  # always there, never wanted; hidden by a mount in a namespace of our own
+_STAGE = "/sys"  # it always exists and is not needed; a mount in our own namespace hides it
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _LINKS = {
     **{"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"},
-    # Not mounts: each costs a sandbox a wait for all processors when it is made and unmade.
+    # Links, not mounts: making or removing a mount costs a sandbox a wait for all processors.
     **{"tmp": "box/.tmp", "dev/shm": "../box/.shm"},
 }
 _FILES = {
@@ -19,14 +19,14 @@ _FILES = {
 }
 BOX = "/box"
 PACKAGES = "/packages"
-"""What was asked for: nothing is hidden there."""
+"""The folder of requested packages, in which nothing is hidden."""
 
 
 def build(read_only: list[tuple[str, str]], unseen: list[str]) -> None:
-    """Make the new root and enter it; the old one is gone. Needs a mount namespace of its own.
+    """Build the new root and enter it; the old one is unmounted. Needs its own mount namespace.
 
-    read_only: (folder or file of the machine, where it appears).
-    unseen: Of those folders, what is to appear empty; real paths.
+    read_only: (folder or file of the machine, path at which it appears).
+    unseen: the real paths, in those folders, that appear empty.
     """
     kernel.mount("none", "/", "", MS_REC | MS_PRIVATE)
     kernel.mount("tmpfs", _STAGE, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
@@ -65,9 +65,9 @@ def _bind_read_only(source: str, target: str) -> None:
 
 
 def _hide(unseen: list[str], source: str, target: str) -> None:
-    """Of a folder that appears at `target`: nothing is mounted over what is `unseen`.
+    """Cover the `unseen` paths of a folder, which appears at `target`, with empty mounts.
 
-    What is closed to this process by the folders above it is closed to programs, too.
+    A path that its parent folders close to this process is closed to programs, too.
     """
     for path in unseen:
         if not path.startswith(source + "/"):
@@ -83,7 +83,7 @@ def _hide(unseen: list[str], source: str, target: str) -> None:
 
 
 def fresh_box(disk_mb: int) -> int:
-    """An empty work folder in memory; `/tmp` and `/dev/shm` are parts of it. Returns a handle."""
+    """Mount an empty work folder in memory, `/tmp` and `/dev/shm` included; return its handle."""
     data = f"size={disk_mb}m,nr_inodes={64 * disk_mb},mode=700"
     kernel.mount("tmpfs", BOX, "tmpfs", MS_NOSUID | MS_NODEV, data)
     for name in (".tmp", ".shm"):
@@ -92,5 +92,5 @@ def fresh_box(disk_mb: int) -> int:
 
 
 def drop_box() -> None:
-    """Once every process is dead: the files go with the last handle."""
+    """Unmount the work folder after every process is dead; the files go with the last handle."""
     kernel.unmount(BOX)

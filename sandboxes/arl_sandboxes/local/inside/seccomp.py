@@ -1,162 +1,115 @@
 """The system-call filter.
 
-What namespaces do not cover is closed here: sockets of other families than UNIX (a virtual
+The filter closes what namespaces do not cover: sockets of other families than UNIX (a virtual
 machine's host often listens on vsock), new namespaces, other processes' limits, counters that one
 program can move and the next can read, and the parts of the kernel that programs of this kind never
 need.
 """
 
 import errno
+import functools
 from collections.abc import Collection, Sequence
 from itertools import chain
 
-import kernel
 import syscalls
-from assembly import (
-    ABOVE,
-    ALLOW,
-    ARCH,
-    ARG0,
-    ARG1,
-    ARG2,
-    AT_LEAST,
-    AUDIT_ARCH,
-    COLUMN,
-    EQUAL,
-    HAS_BITS,
-    KILL,
-    LOAD,
-    NUMBER,
-    RETURN,
-    do,
-    fail,
-    when,
-)
+
+from arl_isolation import bpf
+from arl_isolation.locks import MACHINE
 
 _X32 = 0x40000000
 
 _AF_UNIX = 1
-"""INET would lead nowhere either. But a slot has one network namespace for all its programs, whose
-counters (`/proc/self/net/snmp`) count each attempt to send."""
+"""The only allowed family. INET sockets would reach nothing, but all programs of a slot share one
+network namespace, whose counters (`/proc/self/net/snmp`) count each attempt to send."""
 _NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW* that clone takes
-_RLIMIT_CORE = 4
-_SOL_SOCKET, _SO_COOKIE = 1, 57  # a number that grows with each socket of the machine asked for it
-_MADV_PAGEOUT = 21
-_TYPING = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: as if typed at a terminal
+_RLIMIT_CORE = 4  # the limit that keeps core dumps from the machine
+_SOL_SOCKET, _SO_COOKIE = 1, 57  # a counter of the machine's sockets with a cookie
+_MADV_PAGEOUT = 21  # by it a plain user can drop pages of own files
+_TYPING = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: they fake terminal input
 
 
 ZYGOTES = ("mount", "umount2", "unshare", "landlock_restrict_self")
-"""What process 1 of a slot itself goes on to do, and its children until they are locked in."""
-
-
-def _families() -> list[bytes]:
-    test = do(EQUAL, _AF_UNIX, 1, 0)
-    return [do(LOAD, ARG0), test, fail(errno.EAFNOSUPPORT), do(RETURN, ALLOW)]
+"""The calls that process 1 of a slot needs later, and its children until they are locked in."""
 
 
 def _getsockopt() -> list[bytes]:
-    cookie = [do(LOAD, ARG1), do(EQUAL, _SOL_SOCKET, 0, 3), do(LOAD, ARG2)]
-    return [*cookie, do(EQUAL, _SO_COOKIE, 0, 1), fail(errno.ENOPROTOOPT), do(RETURN, ALLOW)]
-
-
-def _madvise() -> list[bytes]:
-    """Allowed, but for dropping pages of files, which an owner may (a plain user's slot is one)."""
-    test = do(EQUAL, _MADV_PAGEOUT, 0, 1)
-    return [do(LOAD, ARG2), test, fail(errno.EINVAL), do(RETURN, ALLOW)]
-
-
-def _setrlimit() -> list[bytes]:
-    """Allowed, but for the one limit that keeps core dumps from the machine."""
-    core = [do(EQUAL, _RLIMIT_CORE, 0, 1), fail(errno.EPERM)]
-    return [do(LOAD, ARG0), *core, do(RETURN, ALLOW)]
+    cookie = [bpf.load(1), bpf.do(bpf.EQUAL, _SOL_SOCKET, 0, 3), bpf.load(2)]
+    refuse = [bpf.do(bpf.EQUAL, _SO_COOKIE, 0, 1), bpf.fail(errno.ENOPROTOOPT)]
+    return [*cookie, *refuse, bpf.ALLOW]
 
 
 def _prlimit() -> list[bytes]:
-    """The same; of the caller only; and asking what a limit is (no new one given) is free."""
+    """Allow it for the caller only; a query, without a new limit, is allowed for each limit."""
     return [
-        do(LOAD, ARG0),
-        do(EQUAL, 0, 1, 0),
-        fail(errno.EPERM),
-        do(LOAD, ARG1),
-        do(EQUAL, _RLIMIT_CORE, 1, 0),
-        do(RETURN, ALLOW),
-        do(LOAD, ARG2),
-        do(EQUAL, 0, 0, 2),
-        do(LOAD, ARG2 + 4),
-        do(EQUAL, 0, 1, 0),
-        fail(errno.EPERM),
-        do(RETURN, ALLOW),
+        bpf.load(0),
+        bpf.do(bpf.EQUAL, 0, 1, 0),
+        bpf.fail(errno.EPERM),
+        bpf.load(1),
+        bpf.do(bpf.EQUAL, _RLIMIT_CORE, 1, 0),
+        bpf.ALLOW,
+        bpf.load(2),
+        bpf.do(bpf.EQUAL, 0, 0, 2),
+        bpf.load(2, 4),
+        bpf.do(bpf.EQUAL, 0, 1, 0),
+        bpf.fail(errno.EPERM),
+        bpf.ALLOW,
     ]
-
-
-def _ioctl() -> list[bytes]:
-    last = len(_TYPING) - 1
-    tests = [do(EQUAL, kind, last - i, i == last) for i, kind in enumerate(_TYPING)]
-    return [do(LOAD, ARG1), *tests, fail(errno.EPERM), do(RETURN, ALLOW)]
 
 
 def _own_second(first: int) -> list[bytes]:
-    return [
-        do(LOAD, ARG0),
-        do(EQUAL, first, 0, 2),
-        do(LOAD, ARG1),
-        do(EQUAL, 0, 1, 0),
-        fail(errno.EPERM),
-        do(RETURN, ALLOW),
-    ]
+    one_process = [bpf.load(0), bpf.do(bpf.EQUAL, first, 0, 2)]
+    own = [bpf.load(1), bpf.do(bpf.EQUAL, 0, 1, 0)]
+    return [*one_process, *own, bpf.fail(errno.EPERM), bpf.ALLOW]
 
 
-def only(names: Collection[str], machine: str = kernel.MACHINE) -> bytes:
-    """Denies these, and nothing else: for children whose parent is under `program(without=names)`.
+def only(names: Collection[str], machine: str = MACHINE) -> bytes:
+    """Return a filter that denies only `names`, which the parent's `program(without=names)` allows.
 
     The kernel compiles a new filter, and tries it on every system call there is: a short one is
     installed in half the time.
     """
-    column = COLUMN[machine]
-    denied = [when(syscalls.DENIED[name][column], fail(errno.EPERM)) for name in names]
-    return b"".join([do(LOAD, NUMBER), *chain(*denied), do(RETURN, ALLOW)])
+    denied = [bpf.when(machine, name, bpf.fail(errno.EPERM)) for name in names]
+    return b"".join([bpf.LOAD_NUMBER, *chain(*denied), bpf.ALLOW])
 
 
 def program(
-    machine: str = kernel.MACHINE, *, ahead: Sequence[bytes] = (), without: Collection[str] = ()
+    machine: str = MACHINE, *, ahead: Sequence[bytes] = (), without: tuple[str, ...] = ()
 ) -> bytes:
-    """The instructions for `machine`, 8 bytes each.
+    """Return the filter's instructions for `machine`, 8 bytes each.
 
-    ahead: looked at before those of this file; each finds the call's number loaded, and either
-        returns or leaves it so (see `alone`).
+    ahead: instructions before those of this file; each finds the call's number loaded, and either
+        returns or leaves the number loaded (see `alone`).
     without: System calls that stay allowed, to be denied by `only`.
     """
-    column = COLUMN[machine]
-    own = [do(EQUAL, 0, 1, 0), fail(errno.EPERM), do(RETURN, ALLOW)]
     code = [
-        do(LOAD, ARCH),
-        do(EQUAL, AUDIT_ARCH[machine], 1, 0),
-        do(RETURN, KILL),
-        do(LOAD, NUMBER),
-        do(AT_LEAST, _X32, 0, 1),
-        do(RETURN, KILL),
-        do(ABOVE, syscalls.HIGHEST, 0, 1),
-        fail(errno.ENOSYS),
-        # Its flags are in memory, where a filter cannot look; libraries fall back to clone.
-        *when(syscalls.CLONE3[column], fail(errno.ENOSYS)),
+        *bpf.beginning(machine),
+        bpf.do(bpf.AT_LEAST, _X32, 0, 1),
+        bpf.KILL,
+        bpf.do(bpf.ABOVE, syscalls.HIGHEST, 0, 1),
+        bpf.fail(errno.ENOSYS),
+        # Its flags are in memory, which a filter cannot read; libraries fall back to clone.
+        *bpf.when(machine, "clone3", bpf.fail(errno.ENOSYS)),
         *ahead,
+        *_common(machine, without),
     ]
-    flags = [do(HAS_BITS, _NEW_NAMESPACES, 0, 1), fail(errno.EPERM)]
-    code += when(syscalls.CLONE[column], do(LOAD, ARG0), *flags, do(RETURN, ALLOW))
-    for numbers in (syscalls.SOCKET, syscalls.SOCKETPAIR):
-        code += when(numbers[column], *_families())
-    for numbers in syscalls.OWN_ONLY.values():
-        code += when(numbers[column], do(LOAD, ARG0), *own)
-    for numbers, first in syscalls.OWN_ONLY_SECOND.values():
-        code += when(numbers[column], *_own_second(first))
-    code += when(syscalls.PRLIMIT[column], *_prlimit())
-    code += when(syscalls.SETRLIMIT[column], *_setrlimit())
-    code += when(syscalls.IOCTL[column], *_ioctl())
-    code += when(syscalls.GETSOCKOPT[column], *_getsockopt())
-    code += when(syscalls.MADVISE[column], *_madvise())
-    for numbers in syscalls.PAGE_CACHE.values():
-        code += when(numbers[column], fail(errno.ENOSYS))
-    for name, numbers in syscalls.DENIED.items():
-        if name not in without:
-            code += when(numbers[column], fail(errno.EPERM))
-    return b"".join([*code, do(RETURN, ALLOW)])
+    return b"".join(code)
+
+
+@functools.cache
+def _common(machine: str, without: tuple[str, ...]) -> tuple[bytes, ...]:
+    """Return the instructions that are the same for every program."""
+    tested = {
+        "clone": bpf.no_bits(0, _NEW_NAMESPACES),
+        **dict.fromkeys(("socket", "socketpair"), bpf.one_of(0, (_AF_UNIX,), errno.EAFNOSUPPORT)),
+        **dict.fromkeys(syscalls.OWN_ONLY, bpf.one_of(0, (0,))),
+        **{name: _own_second(first) for name, first in syscalls.OWN_ONLY_SECOND.items()},
+        "prlimit64": _prlimit(),
+        "setrlimit": bpf.none_of(0, (_RLIMIT_CORE,)),
+        "ioctl": bpf.none_of(1, _TYPING),
+        "getsockopt": _getsockopt(),
+        "madvise": bpf.none_of(2, (_MADV_PAGEOUT,), errno.EINVAL),
+        **{name: [bpf.fail(errno.ENOSYS)] for name in syscalls.PAGE_CACHE},
+        **{name: [bpf.fail(errno.EPERM)] for name in syscalls.DENIED if name not in without},
+    }
+    code = chain(*(bpf.when(machine, name, *body) for name, body in tested.items()))
+    return (*code, bpf.ALLOW)

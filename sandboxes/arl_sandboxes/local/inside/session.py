@@ -1,4 +1,4 @@
-"""What keeps its state from cell to cell: a Python REPL, and the loop that makes bash one."""
+"""The processes that keep state between cells: a Python REPL, and a bash loop that acts as one."""
 
 import ast
 import contextlib
@@ -17,18 +17,18 @@ SHELL = [
     "--norc",
     "--noprofile",
     "-c",
-    # Commands end with a NUL, on handle 3, where the exit code goes back to.
+    # Commands end with a NUL, on descriptor 3, which also carries the exit code back.
     "trap : INT; while IFS= read -r -d '' -u 3 arl_cell; do "
     'eval "$arl_cell" </dev/null 3>&-; printf "%d\\n" $? >&3; done',
 ]
 
 
 _forks: list[int] = []
-"""Snapshots that were made from this process, and may still run."""
+"""The snapshots of this process that may still run."""
 
 
 def serve(conn: socket.socket) -> None:
-    """Run cells until the host hangs up."""
+    """Run cells until the host closes the socket."""
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -56,14 +56,14 @@ def _exactly(conn: socket.socket, count: int) -> bytes:
 def _runs(child: int) -> bool:
     try:
         return os.waitpid(child, os.WNOHANG)[0] == 0
-    except ChildProcessError:  # a cell has waited for it
+    except ChildProcessError:  # a cell has reaped it
         return False
 
 
 def _fork(conn: socket.socket) -> socket.socket:
-    """Branch off a copy of this process, which serves the socket it is sent."""
+    """Fork a copy of this process, which serves the socket it receives."""
     _, handles, _, _ = socket.recv_fds(conn, 1, 4)
-    # Those that have ended would count as processes of the sandbox until they are waited for.
+    # Ended forks count as processes of the sandbox until they are reaped.
     _forks[:] = [fork for fork in _forks if _runs(fork)]
     try:
         pid = os.fork()
@@ -112,7 +112,7 @@ def _run(cell: bytes, name: str, names: dict) -> int:
 
 
 def _ignore_interrupts() -> None:
-    """An interrupt that comes just now is raised in place of the change: it would stay undone."""
+    """Ignore interrupts; retry, as one that arrives during the change prevents it."""
     while True:
         try:
             signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,13 +1,14 @@
-"""Tries what a slot needs, one thing at a time; prints [[name, errno, text], ...]."""
+"""A trial of each thing that a slot needs, in turn; prints [[name, errno, text], ...]."""
 
 import json
 import os
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import kernel
 import seccomp
 import zygote
+
+from arl_isolation import locks
 
 
 def user_namespace() -> None:
@@ -55,8 +56,8 @@ def proc() -> None:
 
 
 def filter_calls() -> None:
-    kernel.no_new_privileges()
-    kernel.Filter(seccomp.program()).install()
+    locks.no_new_privileges()
+    locks.Filter(seccomp.program()).install()
 
 
 TRIALS = {
@@ -93,7 +94,3 @@ def main(trials=TRIALS) -> None:
         os.waitpid(child, 0)
         found.append(json.loads(said) if said else [name, 1, "the trial died"])
     print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
-"""Process 1 of a slot: makes one prepared child after another, and kills what they leave.
+"""Process 1 of a slot: it makes one prepared child after another, and kills their leftovers.
 
-It never sees a byte of what runs in the slot: the host talks to each child over a socket of its
-own, so nothing of an episode is in the memory that later children are copies of.
+The zygote never sees a byte of the programs: the host talks to each child over a socket of its
+own, so no data of an episode is in the memory that later children are copies of.
 """
 
 import gc
@@ -16,14 +16,13 @@ import sys
 import time
 from collections.abc import Callable
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import kernel
 import program
 import root
 import seccomp
 import wire
 
-sys.path.pop(0)
+from arl_isolation import locks
 
 INNER = (
     kernel.CLONE_NEWNET
@@ -35,20 +34,20 @@ INNER = (
 NICE = 5
 PROC = "subset=pid,hidepid=ptraceable"
 REAP_AT_ONCE = 64
-"""Then commands are looked at: no flood of dying processes keeps the host waiting."""
+"""The number of processes reaped before commands are read, so that no flood delays the host."""
 STRAYS_S = 2.0
-"""Time to kill what a program left beside an open session, before everything is killed."""
+"""The time to kill a program's leftovers beside an open session, before everything is killed."""
 _OVERWRITTEN = range(1000, 1256)
-"""More than Python keeps of the memory of numbers that are no more, before it takes other."""
+"""The numbers to create, more of them than Python keeps in its free lists."""
 LAST_PID = "/proc/sys/kernel/ns_last_pid"
 
 
 def enter_namespaces(config: dict) -> None:
-    """New user, mount, network, IPC, host-name and cgroup views; the next child is process 1."""
+    """Enter user, mount, network, IPC, UTS and cgroup namespaces; the next child is process 1."""
     read_only = [tuple(pair) for pair in config["read_only"]]
     unseen = config["hidden"]
-    # The new root as the machine's, where that may be: folders like /root are closed to others.
-    # In a container root may not mount, before it has a user namespace.
+    # The new root is made as the machine's root if possible: folders like /root are closed to
+    # others. Root in a container may not mount before it has a user namespace.
     at_once = os.getuid() == 0 and kernel.may_mount()
     if at_once:
         kernel.unshare(kernel.CLONE_NEWNS, "mount")
@@ -58,12 +57,12 @@ def enter_namespaces(config: dict) -> None:
     kernel.set_host_name("sandbox")
     if not at_once:
         root.build(read_only, unseen)
-    # The machine's, which has to be there for a namespace to mount its own, over it.
+    # The machine's /proc, which must exist before a namespace can mount its own over it.
     kernel.make_read_only("/proc")
 
 
 def enter_user_namespace(host_uid: int) -> None:
-    """Be 0 in it; on the machine `host_uid` where this is root, else who one was."""
+    """Become uid 0 of a namespace; on the machine it is `host_uid` for root, else the same user."""
     uid, gid = os.getuid(), os.getgid()
     if uid:
         kernel.unshare(kernel.CLONE_NEWUSER, "user")
@@ -77,14 +76,14 @@ def enter_user_namespace(host_uid: int) -> None:
 
 
 def map_self(uid: int, gid: int) -> None:
-    """A plain user becomes 0 inside, which it may do for itself only."""
+    """Map a plain user to 0 inside, which it may do for itself only."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
 
 
 class MapsFromOutside:
-    """Root's slots are nobody on the host: only a process outside can map that uid."""
+    """A uid map written by an outside helper: only it may map a uid of root's slots."""
 
     def __init__(self, host_uid: int) -> None:
         self._host_uid = host_uid
@@ -116,25 +115,25 @@ class Zygote:
     def __init__(self, control: socket.socket, config: dict, last_pid: int | None) -> None:
         self._control, self._last_pid = control, last_pid
         program.warm_up(config["preimport"], config["path"])
-        self._domain = kernel.make_domain()
-        kernel.Filter(seccomp.program(without=seccomp.ZYGOTES)).install()
-        self._filter = kernel.Filter(seccomp.only(seccomp.ZYGOTES))
+        self._domain = kernel.memory_domain()
+        locks.Filter(seccomp.program(without=seccomp.ZYGOTES)).install()
+        self._filter = locks.Filter(seccomp.only(seccomp.ZYGOTES))
         self._children: dict[int, int] = {}  # pid -> its number
         self._lasting: set[int] = set()  # numbers of the children that are sessions
         self._count = 0
         self._has_box = False
         self._had_sessions = False
-        self._orphan_cpu_s = 0.0  # of processes that ended when those they came from had
-        self._marks: dict[int, str] = {}  # number -> the host-name view of it and all it starts
+        self._orphan_cpu_s = 0.0  # of processes whose parents had ended
+        self._marks: dict[int, str] = {}  # number -> the UTS namespace of it and its descendants
 
     def run(self) -> None:
-        """Serve the host until it hangs up."""
+        """Serve the host until it closes the socket."""
         woken, wake = socket.socketpair()
         for end in (woken, wake):
             end.setblocking(False)
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # of process 1: nobody inside can send it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # for process 1: no process inside can send it
         self._own = {woken.fileno(), wake.fileno()}
         gc.collect()
         gc.freeze()
@@ -183,7 +182,7 @@ class Zygote:
         return True
 
     def _count_from_2(self) -> None:
-        """The next process has number 2 again: no program learns how many an earlier one made."""
+        """Reset the pid counter to 2, so that no program learns how many processes came before."""
         if self._last_pid is not None:
             os.pwrite(self._last_pid, b"1", 0)
 
@@ -198,7 +197,7 @@ class Zygote:
                 return
 
     def _prepare(self, box: int | None) -> None:
-        """Fork the next child: it gets ready and waits for its program."""
+        """Fork the next child, which prepares itself and waits for its program."""
         mine, theirs = socket.socketpair()
         self._count += 1
         if self._had_sessions:
@@ -229,7 +228,7 @@ class Zygote:
             os.close(box)
 
     def _reap(self) -> bool:
-        """Collect the dead, and tell the host of those it knows; whether there may be more."""
+        """Reap dead processes and report the known ones; return True if there may be more."""
         for _ in range(REAP_AT_ONCE):
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -254,9 +253,9 @@ class Zygote:
         return True
 
     def _end_of_program(self, number: int) -> tuple[int, float]:
-        """Kill what it left: of all there is, or beside sessions of what bears its mark."""
+        """Kill a program's leftovers: all processes, or beside sessions those with its mark."""
         mark = self._marks.pop(number, "")
-        if not mark:  # no session was open when it was made: all there is, is its doing
+        if not mark:  # no session was open at its start: every process is its own
             number_killed, cpu_s = self._sweep()
             return number_killed, cpu_s + self._orphan_cpu_s
         killed: set[int] = set()
@@ -266,11 +265,11 @@ class Zygote:
             for pid in strays:
                 self._signal(pid, signal.SIGKILL)
             if time.monotonic() > until:
-                return self._sweep()  # they fork faster than this; the sessions go as well
+                return self._sweep()  # they fork faster than this; the sessions are killed, too
         return len(killed), 0.0
 
     def _sweep(self) -> tuple[int, float]:
-        """Kill every process of the slot; how many there were, and their CPU seconds."""
+        """Kill every process of the slot; return their number and their CPU seconds."""
         try:
             os.kill(-1, signal.SIGKILL)  # to all but this one, at once: none can fork away
         except ProcessLookupError:
@@ -288,12 +287,12 @@ class Zygote:
 
 
 def _processes() -> list[int]:
-    """All but this one."""
+    """Return the pids of all processes but this one."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
 
 
 def _mark_of(pid: int | str) -> str:
-    """Its host-name view, which nobody inside can change; "" of the dead."""
+    """Return the process's UTS namespace, which no program can change; "" if it is dead."""
     try:
         return os.readlink(f"/proc/{pid}/ns/uts")
     except OSError:
@@ -301,16 +300,16 @@ def _mark_of(pid: int | str) -> str:
 
 
 def overwrite_figures() -> None:
-    """Put other numbers and bytes where those of the dead were: how many seconds a program has used
-    would else be found in the memory that the next child is a copy of."""
+    """Overwrite the memory of freed numbers and bytes, in which the next child, a copy of this
+    process, would otherwise find the CPU seconds that a program has used."""
     for make in (float, int, lambda number: bytes(number % 64)):
         kept = [make(number) for number in _OVERWRITTEN]
         del kept
 
 
 def last_pid() -> int | None:
-    """A handle for the number that was last given to a process of the namespace of who writes to
-    it; None where this kernel has none (CONFIG_CHECKPOINT_RESTORE), or shows it read-only."""
+    """Open the file of the last pid, which applies to the namespace of its writer; return None if
+    this kernel has none (CONFIG_CHECKPOINT_RESTORE), or shows it read-only."""
     try:
         return os.open(LAST_PID, os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
@@ -318,10 +317,10 @@ def last_pid() -> int | None:
 
 
 def no_core_dumps() -> None:
-    """Not even those a machine has a program for (`kernel.core_pattern` with "|").
+    """Prevent core dumps, also those to a program of the machine (`kernel.core_pattern` with "|").
 
-    1 byte is the limit that both kinds heed: https://man7.org/linux/man-pages/man5/core.5.html has
-    it that a pipe ignores the limit, and the kernel's fs/coredump.c that 1 is an exception.
+    A limit of 1 byte works for both kinds: https://man7.org/linux/man-pages/man5/core.5.html says
+    that a pipe ignores the limit, and the kernel's fs/coredump.c makes 1 an exception.
     """
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     value = 1 if hard else 0
@@ -329,18 +328,18 @@ def no_core_dumps() -> None:
 
 
 def give_way() -> Callable[[], None]:
-    """Run after what the machine does besides: 16 programs at once must not hold up the event loop
-    that waits for them. Returns what there is left to do, which may take a while.
+    """Lower the priority below the machine's other work, so that 16 programs at once do not hold up
+    the event loop that waits for them. Return a function for the rest, which may take a while.
 
-    Where each session is a group for the scheduler, nice counts within the group only, and the
-    group's own (https://man7.org/linux/man-pages/man7/sched.7.html, "The autogroup feature") is a
-    user's to change ten times per second, all slots together.
+    If each session is a group for the scheduler, nice counts within the group only. The nice value
+    of the group (https://man7.org/linux/man-pages/man7/sched.7.html, "The autogroup feature") can
+    be changed by a user ten times per second, for all slots together.
     """
     os.nice(NICE)
     try:
         file = os.open("/proc/self/autogroup", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
-        return lambda: None  # a kernel without
+        return lambda: None  # a kernel without autogroups
 
     def lower_group() -> None:
         for _ in range(100):
@@ -361,21 +360,21 @@ def main() -> None:
         os.umask(0o022)
         no_core_dumps()
         lower_group = give_way()
-        counter = last_pid()  # before the new root, which shows nothing but processes there
+        counter = last_pid()  # before the new root, whose /proc shows only processes
         enter_namespaces(config)
         first = os.fork()
         if first:
             control.close()
-            kernel.die_with_parent()
+            locks.die_with_parent()
             lower_group()
             os.waitpid(first, 0)
             os._exit(0)
         if os.getpid() != 1:
             raise OSError(f"process {os.getpid()} where process 1 of new namespaces was expected")
-        kernel.die_with_parent()
+        locks.die_with_parent()
         flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC | kernel.MS_RDONLY
         kernel.mount("proc", "/proc", "proc", flags, PROC)
-        kernel.set_dumpable(False)
+        locks.set_dumpable(False)
         kernel.forgo_capabilities()  # once for all children, which inherit it
         Zygote(control, config, counter).run()
     except Exception as error:
@@ -383,7 +382,3 @@ def main() -> None:
         text = f"{type(error).__name__}: {error}"
         control.send(wire.FAILED + number + text.encode("utf-8", "replace")[:4000])
     os._exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,7 @@
-"""Rows of a JSON file: one object a line, or one list of objects."""
+"""The rows of a JSON file: one object a line, or one list of objects.
+
+The rows of a parquet file; needs pyarrow, which the extra `hf` installs.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,16 @@ from typing import Any
 from agentgym_rl.core.errors import ConfigError
 
 from .fields import Row
-from .reader import Found, Place, Reader, Stamp
+from .hub import require
+from .reader import Found, Place, Reader, Recent, Stamp
 
 _BOM = b"\xef\xbb\xbf"
 
 
 class JsonFile(Reader):
-    """A row's place is the position of its bytes. A list is read whole once; lines never are."""
+    """The reader of a JSON file; a row's place is (offset, size) in bytes.
+
+    A file with a list is read into memory once; a file of lines is read line by line."""
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
@@ -82,7 +88,7 @@ def _object(value: Any, where: str) -> Row:
 
 
 def _items(text: str, name: str) -> Iterator[tuple[int, int, Any]]:
-    """Start, end and value of each element of the list that is `text`."""
+    """Yield start, end and value of each element of the JSON list `text`."""
     decoder = json.JSONDecoder()
     at = _skip(text, _skip(text, 0) + 1)
     while not text.startswith("]", at):
@@ -110,3 +116,59 @@ def _malformed(text: str, name: str, at: int, what: str) -> ConfigError:
     cut = "; has the file been cut off?" if not text.rstrip().endswith("]") else ""
     line = text.count("\n", 0, at) + 1
     return ConfigError(f"{name}, in the row that begins in line {line}: not JSON: {what}{cut}")
+
+
+RECENT = Recent(256 << 20)
+"""The row groups decoded last, of all files of this process."""
+
+
+class ParquetFile(Reader):
+    """The reader of a parquet file; a row's place is (row group, number in the group).
+
+    Complete groups are decoded; the last ones are kept, at most 256 MiB for all files together.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._path = path
+        self._stamp = Stamp.of(path)
+
+    def __iter__(self) -> Iterator[Found]:
+        with self._open() as file:
+            row = 0
+            for group in range(file.num_row_groups):
+                table = self._decoded(file, group)
+                for number in range(table.num_rows):
+                    row += 1
+                    yield Found((group, number), f"{self.name}, row {row}", _row(table, number))
+
+    def at(self, place: Place) -> Row:
+        group, number = place
+        self._stamp.check()
+        table = RECENT.get((self._stamp, group))
+        if table is None:
+            with self._open() as file:
+                table = self._decoded(file, group)
+            RECENT.add((self._stamp, group), table)
+        return _row(table, number)
+
+    def _open(self) -> Any:
+        try:
+            return require("pyarrow.parquet", f"to read {self._path}").ParquetFile(self._path)
+        except ConfigError:
+            raise
+        except Exception as error:  # pyarrow's own error types, which must not be imported here
+            raise ConfigError(f"{self.name}: no parquet file, or cut off: {error}") from error
+
+    def _decoded(self, file: Any, group: int) -> Any:
+        try:
+            return file.read_row_group(group)
+        except Exception as error:  # as above
+            raise ConfigError(
+                f"{self.name}, row group {group}: damaged or changed: {error}"
+            ) from error
+
+
+def _row(table: Any, number: int) -> Row:
+    (row,) = table.slice(number, 1).to_pylist()
+    return row

@@ -1,4 +1,4 @@
-"""The command: reads a run, recomputes it version by version, returns the report."""
+"""The command: it reads a run, recomputes it version by version, and returns the report."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.storage.episode_reader import EpisodeReader
 from agentgym_rl.storage.run_folder import config_of
 
-from .diagnosis import diagnose
-from .recompute import OnProgress, Recompute
+from .diagnosis import OnProgress, Recompute, diagnose
 from .tokens import Index, Tokens
 from .verdict import (
     THRESHOLDS,
@@ -34,10 +33,11 @@ from .verdict import (
 
 _WORST_SHOWN = 10
 _CONTROL_TOKENS = 512
-"""Tokens of each version that are also recomputed under the version before."""
+"""The number of tokens of each version that are also recomputed under the version before."""
 _SHARP = 0.05
-"""Share of them that must then exceed the limit: few are enough, since a wrong version is wrong
-for many tokens in a row, and many tokens are certain under any version."""
+"""The share of these tokens that must exceed the limit for a wrong version to be noticed. A small
+share is enough: a wrong label is wrong for many tokens in a row, and many tokens are nearly certain
+under any version."""
 
 
 def audit(
@@ -53,12 +53,12 @@ def audit(
     finished is audited as far as it got. The report is the JSON object of `arl audit --json`.
 
     Args:
-        threshold: Allowed |Δ log-prob|; None: by the engine's dtype (`THRESHOLDS`).
-        untrained: Also the episodes of groups that wait or were dropped.
-        on_progress: Called with the number of tokens recomputed since the call before.
+        threshold: The allowed |Δ log-prob|; None: by the engine's dtype (`THRESHOLDS`).
+        untrained: Include the episodes of groups that wait or were dropped.
+        on_progress: Called with the number of tokens recomputed since its previous call.
 
     Raises:
-        ConfigError: no run there, nothing trained yet, or no versions were kept.
+        ConfigError: there is no run, nothing is trained yet, or no versions were kept.
         TrainerError: the model cannot be loaded, or a record cannot have been trained.
     """
     config = load_config(config_of(run, f"arl audit {run}"))
@@ -66,7 +66,7 @@ def audit(
     with contextlib.closing(EpisodeReader(run / "episodes.db")) as reader:
         tokens = Tokens.collect(reader, reader.episode_ids(untrained=untrained))
         _check(run, tokens, untrained=untrained)
-        from agentgym_rl.trainer.audit import open_recomputer
+        from agentgym_rl.trainer.audit import open_recomputer  # torch, not for the mistakes above
 
         model_dir = model_folder(config)
         with open_recomputer(config, model_dir, run / "weights") as model:
@@ -88,7 +88,7 @@ def _rule(config: Config, threshold: float | None) -> Rule:
 
 
 def _check(run: Path, tokens: Tokens, *, untrained: bool) -> None:
-    """Raises ConfigError if there is nothing to recompute, or nothing to do it with."""
+    """Raise ConfigError if there are no tokens to recompute, or no weights to recompute with."""
     if not len(tokens):
         more = "" if untrained else "; --all also takes episodes that were not trained"
         raise ConfigError(f"{run} holds no trained token yet: nothing to audit{more}")
@@ -100,7 +100,7 @@ def _check(run: Path, tokens: Tokens, *, untrained: bool) -> None:
 
 
 def _recompute_all(recompute: Recompute, rule: Rule) -> tuple[Evidence, Gaps]:
-    """Every token under its version; and how far some are from the version before, as a control."""
+    """Recompute every token under its version; as a control, some under the version before."""
     tokens = recompute.tokens
     old_kv = rule.old_kv(tokens)
     found = np.full(len(tokens), np.nan, np.float32)
@@ -118,7 +118,7 @@ def _recompute_all(recompute: Recompute, rule: Rule) -> tuple[Evidence, Gaps]:
         sample = later[~old_kv[later]][:_CONTROL_TOKENS]
         before[version + 1] = sample, recompute.logprobs(sample)
     gaps = np.where(covered, distances(tokens.recorded, found), np.nan)
-    # Against what was recomputed, not what was recorded: it is the versions that are compared.
+    # Against the recomputed log-probs, not the recorded ones: the control compares two versions.
     control = [distances(found[i], other) for v, (i, other) in before.items() if v not in problems]
     evidence = Evidence(tokens, covered, found, gaps, old_kv, problems)
     return evidence, np.concatenate([np.zeros(0), *control])
@@ -160,7 +160,10 @@ def _token(evidence: Evidence, index: int) -> dict[str, Any]:
 
 
 def _control(gaps: Gaps, rule: Rule) -> dict[str, Any]:
-    """Would a wrong version be noticed? The audit proves little where versions hardly differ."""
+    """Report whether a wrong version would be noticed.
+
+    The audit proves little if versions hardly differ.
+    """
     found = summary(gaps)
     noticed = float((gaps > rule.token_limit).mean()) if len(gaps) else None
     sharp = noticed is not None and (

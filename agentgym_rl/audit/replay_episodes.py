@@ -1,4 +1,4 @@
-"""One recorded episode, played again."""
+"""The replay of one recorded episode."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _SHOWN_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What playing an episode again came to."""
+    """The result of playing an episode again."""
 
     recorded: Trajectory
     reward: float | None = None
-    """Of today; None: it could not be played again."""
+    """The reward of today; None: the episode could not be played again."""
     why: str = ""
-    """Why it could not."""
+    """The reason it could not be played again."""
     verifier: str = ""
     verifier_detail: str = ""
-    """What the verifier says of it today, if it says anything."""
+    """The verifier's detail of today, if it reports one."""
     divergence: str = ""
-    """The first thing that went otherwise, rewards apart."""
+    """The first difference from the recording, rewards apart."""
 
     @property
     def changed(self) -> bool:
-        """Whether it is paid otherwise today."""
+        """Return whether today's reward differs from the recorded one."""
         return self.reward is not None and not math.isclose(
             self.reward, self.recorded.reward, **_SAME
         )
@@ -45,17 +45,17 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Replayer:
-    """Plays episodes in new environments of `make_env`."""
+    """A player of recorded episodes, each in a new environment of `make_env`."""
 
     make_env: Callable[[], Env]
     services: Services
     timeout_s: float
-    """Longest time for one episode."""
+    """The longest time for one episode."""
     max_retries: int
-    """Times an episode is played again after an infrastructure failure."""
+    """The number of retries of an episode after infrastructure failures."""
 
     async def replay(self, recorded: Trajectory, task: Task) -> Replay:
-        """Play it; never raises for what an environment can do wrong."""
+        """Play the episode; never raise for a failure of the environment."""
         if (why := not_replayable(recorded)) is not None:
             return Replay(recorded, why=why)
         for attempt in range(self.max_retries + 1):
@@ -97,7 +97,7 @@ class Replayer:
 
 
 def not_replayable(recorded: Trajectory) -> str | None:
-    """Why there is nothing to verify in an episode; None: there is."""
+    """Return why an episode cannot be verified; None if it can."""
     if not recorded.outcome.trains:
         return f"it has no reward, being {recorded.outcome.value}"
     if recorded.actions is None:
@@ -106,7 +106,7 @@ def not_replayable(recorded: Trajectory) -> str | None:
 
 
 def _divergence(recorded: Trajectory, env: EpisodeEnv, seen: list[list[Message]]) -> str:
-    """The first answer that differs, or else another end; "" if it went as recorded."""
+    """Describe the first answer that differs, else a different end; "" if nothing differs."""
     now = env.transcript.answers
     for index, (before, today) in enumerate(zip(recorded.answers, now, strict=False)):
         if before != today:
@@ -127,7 +127,7 @@ def _said(messages: list[Message]) -> str:
 
 
 def _before(recorded: Trajectory, messages: list[Message]) -> str:
-    """What the same tool calls were answered then, as far as the agent passed it on."""
+    """Return the recorded answers to the same tool calls, as far as the agent passed them on."""
     ids = {message.get("tool_call_id") for message in messages} - {None}
     then = [m for m in recorded.messages if m.get("tool_call_id") in ids]
     return f" (recorded: {_said(then)})" if then else ""

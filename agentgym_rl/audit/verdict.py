@@ -1,4 +1,4 @@
-"""Which tokens count, what is allowed, and what was found; numbers are |Δ log-prob| in nats.
+"""The tokens that count, the allowed deviation, and the results; numbers are |Δ log-prob| in nats.
 
 Legend: [N] the trained tokens of `Tokens`.
 """
@@ -20,20 +20,21 @@ from .tokens import Index, Place, Tokens
 Gaps = npt.NDArray[np.float64]
 
 THRESHOLDS: Mapping[str, float] = {"float32": 1e-3, "bfloat16": 1e-2}
-"""Allowed |Δ log-prob|, by dtype of the engine. In float32 of every token: the embedded engine is
-within 1e-5 of the trainer. In bfloat16 of the mean of every version, since single tokens differ
-by 0.1 between two correct forwards; their mean, by 1e-3 (both measured with the bundled model)."""
+"""The allowed |Δ log-prob| by dtype of the engine. For float32 it limits every token: the embedded
+engine is within 1e-5 of the trainer. For bfloat16 it limits the mean of every version, since single
+tokens differ by 0.1 between two correct forwards; their mean, by 1e-3 (both measured with the
+bundled model)."""
 
 _ENOUGH_TOKENS = 100
-"""Of a version, for its mean to be judged by itself."""
+"""The number of tokens from which on the mean of a version is judged by itself."""
 
 _OUTLIER = 10
-"""In bfloat16 a token this many thresholds off is one to explain."""
+"""The number of thresholds beyond which a bfloat16 token needs an explanation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What the run's configuration promises, and how far off a token may be."""
+    """The guarantees of the run's configuration, and the allowed deviation of a token."""
 
     interrupt: Interrupt
     dtype: Literal["float32", "bfloat16"]
@@ -41,7 +42,7 @@ class Rule:
 
     @property
     def by_token(self) -> bool:
-        """Whether every single token is judged, or the mean of every version."""
+        """Return whether every single token is judged, instead of the mean of every version."""
         return self.dtype == "float32"
 
     @property
@@ -49,10 +50,11 @@ class Rule:
         return self.threshold if self.by_token else _OUTLIER * self.threshold
 
     def old_kv(self, tokens: Tokens) -> BoolArray:
-        """[N] Whether the token may stand on KV of weights older than its version's.
+        """Return [N] whether the token may depend on KV of weights older than its version.
 
-        Only where the interrupt mode keeps KV, and only after an update within its request: the
-        request was admitted under an older version. One whose admission is unknown counts.
+        This happens only if the interrupt mode keeps KV, and only after an update within the
+        request: the request was admitted under an older version. An unknown admission is False, so
+        that the token is judged.
         """
         after = (tokens.admitted >= 0) & (tokens.version > tokens.admitted)
         return after & (self.interrupt == "keep")
@@ -60,21 +62,24 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
-    """What was recomputed; all [N] but `problems`."""
+    """The recomputed tokens; all arrays are [N], `problems` is not."""
 
     tokens: Tokens
     covered: BoolArray
-    """Recomputed at all."""
+    """The tokens that were recomputed at all."""
     recomputed: FloatArray
     gaps: Gaps
-    """|recorded − recomputed|; infinite where either is not finite; NaN where not covered."""
+    """The |recorded − recomputed|; infinite where either is not finite; NaN where not covered."""
     old_kv: BoolArray
     problems: Mapping[int, str]
-    """Why a version could not be recomputed."""
+    """The reason for each version that could not be recomputed."""
 
     @property
     def judged(self) -> BoolArray:
-        """Counts against the threshold. A log-prob that is no number always does."""
+        """Return the tokens that count against the threshold.
+
+        A log-prob that is not finite always counts.
+        """
         return self.covered & ~(self.old_kv & np.isfinite(self.gaps))
 
     @property
@@ -83,20 +88,20 @@ class Evidence:
 
 
 def distances(recorded: npt.NDArray[Any], recomputed: npt.NDArray[Any]) -> Gaps:
-    """|recorded − recomputed|, infinite where one of them is not finite."""
+    """Return |recorded − recomputed|, infinite where one of them is not finite."""
     apart = np.abs(recorded.astype(np.float64) - recomputed.astype(np.float64))
     return np.where(np.isfinite(apart), apart, np.inf)
 
 
 def summary(gaps: Gaps) -> dict[str, Any]:
-    """tokens, max and mean; None of nothing."""
+    """Return tokens, max and mean; max and mean are None without tokens."""
     if not len(gaps):
         return {"tokens": 0, "max": None, "mean": None}
     return {"tokens": len(gaps), "max": float(gaps.max()), "mean": float(gaps.mean())}
 
 
 def by_version(evidence: Evidence) -> list[dict[str, Any]]:
-    """For each version: its trained tokens, how many were recomputed, and how they agree."""
+    """Return for each version its trained tokens, the share recomputed, and their agreement."""
     found: list[dict[str, Any]] = []
     for version in np.unique(evidence.tokens.version).tolist():
         own = evidence.tokens.version == version
@@ -114,13 +119,13 @@ def by_version(evidence: Evidence) -> list[dict[str, Any]]:
 
 
 def by_place(evidence: Evidence) -> dict[str, dict[str, Any]]:
-    """The same by position relative to updates, all recomputed tokens."""
+    """Summarize all recomputed tokens by their place relative to updates."""
     place = evidence.tokens.place
     return {p.name.lower(): summary(evidence.gaps[evidence.covered & (place == p)]) for p in Place}
 
 
 def failing(evidence: Evidence, rule: Rule) -> Index:
-    """The tokens that break the rule, or make the means break it; the worst first."""
+    """Return the tokens that break the rule, or make the means break it; the worst first."""
     judged, gaps = evidence.judged, evidence.gaps
     if rule.by_token:
         chosen = judged & (gaps > rule.threshold)
@@ -133,7 +138,7 @@ def failing(evidence: Evidence, rule: Rule) -> Index:
 
 
 def failures(evidence: Evidence, rule: Rule, broken: Index) -> list[str]:
-    """One sentence for each check that failed; none: the audit passed."""
+    """Return one sentence for each check that failed; none if the audit passed."""
     found = [f"coverage: {problem}" for problem in _uncovered(evidence)]
     judged = evidence.gaps[evidence.judged]
     if not len(judged):
@@ -153,7 +158,7 @@ def failures(evidence: Evidence, rule: Rule, broken: Index) -> list[str]:
 
 
 def _bad_means(evidence: Evidence, rule: Rule) -> list[int]:
-    """Versions whose mean is too high; all of them if only the whole run's is."""
+    """Return the versions whose mean is too high; all versions if only the run's mean is."""
     judged = evidence.judged
     versions = np.unique(evidence.tokens.version[judged]).tolist()
     means = {v: evidence.gaps[judged & (evidence.tokens.version == v)] for v in versions}

@@ -1,30 +1,105 @@
-"""Why tokens fail: the worst of them are recomputed under what else they may have been."""
+"""The log-probs of chosen tokens of a run under a chosen version.
+
+The causes of failing tokens: the worst ones are recomputed under each possible cause.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agentgym_rl.core.trajectory import BoolArray
+from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.core.trajectory import BoolArray, FloatArray, Row
+from agentgym_rl.storage.episode_reader import EpisodeReader
 
-from .recompute import Recompute
-from .tokens import Index, Place
+from .tokens import Index, Place, Tokens
 from .verdict import Evidence, Rule, distances
 
+if TYPE_CHECKING:
+    from agentgym_rl.trainer.audit import Recomputer
+
+OnProgress = Callable[[int], None]
+"""A callback that receives the number of tokens recomputed since its previous call."""
+
+_ROWS_AT_ONCE = 512
+
+
+class Recompute:
+    """The tokens of a run, and a model that holds one version of the policy at a time."""
+
+    def __init__(
+        self, tokens: Tokens, reader: EpisodeReader, model: Recomputer, on_progress: OnProgress
+    ):
+        self.tokens, self._reader, self._model = tokens, reader, model
+        self._on_progress = on_progress
+
+    def load(self, version: int) -> None:
+        """Load this version for the computations that follow.
+
+        Raises:
+            WeightsError: its file is missing, damaged, or of other contents than expected.
+        """
+        self._model.load(version)
+
+    def logprobs(
+        self, chosen: Index, *, temperature: float | None = None, plain: bool = False
+    ) -> FloatArray:
+        """Return the log-probs of the chosen tokens (ascending) under the version loaded last.
+
+        With `plain`, each row gets a forward of its own."""
+        rows = self.tokens.rows(chosen, self._reader, temperature=temperature)
+        parts = [part for some in _chunks(rows) for part in self._some(some, plain)]
+        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+    def relabelled(
+        self,
+        chosen: Index,
+        *,
+        shift: int = 0,
+        temperature: float | None = None,
+        plain: bool = False,
+    ) -> FloatArray:
+        """Return the log-probs of the chosen tokens under the version `shift` later than recorded;
+        NaN where there is no such version."""
+        result = np.full(len(chosen), np.nan, np.float32)
+        own = self.tokens.version[chosen]
+        for version in np.unique(own).tolist():
+            try:
+                self.load(version + shift)
+            except WeightsError:
+                continue
+            result[own == version] = self.logprobs(
+                chosen[own == version], temperature=temperature, plain=plain
+            )
+        return result
+
+    def _some(self, rows: list[Row], plain: bool) -> list[FloatArray]:
+        parts = self._model.logprobs(rows, plain=plain)
+        self._on_progress(sum(len(part) for part in parts))
+        return parts
+
+
+def _chunks(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    while some := list(islice(rows, _ROWS_AT_ONCE)):
+        yield some
+
+
 _MOST = 256
-"""Failing tokens that are tried, the worst first."""
+"""The number of failing tokens that are recomputed, the worst first."""
 
 
 def diagnose(recompute: Recompute, evidence: Evidence, rule: Rule, broken: Index) -> dict[str, Any]:
-    """How many of the worst failing tokens each possible cause explains, and what to do."""
+    """Count how many of the worst failing tokens each possible cause explains; add remedies."""
     chosen = np.sort(broken[:_MOST])
     tokens = recompute.tokens
 
     def explained(**changes: Any) -> BoolArray:
         found = recompute.relabelled(chosen, **changes)
         gaps = distances(tokens.recorded[chosen], found)
-        # Half as far at most: so that a token just over the limit does not fit everything.
+        # Less than half the gap: otherwise a token just over the limit would fit every cause.
         return (gaps <= rule.token_limit) & (gaps < evidence.gaps[chosen] / 2)
 
     plain = explained(plain=True)

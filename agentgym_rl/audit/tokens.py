@@ -1,4 +1,4 @@
-"""Every trained token of a run as flat arrays; rows are read again when they are needed.
+"""The trained tokens of a run as flat arrays; rows are read again when they are needed.
 
 Legend: [N] trained tokens, in the order of their episodes, rows and positions.
 """
@@ -17,41 +17,41 @@ from agentgym_rl.core.trajectory import BoolArray, FloatArray, IntArray, Row
 from agentgym_rl.storage.episode_reader import EpisodeReader
 
 Index = npt.NDArray[np.int64]
-"""Which of the N tokens."""
+"""The indices of some of the N tokens."""
 
 
 class Place(IntEnum):
-    """Where a token is within its turn."""
+    """The place of a token within its turn, relative to weight updates."""
 
     ONE_VERSION = 0
-    """In a turn that one version sampled."""
+    """A token of a turn that one version sampled."""
     BEFORE_UPDATE = 1
-    """In a turn that several versions sampled, by the first of them."""
+    """A token by the first version of a turn that several versions sampled."""
     AFTER_UPDATE = 2
-    """In such a turn, by a later one."""
+    """A token by a later version of such a turn."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
-    """All [N] but `episode_ids`."""
+    """The trained tokens, one entry each; all arrays are [N], `episode_ids` is not."""
 
     episode_ids: Sequence[str]
     episode: IntArray
-    """Index into `episode_ids`."""
+    """The index of the episode in `episode_ids`."""
     row: IntArray
-    """Index of the row within its episode."""
+    """The index of the row within its episode."""
     position: IntArray
-    """Within the row."""
+    """The position within the row."""
     version: IntArray
     admitted: IntArray
     recorded: FloatArray
-    """Log-prob as the engine reported it."""
+    """The log-prob that the engine reported."""
     temperature: FloatArray
     place: IntArray
 
     @classmethod
     def collect(cls, reader: EpisodeReader, episode_ids: Sequence[str]) -> Tokens:
-        """The tokens that train in these episodes."""
+        """Read the trained tokens of these episodes."""
         parts: dict[str, list[Any]] = {name: [] for name in _ARRAYS}
         for episode, name in enumerate(episode_ids):
             for index, row in enumerate(reader.trajectory(name).rows):
@@ -71,7 +71,7 @@ class Tokens:
     def rows(
         self, chosen: Index, reader: EpisodeReader, *, temperature: float | None = None
     ) -> Iterator[Row]:
-        """The rows of the chosen tokens (ascending); of each, no other token trains.
+        """Yield the rows of the chosen tokens (ascending), with all other tokens masked out.
 
         Rows end with their last chosen token. `temperature` replaces the recorded ones.
         """
@@ -118,7 +118,7 @@ def _places(turns: IntArray, versions: IntArray) -> IntArray:
 
 
 def _restricted(row: Row, positions: IntArray, temperature: float | None) -> Row:
-    end = int(positions[-1]) + 1  # attention is causal: what follows changes nothing
+    end = int(positions[-1]) + 1  # attention is causal: later tokens change nothing
     mask: BoolArray = np.zeros(end, np.bool_)
     mask[positions] = True
     head = replace(row.head(end), loss_mask=mask)

@@ -1,0 +1,103 @@
+"""The supervision of processes through several lives; each kind of process adds the steps.
+
+start ─► serve ─► lost (ended, frozen, hanging, silent) ─► start again, while restarts are left
+           │                                           └─► given up; the last one ends the run
+           └─► ended well, or retired on request
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Generic, Protocol, TypeVar
+
+from agentgym_rl.core.errors import ProcessDied
+from agentgym_rl.runtime.tasks import together
+
+log = logging.getLogger(__name__)
+
+
+class Member(Protocol):
+    """A supervised process, or several that are lost together."""
+
+    restarts: int
+
+    @property
+    def name(self) -> str: ...
+
+
+M = TypeVar("M", bound=Member)
+
+
+class Supervisor(ABC, Generic[M]):
+    """The supervisor of all members of one kind."""
+
+    def __init__(self, kind: str, *, max_restarts: int, key: str) -> None:
+        """Restart each member up to `max_restarts` times, which the configuration calls `key`."""
+        self._kind, self._max_restarts, self._key = kind, max_restarts, key
+        self._left: set[str] = set()
+        """The names of members that have been neither given up nor retired."""
+        self._tasks: asyncio.TaskGroup | None = None
+        """The task group of the supervision, while it takes further members."""
+        self._supervisors: dict[str, asyncio.Task[None]] = {}
+
+    @asynccontextmanager
+    async def _supervising(self, members: Iterable[M]) -> AsyncIterator[asyncio.TaskGroup]:
+        """Supervise `members` in a task group until each has ended, or an error ends them all.
+
+        Raises:
+            ProcessDied: the last member was given up.
+        """
+        try:
+            async with together() as tasks:
+                for member in members:
+                    self._watch_over(member, tasks)
+                yield tasks
+        finally:
+            self._tasks = None
+
+    def _watch_over(self, member: M, tasks: asyncio.TaskGroup) -> None:
+        watch = tasks.create_task(self._supervise(member), name=f"watch {member.name}")
+        self._supervisors[member.name] = watch
+
+    async def _supervise(self, member: M) -> None:
+        """Follow the lives of a member until it has ended well, was retired or is given up."""
+        lost = await self._lost(member)
+        while lost is not None and await self._may_restart(member, lost):
+            if member.restarts >= self._max_restarts:
+                return await self._give_up(member, lost)
+            member.restarts += 1
+            limit = self._max_restarts
+            log.info("starting %s again (%d of %d)", member.name, member.restarts, limit)
+            lost = await self._start_again(member) or await self._lost(member)
+
+    @abstractmethod
+    async def _lost(self, member: M) -> Exception | None:
+        """Wait until a member is lost; return the reason, or None if it has ended well."""
+
+    async def _may_restart(self, member: M, lost: Exception) -> bool:
+        """Return False for a member that is retired; raise an error if a restart is useless."""
+        return True
+
+    @abstractmethod
+    async def _start_again(self, member: M) -> Exception | None:
+        """Start a member again, and wait until it is ready if nothing else does; return the error
+        if it did not start."""
+
+    async def _give_up(self, member: M, lost: Exception) -> None:
+        """Give a member up for good.
+
+        Raises:
+            ProcessDied: it was the last one.
+        """
+        self._left.discard(member.name)
+        limit = self._max_restarts
+        if not self._left:
+            raise ProcessDied(
+                f"no {self._kind} is left after {limit} restarts each ({self._key}); the last: "
+                f"{lost}"
+            )
+        log.error("%s is given up after %d restarts (%s)", member.name, limit, self._key)

@@ -1,0 +1,310 @@
+"""The conversion of chat messages to the tokens that a rollout of them would have recorded.
+
+The conversion of supervised data, in the format of `arl export --sft` and TRL, to token rows.
+
+The warm-up of a run: data to rows, rows to ranks, and a configuration with the resulting model.
+
+After it `config.toml` names the warmed-up model and no `init`: all readers of the run (engines,
+ranks, `arl audit`, `arl replay`, `--resume`) find a plain model there, and `init/warmup.json`
+records how it was made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from agentgym_rl.cluster.forking import Forks
+from agentgym_rl.cluster.local import LocalProcesses
+from agentgym_rl.cluster.spec import ProcessSpec, free_port
+from agentgym_rl.config import Config, InitConfig
+from agentgym_rl.core.chat import text_message
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.trajectory import IGNORED, Row, pack_row
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.models.resolve import model_folder, model_name
+from agentgym_rl.report.progress import Progress
+from agentgym_rl.storage.checkpoint_manifest import checksums
+from agentgym_rl.storage.run_folder import WARMED_UP
+from agentgym_rl.trainer.launch import rank_environment, rank_imports
+
+TokenRow = tuple[list[int], list[bool]]
+"""The token ids, and for each a flag: True for tokens of the assistant."""
+
+
+def rows_of(
+    chat: ChatFormat,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+) -> list[TokenRow]:
+    """Return the conversation as rows in which each turn of the assistant occurs once.
+
+    A turn is appended to the row before it if its prompt begins with exactly those tokens, which is
+    so with most chat templates; if the template rewrites history (drops thoughts, say), the turn
+    begins a new row.
+
+    Raises:
+        ValueError: there is no message of the assistant, or the template refuses the messages or
+            renders a turn differently from its opening.
+    """
+    rows: list[TokenRow] = []
+    for at, message in enumerate(messages):
+        if message.get("role") != "assistant":
+            continue
+        prompt, reply = chat.prompt(messages[:at], tools), _reply(chat, messages[: at + 1], tools)
+        if not rows or prompt[: len(rows[-1][0])] != rows[-1][0]:
+            rows.append(([], []))
+        ids, said = rows[-1]
+        new = prompt[len(ids) :]
+        ids += new + reply
+        said += [False] * len(new) + [True] * len(reply)
+    if not rows:
+        raise ValueError("no message of the assistant")
+    return rows
+
+
+def _reply(
+    chat: ChatFormat,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+) -> list[int]:
+    """Return the tokens of the last message, up to the token that ends it."""
+    opened = chat.render(messages[:-1], tools)
+    whole = chat.render(messages, tools, add_generation_prompt=False)
+    if not whole.startswith(opened):
+        raise ValueError(
+            "the chat template writes the assistant's turn otherwise than it opens it: "
+            f"{opened[-40:]!r} is not how {whole[-120:]!r} begins"
+        )
+    ids = chat.encode(whole[len(opened) :])
+    if chat.close_id is None:
+        return ids
+    if chat.close_id not in ids:
+        raise ValueError("the chat template does not end the assistant's turn")
+    return ids[: ids.index(chat.close_id) + 1]
+
+
+def token_rows(
+    data: Path,
+    chat: ChatFormat,
+    *,
+    max_tokens: int,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> list[Row]:
+    """Return the rows of a JSONL file, one or more a line; labelled tokens train.
+
+    Raises:
+        ConfigError: the file or a line of it cannot be read, or a row exceeds `max_tokens`.
+    """
+    rows: list[Row] = []
+    for number, line in _lines(data):
+        try:
+            found = [_row(ids, said) for ids, said in _of_line(line, chat)]
+            for row in found:
+                if len(row) > max_tokens:
+                    raise ValueError(
+                        f"{len(row):,} tokens, allowed: {max_tokens:,} "
+                        "(trainer.max_tokens_per_microbatch)"
+                    )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ConfigError(f"init.data {data}, line {number}: {error}") from error
+        rows += found
+        on_progress(1)
+    if not rows:
+        raise ConfigError(f"init.data {data} has no line")
+    return rows
+
+
+def write_rows(rows: list[Row], path: Path) -> None:
+    """Write the rows for the ranks; `trainer.warmup` reads them."""
+    path.write_bytes(msgspec.msgpack.encode([pack_row(row) for row in rows]))
+
+
+def _lines(data: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        with data.open(encoding="utf-8") as file:
+            for number, text in enumerate(file, start=1):
+                if text.strip():
+                    yield number, _object(text, f"init.data {data}, line {number}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"init.data {data} cannot be read: {error}") from error
+
+
+def _object(text: str, said: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{said} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{said} is no JSON object")
+    return found
+
+
+def _of_line(line: Mapping[str, Any], chat: ChatFormat) -> Iterator[tuple[list[int], list[bool]]]:
+    if "input_ids" in line:
+        ids, labels = line["input_ids"], line["labels"]
+        if len(ids) != len(labels):
+            raise ValueError(f"{len(ids)} input_ids and {len(labels)} labels")
+        for token in ids:
+            if not chat.knows(token):
+                raise ValueError(f"token {token} is not in the model's vocabulary")
+        yield list(ids), [label != IGNORED for label in labels]
+    elif "messages" in line:
+        messages = [text_message(message) for message in line["messages"]]
+        yield from rows_of(chat, messages, line.get("tools") or None)
+    else:
+        raise ValueError(f"neither messages nor input_ids, but {sorted(line)}")
+
+
+def _row(ids: list[int], said: list[bool]) -> Row:
+    """Return a row as if a policy had sampled it at temperature 1. The first token never trains: it
+    has no context."""
+    mask = np.asarray(said, np.bool_)
+    mask[:1] = False
+    if not mask.any():
+        raise ValueError("no token to learn")
+    tokens = np.asarray(ids, np.int32)
+    nowhere = np.full(len(ids), -1, np.int32)
+    return Row(
+        tokens=tokens,
+        loss_mask=mask,
+        behavior_logprobs=np.zeros(len(ids), np.float32),
+        policy_versions=nowhere,
+        admitted_versions=nowhere,
+        temperatures=mask.astype(np.float32),
+        turn_ids=nowhere,
+        times_s=np.zeros(len(ids)),
+    )
+
+
+FOLDER = "init"
+ROWS, STEPS, MODEL = f"{FOLDER}/rows.msgpack", f"{FOLDER}/steps.jsonl", f"{FOLDER}/model"
+"""The files and the folder of the warm-up, relative to the run's folder."""
+_POLL_S = 0.2
+_SHOW_S = 2.0
+
+
+async def warmed_up(
+    config: Config,
+    run_dir: Path,
+    config_file: Path,
+    progress: Progress,
+    *,
+    forks: Forks | None = None,
+) -> Config:
+    """Warm the model up in `run_dir`/init; return the configuration of a run that begins with it.
+
+    Raises:
+        ConfigError: the data cannot be read or fits no micro-batch.
+        ProcessDied: a rank failed.
+    """
+    init, model_dir = config.init, model_folder(config)
+    progress.phase(f"warming up: reading {init.data}")
+    rows = await asyncio.to_thread(_prepare, config, run_dir, model_dir)
+    progress.phase(f"warming up: {len(rows):,} rows, {init.epochs} epochs")
+    async with (
+        LocalProcesses(
+            run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s, forks=forks
+        ) as ranks,
+        asyncio.TaskGroup() as tasks,
+    ):
+        for spec in _ranks(config, config_file, run_dir):
+            await ranks.start(spec)
+        watch = tasks.create_task(ranks.watch(), name="watch warm-up")
+        await _follow(watch, run_dir / STEPS, progress, limit_s=config.trainer.batch_timeout_s)
+    losses = [json.loads(step)["loss"] for step in _steps(run_dir / STEPS)]
+    progress.phase(f"warmed up: loss {losses[0]:.3f} → {losses[-1]:.3f} in {len(losses)} steps")
+    await asyncio.to_thread(_record, config, run_dir, rows)
+    model = config.model.model_copy(update={"path": str(run_dir / MODEL), "revision": None})
+    return config.model_copy(update={"model": model, "init": InitConfig()})
+
+
+def _prepare(config: Config, run_dir: Path, model_dir: Path) -> list[Row]:
+    """Return the rows, after writing them to the run's folder for the ranks."""
+    rows = token_rows(
+        Path(config.init.data),
+        ChatFormat.load(model_dir),
+        max_tokens=config.trainer.max_tokens_per_microbatch,
+    )
+    folder = run_dir / FOLDER
+    shutil.rmtree(folder, ignore_errors=True)  # left by a run that ended before its first batch
+    folder.mkdir()
+    write_rows(rows, run_dir / ROWS)
+    return rows
+
+
+def _record(config: Config, run_dir: Path, rows: Sequence[Row]) -> None:
+    """Record how the model was made. Delete the rows, since the data is kept."""
+    (run_dir / ROWS).unlink()
+    data = Path(config.init.data).resolve()
+    about = {
+        "model": model_name(config),
+        **config.init.model_dump(),
+        "data": str(data),
+        "data_hash": blake2b(data.read_bytes(), digest_size=16).hexdigest(),
+        "rows": len(rows),
+        "tokens": sum(row.num_trained for row in rows),
+        "checksums": checksums(sorted((run_dir / MODEL).iterdir())),
+    }
+    text = json.dumps(about, indent=2) + "\n"
+    (run_dir / WARMED_UP).write_text(text, encoding="utf-8")
+
+
+async def _follow(
+    ranks: asyncio.Task[None], steps_file: Path, progress: Progress, *, limit_s: float
+) -> None:
+    """Show the progress of the steps, until the ranks have ended.
+
+    Raises:
+        TimeoutError: neither a step nor the end came within `limit_s`.
+    """
+    loop = asyncio.get_running_loop()
+    seen, last, shown = 0, loop.time(), loop.time()
+    while not ranks.done():
+        await asyncio.wait([ranks], timeout=_POLL_S)
+        steps, now = _steps(steps_file), loop.time()
+        if len(steps) > seen:
+            seen, last = len(steps), now
+        if now - last > limit_s:
+            raise TimeoutError(
+                f"the warm-up made no step in {limit_s:g} s (trainer.batch_timeout_s)"
+            )
+        if steps and now - shown > _SHOW_S:
+            shown, step = now, json.loads(steps[-1])
+            done = f"{step['step'] + 1} of {step['steps']} steps"
+            progress.phase(f"warming up: {done}, loss {step['loss']:.3f}")
+
+
+def _ranks(config: Config, config_file: Path, run_dir: Path) -> Iterator[ProcessSpec]:
+    rendezvous = f"tcp://127.0.0.1:{free_port()}"
+    for rank in range(config.trainer.num_ranks):
+        yield ProcessSpec(
+            name=f"warm-up-{rank}",
+            argv=[
+                *(sys.executable, "-m", "agentgym_rl", "warm-up"),
+                *("--config", str(config_file)),
+                *("--run", str(run_dir)),
+                *("--rank", str(rank)),
+                *("--rendezvous", rendezvous),
+            ],
+            env=rank_environment(config),
+            finite=True,
+            imports=rank_imports(config),
+        )
+
+
+def _steps(path: Path) -> list[str]:
+    """Return the complete lines, each a JSON object."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_text(encoding="utf-8").split("\n")[:-1]
+    return []
