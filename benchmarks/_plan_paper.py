@@ -3,7 +3,7 @@ quarters of them engines, batches of 128 tasks x 16 episodes.
 
 Not in the paper, or not known here, and so assumed: the lengths' distribution (lognormal), how many
 episodes are in flight (as many as the bound on staleness allows, up to four batches), and every
-rate (data sheets, see agentgym_rl/plan/gpus.py).
+rate (data sheets, see agentgym_rl/plan/rates.py).
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.plan.gpus import rates_of
 from agentgym_rl.plan.lengths import DrawnShapes, Limits
-from agentgym_rl.plan.prediction import Prediction
-from agentgym_rl.plan.rates import HardwareRates, LengthRates, Rates
-from agentgym_rl.plan.simulation import simulate
+from agentgym_rl.plan.rates import HardwareRates, LengthRates, Rates, rates_of
+from agentgym_rl.plan.simulation import Prediction, simulate
 from agentgym_rl.plan.trainer import Packing
 
 from ._common import say

@@ -41,7 +41,9 @@ from agentgym_rl.core.batch import BatchShard, StepReport
 from agentgym_rl.core.task import Task, TaskSource
 from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
 from agentgym_rl.rollout.episode import Player
+from agentgym_rl.rollout.groups import OpenGroups
 from agentgym_rl.rollout.producer import Rollout
+from agentgym_rl.rollout.task_cursor import TaskCursor
 from agentgym_rl.runtime.gc_pacing import paced_collections
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.metrics import MetricsFile
@@ -257,24 +259,22 @@ class Bench:
             player = Simulated(buffer, self.mean_s)
             rollout = Rollout(
                 config,
-                player=cast("Player", player),
-                tasks=Tasks(),
-                buffer=buffer,
-                episodes=log,
-                controller=controller,
+                OpenGroups(config, buffer, log),
+                TaskCursor(config, Tasks(), numbers=controller.rollout_metrics),
+                cast("Player", player),
             )
             async with asyncio.TaskGroup() as tasks:
                 running = [
                     tasks.create_task(player.run()),
                     tasks.create_task(rollout.run()),
-                    tasks.create_task(self._train(controller)),
+                    tasks.create_task(self._train(controller, log)),
                 ]
                 found = await self._measure(log)
                 for task in running:
                     task.cancel()
         return found | {"live": self.live, "groups_per_batch": batch, "group_size": GROUP_SIZE}
 
-    async def _train(self, controller: Controller) -> None:
+    async def _train(self, controller: Controller, log: EpisodeLog) -> None:
         while True:
             shard: BatchShard | None = await controller.batch(self.steps, 0)
             if shard is None:
@@ -284,9 +284,9 @@ class Bench:
             names = list(dict.fromkeys(shard.group_ids))
             report = StepReport(self.steps - 1, self.steps, {"loss": 0.0}, [], names, "")
             self.batched += len(shard.rewards)
-            await controller.report(report)
+            await controller.report(report, token=controller.token)
             if self.steps % CHECKPOINT_EVERY == 0:
-                await controller.checkpointed(self.steps, f"step-{self.steps}")
+                await log.checkpointed(self.steps, f"step-{self.steps}")
 
     async def _until(self, steps: int) -> None:
         while self.steps < steps:  # noqa: ASYNC110 (the trainer has nothing to wake us with)

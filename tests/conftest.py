@@ -1,6 +1,8 @@
 """For all tests."""
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,3 +24,17 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no data sets at {folder}; ARL_SHARED_DATA says where they are")
     return folder
+
+
+_LOGGERS = (None, "agentgym_rl", "arl_envs", "arl_agents", "arl_sandboxes")
+
+
+@pytest.fixture(autouse=True)
+def same_logging() -> Iterator[None]:
+    """Put levels and handlers of loggers back after each test: commands set them for a process."""
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    before = [(logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, (level, handlers) in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        logger.handlers[:] = handlers

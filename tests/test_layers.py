@@ -1,9 +1,10 @@
-"""One-way imports: a package imports only from floors below its own (docs/map.md walks them).
+"""One-way imports: a package imports only from floors below its own (docs/map.md shows them).
 
 Imports are read from the syntax tree, so lazy ones and those under TYPE_CHECKING count too.
 """
 
 import ast
+import sys
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from functools import cache
@@ -49,12 +50,15 @@ CHAT_PARSING = "transformers.utils.chat_parsing"
 PULLS_TORCH = ("torch", "transformers", "safetensors.torch", "accelerate")
 
 FACADE = "agentgym_rl"
+ISOLATION = "arl_isolation"
+"""Below everything: it also runs in sandboxes, where there is the standard library alone."""
 LEVEL = {name: height for height, line in enumerate(FLOORS) for name in line.split()}
 
 
 def sources(root: Path) -> dict[str, Path]:
     """Dotted module name -> file, for the package and the plugins in their plain folders."""
-    folders = [(root, FACADE), *((root / folder, name) for folder, name in PLUGINS.items())]
+    plugins = [(root / folder, name) for folder, name in PLUGINS.items()]
+    folders = [(root, FACADE), (root, ISOLATION), *plugins]
     return {
         ".".join(file.relative_to(base).with_suffix("").parts).removesuffix(".__init__"): file
         for base, package in folders
@@ -105,16 +109,17 @@ def _module_of(base: str, name: str, files: Mapping[str, Path]) -> str:
     if f"{base}.{name}" in files:
         return f"{base}.{name}"
     if base == FACADE:  # a public name: what counts is the module it comes from
-        return _homes(files[FACADE]).get(name, FACADE) if FACADE in files else FACADE
+        home = _homes(files[FACADE]).get(name, FACADE) if FACADE in files else FACADE
+        return f"{home}.{name}" if f"{home}.{name}" in files else home
     return f"{base}.{name}" if base == "safetensors" else base
 
 
 @cache
 def _homes(facade: Path) -> dict[str, str]:
     return {
-        alias.name: f"{FACADE}.{node.module}"
+        alias.name: _absolute(FACADE, True, node)
         for node in ast.walk(_tree(facade))
-        if isinstance(node, ast.ImportFrom) and node.level
+        if isinstance(node, ast.ImportFrom) and _absolute(FACADE, True, node).startswith(FACADE)
         for alias in node.names
     }
 
@@ -138,6 +143,8 @@ def violations(root: Path) -> list[str]:
 
 def _problem(module: str, target: str) -> str:
     ours, theirs = module.split("."), target.split(".")
+    if ours[0] == ISOLATION:
+        return "" if theirs[0] in sys.stdlib_module_names else "standard library only"
     heavy = "torch" if _under(target, PULLS_TORCH) else theirs[0]
     heavy = CHAT_PARSING if _under(target, (CHAT_PARSING,)) else heavy
     if heavy in ALLOWED:
@@ -188,7 +195,9 @@ def test_imports_go_one_way():
 # --- the test itself: every rule must notice a planted violation
 
 CLEAN = {
-    "agentgym_rl/__init__.py": "if 0:\n    from .gym.env import Env\n    from .run.go import go",
+    "agentgym_rl/__init__.py": (
+        "if 0:\n    from .gym.env import Env\n    from agentgym_rl.run.go import go"
+    ),
     "agentgym_rl/core/errors.py": "",
     "agentgym_rl/gym/env.py": "from agentgym_rl.core.errors import ArlError",
     "agentgym_rl/run/go.py": "from agentgym_rl import __version__\nfrom ..gym.env import Env",
@@ -200,6 +209,7 @@ CLEAN = {
     "envs/arl_envs/math.py": "from agentgym_rl import Env\nfrom . import words",
     "envs/arl_envs/words.py": "from agentgym_rl.core.errors import EnvError",
     "agents/arl_agents/react.py": "from agentgym_rl.gym.env import Env",
+    "arl_isolation/locks.py": "import ctypes",
 }
 
 ENV, GO = "agentgym_rl/gym/env.py", "from agentgym_rl.run.go import go"
@@ -222,6 +232,8 @@ PLANTED = {
         "not one of",
     ),
     "plugin_by_facade": ("envs/arl_envs/math.py", "from agentgym_rl import go", "not one of"),
+    "isolation": ("arl_isolation/locks.py", "import numpy", "standard library only"),
+    "isolation_of_itself": ("arl_isolation/locks.py", "from . import bpf", "standard library only"),
     "torch": ("agentgym_rl/gateway/app.py", "import torch.nn as nn", "torch only in"),
     "transformers": ("agentgym_rl/run/x.py", "from transformers import AutoModel", "torch only in"),
     "chat_parsing": (
@@ -260,6 +272,7 @@ def test_a_planted_violation_is_found(tmp_path, planted):
 def test_sources_are_really_read():
     files = sources(ROOT)
     ours = {"agentgym_rl", "agentgym_rl.gym.env", "arl_envs", "arl_agents", "arl_sandboxes"}
+    ours |= {"arl_isolation.bpf"}
     assert ours <= set(files)
     found = {target for _, target in imports("agentgym_rl.controller.buffer", files)}
     assert "agentgym_rl.config" in found

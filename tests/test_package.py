@@ -1,14 +1,18 @@
 """The package as installed: light to import, whole in the wheel, its plugins found."""
 
 import ast
+import importlib
 import importlib.util
+import io
 import json
 import re
 import resource
 import subprocess
 import sys
+import tokenize
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,7 +39,10 @@ KINDS: dict[str, registry.Kind] = {
     "agentgym_rl.sandboxes": "sandbox",
 }
 
-TORCH_FREE = ["run", "rollout", "episode", "evaluate", "controller", "gateway", "weights.folder"]
+TORCH_FREE = [
+    *("run.train", "rollout.producer", "rollout.episode", "evaluate.evaluate", "serve.run"),
+    *("controller.controller", "gateway.server.gateway", "storage.weights_folder"),
+]
 
 
 def run(code: str) -> str:
@@ -141,10 +148,10 @@ def wheel(tmp_path_factory) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_four_packages(wheel):
+def test_the_wheel_holds_five_packages(wheel):
     tops = {path.partition("/")[0] for path in wheel}
     packages = {top for top in tops if not top.endswith(".dist-info")}
-    assert packages == {"agentgym_rl", "arl_envs", "arl_agents", "arl_sandboxes"}
+    assert packages == {"agentgym_rl", "arl_envs", "arl_agents", "arl_sandboxes", "arl_isolation"}
 
 
 @pytest.mark.slow
@@ -169,7 +176,23 @@ def test_the_list_of_what_runs_without_torch_is_that_of_the_project():
     ours = set(PYPROJECT["project"]["dependencies"])
     names = {line.partition(">")[0] for line in ours - theirs}
     assert theirs - ours == set()
-    assert names == {"matplotlib", "torch", "torchdata", "transformers"}
+    assert names == {"matplotlib", "torch", "transformers"}
+
+
+IMPORTED_AS = {"math-verify": "math_verify", "tomli-w": "tomli_w"}
+
+
+def test_the_product_imports_each_of_its_dependencies():
+    found = set()
+    for folder in ("agentgym_rl", "envs", "agents", "sandboxes"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Import):
+                    found |= {alias.name.partition(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and not node.level:
+                    found.add(str(node.module).partition(".")[0])
+    listed = {re.split(r"[^\w-]", line)[0] for line in PYPROJECT["project"]["dependencies"]}
+    assert {IMPORTED_AS.get(name, name) for name in listed} - found == set()
 
 
 def test_what_runs_inside_vllm_needs_only_what_vllm_has():
@@ -187,3 +210,94 @@ def test_what_runs_inside_vllm_needs_only_what_vllm_has():
     ours = {name.replace("-", "_") for name in listed}
     loaded = imported_by("\n".join(f"import {name}" for name in sorted(names)))
     assert loaded & ours <= {"torch", "safetensors", "numpy", "jinja2"}
+
+
+FOLDERS = ("agentgym_rl", "envs/arl_envs", "agents/arl_agents", "sandboxes/arl_sandboxes")
+NAMED_FILE = re.compile(r"(?<![\w/.{$-])((?:\w+/)*\w+\.py)\b")
+
+
+def named_files(file: Path) -> Iterator[str]:
+    """The files that a module's docstrings and its comments name, such as `trainer/step.py`."""
+    source = file.read_text()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from NAMED_FILE.findall(ast.get_docstring(node) or "")
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield from NAMED_FILE.findall(token.string)
+
+
+def test_every_file_that_the_code_names_is_there():
+    missing = [
+        f"{file.relative_to(ROOT)}: {name}"
+        for folder in FOLDERS
+        for file in (ROOT / folder).rglob("*.py")
+        for name in named_files(file)
+        if not any(
+            (base / name).exists()
+            for base in (file.parent, ROOT, *(ROOT / folder for folder in FOLDERS))
+        )
+    ]
+    assert missing == []
+
+
+OLD_PATHS = {
+    "agentgym_rl.env:Env": agentgym_rl.Env,
+    "agentgym_rl.errors:EnvError": agentgym_rl.EnvError,
+    "agentgym_rl.task:Task": agentgym_rl.Task,
+    "agentgym_rl.wrappers:Record": agentgym_rl.wrappers.Record,
+    "agentgym_rl.wrappers.timeout:Timeout": agentgym_rl.wrappers.Timeout,
+    "agentgym_rl.data:Rows": agentgym_rl.data.Rows,
+    "agentgym_rl.tool_env:ToolEnv": agentgym_rl.ToolEnv,
+    "agentgym_rl.verifier:VerifierHandle": agentgym_rl.Verifier,
+    "agentgym_rl.registry:register": agentgym_rl.register,
+}
+
+
+@pytest.mark.parametrize("path", OLD_PATHS)
+def test_an_old_path_still_works_and_names_the_new_one(path):
+    module, name = path.split(":")
+    with pytest.warns(DeprecationWarning, match=rf"{module}\.{name} is now agentgym_rl\."):
+        found = getattr(importlib.import_module(module), name)
+    assert found is OLD_PATHS[path]
+
+
+def test_an_old_path_has_no_other_names():
+    with pytest.raises(ImportError, match="Nope"):
+        from agentgym_rl.env import Nope  # noqa: F401  # pyright: ignore
+
+
+ODD_START = re.compile(r"(Of|That|What|Who|Whose|Whether|As|Where|Which|How|Why|By|In|It|They)\b")
+ODD_ALLOWED = {"agentgym_rl": 0, "envs": 3, "agents": 0, "sandboxes": 0, "arl_isolation": 0}
+"""The number of docstrings with an odd first word; it may only fall. The three of `envs` are task
+texts, which a model reads."""
+
+
+def test_no_further_docstring_begins_with_a_pronoun_or_a_preposition():
+    for folder, allowed in ODD_ALLOWED.items():
+        odd = [
+            f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
+            for file in (ROOT / folder).rglob("*.py")
+            for node in ast.walk(ast.parse(file.read_text()))
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            if ODD_START.match(ast.get_docstring(node) or "")
+        ]
+        assert len(odd) <= allowed, odd
+
+
+MOST_NAMES, MOST_FILES, MOST_SMALL, SMALL_LINES = 25, 432, 40, 60
+NOT_NAMES = ("__pycache__", "__init__.py", "__main__.py", "py.typed")
+
+
+def test_the_package_stays_easy_to_survey():
+    """The limits of the names at the top, of files, and of files under 60 lines."""
+    names = [entry.name for entry in PACKAGE.iterdir() if entry.name not in NOT_NAMES]
+    files = list(PACKAGE.rglob("*.py"))
+    small = [
+        file
+        for file in files
+        if file.name != "__init__.py" and len(file.read_text().splitlines()) < SMALL_LINES
+    ]
+    assert len(names) <= MOST_NAMES, names
+    assert len(files) <= MOST_FILES
+    assert len(small) <= MOST_SMALL, sorted(map(str, small))

@@ -34,9 +34,9 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "algorithms": (
         "agentgym_rl.algo.losses",
         "agentgym_rl.algo.advantages",
-        "agentgym_rl.algo.corrections",
+        "agentgym_rl.algo.losses",
         "agentgym_rl.algo.aggregation",
-        "agentgym_rl.algo.critic",
+        "agentgym_rl.algo.advantages",
         "agentgym_rl.algo.kl",
         "agentgym_rl.algo.advantages",
     ),

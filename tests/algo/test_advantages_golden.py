@@ -11,7 +11,7 @@ import torch
 
 from agentgym_rl.algo.advantages import episode_advantages
 
-GOLDEN = Path(os.environ.get("ARL_GOLDEN") or Path(__file__).parents[1] / "golden/losses.json")
+GOLDEN = Path(os.environ.get("ARL_GOLDEN") or Path(__file__).parents[1] / "kit/golden.json")
 CASES = json.loads(GOLDEN.read_text())["advantages"]
 
 

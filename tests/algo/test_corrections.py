@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agentgym_rl.algo.corrections import behavior_weights, row_sums_to_come
+from agentgym_rl.algo.losses import behavior_weights, row_sums_to_come
 from agentgym_rl.config import ClampCorrection, MaskCorrection, SequenceMaskCorrection
 
 CORRECTIONS = [ClampCorrection(), MaskCorrection(), SequenceMaskCorrection(low=0, high=9)]

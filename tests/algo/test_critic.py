@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agentgym_rl.algo.critic import generalized_advantages, terminal_rewards, value_loss
+from agentgym_rl.algo.advantages import generalized_advantages, terminal_rewards, value_loss
 
 ROWS = torch.tensor([0, 0, 0, 1, 1])
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentgym_rl.algo.critic import generalized_advantages
+from agentgym_rl.algo.advantages import generalized_advantages
 
-GOLDEN = Path(os.environ.get("ARL_GOLDEN") or Path(__file__).parents[1] / "golden/losses.json")
+GOLDEN = Path(os.environ.get("ARL_GOLDEN") or Path(__file__).parents[1] / "kit/golden.json")
 CASES = json.loads(GOLDEN.read_text())["gae"]
 
 

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from agentgym_rl.algo.aggregation import aggregation_weights
-from agentgym_rl.algo.corrections import behavior_weights
 from agentgym_rl.algo.kl import kl_loss
-from agentgym_rl.algo.losses import LossTokens, policy_loss
+from agentgym_rl.algo.losses import LossTokens, behavior_weights, policy_loss
 from agentgym_rl.config import AlgoConfig, KlConfig
 
-GOLDEN = Path(os.environ.get("ARL_GOLDEN") or Path(__file__).parents[1] / "golden/losses.json")
+GOLDEN = Path(os.environ.get("ARL_GOLDEN") or Path(__file__).parents[1] / "kit/golden.json")
 CASES = json.loads(GOLDEN.read_text())["policy_loss"]
 
 

@@ -17,7 +17,7 @@ from agentgym_rl.config import Config, load_config, section_types
 from agentgym_rl.core.errors import ConfigError
 from tests.docs.blocks import PAGES, ROOT, Command, blocks, commands, spoken
 
-LANGUAGES = {"bash", "python", "toml", "json", "text"}
+LANGUAGES = {"bash", "diff", "python", "toml", "json", "text"}
 # What a reader puts in the place of these. Folders of runs are looked for only when a command runs.
 PLACEHOLDERS = {"FOLDER": "bundled"}
 # Programs of others: that they are spelled as their shell takes them is all that can be said here.

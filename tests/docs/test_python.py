@@ -53,10 +53,10 @@ async def a_call_and_its_answer() -> dict[str, Any]:
 async def an_environment_that_asks_the_pool() -> dict[str, Any]:
     from types import SimpleNamespace
 
-    from agentgym_rl.gym.verifier import VerifierHandle
+    from agentgym_rl.gym.verifier import Verifier
 
     return {
-        "VerifierHandle": VerifierHandle,
+        "Verifier": Verifier,
         "self": SimpleNamespace(),
         "options": {},
         "text": "42",
@@ -71,7 +71,7 @@ async def the_package() -> dict[str, Any]:
 
 AROUND: dict[str, Callable[[], Any]] = {
     "EnvTools(env)": a_call_and_its_answer,
-    "VerifierHandle(": an_environment_that_asks_the_pool,
+    "Verifier(": an_environment_that_asks_the_pool,
     "": the_package,
 }
 

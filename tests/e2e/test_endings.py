@@ -79,9 +79,14 @@ def test_interrupts_end_everything_cleanly(start, number):
 
 def test_a_killed_parent_takes_its_children_along(start):
     run = start(*LONG, executed=True)
-    code, _ = end_by(run, run.process.kill)
+    left: set[str] = set()
+
+    def kill() -> None:
+        left.update(run.leftovers())  # not later: any run that starts meanwhile cleans up
+        run.process.kill()
+
+    code, _ = end_by(run, kill)
     assert code == -signal.SIGKILL
-    left = run.leftovers()
     start("--eval.num_tasks=0", "--steps=1").result()  # the next run cleans up
     assert left
     assert run.leftovers() == set()

@@ -12,8 +12,13 @@ import pytest
 import agentgym_rl
 from agentgym_rl.config import VllmEngineConfig
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.engines.vllm.build import VllmBuild, check_version, find_build, parse_release
-from agentgym_rl.engines.vllm.command import server_command
+from agentgym_rl.engines.vllm.command import (
+    VllmBuild,
+    check_version,
+    find_build,
+    parse_release,
+    server_command,
+)
 
 CPU = VllmBuild("/v/bin/python", "0.32.0", is_cpu=True, has_plugin=True)
 GPU = VllmBuild("/v/bin/python", "0.32.0", is_cpu=False, has_plugin=True)

@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessage
 
-from agentgym_rl.gateway.client import PlainAsyncOpenAI
+from agentgym_rl.gateway.plain_client import PlainAsyncOpenAI
 
 httpx2 = pytest.importorskip("httpx2", reason="the SDK before 3 has another HTTP client")
 

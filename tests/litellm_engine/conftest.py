@@ -1,7 +1,7 @@
-"""What the servers of these tests share with those of tests/rollout."""
+"""What the servers of these tests share with those of tests/kit."""
 
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "rollout")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "kit")]

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "rollout"), str(Path(__file__).parent)]
+sys.path[:0] = [str(ROOT / "tests" / "kit"), str(Path(__file__).parent)]
 
 from someones_claude import SomeonesClaude  # noqa: E402
 from someones_model import (  # noqa: E402
@@ -25,8 +25,8 @@ from someones_model import (  # noqa: E402
     refusing,
 )
 
-from agentgym_rl.cli.main import _cause  # noqa: E402
 from agentgym_rl.config import load_config  # noqa: E402
+from agentgym_rl.core.errors import cause_of  # noqa: E402
 from agentgym_rl.evaluate.command import evaluate_model  # noqa: E402
 from agentgym_rl.report.progress import make_progress  # noqa: E402
 from agentgym_rl.runtime.http_server import serving  # noqa: E402
@@ -123,7 +123,7 @@ def outcome(model: str, server, settings: dict) -> dict:
     try:
         found["result"] = asyncio.run(play(model, server, settings))
     except BaseException as error:
-        cause = _cause(error)[0]
+        cause = cause_of(error)
         found["error"] = [type(cause).__name__, str(cause)]
     return found | {"requests": server.requests, "keys": server.keys}
 

@@ -8,8 +8,7 @@ from agentgym_rl.cli import main as cli
 from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.plan.command import Asked, plan
-from agentgym_rl.plan.gpus import rates_of
-from agentgym_rl.plan.rates import HardwareRates, load_rates
+from agentgym_rl.plan.rates import HardwareRates, load_rates, rates_of
 
 RATES = """
 [engine]

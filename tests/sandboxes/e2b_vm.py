@@ -19,7 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-KERNEL = Path(__file__).parents[2] / "sandboxes/arl_sandboxes/local/inside/kernel.py"
+ROOT = Path(__file__).parents[2]
+KERNEL = ROOT / "sandboxes/arl_sandboxes/local/inside/kernel.py"
 NUM_UIDS = 65536
 FIRST_HOST_UID = 500_000_000
 """Far from everybody else's; a range for each machine, so that process limits count apart."""
@@ -89,19 +90,22 @@ class Vm:
 
 # ---------------------------------------------------------------------- inside
 def main() -> None:
+    sys.path.append(str(ROOT))
+    from arl_isolation import locks
+
     spec = importlib.util.spec_from_file_location("kernel", sys.argv[1])
     assert spec is not None
     assert spec.loader is not None
     kernel = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(kernel)
-    kernel.die_with_parent()
+    locks.die_with_parent()
     _become_root_of_nobody(kernel, int(sys.argv[2]))
     spaces = kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET
     kernel.unshare(spaces | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS, "machine")
     _build(kernel)
     init = os.fork()
     if init == 0:
-        kernel.die_with_parent()
+        locks.die_with_parent()
         kernel.mount("proc", "/proc", "proc", 0)
         _serve()
     print(init, flush=True)

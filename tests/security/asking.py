@@ -78,7 +78,7 @@ def plain_user(folder: Path) -> tuple[list[str], str]:
     if not shutil.which("setpriv"):
         raise OSError("there is no setpriv (apt-get install util-linux)")
     skip = shutil.ignore_patterns("__pycache__")
-    for part in ("agentgym_rl", "sandboxes", "tests/security"):
+    for part in ("agentgym_rl", "arl_isolation", "sandboxes", "tests/security"):
         shutil.copytree(ROOT / part, folder / part, ignore=skip)
     become = ["setpriv", f"--reuid={PLAIN_UID}", f"--regid={PLAIN_UID}", "--clear-groups"]
     return [*become, SYSTEM_PYTHON], os.pathsep.join(map(str, paths(folder)))

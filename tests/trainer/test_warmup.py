@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from agentgym_rl.config import Config, InitConfig, TrainerConfig
 from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.run.warmup.data import write_rows
+from agentgym_rl.run.warmup import write_rows
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.warmup import learn, read_rows
 

@@ -20,8 +20,10 @@ async def every_denied_system_call(case: Case) -> None:
     """Straight, without the C library; the numbers are compared with the headers elsewhere."""
     from arl_sandboxes.local.inside import syscalls
 
-    column = 0 if case.arena.machine == "x86_64" else 1
-    calls = {name: pair[column] for name, pair in syscalls.DENIED.items()}
+    from arl_isolation.bpf import MACHINES, NUMBERS
+
+    column, _ = MACHINES[case.arena.machine]
+    calls = {name: NUMBERS[name][column] for name in syscalls.DENIED}
     listed = {name: number for name, number in calls.items() if number is not None}
     code = f"for name, number in {listed!r}.items(): S(name, number, 0, 0, 0, 0, 0)"
     if not case.in_container:

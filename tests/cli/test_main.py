@@ -1,0 +1,359 @@
+"""`arl` as typed: help, near matches, exit codes, the JSON of failures, interrupts."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentgym_rl.cli import eval_targets as eval_arguments
+from agentgym_rl.cli import main as cli
+from agentgym_rl.cli.commands import showing
+from agentgym_rl.core.errors import ConfigError, EngineError, ProcessDied
+
+RUNS = "--json --config --model --seed --env --data --agent --engine --sandbox --run"
+FLAGS = {
+    "train": f"{RUNS} --resume --steps --init --preset --cluster --address --dry-run",
+    "eval": f"{RUNS} --checkpoint --out --compare",
+    "list": "--json",
+    "engine": "--config --model --seed --backend --index --host --port --weight-version --journal",
+    "rollout": "--config --model --seed --controller --index --folder",
+    "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous "
+    "--incarnation --resume --served",
+    "warm-up": "--config --model --seed --run --rank --rendezvous",
+    "bench": "--json",
+    "audit": "--json --threshold --all",
+    "check": "--json --config --data --sandbox --list --only --episodes --tasks",
+    "ledger": "--json",
+    "runs": "--json --compare --delete --yes",
+    "inspect": "--json --host --port --open --html --episodes",
+    "engines": "--json --add --remove",
+    "workers": "--json --add --remove",
+    "replay": "--json --step",
+    "export": "--json --sft --model --out --min-reward --split --format",
+    "reverify": "--json --write",
+    "timeline": "--json --out",
+    "plan": "--json --config --model --seed --engine --steps --run --rates --gpu --parameters "
+    "--gpus --cores --no-search --plot --write-rates",
+    "doctor": "--json --config --sandbox",
+}
+
+
+@pytest.fixture
+def arl(capsys, monkeypatch):
+    """(exit code, stdout, stderr) of a command line."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def arl(*argv: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            cli.main(argv)
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), out, err
+
+    return arl
+
+
+@pytest.mark.parametrize("command", FLAGS)
+def test_help_shows_every_flag(arl, command):
+    code, out, _ = arl(command, "--help")
+    assert code == 0
+    assert set(re.findall(r"(?m)^  (?:-h, )?(--[\w-]+)", out)) == {
+        "--help",
+        *FLAGS[command].split(),
+    }
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "engine", "trainer"])
+def test_help_shows_the_keys_of_the_configuration(arl, command):
+    _, out, _ = arl(command, "--help")
+    assert all(section in out for section in ("  rollout: ", "  algo.behavior_correction (mask): "))
+    assert "max_staleness" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", ["", *cli._COMMANDS])
+def test_help_fits_into_80_columns(arl, command):
+    _, out, _ = arl(*command.split(), "--help")
+    assert not [line for line in out.splitlines() if len(line) > 80]
+
+
+def test_help_names_every_benchmark(arl):
+    _, out, _ = arl("bench", "--help")
+    files = (Path(__file__).parents[2] / "benchmarks").glob("[!_]*.py")
+    assert set(re.findall(r"\w+", out)) >= {file.stem for file in files}
+
+
+def test_list(arl):
+    code, out, _ = arl("list")
+    assert code == 0
+    assert re.search(r"(?m)^env +math-v0 .*arithmetic", out)
+    assert re.search(r"(?m)^agent +react-v0", out)
+
+
+def test_list_as_json(arl):
+    _, out, _ = arl("list", "--json")
+    rows = {(row["kind"], row["id"]): row["error"] for row in json.loads(out)["rows"]}
+    assert (
+        rows["sandbox", "local"] == rows["env", "math-v0"] == rows["agent", "single_turn-v0"] == ""
+    )
+
+
+@pytest.mark.parametrize("words", ["check --list", "ledger nowhere --json"])
+def test_a_reader_that_leaves_is_no_error(words):
+    command = f"{sys.executable} -m agentgym_rl {words}; echo $? >&2"
+    shell = ["bash", "-c", f"({command}) | sleep 0"]
+    ran = subprocess.run(shell, capture_output=True, text=True, timeout=60)
+    assert ran.stderr == "141\n"
+
+
+def test_no_command_shows_the_help(arl):
+    code, out, _ = arl()
+    assert code == 2
+    assert "arl train --env math --agent react" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("train --stpes=3", "did you mean --steps?"),
+        ("train --stpes 3", "did you mean --steps?"),
+        ("train --step=3", "did you mean --steps?"),
+        ("train --max-staleness=3", "did you mean --rollout.max_staleness?"),
+        ("train --rollout.max_stalenes=3", "did you mean rollout.max_staleness?"),
+        ("eval --chekpoint=x", "did you mean --checkpoint?"),
+        ("train math", "unknown argument 'math'"),
+        ("list --env.id=x", "unknown argument '--env.id=x'"),
+        ("--json list", "it goes after the command: arl list --json"),
+        ("--josn", "unknown argument '--josn'"),
+        ("trian", "unknown command 'trian'; did you mean train?"),
+        ("serve --env math", "which is for `arl train`, `arl eval`; programs of yours play"),
+        ("runs --steps=3", "which is for `arl train`, `arl serve`, `arl plan`"),
+        ("export x --split=tran --out y", "unknown --split 'tran'; did you mean train?"),
+        ("bench gatway", "did you mean gateway?"),
+        ("train --logging.trackers tensorbord", "did you mean 'tensorboard'?"),
+        ("train --trainer.schedule=cosin", "did you mean 'cosine'?"),
+        ("train --engine.gpus=1", "engine.type 'vllm' has it"),
+        ("train --trainer.learning_rate=inf", "finite"),
+        ("train --trainer.betas=0.9,1.5", "less than 1"),
+        (f"train --steps={10**20}", "less than or equal to 1000000000"),
+        (f"train --rollout.group_size={10**20}", "at most 2^53"),
+        ("train --rollout.turn_timeout_s=1e300", "at most 100,000,000 seconds"),
+        ("train --rollout.turn_timeout_s=nan", "finite"),
+        ("train --sandbox daytona --dry-run", "no sandbox is called 'daytona'; known: docker"),
+        ("inspect --port=99999 .", "cannot listen on 127.0.0.1, port 99999"),
+        ("train --steps=few", "'few'"),
+        ("train --rollout.max_staleness", "write --rollout.max_staleness=value"),
+        ("train --env math --env.id=math", "give one of them"),
+        ("engine --json", "unknown argument '--json'"),
+        ("engine --backend=vlm", "did you mean 'vllm'?"),
+        ("bench nothing", "known: adaptive, all, code, controller"),
+        ("train --env=mth", "arl list"),
+        ("train --engine=openai", "works with `arl eval` alone"),
+        ("engine --backend=openai", "works with `arl eval` alone"),
+        ("eval --engine=openai", "pass --model NAME"),
+    ],
+)
+def test_wrong_use_is_said_in_one_line(arl, line, said):
+    code, out, err = arl(*line.split())
+    assert (code, out if "--json" not in line else "") == (2, "")
+    assert err.startswith("arl: ")
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_a_failure_is_a_json_object_when_asked_for(arl):
+    code, out, err = arl("train", "--json", "--rollout.max_stalenes=1")
+    error = json.loads(out)["error"]
+    assert code == 2
+    assert error["type"] == "ConfigError"
+    assert "did you mean rollout.max_staleness?" in error["message"]
+    assert error["message"] in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (ConfigError("no"), 2, "no"),
+        (EngineError("gone"), 1, "gone"),
+        (TimeoutError(), 1, "TimeoutError"),
+        (FileNotFoundError(2, "No such file", "x"), 1, "[Errno 2] No such file: 'x'"),
+        (ExceptionGroup("", [EngineError("cut off"), ProcessDied("engine")]), 1, "engine"),
+        (BaseExceptionGroup("", [ConfigError("no"), KeyboardInterrupt()]), 130, "interrupted"),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_error_has_its_message_and_exit_code(capsys, error, code, message, as_json):
+    assert cli._explain(error, as_json=as_json) == code
+    out, err = capsys.readouterr()
+    assert err == f"arl: {message}\n"
+    assert (json.loads(out)["error"]["message"] if as_json else out) == (message if as_json else "")
+
+
+def test_an_error_that_is_not_ours_keeps_its_traceback(capsys):
+    with pytest.raises(ZeroDivisionError):
+        cli._explain(ZeroDivisionError("1/0"), as_json=True)
+    assert json.loads(capsys.readouterr().out) == {
+        "error": {"type": "ZeroDivisionError", "message": "1/0"}
+    }
+
+
+def test_json_has_no_nan(capsys):
+    showing.print_json({"a": math.nan, "b": [1.5, math.inf], "c": {"d": -math.inf}, "e": (True,)})
+    assert json.loads(capsys.readouterr().out) == {
+        "a": None,
+        "b": [1.5, None],
+        "c": {"d": None},
+        "e": [True],
+    }
+
+
+# ---------------------------------------------------------------- arl eval
+@pytest.fixture
+def run(tmp_path, monkeypatch) -> Path:
+    """A run that ended before its export, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    for step in (10, 9):
+        (tmp_path / "run" / "checkpoints" / f"step-{step}").mkdir(parents=True)
+        (tmp_path / "run" / "checkpoints" / f"step-{step}" / "manifest.json").write_text("{}")
+    (tmp_path / "run" / "checkpoints" / "step-11").mkdir()
+    (tmp_path / "run" / "config.toml").write_text("seed = 7\n")
+    (tmp_path / "empty").mkdir()
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "--run=run",
+            "did not finish, there is no export/; try --checkpoint run/checkpoints/step-",
+        ),
+        ("--run=run", "step-10 (there: step-9, step-10)"),
+        ("--run=nowhere", "no folder nowhere here"),
+        ("--run=empty", "no config.toml in empty"),
+        ("--run=run --config=run/config.toml", "give one of them"),
+        ("--checkpoint=/", "manifest.json is missing; expected RUN/checkpoints/step-N"),
+        ("--checkpoint=nowhere", "no such folder"),
+        ("--checkpoint=run/checkpoints/step-11", "manifest.json is missing"),
+        ("--checkpoint=run", "try run/checkpoints/step-10"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_explained(arl, run, line, said):
+    code, _, err = arl("eval", *line.split())
+    assert code == 2
+    assert said in err
+
+
+def test_a_run_without_anything_to_evaluate_says_so(arl, run):
+    run.joinpath("checkpoints").rename(run / "moved")
+    _, _, err = arl("eval", "--run=run")
+    assert "neither export/ nor checkpoints/" in err
+
+
+def evaluated(*argv: str):
+    (asked,) = eval_arguments.evaluated(cli.parse(["eval", *argv]))
+    return asked.config.seed, asked.config.model.path, asked.checkpoint
+
+
+@pytest.mark.parametrize("command", ["audit", "ledger", "timeline", "reverify", "replay --step=3"])
+def test_a_run_that_is_not_there_is_named(arl, command):
+    code, _, err = arl(*command.split(), "runs/none")
+    assert (code, "no folder runs/none here" in err) == (2, True)
+
+
+def test_a_checkpoint_brings_the_configuration_of_its_run(run):
+    step = run / "checkpoints" / "step-9"
+    assert evaluated("--checkpoint=run/checkpoints/step-9") == (7, "bundled", step)
+    (asked,) = eval_arguments.evaluated(cli.parse(["eval", f"--checkpoint={step}"]))
+    assert asked.model == "run/checkpoints/step-9", "as one would type it"
+    (run.parent / "own.toml").write_text("seed = 8")
+    assert evaluated(f"--checkpoint={step}", "--config=own.toml") == (8, "bundled", step)
+
+
+def test_a_run_brings_its_configuration_and_export(run):
+    (run / "export").mkdir()
+    assert evaluated("--run=run") == (7, "run/export", None)
+    assert evaluated("--run=run", "--model.path=other", "--seed=3") == (3, "other", None)
+    assert evaluated("--run=run", "--engine=openai", "--model=gpt") == (7, "gpt", None)
+
+
+def test_a_run_s_weights_are_not_at_an_endpoint(arl, run):
+    (run / "export").mkdir()
+    code, _, err = arl("eval", "--run=run", "--engine=openai")
+    assert (code, "add --model NAME" in err) == (2, True)
+
+
+# ---------------------------------------------------------------- processes of their own
+def test_the_trainer_wants_its_token(arl, monkeypatch):
+    monkeypatch.delenv("ARL_TOKEN", raising=False)
+    needed = ("--run=r", "--weights=w", "--controller=c", "--rendezvous=z")
+    code, _, err = arl("trainer", *needed)
+    assert code == 2
+    assert "ARL_TOKEN is not set" in err
+
+
+SLEEPER = """
+import asyncio
+from agentgym_rl.cli import main as cli
+from agentgym_rl.runtime import log
+from agentgym_rl.runtime.signals import run_interruptible
+
+async def main():
+    try:
+        print("ready", flush=True)
+        await asyncio.sleep(30)
+    finally:
+        print("closing", flush=True)
+        await asyncio.sleep(CLOSING_S)
+        print("closed", flush=True)
+
+log.setup()
+cli._COMMANDS = {"train": lambda args: run_interruptible(main)}
+cli.main(["train"])
+"""
+
+
+def interrupted(*numbers: int, closing_s: float = 0.1, shell: str = 'exec "$@"'):
+    """(exit code, lines said) of a run that gets each signal after the line that answers the
+    one before."""
+    script = [sys.executable, "-c", SLEEPER.replace("CLOSING_S", str(closing_s))]
+    with subprocess.Popen(
+        ["sh", "-c", shell, "sh", *script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        assert process.stdout
+        said = []
+        for number in numbers:
+            said.append(process.stdout.readline())
+            os.kill(process.pid, number)
+        said += process.stdout.readlines()
+    return process.returncode, [line.decode().strip() for line in said]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("shell", ['exec "$@"', "trap '' INT; exec \"$@\""])
+def test_an_interrupt_closes_everything(number, shell):
+    end = ["ready", "closing", "closed", "arl: interrupted"]
+    assert interrupted(number, shell=shell) == (130, end)
+
+
+def test_a_second_interrupt_waits_for_the_end():
+    code, said = interrupted(signal.SIGINT, signal.SIGINT, closing_s=0.5)
+    assert (code, said[:2], said[-2:]) == (
+        130,
+        ["ready", "closing"],
+        ["closed", "arl: interrupted"],
+    )
+    assert "once more leaves at once" in said[2]
+    assert len(said) == 5
+
+
+def test_a_third_interrupt_leaves_at_once():
+    code, said = interrupted(*[signal.SIGINT] * 3, closing_s=60)
+    assert (code, said[:2], said[-1]) == (130, ["ready", "closing"], "arl: interrupted")
+    assert len(said) == 4

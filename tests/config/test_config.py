@@ -1,0 +1,368 @@
+"""The configuration: near matches, overrides, round trips, explained errors, no dead keys."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from agentgym_rl import config as config_module
+from agentgym_rl.config import (
+    Config,
+    MaskCorrection,
+    OpenAIEngineConfig,
+    Section,
+    dump_toml,
+    free_keys,
+    load_config,
+    section_types,
+)
+from agentgym_rl.config.section import differences
+from agentgym_rl.core.errors import ConfigError
+
+
+def refusal(overrides: dict | None = None, *, path: Path | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    return str(caught.value)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str) -> Path:
+        (tmp_path / "config.toml").write_text(text)
+        return tmp_path / "config.toml"
+
+    return write
+
+
+def test_defaults():
+    assert load_config() == Config()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("rolout", "rollout"),
+        ("rollout.max_stalenes", "rollout.max_staleness"),
+        ("trainer.lerning_rate", "trainer.learning_rate"),
+        ("algo.behavior_correction.hihg", "algo.behavior_correction.high"),
+        ("rollout.nothing_like_it_at_all_zzz", "allowed: groups_per_batch"),
+    ],
+)
+def test_an_unknown_key_suggests_the_near_match(wrong, right):
+    message = refusal({wrong: 1})
+    assert f"unknown key {wrong}" in message
+    assert right in message
+
+
+def test_an_unknown_key_of_a_file_is_refused_too(write):
+    assert "did you mean engine.max_num_seqs?" in refusal(path=write("[engine]\nmax_num_seq = 4\n"))
+
+
+def test_the_near_match_comes_from_the_named_correction():
+    message = refusal({"algo.behavior_correction": {"type": "clamp", "capp": 2}})
+    assert "did you mean algo.behavior_correction.cap?" in message
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("rollout.max_staleness", "4", 4),
+        ("trainer.learning_rate", "1e-4", 1e-4),
+        ("trainer.betas", "[0.9, 0.95]", (0.9, 0.95)),
+        ("algo.naive", "true", True),
+        ("algo.baseline", "leave_one_out", "leave_one_out"),
+        ("algo.baseline", '"leave_one_out"', "leave_one_out"),
+        ("env.id", "own_env:OwnEnv", "own_env:OwnEnv"),
+        ("run", "2026", "2026"),
+        ("run", "2026-11-21", "2026-11-21"),
+        ("run", '"runs/x"', "runs/x"),
+        ("model.revision", "1234567", "1234567"),
+    ],
+)
+def test_an_override_is_a_toml_literal_or_plain_text(key, text, value):
+    found = load_config(overrides={key: text})
+    for name in key.split("."):
+        found = getattr(found, name)
+    assert found == value
+
+
+def test_overrides_go_on_top_of_the_file(write):
+    path = write("steps = 7\n[rollout]\nmax_staleness = 1\ngroup_size = 4\n")
+    found = load_config(path, {"rollout.group_size": "2"})
+    assert (found.steps, found.rollout.max_staleness, found.rollout.group_size) == (7, 1, 2)
+
+
+def test_rows_named_later_take_the_place_of_those_of_the_file(write):
+    hub = '{ dataset = "a/b", config = "main", revision = "c0ffee", train_split = "train" }'
+    path = '{ path = "a.jsonl", eval_path = "b.jsonl", eval_fraction = 0.2 }'
+    wrong = []
+    for options, later, expected in (
+        (f"rows = {hub}", {"rows.path": "x.jsonl"}, {"rows": {"path": "x.jsonl"}}),
+        (f"rows = {hub}", {"data": "x.jsonl"}, {"rows": {}, "data": "x.jsonl"}),
+        (f"rows = {hub}", {"rows.dataset": "c/d"}, {"rows": {"dataset": "c/d"}}),
+        (f"rows = {hub}", {"rows": '{ path = "x" }'}, {"rows": {"path": "x"}}),
+        (
+            f"rows = {hub}",
+            {"rows.dataset": "a/b", "rows.config": "small"},
+            {
+                "rows": {"dataset": "a/b", "config": "small", "revision": "c0ffee"}
+                | {"train_split": "train"}
+            },
+        ),
+        (
+            f"rows = {path}",
+            {"rows.dataset": "c/d", "rows.config": "main"},
+            {"rows": {"dataset": "c/d", "config": "main", "eval_fraction": 0.2}},
+        ),
+        (
+            f"rows = {path}",
+            {"data": "x.jsonl"},
+            {"data": "x.jsonl", "rows": {"eval_path": "b.jsonl", "eval_fraction": 0.2}},
+        ),
+        (
+            'data = "a.jsonl"\neval_data = "b.jsonl"',
+            {"rows.path": "x.jsonl"},
+            {"eval_data": "b.jsonl", "rows": {"path": "x.jsonl"}},
+        ),
+        (
+            'data = "a.jsonl"\neval_data = "b.jsonl"',
+            {"rows.dataset": "c/d"},
+            {"rows": {"dataset": "c/d"}},
+        ),
+        (
+            'data = "a.jsonl"\neval_data = "b.jsonl"',
+            {"rows.eval_path": "x.jsonl"},
+            {"data": "a.jsonl", "rows": {"eval_path": "x.jsonl"}},
+        ),
+        (f"rows = {hub}\nlevel = 2", {"level": "3"}, None),
+    ):
+        file = write(f'[env]\nid = "math"\n[env.options]\n{options}\n')
+        overrides = {f"env.options.{key}": value for key, value in later.items()}
+        found = dict(load_config(file, overrides).env.options)
+        expected = expected or dict(load_config(file).env.options) | {"level": 3}
+        if found != expected:
+            wrong.append((options, later, found))
+    assert wrong == []
+
+
+def test_options_take_any_key():
+    found = load_config(overrides={"env.options.level": "2", "env.options.deep.er": "x"})
+    assert found.env.options == {"level": 2, "deep": {"er": "x"}}
+
+
+def test_one_bound_of_the_default_correction_can_be_set_alone():
+    found = load_config(overrides={"algo.behavior_correction.high": "3"})
+    assert found.algo.behavior_correction == MaskCorrection(high=3.0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"steps": "0"}, ["steps", "greater than or equal to 1", "got 0"]),
+        ({"trainer.learning_rate": "fast"}, ["trainer.learning_rate", "number", "'fast'"]),
+        ({"engine.type": "magic"}, ["engine.type", "embedded", "'magic'"]),
+        ({"env": "math"}, ["env", "dictionary", "'math'"]),
+        ({"env": "math", "env.id": "x"}, ["env", "not a section"]),
+        ({"algo.behavior_correction.type": "maks"}, ["behavior_correction", "'maks'", "'mask'"]),
+    ],
+)
+def test_a_bad_value_is_explained(overrides, said):
+    message = refusal(overrides)
+    assert all(part in message for part in said), message
+
+
+CRITIC = {"algo.baseline": "critic", "algo.scale": "none"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"algo.baseline": "critic"}, "scale 'group_std' has no meaning: a critic judges tokens"),
+        (CRITIC | {"algo.shuffle_advantages": "true"}, "use another baseline for the negative"),
+        ({"algo.critic.gae_lambda": "0.9"}, "baseline 'mean' uses none"),
+        ({"trainer.critic_learning_rate": "1e-3"}, "without a critic: algo.baseline is 'mean'"),
+    ],
+)
+def test_a_critic_is_either_used_or_not(overrides, said):
+    assert said in refusal(overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"engine.base_url": "api.example.com"}, "engine.base_url: expected http"),
+        ({"engine.send": "temperature,seed,seed"}, "names a parameter twice"),
+        ({"engine.send": "max_tokens,max_completion_tokens"}, "give one of them"),
+        ({"engine.extra_body.temperature": "1"}, "extra_body sets temperature, which is set else"),
+        ({"engine.max_model_len": "9"}, "unknown key engine.max_model_len"),
+        ({"weights.transport": "nccl"}, "needs engine.type 'vllm'"),
+    ],
+)
+def test_what_an_endpoint_cannot_have_is_refused(overrides, said):
+    assert said in refusal({"engine.type": "openai"} | overrides)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"engine.api_key_env": "sk-0123"},
+        {"engine.api_key_env": "gsk_0123"},
+        {"engine.base_url": "https://me:sk-0123@host/v1"},
+        {"engine.base_url": "https://host/v1?key=sk-0123"},
+    ],
+)
+def test_a_key_in_the_configuration_is_refused_and_not_repeated(overrides):
+    assert "0123" not in refusal({"engine.type": "openai"} | overrides)
+
+
+def test_an_endpoint_takes_the_place_of_the_file_s_engine(write):
+    path = write("[engine]\ntype = 'vllm'\npython = 'x'\n")
+    assert load_config(path, {"engine.type": "openai"}).engine == OpenAIEngineConfig()
+
+
+def test_an_endpoint_is_no_engine_of_our_own():
+    with pytest.raises(ConfigError, match=r"(?s)`arl eval` alone.*--engine=embedded or --engine="):
+        _ = load_config(overrides={"engine.type": "openai"}).own_engine
+
+
+ALONE = {"rollout.group_size": 1, "algo.baseline": "batch_mean", "algo.scale": "batch_std"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"rollout.max_staleness": 1, "rollout.lookahead": 2}, "lookahead 2 exceeds"),
+        ({"algo.baseline": "none"}, "use batch_std"),
+        ({"algo.behavior_correction.low": 6.0}, "low 6.0 is not below high 5.0"),
+        ({"rollout.group_size": 1}, "trains nothing"),
+        (ALONE | {"algo.baseline": "leave_one_out", "algo.scale": "none"}, "trains nothing"),
+        (ALONE | {"algo.scale": "group_std"}, "trains nothing"),
+        ({"engine.max_model_len": 8192}, "exceeds trainer.max_tokens_per_microbatch 4096"),
+    ],
+)
+def test_an_impossible_combination_is_refused(overrides, said):
+    assert said in refusal(overrides)
+
+
+def test_groups_of_one_train_when_compared_in_the_batch():
+    assert load_config(overrides=ALONE).rollout.group_size == 1
+    assert load_config(overrides=ALONE | {"algo.baseline": "none", "algo.scale": "none"})
+
+
+def test_what_is_wrong_between_sections_does_not_repeat_the_file():
+    message = refusal({"rollout.group_size": 1, "run": "a/long/name"})
+    assert "a/long/name" not in message
+    assert "Value error" not in message
+
+
+@pytest.mark.parametrize("text", ["steps = ", "steps = 1\nsteps = 2", "\x00"])
+def test_a_broken_file_is_named(write, text):
+    assert "config.toml" in refusal(path=write(text))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    assert "absent.toml" in refusal(path=tmp_path / "absent.toml")
+
+
+OPTIONS = st.recursive(
+    st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab.-é \"'"), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@pytest.mark.slow
+@settings(suppress_health_check=[HealthCheck.too_slow])  # of a machine that does other things
+@given(st.dictionaries(st.text("abc_.-é😀\x7f"), OPTIONS, max_size=4))
+def test_options_survive_the_written_file(tmp_path_factory, options):
+    path = tmp_path_factory.getbasetemp() / "written.toml"
+    config = load_config(overrides={"env.options": options})
+    path.write_text(dump_toml(config), encoding="utf-8")
+    assert load_config(path) == config
+
+
+def test_the_resolved_file_is_whole_and_gives_the_same_run(tmp_path):
+    config = load_config(
+        overrides={
+            "seed": "3",
+            "run": "runs/été",
+            "rollout.lookahead": "1",
+            "algo.behavior_correction": {"type": "clamp", "cap": 2.5},
+            "trainer.learning_rate": "1e-7",
+            "agent.options.max_turns": "3",
+        }
+    )
+    (tmp_path / "config.toml").write_text(dump_toml(config), encoding="utf-8")
+    assert load_config(tmp_path / "config.toml") == config
+
+
+def sections() -> Iterator[type[Section]]:
+    for found in vars(config_module).values():
+        if isinstance(found, type) and issubclass(found, Section) and found is not Section:
+            yield found
+
+
+def attributes_read(tree: ast.AST) -> set[str]:
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+
+
+@pytest.mark.slow
+def test_every_key_is_read():
+    """A key nobody reads is a promise nobody keeps: remove it, or read it."""
+    own = Path(config_module.__file__).parent
+    folders = [own.parent, *(own.parents[1] / name for name in ("envs", "agents", "sandboxes"))]
+    files = [f for folder in folders for f in folder.rglob("*.py") if f.parent != own]
+    read = set().union(*(attributes_read(ast.parse(file.read_text())) for file in files))
+    # While the configuration is loaded; then the values that they stand for are there.
+    read |= {"preset", "allocation"}
+    nodes = [node for file in own.glob("*.py") for node in ast.walk(ast.parse(file.read_text()))]
+    for node in nodes:  # a property read elsewhere reads for it
+        if isinstance(node, ast.FunctionDef) and node.decorator_list and node.name in read:
+            read |= attributes_read(node)
+    unread = {
+        f"{section.__name__}.{name}"
+        for section in sections()
+        for name in section.model_fields
+        if name not in read
+    }
+    assert sorted(unread) == []
+
+
+def test_differences_are_named_key_by_key():
+    before = {"a": {}, "b": [1, 2], "c": {"x": 1}, "same": {"y": {}}}
+    after = {"a": {"slots": 16}, "b": [], "c": {}, "same": {"y": {}}}
+    assert differences(before, after) == [
+        "a.slots is 16, not unset",
+        "b is [], not [1, 2]",
+        "c.x is unset, not 1",
+    ]
+    assert differences(before, after, free=("a", "b", "c.x")) == []
+
+
+def test_every_free_key_exists_and_every_occasion_has_its_own():
+    keys = {occasion: set(free_keys(Config, occasion)) for occasion in ("resume", "eval")}
+    names = {".".join(path) for path in _paths(Config)}
+    assert all(found <= names for found in keys.values())
+    assert "eval" in keys["resume"] - keys["eval"]
+    assert "trainer" in keys["eval"] - keys["resume"]
+
+
+def _paths(section: type[BaseModel]) -> Iterator[tuple[str, ...]]:
+    for name, field in section.model_fields.items():
+        yield (name,)
+        for kind in section_types(field):
+            yield from ((name, *inner) for inner in _paths(kind))

@@ -1,0 +1,3 @@
+from tests.kit.groups import group
+
+__all__ = ["group"]

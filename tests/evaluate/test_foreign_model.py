@@ -1,0 +1,204 @@
+"""`arl eval --engine openai`: any model behind a URL, through the same environments and agents."""
+
+import asyncio
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from arl_envs.math.env import MathEnv
+from arl_envs.math.oracle import solve
+
+from agentgym_rl import Env, Step
+from agentgym_rl.config import GatewayConfig, load_config
+from agentgym_rl.core.errors import ConfigError, InfraError
+from agentgym_rl.engines.scripted import ScriptedEngine
+from agentgym_rl.evaluate.command import evaluate_model
+from agentgym_rl.gateway.server.gateway import Gateway
+from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gym.registry import make_sandbox
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.report.progress import make_progress
+from tests.kit.someones_eval import QUICK, evaluate, typed
+from tests.kit.someones_model import KEY, SomeonesModel, gold, nonsense
+
+pytestmark = pytest.mark.usefixtures("key")
+
+
+def test_a_perfect_model_gets_everything():
+    model = SomeonesModel(gold(4))
+    result = evaluate(None, model=model)
+    assert (result["reward"], result["num_tasks"], result["versions"]) == (1.0, 4, ())
+    assert result["outcomes"] == {"completed": 4}
+    assert result["turns"] * 4 == len(model.requests) == 4 + result["tool_calls"] * 4
+    asked = len(model.requests)
+    assert (result["prompt_tokens"], result["completion_tokens"]) == (7 * asked, 3 * asked)
+    assert set(model.keys) == {f"Bearer {KEY}"}
+
+
+def test_nonsense_gets_nothing():
+    result = evaluate(nonsense)
+    assert (result["reward"], result["outcomes"]) == (0.0, {"completed": 4})
+
+
+def test_the_session_s_sampling_is_sent():
+    model = SomeonesModel(nonsense)
+    evaluate(None, model=model, eval__temperature=0.3, rollout__max_tokens=99)
+    sent = {(r["model"], r["temperature"], r["max_tokens"]) for r in model.requests}
+    assert sent == {("someones/model", 0.3, 99)}
+    assert not {"seed", "max_completion_tokens"} & set(model.requests[0])
+
+
+def test_what_a_model_refuses_can_be_left_out_or_renamed():
+    model = SomeonesModel(nonsense)
+    more = {"engine__extra_body": {"reasoning_effort": "low"}}
+    evaluate(None, model=model, engine__send="max_completion_tokens,seed", **more)
+    (first, *rest) = model.requests
+    assert (first["max_completion_tokens"], first["reasoning_effort"]) == (48, "low")
+    assert not {"temperature", "max_tokens"} & set(first)
+    assert len({request["seed"] for request in (first, *rest)}) == 4
+
+
+def test_an_agent_s_own_sampling_is_below_the_session_s():
+    model = SomeonesModel(nonsense)
+    evaluate(None, model=model, agent__id="tests.kit.someones_eval:Wordy")
+    first = model.requests[0]
+    assert (first["temperature"], first["max_tokens"], first["top_p"]) == (1.0, 5, 0.5)
+    assert first["model"] == "someones/model"
+
+
+def test_streams_are_passed_on_and_counted():
+    result = evaluate(gold(4), agent__id="tests.kit.someones_eval:Streaming")
+    assert (result["turns"], result["tool_calls"]) == (1.0, 1.0)
+    assert (result["prompt_tokens"], result["completion_tokens"]) == (28, 12)
+    result = evaluate(nonsense, agent__id="tests.kit.someones_eval:Streaming")
+    assert result["outcomes"] == {"completed": 4}
+
+
+def test_a_stream_without_an_end_is_infrastructure():
+    model = SomeonesModel(nonsense, finish_reason=None)
+    with pytest.raises(InfraError, match="without a finish_reason"):
+        evaluate(None, model=model, agent__id="tests.kit.someones_eval:Streaming")
+
+
+class Runs(Env):
+    """The reply is a program; its exit decides."""
+
+    needs_sandboxes = True
+
+    async def reset(self, *, seed=None, options=None):
+        self.sandboxes = options["sandboxes"]
+        return [{"role": "user", "content": "Write a program."}], {}
+
+    async def step(self, action):
+        async with await self.sandboxes.create() as sandbox:
+            result = await sandbox.run_python(action["content"])
+        return Step([], float(result.ok), True, False, {})
+
+
+@pytest.mark.slow
+def test_sandboxes_run_and_are_counted():
+    if not asyncio.run(make_sandbox("local").probe()).ok:
+        pytest.skip("no local sandboxes here")
+    replies = iter(["print(1)", "1/0", "pass", "pass"])
+    say = {"env__id": f"{__name__}:Runs", "agent__id": "single_turn"}
+    result = evaluate(lambda messages: {"content": next(replies)}, **say)
+    assert result["reward"] == 0.75
+    assert result["sandbox"]["programs"] == 4
+    assert result["sandbox"]["statuses"] == {"ok": 3, "error": 1}
+
+
+class Judged(Env):
+    """The reply is a number; a verifier of the run's pool decides whether it is 1."""
+
+    uses_verifier = True
+
+    async def reset(self, *, seed=None, options=None):
+        self.verifier = options["verifier"]
+        return [{"role": "user", "content": "Say 1."}], {}
+
+    async def step(self, action):
+        called = await self.verifier.call("operator:eq", action["content"], "1")
+        return Step([], float(called.value), True, False, {"verifier": called.status})
+
+
+def test_the_run_s_verifiers_judge_and_are_counted():
+    replies = iter("1213")
+    say = {"env__id": f"{__name__}:Judged", "agent__id": "single_turn"}
+    result = evaluate(lambda messages: {"content": next(replies)}, **say)
+    assert result["reward"] == 0.5
+    assert (result["verifier"]["calls"], result["verifier"]["statuses"]) == (4, {"done": 4})
+    assert result["verifier"]["queue_ms"]["max"] >= result["verifier"]["queue_ms"]["mean"] > 0
+
+
+def test_replies_without_counts_are_counted():
+    result = evaluate(None, model=SomeonesModel(nonsense, usage=None))
+    assert (result["uncounted_turns"], result["prompt_tokens"]) == (4, 0)
+
+
+def test_cut_replies_are_counted():
+    assert evaluate(None, model=SomeonesModel(nonsense, finish_reason="length"))["cut_turns"] == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"model.path": "bundled"}, "pass --model NAME"),
+        ({"model.revision": "main"}, "model.revision 'main' means nothing"),
+        ({"rollout.max_input_tokens": 9}, "rollout.max_input_tokens 9 cannot be kept"),
+        ({"gateway.tool_parser": "none"}, "gateway.tool_parser 'none' means nothing"),
+        ({"gateway.thinking_history": "template"}, "gateway.thinking_history 'template' means"),
+        ({"gateway.reasoning_parser": "none"}, "gateway.reasoning_parser 'none' means nothing"),
+        ({"env.id": "mth"}, "arl list"),
+    ],
+)
+def test_what_means_nothing_there_is_refused(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        evaluate(nonsense, **settings)
+
+
+async def _evaluate_our_own(replies: list[str]) -> dict:
+    """Our gateway as somebody's endpoint; its sessions' keys are the API keys."""
+    chat = ChatFormat.load(BUNDLED)
+    engine = ScriptedEngine([chat.encode(f"{reply}<|im_end|>") for reply in replies])
+    gateway = Gateway(engine, chat, config=GatewayConfig(), model_name="ours", max_model_len=512)
+    session = gateway.open_session(sampling=SessionSampling(max_tokens=48), session_id="s")
+    os.environ["OPENAI_API_KEY"] = session.key
+    async with gateway.serve() as url:
+        overrides = QUICK | {"engine.base_url": url, "eval.num_tasks": 1}
+        config = load_config(overrides=overrides)
+        return await evaluate_model(config, make_progress("none", total_steps=0))
+
+
+def test_our_own_gateway_is_such_an_endpoint():
+    task = MathEnv.task_source("eval", seed=0)[0]
+    *calls, answer = solve(task)
+    texts = [f"<tool_call>\n{_called(call)}\n</tool_call>" for call in calls]
+    result = asyncio.run(_evaluate_our_own([*texts, answer["content"]]))
+    assert (result["reward"], result["tool_calls"]) == (1.0, len(calls))
+    assert result["completion_tokens"] > len(texts)
+
+
+def _called(message) -> str:
+    function = message["tool_calls"][0]["function"]
+    return json.dumps({**function, "arguments": json.loads(function["arguments"])})
+
+
+@pytest.mark.slow
+def test_the_summary_as_typed():
+    code, out = asyncio.run(typed(gold(4)))
+    assert code == 0, out
+    assert re.search(r"held-out reward +1.000 over 4 tasks", out)
+    assert re.search(r"(?m)^tokens +[\d,]+ of prompts, [\d,]+ of replies$", out)
+    assert re.search(r"(?m)^pace +4 episodes, .*event loop late", out)
+    assert KEY not in out
+
+
+def test_a_checkpoint_needs_an_engine_of_our_own():
+    config = load_config(overrides=QUICK)
+    with pytest.raises(ConfigError, match="--checkpoint"):
+        asyncio.run(
+            evaluate_model(config, make_progress("none", total_steps=0), checkpoint=Path("step-1"))
+        )

@@ -1,0 +1,3 @@
+from tests.kit.someones_eval import key
+
+__all__ = ["key"]

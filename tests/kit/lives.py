@@ -1,0 +1,192 @@
+"""A run that dies at a chosen moment and goes on: the real log, buffer and controller, between a
+rollout that plays nothing and a trainer that learns nothing (both keep to their contracts)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict
+from hashlib import blake2b
+from pathlib import Path
+
+from agentgym_rl.config import Config, RolloutConfig, TrainerConfig
+from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.controller.controller import Controller
+from agentgym_rl.core.batch import StepReport
+from agentgym_rl.core.task import Task
+from agentgym_rl.rollout.groups import FinishedGroups
+from agentgym_rl.storage.checkpoint_manifest import (
+    Manifest,
+    lineage_after,
+    newest_checkpoint,
+    read_manifest,
+)
+from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.storage.metrics import MetricsFile, finite, rewrite_metrics
+from agentgym_rl.storage.phases import PhasesFile
+from agentgym_rl.storage.recovery import NOTHING, recover
+from agentgym_rl.storage.run_folder import create_run_dir
+from tests.kit.groups import Publications, make_group
+
+STEPS, B, EVERY = 6, 2, 2
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Mortal(EpisodeLog):
+    """A log whose process dies at transaction number `last`, before or after it is done."""
+
+    def __init__(self, path: Path, last: int, *, after: bool) -> None:
+        super().__init__(path)
+        self.left, self.after = last, after
+
+    def _run(self, actions, *, durably):
+        self.left -= 1
+        if self.left == 0 and not self.after:
+            raise Killed
+        super()._run(actions, durably=durably)
+        if self.left == 0:
+            raise Killed
+
+    async def restarted(self, **begun) -> int:
+        self.left += self.left > 0  # as at a beginning: the metrics file is behind for a moment
+        return await super().restarted(**begun)
+
+
+class Trainer:
+    """Its weights are the names of what they were trained on."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.folder = run / "checkpoints"
+        found = newest_checkpoint(self.folder)
+        self.manifest = read_manifest(found) if found else None
+        self.step = self.manifest.step if self.manifest else 0
+        self.lineage = self.manifest.lineage if self.manifest else ""
+        self.seen: list[list[str]] = []
+
+    def train(self, group_ids: Sequence[str]) -> StepReport:
+        self.lineage = lineage_after(self.lineage, self.step, group_ids)
+        parameters = blake2b(self.lineage.encode(), digest_size=8).hexdigest()
+        self.step += 1
+        self.seen.append(list(group_ids))
+        return StepReport(self.step - 1, self.step, {}, [], list(group_ids), parameters)
+
+    def checkpoint(self, report: StepReport) -> Path:
+        path = self.folder / f"step-{self.step}"
+        path.mkdir(parents=True, exist_ok=True)
+        manifest = Manifest(
+            self.step, self.step, "", 1, {}, parameters=report.parameters, lineage=self.lineage
+        )
+        (path / "manifest.json").write_text(json.dumps(asdict(manifest)))
+        return path
+
+
+def config(run: Path, **settings) -> Config:
+    rollout = RolloutConfig(groups_per_batch=B, group_size=2, max_staleness=1, **settings)
+    trainer = TrainerConfig(num_minibatches=1)
+    return Config(rollout=rollout, trainer=trainer, steps=STEPS, run=str(run))
+
+
+def begin(run: Path) -> None:
+    create_run_dir(config(run))
+
+
+def live(
+    run: Path,
+    *,
+    dies_at: int = 10_000,
+    after: bool = True,
+    log_type=Mortal,
+    loses: Callable[[], bool] = lambda: False,
+) -> Trainer:
+    """One process of it, until it is finished or dies. `loses` is asked again and again whether
+    the trainer dies now."""
+    return asyncio.run(_live(run, dies_at, after, log_type, loses))
+
+
+class Life:
+    """What one process of a run holds in memory, from opening its folder on; close it with
+    `stack`. Make it within a running event loop."""
+
+    def __init__(self, settings: Config, run: Path, log: EpisodeLog, stack: ExitStack) -> None:
+        at = newest_checkpoint(run / "checkpoints")
+        self.log = stack.enter_context(closing(log))
+        self.trainer = Trainer(run)
+        step = self.trainer.step
+        number = log.begin(
+            step=step, checkpoint=str(at or ""), num_ranks=settings.trainer.num_ranks
+        )
+        self.found = (
+            recover(log.path, step=step, checkpoint=at, incarnation=number) if number else NOTHING
+        )
+        rewrite_metrics(run / "metrics.jsonl", [finite(row) for row in self.found.history])
+        metrics = stack.enter_context(closing(MetricsFile(run / "metrics.jsonl")))
+        groups = settings.steps * settings.rollout.groups_per_batch
+        self.buffer = Buffer(settings.rollout, total_groups=groups)
+        self.buffer.restore(
+            self.found.step,
+            leased=self.found.leased,
+            waiting=self.found.waiting,
+            dropped=self.found.dropped,
+        )
+        self.controller = Controller(
+            settings,
+            self.buffer,
+            log,
+            metrics,
+            stack.enter_context(closing(PhasesFile(run))),
+            publications=Publications(),
+            token="",
+            on_step=lambda *_: None,
+            recovered=self.found,
+        )
+        self.finished = FinishedGroups(settings.rollout, buffer=self.buffer, episodes=log)
+        self.indices = (i for i in range(10_000) if i not in self.found.logged)
+        """Of tasks that are still to be played."""
+
+    async def replace_trainer(self) -> None:
+        """The ranks are lost, and begin again with the newest checkpoint."""
+        self.trainer = Trainer(self.trainer.run)
+        await self.controller.regroup(self.trainer.step, newest_checkpoint(self.trainer.folder))
+
+
+async def _live(run: Path, dies_at: int, after: bool, log_type, loses) -> Trainer:
+    with ExitStack() as stack:
+        log = log_type(run / "episodes.db", dies_at + 1, after=after)
+        life = Life(config(run), run, log, stack)
+        controller = life.controller
+        try:
+            while life.trainer.step < STEPS:
+                await _play(life.buffer, life.finished, life.indices)
+                shard = await controller.batch(life.trainer.step, 0)
+                if loses():
+                    await life.replace_trainer()
+                    continue
+                report = life.trainer.train(list(dict.fromkeys(shard.group_ids)))
+                if loses():
+                    await life.replace_trainer()
+                    continue
+                await controller.report(report, token=controller.token)
+                if loses():
+                    await life.replace_trainer()
+                elif life.trainer.step % EVERY == 0:
+                    path = life.trainer.checkpoint(report)
+                    await life.log.checkpointed(life.trainer.step, str(path))
+        except Killed:
+            pass
+    return life.trainer
+
+
+async def _play(buffer: Buffer, finished: FinishedGroups, indices) -> None:
+    """All that may be played now; every fifth group is too old to be trained next time."""
+    while buffer.capacity >= 1:
+        index = next(indices)
+        buffer.admit()
+        group = make_group(f"g{index}", [max(0, buffer.version - (index % 5 == 4))])
+        task = Task(f"t{index}", index)
+        await finished.finish(group.group_id, task, index, group.members)

@@ -1,0 +1,3 @@
+from tests.kit.groups import row
+
+__all__ = ["row"]

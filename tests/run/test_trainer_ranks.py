@@ -1,0 +1,71 @@
+"""Ranks that run, and do nothing: nobody but the controller can tell."""
+
+import asyncio
+import sys
+
+import pytest
+
+from agentgym_rl.cluster.local import LocalProcesses
+from agentgym_rl.cluster.spec import ProcessSpec
+from agentgym_rl.config import Config, TrainerConfig
+from agentgym_rl.controller.api import ControllerApi
+from agentgym_rl.core.errors import ProcessDied
+from agentgym_rl.evaluate.queue import EvalQueue
+from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.run import trainer_ranks
+from agentgym_rl.run.trainer_ranks import TrainerGroup
+from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.storage.recovery import NOTHING
+from tests.kit.served import served
+
+IDLE = """
+import os, sys, time, urllib.request
+headers = {"authorization": "Bearer " + os.environ["ARL_TOKEN"]}
+ready = urllib.request.Request(sys.argv[1] + "/ready", b'{"rank": 0}', headers)
+urllib.request.urlopen(ready).close()
+time.sleep(600)
+"""
+
+
+def idle_rank(*_: object, controller_url: str, token: str, **__: object) -> list[ProcessSpec]:
+    """A rank that says that it is ready, and nothing else."""
+    argv = [sys.executable, "-S", "-c", IDLE, controller_url]
+    return [ProcessSpec("trainer-0", argv, env={"ARL_TOKEN": token}, finite=True)]
+
+
+def test_ranks_that_ask_for_nothing_are_started_again_until_there_have_been_enough(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(trainer_ranks, "trainer_processes", idle_rank)
+    monkeypatch.setattr(trainer_ranks, "LOOK_EVERY_S", 0.05)
+    config = Config(trainer=TrainerConfig(max_restarts=1, stall_timeout_s=0.3))
+
+    async def play() -> None:
+        async with (
+            asyncio.timeout(120),
+            served(tmp_path) as s,
+            serving(ControllerApi(s.controller, num_ranks=1), host="127.0.0.1", port=0) as url,
+            LocalProcesses(tmp_path / "logs", stop_timeout_s=0.2) as processes,
+        ):
+            file = tmp_path / "config.toml"
+            group = TrainerGroup(
+                config,
+                file,
+                tmp_path,
+                tmp_path,
+                processes,
+                s.controller,
+                Fleet(config, file, processes, model_dir=BUNDLED),
+                s.log,
+                EvalQueue(config, tmp_path, tmp_path),
+                NOTHING,
+            )
+            await group.start(url)
+            with pytest.raises(ProcessDied) as gave_up:
+                await group.watch()
+            assert group.restarts == 1
+            assert "started again 1 times (trainer.max_restarts)" in str(gave_up.value)
+            assert "no rank has asked for or reported anything" in str(gave_up.value)
+
+    asyncio.run(play())

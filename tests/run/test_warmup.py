@@ -1,0 +1,131 @@
+"""Supervised data as tokens: those that a rollout of it would have recorded."""
+
+import itertools
+import json
+import random
+
+import numpy as np
+import pytest
+from arl_envs.math.env import MathEnv
+from arl_envs.math.oracle import solve
+
+from agentgym_rl.config import Config
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.run.warmup import rows_of, token_rows
+
+CHAT = ChatFormat.load(BUNDLED)
+TOOLS = [dict(tool) for tool in MathEnv().tools]
+
+
+def conversation(number: int) -> list[dict]:
+    """A task, played by the oracle, with what its tools answer."""
+    task = MathEnv.task_source("train", seed=number)[0]
+    messages: list[dict] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": task.data["question"]},
+    ]
+    for message in map(dict, solve(task)):
+        messages.append(message)
+        if calls := message.get("tool_calls"):
+            number = random.Random(number).randrange(99)
+            messages.append(
+                {"role": "tool", "tool_call_id": calls[0]["id"], "content": f"{number}"}
+            )
+    return messages
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_rows_are_what_a_rollout_would_have_recorded(number):
+    messages = conversation(number)
+    said = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
+    ((ids, mask),) = rows_of(CHAT, messages, TOOLS)
+    expected = CHAT.prompt(messages[: said[0]], TOOLS)
+    for now, after in itertools.pairwise([*said, None]):
+        start = len(expected)
+        end = ids.index(CHAT.close_id, start) + 1
+        assert not mask[start - 1]
+        assert all(mask[start:end])
+        expected += ids[start:end]
+        if after is not None:
+            expected += CHAT.suffix(messages[now], messages[now + 1 : after], TOOLS)
+    assert ids == expected
+
+
+def lines(tmp_path, *objects) -> list:
+    file = tmp_path / "data.jsonl"
+    file.write_text("".join((o if isinstance(o, str) else json.dumps(o)) + "\n" for o in objects))
+    return token_rows(file, CHAT, max_tokens=512)
+
+
+def test_both_forms_give_the_same_rows(tmp_path):
+    messages = conversation(1)
+    ((ids, mask),) = rows_of(CHAT, messages, TOOLS)
+    labels = [id if said else -100 for id, said in zip(ids, mask, strict=True)]
+    chat, tokens = lines(
+        tmp_path, {"messages": messages, "tools": TOOLS}, {"input_ids": ids, "labels": labels}
+    )
+    assert np.array_equal(chat.tokens, tokens.tokens)
+    assert np.array_equal(chat.loss_mask, tokens.loss_mask)
+    assert (chat.temperatures[chat.loss_mask] == 1).all()
+
+
+def test_text_parts_are_read_like_the_text_they_are(tmp_path):
+    plain = conversation(1)
+    parts = [
+        {**m, "content": [{"type": "text", "text": m["content"][i : i + 9]}
+                          for i in range(0, len(m["content"]), 9)]} if m.get("content") else m
+        for m in plain
+    ]  # fmt: skip
+    assert parts != plain
+    one, other = lines(tmp_path, *({"messages": m, "tools": TOOLS} for m in (plain, parts)))
+    assert np.array_equal(one.tokens, other.tokens)
+    assert np.array_equal(one.loss_mask, other.loss_mask)
+
+
+def test_the_first_token_has_nothing_to_be_learned_from(tmp_path):
+    (row,) = lines(tmp_path, {"input_ids": [5, 6, 7], "labels": [5, 6, 7]})
+    assert row.loss_mask.tolist() == [False, True, True]
+
+
+USER = {"role": "user", "content": "Hi"}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "line 2 is no JSON"),
+        ("7", "line 2 is no JSON object"),
+        ({"text": "x"}, r"line 2: neither messages nor input_ids, but \['text'\]"),
+        ({"messages": [USER]}, "line 2: no message of the assistant"),
+        ({"messages": 7}, "line 2: "),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "line 2: content: got the part {'type': 'image_url'.*, expected text",
+        ),
+        ({"messages": [{"role": "wizard"}, {"role": "assistant"}]}, "line 2: "),
+        ({"input_ids": [1, 2], "labels": [1]}, "line 2: 2 input_ids and 1 labels"),
+        ({"input_ids": [1, 2], "labels": [-100, -100]}, "line 2: no token to learn"),
+        ({"input_ids": [1, 10**6], "labels": [-100, 1]}, "token 1000000 is not in the model's"),
+        ({"input_ids": [1] * 513, "labels": [1] * 513}, "513 tokens, allowed: 512"),
+    ],
+    ids=range(11),
+)
+def test_a_bad_line_is_named(tmp_path, line, said):
+    good = {"messages": [USER, {"role": "assistant", "content": "Hello"}]}
+    with pytest.raises(ConfigError, match=said):
+        lines(tmp_path, good, line)
+
+
+def test_a_file_without_lines_or_none_at_all_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="has no line"):
+        lines(tmp_path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        token_rows(tmp_path / "none.jsonl", CHAT, max_tokens=9)
+
+
+@pytest.mark.parametrize("init", [{"method": "sft"}, {"data": "x.jsonl"}])
+def test_method_and_data_go_together(init):
+    with pytest.raises(ValueError, match="--init sft --data FILE"):
+        Config(init=init)

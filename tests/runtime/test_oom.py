@@ -1,0 +1,86 @@
+"""A thread that cannot begin for want of memory."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from agentgym_rl.runtime.oom import EXIT_CODE, end_without_memory
+
+PROGRAM = """
+import sys, threading
+from agentgym_rl.runtime.oom import end_without_memory
+
+class NoMemory(threading.Thread):
+    def _bootstrap_inner(self):
+        {body}
+
+if {hooked}:
+    end_without_memory()
+NoMemory().start()
+sys.stderr.write("it began\\n")
+"""
+
+
+def _python(code, *, timeout_s=60.0):
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+def _run(*, hooked, body="raise MemoryError", timeout_s=20.0):
+    return _python(PROGRAM.format(hooked=hooked, body=body), timeout_s=timeout_s)
+
+
+def test_the_process_ends_and_says_why():
+    done = _run(hooked=True)
+    assert done.returncode == EXIT_CODE
+    assert "out of memory while a thread was started" in done.stderr
+
+
+def test_it_ends_also_where_nothing_can_be_reported():
+    begun = "import agentgym_rl.runtime.oom as oom; oom._LOOK_S = 0.02; oom.watch_thread_starts()"
+    code = PROGRAM.format(hooked=False, body="threading.Event().wait()").replace(
+        "import sys, threading", f"import sys, threading; {begun}"
+    )
+    done = _python(code)
+    assert done.returncode == EXIT_CODE
+    assert "out of memory while a thread was started" in done.stderr
+
+
+def test_threads_that_begin_are_not_watched():
+    code = (
+        "import time, threading, agentgym_rl.runtime.oom as oom; oom._LOOK_S = 0.01\n"
+        "oom.watch_thread_starts()\n"
+        "for _ in range(50): threading.Thread(target=time.sleep, args=(0.3,)).start()\n"
+        "time.sleep(0.5)"
+    )
+    assert _python(code).returncode == 0
+
+
+def test_otherwise_it_would_hang():
+    with pytest.raises(subprocess.TimeoutExpired):
+        _run(hooked=False, timeout_s=3.0)
+
+
+def test_a_thread_that_begins_is_left_alone():
+    done = _run(hooked=True, body="self._started.set()")
+    assert done.returncode == 0
+    assert "it began" in done.stderr
+
+
+def test_other_exceptions_go_where_they_went(monkeypatch):
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", seen.append)
+    end_without_memory()
+    other = SimpleNamespace(exc_type=ValueError, err_msg="Exception ignored in thread started by")
+    sys.unraisablehook(other)
+    elsewhere = SimpleNamespace(exc_type=MemoryError, err_msg="Exception ignored in")
+    sys.unraisablehook(elsewhere)
+    assert seen == [other, elsewhere]

@@ -1,0 +1,3 @@
+from tests.kit.groups import group, row
+
+__all__ = ["group", "row"]

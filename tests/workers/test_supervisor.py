@@ -1,0 +1,312 @@
+"""Workers are replaced when they are lost, and not when they are slow; their processes are fake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from agentgym_rl.cluster.spec import ProcessSpec
+from agentgym_rl.config import Config, RolloutConfig
+from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.core.errors import ConfigError, InfraError, ProcessDied
+from agentgym_rl.core.messages import Told
+from agentgym_rl.core.task import SeededTasks
+from agentgym_rl.engines.router.router import Router
+from agentgym_rl.fleet.mirrors import Followers
+from agentgym_rl.rollout.groups import OpenGroups
+from agentgym_rl.rollout.task_cursor import TaskCursor
+from agentgym_rl.serve.run import serve
+from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.workers import supervisor as module
+from agentgym_rl.workers.client import LeasesClient, RunEnding
+from agentgym_rl.workers.elastic import ElasticWorkers
+from agentgym_rl.workers.leases import Leases
+from agentgym_rl.workers.supervisor import Workers
+
+
+class Fake:
+    """A worker that asks for news, and plays nothing, until it is told to die."""
+
+    def __init__(self, spec: ProcessSpec, *, is_ready: bool = True) -> None:
+        self.died: asyncio.Future[ProcessDied | None] = asyncio.get_running_loop().create_future()
+        self.is_mute = False
+        self._spec, self._is_ready = spec, is_ready
+        self.task = asyncio.ensure_future(self._live())
+
+    async def _live(self) -> None:
+        url = self._spec.argv[self._spec.argv.index("--controller") + 1]
+        async with LeasesClient.connected(url, self._spec.env["ARL_TOKEN"]) as client:
+            if self._is_ready:
+                await client.ready()
+            seen = 0
+            try:
+                while True:
+                    if self.is_mute:
+                        await asyncio.sleep(0.05)
+                        continue
+                    news = await client.follow(Told(seen, {}, {}))
+                    seen = news.number if news else seen
+            except RunEnding:
+                self.end(None)
+
+    def end(self, how: ProcessDied | None) -> None:
+        if not self.died.done():
+            self.died.set_result(how)
+        if self.task is not asyncio.current_task():
+            self.task.cancel()
+
+
+class FakeProcesses:
+    host, forks = "127.0.0.1", None
+
+    def __init__(self, *, are_ready: bool = True) -> None:
+        self.all: dict[str, list[Fake]] = {}
+        self.forgotten: list[str] = []
+        self.no_room = False
+        self.are_ready = are_ready
+
+    def __getitem__(self, index: int) -> Fake:
+        return self.all[f"rollout-{index}"][-1]
+
+    async def start(self, spec: ProcessSpec) -> None:
+        lives = self.all.setdefault(spec.name, [])
+        if self.no_room:
+            raise ProcessDied(f"{spec.name}: no room")
+        lives.append(Fake(spec, is_ready=self.are_ready))
+
+    async def ended(self, name: str) -> ProcessDied | None:
+        return await asyncio.shield(self.all[name][-1].died)
+
+    async def end(self, name: str) -> None:
+        self.all[name][-1].end(None)
+
+    async def forget(self, name: str) -> None:
+        self.forgotten.append(name)
+        await self.end(name)
+
+    def log_path(self, name: str) -> Path:
+        return Path(f"logs/{name}.log")
+
+
+@asynccontextmanager
+async def running(
+    path: Path, *, max_restarts: int = 3, are_ready: bool = True
+) -> AsyncIterator[tuple[ElasticWorkers, FakeProcesses, Leases, asyncio.Task[None]]]:
+    config = Config(
+        rollout=RolloutConfig(workers=2, max_restarts=max_restarts, episode_timeout_s=1.0)
+    )
+    log = EpisodeLog(path / "episodes.db")
+    buffer = Buffer(config.rollout, total_groups=100)
+    cursor = TaskCursor(config, SeededTasks("train"), numbers={})
+    hub = Leases(config, OpenGroups(config, buffer, log), cursor, numbers={})
+    router = Router(interrupt="keep", wait_s=1)
+    followers = Followers(router, url_of=lambda name: "", on_failure=lambda name: None)
+    processes = FakeProcesses(are_ready=are_ready)
+    workers = ElasticWorkers(
+        config, path / "config.toml", processes, hub, followers, on_error=lambda error: None
+    )
+    async with asyncio.timeout(30), workers.started():
+        playing = asyncio.ensure_future(workers.run())
+        if are_ready:
+            await until(lambda: hub._is_open)
+        yield workers, processes, hub, playing
+        playing.cancel()
+    log.close()
+    assert all(life.died.done() for lives in processes.all.values() for life in lives)
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def test_a_worker_that_dies_is_replaced_and_what_it_had_is_leased_again(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path) as (workers, processes, hub, _):
+            (first, second) = hub._lives.values()
+            lease = await hub.lease(first)
+            processes[0].end(ProcessDied("rollout-0 was killed"))
+            await until(lambda: hub.num_ready == 2 and not hub.is_alive(first))
+            assert workers.restarts == 1
+            assert (await hub.lease(second)).group_id == lease.group_id
+            assert [life.id for life in hub._lives.values()] == ["rollout-1", "rollout-0#1"]
+
+    asyncio.run(play())
+
+
+def test_a_worker_that_ends_by_itself_before_the_run_does_is_lost_too(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path) as (workers, processes, hub, _):
+            processes[1].end(None)
+            await until(lambda: workers.restarts == 1 and hub.num_ready == 2)
+
+    asyncio.run(play())
+
+
+def test_a_worker_that_says_nothing_is_lost_and_one_that_is_late_now_and_then_is_not(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(module, "SILENCE_LIMIT_S", 3.0)
+
+    async def play() -> None:
+        async with running(tmp_path) as (workers, processes, hub, _):
+            for is_mute in (True, False, True, False):
+                processes[0].is_mute = is_mute
+                await asyncio.sleep(0.5)
+            assert workers.restarts == 0
+            processes[1].is_mute = True
+            await until(lambda: workers.restarts == 1 and hub.num_ready == 2)
+            assert len(processes.all["rollout-1"]) == 2
+
+    asyncio.run(play())
+
+
+def test_a_worker_that_is_late_for_a_publication_is_cut_off(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path) as (workers, _, hub, _):
+            (first, _) = hub._lives.values()
+            workers._followers.on_late(first.id, "it was late")
+            assert not hub.is_alive(first)
+            await until(lambda: workers.restarts == 1 and hub.num_ready == 2)
+
+    asyncio.run(play())
+
+
+def test_the_last_one_to_be_lost_for_good_ends_the_run(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path, max_restarts=0) as (workers, processes, hub, playing):
+            processes[0].end(ProcessDied("rollout-0 was killed"))
+            await until(lambda: hub.num_ready == 1)
+            assert not playing.done()
+            processes[1].end(ProcessDied("rollout-1 was killed"))
+            with pytest.raises(ProcessDied, match="no rollout worker is left after 0 restarts"):
+                await playing
+            assert workers.restarts == 0
+
+    asyncio.run(play())
+
+
+def test_workers_that_cannot_start_are_not_started_again(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path, are_ready=False) as (workers, processes, _, playing):
+            processes[0].end(ProcessDied("rollout-0 exited with 2: no module named x"))
+            with pytest.raises(ProcessDied, match="no module named x"):
+                await playing
+            assert workers.restarts == 0
+
+    asyncio.run(play())
+
+
+def test_a_worker_that_is_never_ready_is_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(Workers, "_start_timeout_s", 0.1)
+
+    async def play() -> None:
+        async with running(tmp_path, are_ready=False) as (_, _, _, playing):
+            with pytest.raises(ProcessDied, match=r"rollout-\d was not ready after"):
+                await playing
+
+    asyncio.run(play())
+
+
+def test_where_other_programs_play_there_are_none():
+    with pytest.raises(ConfigError, match="`arl serve` plays no episodes"):
+        asyncio.run(serve(Config(rollout=RolloutConfig(workers=1)), progress=None))
+
+
+def states(workers: ElasticWorkers) -> dict[str, str]:
+    return {member.name: member.state for member in workers.all()}
+
+
+def test_one_joins_and_is_like_the_others_and_one_leaves(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path) as (workers, processes, hub, playing):
+            (joined,) = await workers.add()
+            assert (joined.name, joined.error) == ("rollout-2", "")
+            assert hub.num_ready == 3
+            processes[2].end(ProcessDied("rollout-2 was killed"))
+            await until(lambda: workers.restarts == 1 and hub.num_ready == 3)
+            assert await workers.remove("rollout-0") == "rollout-0"
+            assert processes.forgotten == ["rollout-0"]
+            assert states(workers) == {"rollout-1": "playing", "rollout-2": "playing"}
+            (joined,) = await workers.add()
+            assert joined.name == "rollout-0", "its number is free again"
+            assert workers.restarts == 1, "leaving is no loss"
+            assert not playing.done()
+
+    asyncio.run(play())
+
+
+def test_one_that_leaves_may_play_for_as_long_as_an_episode_takes(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path) as (workers, _, hub, _):
+            first, second = hub._lives.values()
+            lease = await hub.lease(first)
+            leaving = asyncio.ensure_future(workers.remove("rollout-0"))
+            await until(lambda: states(workers)["rollout-0"] == "leaving")
+            assert await leaving == "rollout-0"
+            assert not hub.is_alive(first)
+            assert (await hub.lease(second)).group_id == lease.group_id
+
+    asyncio.run(play())
+
+
+def test_one_that_cannot_start_leaves_the_others_alone(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path) as (workers, processes, hub, playing):
+            processes.no_room = True
+            (joined,) = await workers.add()
+            assert "no room" in joined.error
+            processes.no_room, processes.are_ready = False, False
+            adding = asyncio.ensure_future(workers.add(2))
+            await until(lambda: len(processes.all.get("rollout-3", ())) == 1)
+            with pytest.raises(InfraError, match="rollout-3 is being started"):
+                await workers.remove("rollout-3")
+            for number in (2, 3):
+                processes[number].end(ProcessDied(f"rollout-{number} exited with 2"))
+            assert [joined.error for joined in await adding] == [
+                "rollout-2 exited with 2",
+                "rollout-3 exited with 2",
+            ]
+            assert states(workers) == {"rollout-0": "playing", "rollout-1": "playing"}
+            assert (workers.restarts, hub.num_ready, playing.done()) == (0, 2, False)
+
+    asyncio.run(play())
+
+
+def test_the_last_one_stays_and_one_that_was_given_up_may_be_forgotten(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path, max_restarts=0) as (workers, processes, _, _):
+            processes[0].end(ProcessDied("rollout-0 was killed"))
+            await until(lambda: states(workers)["rollout-0"] == "given up")
+            with pytest.raises(InfraError, match="no other rollout worker plays"):
+                await workers.remove("rollout-1")
+            with pytest.raises(ConfigError, match="no rollout worker 'x': there are rollout-0"):
+                await workers.remove("x")
+            with pytest.raises(ConfigError, match="between 1 and 64"):
+                await workers.add(0)
+            await workers.remove("rollout-0")
+            assert states(workers) == {"rollout-1": "playing"}
+
+    asyncio.run(play())
+
+
+def test_nobody_joins_a_run_that_ends(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path) as (workers, processes, hub, _):
+            processes.are_ready = False
+            adding = asyncio.ensure_future(workers.add())
+            await until(lambda: len(processes.all) == 3)
+            hub.close()
+            (joined,) = await adding
+            assert "the run is ending" in joined.error
+            with pytest.raises(InfraError, match="the run is ending"):
+                await workers.add()
+
+    asyncio.run(play())
