@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from agentgym_rl.gateway.server.intake import TOKEN_SIZE, beside
+from agentgym_rl.runtime.tasks import together
 
 from .dialects import Writer
 from .exchange import Exchange
@@ -52,13 +53,10 @@ async def deliver(
 @asynccontextmanager
 async def kept_alive(exchange: Exchange, *, every_s: float) -> AsyncIterator[None]:
     """Keep a stream from being silent for long while the body runs: proxies would cut it."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            keeper = tasks.create_task(_keep_alive(exchange, every_s), name="keep alive")
-            yield
-            keeper.cancel()
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
+    async with together() as tasks:
+        keeper = tasks.create_task(_keep_alive(exchange, every_s), name="keep alive")
+        yield
+        keeper.cancel()
 
 
 async def _keep_alive(exchange: Exchange, every_s: float) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from agentgym_rl.runtime.http_server import Receive, Scope, Send, header, reply
 from agentgym_rl.runtime.lru_dict import LruDict
 from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.tasks import together
 
 from .errors import ApiError, bad_request
 
@@ -145,12 +146,10 @@ class Exchange:
         self.num_followers += 1
         self._company.set()
         try:
-            async with ENGINES.timeout(timeout_s), asyncio.TaskGroup() as tasks:
+            async with ENGINES.timeout(timeout_s), together() as tasks:
                 watcher = tasks.create_task(_raise_when_gone(receive), name="client")
                 await self._replay(send)
                 watcher.cancel()
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
         finally:
             self.num_followers -= 1
             self._company.set()

@@ -1,11 +1,8 @@
-"""Stop strings: the engine ends a turn at a stop string; the message ends before it.
-
-One turn: a request, its sampled tokens as they arrive, and the resulting message.
-"""
+"""One turn: a request, its sampled tokens as they arrive, and the resulting message. At a stop
+string the engine ends the turn; the message ends before it."""
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -21,6 +18,7 @@ from agentgym_rl.gateway.session.sampling import check_cuts, turn_sampling
 from agentgym_rl.gateway.session.session import Session
 from agentgym_rl.gateway.session.tree import Context, Sample, Sampled
 from agentgym_rl.gateway.template.chat_format import ChatFormat, Detokenizer
+from agentgym_rl.runtime.tasks import together
 
 from .errors import bad_request, session_closed
 from .parsers import (
@@ -260,12 +258,9 @@ async def sample(turns: Sequence[Turn], sampler: Sampler, on_events: OnEvents) -
     """
     if len(turns) == 1:
         return await turns[0].play(sampler, on_events)
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for turn in turns:
-                tasks.create_task(turn.play(sampler, on_events), name=turn.id)
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
+    async with together() as tasks:
+        for turn in turns:
+            tasks.create_task(turn.play(sampler, on_events), name=turn.id)
 
 
 async def open_turns(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
 import logging
 from collections.abc import Callable, Mapping
 from http.cookies import CookieError, SimpleCookie
@@ -19,7 +18,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.runtime.http_server import Receive, Scope, Send, header, reply
+from agentgym_rl.runtime.http_server import Receive, Scope, Send, header, is_secret, reply
 
 from .changes import Changes
 from .detail import episode_detail, group_detail
@@ -108,7 +107,7 @@ class InspectorApp:
             return {}
         bearer = header(scope, b"authorization").removeprefix("Bearer ")
         for candidate in (given, bearer, self._cookie_of(scope)):
-            if candidate and hmac.compare_digest(candidate.encode(), self._token.encode()):
+            if candidate and is_secret(candidate, self._token):
                 if not given:
                     return {}
                 return {

@@ -16,7 +16,7 @@ async def together() -> AsyncIterator[asyncio.TaskGroup]:
     try:
         async with asyncio.TaskGroup() as tasks:
             yield tasks
-    except ExceptionGroup as group:
+    except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
 
 

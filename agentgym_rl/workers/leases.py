@@ -21,6 +21,7 @@ from agentgym_rl.core.messages import Lease
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.rollout.groups import OpenGroup, OpenGroups
 from agentgym_rl.rollout.task_cursor import TaskCursor
+from agentgym_rl.runtime.http_server import is_secret
 
 from .launch import worker_name
 
@@ -125,7 +126,7 @@ class Leases:
         """Return the life with this token, in constant time; None if that worker was given up."""
         found = None
         for known, life in self._lives.items():
-            if secrets.compare_digest(known.encode(), token.encode()):
+            if is_secret(token, known):
                 found = life
         return found
 

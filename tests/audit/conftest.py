@@ -139,7 +139,9 @@ def mixed(policy) -> Row:
 
 # ---------------------------------------------------------------- runs
 @dataclass
-class Audited:
+class Ended:
+    """A command that has ended."""
+
     code: int
     out: str
     err: str
@@ -187,9 +189,9 @@ async def _fill(log: EpisodeLog, rows, waiting) -> None:
 
 @pytest.fixture
 def arl_audit(capsys):
-    def arl_audit(*argv: object) -> Audited:
+    def arl_audit(*argv: object) -> Ended:
         with pytest.raises(SystemExit) as end:
             cli.main(["audit", *map(str, argv)])
-        return Audited(int(end.value.code or 0), *capsys.readouterr())
+        return Ended(int(end.value.code or 0), *capsys.readouterr())
 
     return arl_audit

@@ -5,7 +5,7 @@ import contextlib
 import json
 import sqlite3
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,8 @@ import pytest
 from agentgym_rl.cli import main as cli
 from agentgym_rl.core.trajectory import Outcome
 from agentgym_rl.storage.episode_reader import EpisodeReader
+
+from .conftest import Ended
 
 sys.path.insert(0, str(Path(__file__).parent))
 import guess
@@ -26,17 +28,6 @@ EPISODES = {
     "slow": (6, [call()] * 4),
     "left": (6, [call("c2")]),
 }
-
-
-@dataclass
-class Reverified:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def report(self) -> dict:
-        return json.loads(self.out)
 
 
 @pytest.fixture
@@ -55,10 +46,10 @@ def run(tmp_path, episodes):
 def reverify(capsys, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
 
-    def reverify(*argv: object) -> Reverified:
+    def reverify(*argv: object) -> Ended:
         with pytest.raises(SystemExit) as end:
             cli.main(["reverify", *map(str, argv)])
-        return Reverified(int(end.value.code or 0), *capsys.readouterr())
+        return Ended(int(end.value.code or 0), *capsys.readouterr())
 
     return reverify
 

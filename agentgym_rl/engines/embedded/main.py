@@ -15,6 +15,7 @@ import uvloop
 from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.errors import EngineError
 from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.runtime.tasks import first_of
 
 from .app import App
 from .engine import EmbeddedEngine
@@ -88,10 +89,6 @@ async def _serve(engine: EmbeddedEngine, app: App, host: str, port: int) -> None
         sys.stdout.write(f"engine ready on {url}\n")
         sys.stdout.flush()
         log.info("engine ready on %s, %s decoder", url, engine.model.decoder.name)
-        async with asyncio.TaskGroup() as tasks:
-            waits = [tasks.create_task(event.wait()) for event in (stopped, engine.died)]
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for wait in waits:
-                wait.cancel()
+        await first_of(stopped.wait(), engine.died.wait())
         if engine.died.is_set():
             await asyncio.sleep(_LAST_WORDS_S)

@@ -43,6 +43,7 @@ from agentgym_rl.gateway.session.session import Session
 from agentgym_rl.gateway.session.session_table import SessionTable
 from agentgym_rl.runtime.http_server import Receive, Scope, Send, header, reply
 from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.tasks import together
 
 from .intake import beside, body_of, key_of
 from .openapi import document
@@ -203,12 +204,10 @@ class SessionApp(ABC):
             async with ENGINES.timeout(session.turn_timeout_s) as deadline:
                 session.begin(deadline)
                 try:
-                    async with asyncio.TaskGroup() as tasks:
+                    async with together() as tasks:
                         watcher = tasks.create_task(exchange.outlive(receive, grace_s=grace_s))
                         await self.answer(session, dialect, body, exchange)
                         watcher.cancel()
-                except BaseExceptionGroup as group:
-                    raise group.exceptions[0] from None
                 finally:
                     session.end(deadline)
 
