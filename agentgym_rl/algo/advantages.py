@@ -1,9 +1,6 @@
-"""The rewards that advantages use: penalized for length, shifted, scaled, clipped, normalized.
-
-The advantages of episodes, relative to their group or batch.
-
-The advantages and returns from a critic's values, and the loss that trains the critic.
-"""
+"""The advantages of episodes, relative to their group or batch, or by GAE from a critic's values;
+the rewards that they use (penalized for length, shifted, scaled, clipped, normalized); and the loss
+that trains the critic."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The metrics of a batch as sums and counts, so that merging ranks or micro-batches is exact.
-
-The weights that make a loss exact under any packing, micro-batching and number of ranks.
-"""
+"""The weights that make a loss exact under any packing, micro-batching and number of ranks, and the
+metrics of a batch as sums and counts, so that merging is exact, too."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""The behavior weights: exp(proximal − behavior), with outliers bounded or dropped.
+"""The policy losses: functions of each token's probability under the updated policy.
 
-The policy losses: functions of each token's probability under the updated policy.
-
-All are −Σ_t weight_t · w'_t · objective_t, with w' the behavior weight (a constant) and the
-objective named by `algo.loss`. The losses differ in the ratio and in its bound. A name with a colon
-is a user's own function (own_loss.py).
+All are −Σ_t weight_t · w'_t · objective_t, with w' the behavior weight, exp(proximal − behavior)
+with outliers bounded or dropped (a constant), and the objective named by `algo.loss`. The losses
+differ in the ratio and in its bound. A name with a colon is a user's own function (own_loss.py).
 """
 
 from __future__ import annotations

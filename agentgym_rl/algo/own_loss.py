@@ -1,12 +1,11 @@
-"""The input of a loss for the tokens it trains, and its output for each of them.
-
-`algo.loss = "module:function"`: a user's own objective.
+"""The option `algo.loss = "module:function"`: a user's own objective.
 
     def loss(tokens: LossTokens, log_ratio: Tensor, **options) -> Tensor | TokenObjective
 
 The function gets the trained tokens of one micro-batch and log u, [N]. The result is the objective
 of each token, [N]: larger is better, before multiplication by behavior weight and aggregation
-weight. `options` are those of `algo.loss_options`.
+weight. `options` are those of `algo.loss_options`. The input and the output of the losses of this
+package are the same classes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""The log-probs of chosen tokens of a run under a chosen version.
-
-The causes of failing tokens: the worst ones are recomputed under each possible cause.
-"""
+"""The causes of failing tokens: the log-probs of the worst ones are recomputed under each possible
+cause, such as another version."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The report on all replays.
-
-The command: it reads a run, plays its episodes again, and returns the report.
-"""
+"""The command `arl reverify`: it reads a run, plays its episodes again, and reports the
+differences."""
 
 from __future__ import annotations
 

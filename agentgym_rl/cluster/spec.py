@@ -1,7 +1,5 @@
-"""The description of a process, which `engines/` and `trainer/` request and `cluster/` starts.
-
-The end of a child process together with its parent.
-"""
+"""The description of a process, which `engines/` and `trainer/` request and `cluster/` starts. A
+child process ends together with its parent."""
 
 from __future__ import annotations
 

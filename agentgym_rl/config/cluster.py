@@ -1,7 +1,5 @@
-"""The sections `cluster` and `logging`: the processes of a run, and their output.
-
-The check whether engines and trainer ranks of a run may share devices (`cluster.colocated`).
-"""
+"""The sections `cluster` and `logging`: the processes of a run, and their output. A check tells
+whether engines and trainer ranks of a run may share devices (`cluster.colocated`)."""
 
 from __future__ import annotations
 

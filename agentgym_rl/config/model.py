@@ -1,7 +1,5 @@
-"""The section `init`: the preparation of the model before the first batch.
-
-The section `lora`: training of a low-rank adapter beside frozen weights.
-"""
+"""The sections `init`, the preparation of the model before the first batch, and `lora`, the
+training of a low-rank adapter beside frozen weights."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""The number of concurrent groups, adapted during a run (`rollout.concurrency = "adaptive"`).
-
-The number of concurrent groups, adapted to the observed load of engines and trainer.
+"""The number of concurrent groups, adapted to the observed load of engines and trainer
+(`rollout.concurrency = "adaptive"`).
 
 The limit rises while the trainer waits, the limit is what keeps groups from starting, engines
 have no queue, and the last raise increased their throughput. The limit falls when requests queue,
@@ -33,7 +32,7 @@ _LOOKS = 8
 
 
 class Loads(Protocol):
-    """A source that knows how busy the engines are (see engine_loads.EngineLoads)."""
+    """A source that knows how busy the engines are (see fleet/loads.py)."""
 
     async def read(self) -> EngineLoad | None:
         """Return the load of all engines in service; None if they do not answer."""

@@ -32,7 +32,7 @@ class Devices(Protocol):
 
 
 class Evaluations(Protocol):
-    """The scheduled evaluations of policy versions (see eval_queue.EvalQueue)."""
+    """The scheduled evaluations of policy versions (see evaluate/queue.py)."""
 
     def owed(self, version: int) -> bool: ...
 

@@ -1,7 +1,5 @@
-"""The tasks of an environment: its data, apart from its dynamics.
-
-The seeds of a run: one run seed, and a seed derived from it for every random draw.
-"""
+"""The tasks of an environment (its data, apart from its dynamics), and the seeds of a run: one run
+seed, and a seed derived from it for every random draw."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""A request to evaluate a model, with its configuration.
-
-The folder of an evaluation: its request, and the episodes played so far.
+"""The folder of an evaluation: its request (a model with its configuration), and the episodes
+played so far.
 
 `config.toml` (resolved, complete) · `evaluated.json` (the model) · `episodes.db` (every finished
 episode, on disk before it counts) · `result.json` (after the last episode; as `arl eval --json`).

@@ -31,7 +31,7 @@ class EvalResult:
 
     reward: float
     reward_ci: tuple[float, float] | None
-    """The 95 % confidence interval; see `estimates`."""
+    """The 95 % confidence interval; see `statistics.mean`."""
     num_tasks: int
     num_episodes: int
     pass_at: dict[str, Estimate]

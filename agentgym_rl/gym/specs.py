@@ -1,9 +1,8 @@
-"""The JSON values of options: objects, arrays, strings, numbers, true, false and null.
-
-The specs from which environments, agents and sandboxes are made: plain JSON, so that they can be
+"""The specs from which environments, agents and sandboxes are made: plain JSON, so that they can be
 sent to other processes.
 
-A spec needs no registry in the other process: its entry point names the class.
+A spec needs no registry in the other process: its entry point names the class. Its options are JSON
+values: objects, arrays, strings, numbers, true, false and null.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from .folders import InspectedRun
 from .query import missing
 
 Trained = Mapping[int, tuple[FloatArray, FloatArray]]
-"""The values of trained tokens, as `token_file.read_tokens` returns them."""
+"""The values of trained tokens, as `trained_tokens.read_tokens` returns them."""
 
 
 def episode_detail(run: InspectedRun, episode_id: str) -> dict[str, Any]:

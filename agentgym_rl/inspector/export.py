@@ -1,9 +1,8 @@
-"""The page's files in one: modules, styles and pictures inside index.html.
+"""The export of runs into one file that needs no server: the page, and the answers it requests.
 
-Modules import each other by the names of an import map, which maps each name to a `data:` URL. So
-they run from file://, where browsers load no modules, and cycles and dynamic imports keep working.
-
-The export of runs into one file that needs no server: the page, and the answers it requests.
+Modules, styles and pictures are inside index.html. Modules import each other by the names of an
+import map, which maps each name to a `data:` URL. So they run from file://, where browsers load no
+modules, and cycles and dynamic imports keep working.
 
 The file's `<script type="application/json" id="arl-data">` is base64 of gzip of JSON: `answers` by
 the path of the route (`/api/runs/ID/episodes` has all summaries, which the page filters and sorts),

@@ -1,7 +1,5 @@
-"""The growing files of JSON lines: each line is read once.
-
-The inspected runs: they are found in folders, have an id, and read their small files.
-"""
+"""The inspected runs: they are found in folders, have an id, and read their small files. Growing
+files of JSON lines are read once, line by line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The errors that a request can get.
-
-The queries for a run's episodes, and the SQL that answers them from the index.
-"""
+"""The queries for a run's episodes, the SQL that answers them from the index, and the errors that a
+request can get."""
 
 from __future__ import annotations
 

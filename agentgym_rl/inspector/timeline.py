@@ -1,10 +1,8 @@
-"""The trace events: slices of time on rows, grouped by process.
+"""The conversion of a run's folder to a trace file: slices of time on rows, grouped by process.
 
 The format is Chrome's, read by https://ui.perfetto.dev and chrome://tracing: "Trace Event Format",
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (complete events
 `X`, counters `C`, metadata `M`; times in microseconds).
-
-The conversion of a run's folder to a trace file.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""The speed of a recorded run's engines, undisturbed and while the trainer computed.
+"""The rates of a recorded run: the time that each of its parts took.
 
-The rates of a recorded run: the time that each of its parts took.
-
-Engines and the trainer are measured directly. The computing time of the rollout process for a turn
-is not recorded in a run's folder. Its value is fitted so that the simulation of the run is as fast
-as the run was.
+Engines and the trainer are measured directly, engines undisturbed and while the trainer computed.
+The computing time of the rollout process for a turn is not recorded in a run's folder. Its value is
+fitted so that the simulation of the run is as fast as the run was.
 """
 
 from __future__ import annotations

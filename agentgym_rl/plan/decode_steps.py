@@ -1,14 +1,12 @@
-"""The durations of decode steps for engines of which only the arrival of tokens is recorded.
-
-vLLM does not report the decode step in which a token was sampled, and sends several tokens at a
-time. Complete turns can still be used: from its first token to its last one, a turn waits for as
-many steps as it has further tokens. Each step is slowed down by the requests that run at the time
-and by the prefills in between.
-
-The durations of the decode steps of a recorded run, derived from the times of its tokens.
+"""The durations of the decode steps of a recorded run, derived from the times of its tokens.
 
 Tokens of one decode step have exactly the same time, and tokens of two engines never do. So the
 times tell which requests ran together and on which engine, although neither is recorded.
+
+vLLM does not report the decode step in which a token was sampled, and sends several tokens at a
+time: only their arrival is recorded. Complete turns can still be used: from its first token to its
+last one, a turn waits for as many steps as it has further tokens. Each step is slowed down by the
+requests that run at the time and by the prefills in between.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class SimulatedFleet:
         return sum(engine.count_tokens() for engine in self._engines.values())
 
     async def read(self) -> EngineLoad:
-        """Return the load of all engines; see adapting.Loads."""
+        """Return the load of all engines; see concurrency.Loads."""
         engines = self._engines.values()
         return EngineLoad(
             engines=len(engines),

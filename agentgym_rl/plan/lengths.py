@@ -1,7 +1,5 @@
-"""The lengths of episodes, which the simulation plays instead of agents and environments.
-
-The player of episodes in virtual time: turns on an engine, tools between them.
-"""
+"""The lengths of episodes, and the player of episodes in virtual time: turns on an engine, tools
+between them, instead of agents and environments."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The speeds of the parts of a run: a TOML file besides the run's configuration.
 
-The estimated rates of a model on a GPU: the limits of its data sheet times the usual efficiency.
-Use them to compare configurations; measure before you rely on absolute times.
+The rates of a model on a GPU can be estimated: the limits of its data sheet times the usual
+efficiency. Use them to compare configurations; measure before you rely on absolute times.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from agentgym_rl.core.errors import ConfigError
 
 
 class HardwareRates(Section):
-    """The hardware and model size from which missing rates are estimated: see `gpus.rates_of`."""
+    """The hardware and model size from which missing rates are estimated: see `rates_of`."""
 
     gpu: str = ""
-    """The name of a known GPU (`gpus.GPUS`); empty: there is none."""
+    """The name of a known GPU (`GPUS`); empty: there is none."""
     parameters: float = Field(default=0.0, ge=0)
     """The number of parameters of the model."""
     kv_bytes_per_token: float = Field(default=0.0, ge=0)

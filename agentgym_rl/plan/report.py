@@ -1,7 +1,5 @@
-"""The picture of a plan: the trainer's phases over time, and the configurations that were tried.
-
-The text of a plan, 80 columns wide.
-"""
+"""The text of a plan, 80 columns wide, and its picture: the trainer's phases over time, and the
+configurations that were tried."""
 
 from __future__ import annotations
 

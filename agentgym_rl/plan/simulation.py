@@ -1,8 +1,5 @@
-"""The result of a simulation.
-
-The simulation of a run in virtual time: the real rollout, buffer and controller, with simulated
-engines, trainer and episodes around them.
-"""
+"""The simulation of a run in virtual time: the real rollout, buffer and controller, with simulated
+engines, trainer and episodes around them; and its result."""
 
 from __future__ import annotations
 

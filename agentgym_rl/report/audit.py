@@ -1,13 +1,5 @@
-"""The report of `arl audit` as text; numbers are |Δ log-prob| in nats.
-
-The text that `arl ledger` prints.
-
-The text that `arl replay` prints.
-
-The report of `arl reverify` as text.
-
-The text of `arl export --sft`: the episodes written and those left out.
-"""
+"""The reports of `arl audit` (numbers are |Δ log-prob| in nats), `arl ledger`, `arl replay`,
+`arl reverify` and `arl export --sft` as text."""
 
 from __future__ import annotations
 

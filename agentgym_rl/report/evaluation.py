@@ -1,8 +1,5 @@
-"""The evaluations of a run as text.
-
-The texts of `arl eval`: mean rewards with their confidence intervals, pass@k and cost; and the
-table of several models.
-"""
+"""The texts of `arl eval`: mean rewards with their confidence intervals, pass@k and cost; the table
+of several models; and the evaluations of a run."""
 
 from __future__ import annotations
 
@@ -105,7 +102,7 @@ def _estimate_lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def print_table(comparison: Mapping[str, Any]) -> None:
-    """Print the models of `eval_compare.compare` side by side on stderr."""
+    """Print the models of `compare.compare` side by side on stderr."""
     console = Console(stderr=True)
     if not console.is_terminal:
         console = Console(stderr=True, width=160)

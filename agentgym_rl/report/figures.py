@@ -1,9 +1,5 @@
-"""The lines of a summary: a name and its text beside it, at most 80 columns wide.
-
-The rewards by environment, for runs that play more than one.
-
-The closing lines on how fast episodes were played, at most 80 columns wide.
-"""
+"""The lines of a summary, at most 80 columns wide: names with a text beside them, the rewards by
+environment, and how fast episodes were played."""
 
 from __future__ import annotations
 
@@ -71,7 +67,7 @@ def _shown(reward: float | None) -> str:
 
 
 def pace_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the fields of `pace.Pace` from the JSON object of `arl train` or `arl eval`."""
+    """Yield the fields of `throughput.Pace` from the JSON object of `arl train` or `arl eval`."""
     lag, sandbox, verifier = (result[key] for key in ("loop_lag_ms", "sandbox", "verifier"))
     yield from figures(
         "pace",

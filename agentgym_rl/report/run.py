@@ -1,7 +1,5 @@
-"""The tables of runs, 80 columns wide at most: a list of runs, and a comparison of some.
-
-The summary that `arl train` prints at the end.
-"""
+"""The summary that `arl train` prints at the end, and tables of runs: a list, or a comparison of
+some."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The start of a run, from a program or by a command.
-
-The fork server of a run: its engines, ranks and rollout workers need the same imports.
-"""
+"""The start of a run, from a program or by a command. A fork server makes the imports that engines,
+ranks and rollout workers share."""
 
 from __future__ import annotations
 

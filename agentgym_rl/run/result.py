@@ -1,7 +1,4 @@
-"""The result of a training run.
-
-The summary of a run that has ended: its result, and its plot.
-"""
+"""The result of a training run, and the summary with a plot when it has ended."""
 
 from __future__ import annotations
 
@@ -78,7 +75,7 @@ class TrainResult:
     loop_lag_ms: Mapping[str, float]
     sandbox: SandboxPace | None
     verifier: VerifierPace | None
-    """The pace of the verifier; see pace.Pace for this and the fields above."""
+    """The pace of the verifier; see throughput.Pace for this and the fields above."""
 
 
 def rewards_by_env(

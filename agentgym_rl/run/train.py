@@ -37,7 +37,7 @@ async def check_played(config: Config, *, say: Callable[[str], None]) -> None:
     `say` gets progress messages if that takes long.
 
     Raises:
-        ConfigError: see `stack.check` and `prompt_lengths.check_prompts`.
+        ConfigError: see `player.check` and `preflight.check_prompts`.
     """
     await check(config)
     await check_prompts(config, ("eval", "train"), say=say)

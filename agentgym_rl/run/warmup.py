@@ -1,12 +1,9 @@
-"""The conversion of chat messages to the tokens that a rollout of them would have recorded.
+"""The warm-up of a run: data to rows, rows to ranks, and a configuration with the resulting model.
 
-The conversion of supervised data, in the format of `arl export --sft` and TRL, to token rows.
-
-The warm-up of a run: data to rows, rows to ranks, and a configuration with the resulting model.
-
-After it `config.toml` names the warmed-up model and no `init`: all readers of the run (engines,
-ranks, `arl audit`, `arl replay`, `--resume`) find a plain model there, and `init/warmup.json`
-records how it was made.
+Supervised data, in the format of `arl export --sft` and TRL, become the tokens that a rollout of
+the conversations would have recorded. After the warm-up `config.toml` names the warmed-up model and
+no `init`: all readers of the run (engines, ranks, `arl audit`, `arl replay`, `--resume`) find a
+plain model there, and `init/warmup.json` records how it was made.
 """
 
 from __future__ import annotations

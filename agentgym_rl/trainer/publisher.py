@@ -1,7 +1,5 @@
-"""A hash of a policy's parameters, exact and cheap enough to compute at every step.
-
-The publication of policy versions by the trainer (rank 0).
-"""
+"""The publication of policy versions by the trainer (rank 0), and a hash of a policy's parameters,
+exact and cheap enough to compute at every step."""
 
 from __future__ import annotations
 

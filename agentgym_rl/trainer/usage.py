@@ -1,7 +1,5 @@
-"""The time intervals of each phase of a step, in CLOCK_MONOTONIC seconds.
-
-The device usage of a batch: arithmetic, and memory.
-"""
+"""The use of time and device by a batch: intervals of the phases of a step (CLOCK_MONOTONIC
+seconds), arithmetic, and memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The lookup of the network interface of this machine that leads to the other ranks.
-
-The trainer's ranks: their process group, and the few messages between them.
-"""
+"""The trainer's ranks: their process group, the network interface that leads to the other ranks,
+and the few messages between them."""
 
 from __future__ import annotations
 

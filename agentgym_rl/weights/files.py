@@ -1,8 +1,7 @@
-"""The checksum of a policy version's tensors (torch alone, so that engines can import it).
+"""The file of a policy version: safetensors, written under another name, checksummed, renamed.
 
-The file of a policy version: safetensors, written under another name, checksummed, renamed.
-
-The checksum is stored in the file's own metadata.
+The checksum of the tensors is stored in the file's own metadata; it needs torch alone, so that
+engines can compute it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""A client of all engines of a publication, as vLLM's trainer side needs it.
-
-The transports `nccl` and `ipc`: vLLM's own trainer engines, between GPUs and within one.
+"""The transports `nccl` and `ipc`: vLLM's own trainer engines, between GPUs and within one.
 
 Experimental: written against vLLM 0.32, not measured. These write into the served weights, so there
 is nothing to stage. The complete transfer happens in a pause of all engines at once, and an

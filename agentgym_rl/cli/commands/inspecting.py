@@ -1,7 +1,5 @@
-"""The command `arl inspect`: the inspector page, served live or written into one file.
-
-The command `arl runs`: list, compare and delete runs.
-"""
+"""The commands `arl inspect` (the inspector page, served live or written into one file) and `arl
+runs` (list, compare and delete runs)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""The counters of an engine, read from Prometheus' text format.
-
-The meaning of an engine's error replies, and the reason that each of them gives.
-
-The conversion of replies of the wire protocol to deltas of the engine contract.
-"""
+"""The conversion of an engine's replies: streams to deltas of the engine contract, error replies to
+errors with a reason, and metrics in Prometheus' text format to counters."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class HttpPool:
         self, path: str, body: bytes, *, headers: Mapping[str, str], deadline: float
     ) -> HttpReply:
         """Return the reply once its status is known. A request that a kept connection lost before
-        any reply is sent once more, on a new connection. `deadline`, on the clock `awake.ENGINES`,
+        any reply is sent once more, on a new connection. `deadline`, on the clock `ENGINES`,
         is for all of it, reading included.
 
         Raises:

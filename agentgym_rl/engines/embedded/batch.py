@@ -1,7 +1,5 @@
-"""The keys and values of the running rows: one slot each, grown in blocks.
-
-The running rows in their slots, and one decode step over all of them.
-"""
+"""The running rows in their slots, with their keys and values, and one decode step over all of
+them."""
 
 from __future__ import annotations
 

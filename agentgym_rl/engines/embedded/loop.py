@@ -1,7 +1,4 @@
-"""The commands that the decode thread runs between two steps.
-
-The decode thread: commands between steps, rows in, one step, rows out.
-"""
+"""The decode thread: commands between steps, rows in, one step, rows out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The self-check, once at start: a decoder must give the logits of the model's own forward.
-
-The loading of a model folder, and the choice of its fastest correct decoder.
-"""
+"""The loading of a model folder, and the choice of its fastest correct decoder. A self-check, once
+at start, compares a decoder's logits with those of the model's own forward."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""The search for stop strings while tokens arrive.
-
-A constraint of a reply to a grammar, token by token, by llguidance, as in vLLM.
-
-The state of one request: its parameters, and its output so far.
-"""
+"""The state of one request: its parameters, its output so far, the search for stop strings in it,
+and its constraint to a grammar (token by token, by llguidance, as in vLLM)."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class Router(Sampler):
 
     def set_asleep(self, asleep: bool) -> None:
         """Record that all replicas fall asleep, or are awake again. Deadlines of this process stand
-        still during sleep (`awake.ENGINES`), and no replica counts as silent. Idempotent."""
+        still during sleep (`ENGINES`), and no replica counts as silent. Idempotent."""
         if asleep is self.asleep:
             return
         self.asleep = asleep

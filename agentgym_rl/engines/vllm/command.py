@@ -1,7 +1,5 @@
-"""The vLLM that an interpreter has, found without importing it.
-
-The command line and environment of a vLLM server.
-"""
+"""The command line and environment of a vLLM server, and the vLLM that an interpreter has, found
+without importing it."""
 
 from __future__ import annotations
 

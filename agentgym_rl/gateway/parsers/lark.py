@@ -1,14 +1,12 @@
-"""The conversion of a client's JSON schema for the engine's grammar, within limits.
-
-Engines compile schemas beside the sampling, vLLM even in the event loop of its server, and some
-schemas take minutes. Schemas that are known to be slow are refused here.
-
-A writer of Lark grammars as llguidance reads them: text for an engine, not compiled here.
+"""A writer of Lark grammars as llguidance reads them: text for an engine, not compiled here.
 
 https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md. Literal text is spelled with the
 tokenizer's added tokens where it has them ("<tool_call>"). For llguidance, tokens that look like
 tags are not text, and only an expression with their id matches them. JSON strings and free text
 therefore cannot contain them either.
+
+A client's JSON schema is converted within limits: engines compile schemas beside the sampling, vLLM
+even in the event loop of its server, and some take minutes. Those known to be slow are refused.
 """
 
 from __future__ import annotations
@@ -124,7 +122,7 @@ class Lark:
         """Return an expression for JSON that is valid under `schema`.
 
         Raises:
-            ValueError: see `grammar_schema.prepared`.
+            ValueError: see `prepared`.
         """
         spaced = {**prepared(schema), "x-guidance": SEPARATORS}
         return self._rule("json", f"%json {json.dumps(spaced)}")

@@ -1,14 +1,4 @@
-"""Grammars of calls as `qwen3_xml` reads them: tags, and values without quotes.
-
-A value has no type of its own: the schema and the text determine it (`schemas.value_json`). The
-grammar of a value therefore allows only text that reads back as valid: any text where the schema
-takes any string, the choices of an enum, JSON where no strings are allowed. Other schemas are
-refused. (Strings inside JSON may still spell a close tag: no grammar can bar it there. The call is
-then malformed, like one that an unconstrained model writes.)
-
-Types for the untyped values that a model writes, taken from the tool's JSON schema.
-
-The format of Qwen3-Coder and Qwen3.5: tags in a block, and values without quotes or types.
+"""The format of Qwen3-Coder and Qwen3.5: tags in a block, and values without quotes or types.
 
 <tool_call>
 <function=calculator>
@@ -17,6 +7,12 @@ The format of Qwen3-Coder and Qwen3.5: tags in a block, and values without quote
 </parameter>
 </function>
 </tool_call>
+
+A value has no type of its own: the tool's JSON schema and the text determine it (`value_json`). The
+grammar of a value therefore allows only text that reads back as valid: any text where the schema
+takes any string, the choices of an enum, JSON where no strings are allowed. Other schemas are
+refused. (Strings inside JSON may still spell a close tag: no grammar can bar it there. The call is
+then malformed, like one that an unconstrained model writes.)
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The masking of very long whitespace, which some patterns search in quadratic time.
-
-The parser of replies by the response template that a tokenizer ships (transformers 5).
+"""The parser of replies by the response template that a tokenizer ships (transformers 5).
 
 A response template names the fields of a message (content, reasoning, tool calls), the text that
 opens and closes each field, and how its inside is to be read. transformers reads it, without torch.
-Its import takes a second, so this module imports it only when such a template is used.
+Its import takes a second, so this module imports it only when such a template is used. Very long
+whitespace is masked before, since some patterns search it in quadratic time.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The original replies of an endpoint, sent back to it instead of their converted form.
+"""An episode on a model served elsewhere: its turns are counted, and it produces no rows.
 
 An agent that speaks Responses or Messages gets a converted reply: ids of our own, thoughts in
 blocks. Its endpoint may need its original reply, byte for byte: ids it knows, signed thoughts,
-special fields. Agents that speak chat completions keep all this themselves.
-
-An episode on a model served elsewhere: its turns are counted, and it produces no rows.
+special fields. The original replies are therefore kept, and sent back instead of their converted
+form. Agents that speak chat completions keep all this themselves.
 """
 
 from __future__ import annotations

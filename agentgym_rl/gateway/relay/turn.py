@@ -1,7 +1,5 @@
-"""The message that results from the chunks of a stream.
-
-One turn of a model served elsewhere, in the form that a dialect's writer needs.
-"""
+"""One turn of a model served elsewhere, in the form that a dialect's writer needs. The chunks of a
+stream are joined to one message."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A cache of how far a session's last conversations were found in its tree, to continue there.
+"""The place of a conversation in its session's tree.
 
-A cached result stays valid: each reply on the way was the only one with its content, and turns are
-never removed. Only a second reply to the same messages could change that. `Walks` therefore drops
-everything when there is one, and rejects searches that began before it.
-
-The search for the sampled turn that a client's assistant message echoes.
+The search for the sampled turn that a client's assistant message echoes is remembered for a
+session's last conversations, to continue there. A cached result stays valid: each reply on the way
+was the only one with its content, and turns are never removed. Only a second reply to the same
+messages could change that. `Walks` therefore drops everything when there is one, and rejects
+searches that began before it.
 """
 
 from __future__ import annotations

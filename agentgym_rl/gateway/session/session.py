@@ -1,7 +1,4 @@
-"""The counters of a session.
-
-Sessions: the gateway's view of an episode, opened with a key that opens nothing else.
-"""
+"""The sessions: the gateway's view of an episode, opened with a key that opens nothing else."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""The messages of scripted agents: well-formed assistant messages, and junk arguments.
-
-Malformed assistant messages, of the kinds that models and servers produce.
-
-Scripted agents: an oracle that knows the answers, and agents that deserve no reward.
-"""
+"""The scripted agents: an oracle that knows the answers, and agents that deserve no reward. Their
+messages are well formed, or malformed in the ways of models and servers."""
 
 from __future__ import annotations
 

@@ -1,15 +1,6 @@
-"""The first tasks of a source, and their text for comparison.
-
-The closing of environments within a time limit, so that a check always ends.
-
-The extraction of an infrastructure error from an exception group.
-
-The open resources of this process, counted before and after to find leaks.
-
-The services that some environments need at reset: sandboxes and a verifier pool.
-
-A spy on what an environment itself returns, before `make`'s wrappers correct it.
-"""
+"""The parts that several criteria use: tasks of a source, a spy inside of `make`'s wrappers, the
+services for reset, closing within a time limit, open resources counted to find leaks, and the
+infrastructure error inside of an exception group."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""An endless source made of a finite one: epoch after epoch, each in its own order.
-
-A resumable iterator over tasks, with torchdata's `Stateful` protocol.
-"""
+"""An endless source made of a finite one, epoch after epoch, each in its own order; and a resumable
+iterator over tasks, with torchdata's `Stateful` protocol."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The error of a row that cannot become a task.
-
-The fields of a row, read and checked against their expected types.
-"""
+"""The fields of a row, read and checked against their expected types; and the error of a row that
+cannot become a task."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The rows of a JSON file: one object a line, or one list of objects.
-
-The rows of a parquet file; needs pyarrow, which the extra `hf` installs.
-"""
+"""The rows of a JSON file (one object a line, or one list of objects) and of a parquet file, which
+needs pyarrow: the extra `hf` installs it."""
 
 from __future__ import annotations
 

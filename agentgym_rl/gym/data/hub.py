@@ -1,7 +1,5 @@
-"""The import on demand of packages that the extra `hf` installs.
-
-The rows of a Hugging Face data set; needs `datasets`, which the extra `hf` installs.
-"""
+"""The rows of a Hugging Face data set; needs `datasets`, which the extra `hf` installs. Packages of
+that extra are imported on demand."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""A cache of the tables decoded last, for all files together.
+"""The interface of a reader: one pass over all rows, then access to any row by its place.
 
-A stamp of a file, to detect changes after its rows were counted.
-
-The interface of a reader: one pass over all rows, then access to any row by its place.
+The readers of files share a cache of the tables decoded last, and a stamp that detects a file's
+changes after its rows were counted.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""Digests that are equal if two sources have the same tasks in the same order.
-
-The files of rows: found by name or pattern, opened according to their suffix.
-
-The choice of the rows that become tasks: of files, or of a data set.
-"""
+"""The choice of the rows that become tasks: of files, found by name or pattern and opened according
+to their suffix, or of a data set. A digest is equal for two sources with the same tasks in the same
+order."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The result of a call, and the counters of a pool.
-
-A pool of killable processes that call functions: for verifiers, which may hang or crash.
+"""A pool of killable processes that call functions: for verifiers, which may hang or crash.
 
     call ─► queue ─► a free worker ─► answer            the deadline begins at the dispatch
                  ▲        │ too late, or dead

@@ -1,7 +1,5 @@
-"""The imports of a zygote for waiting calls: one target after the other, each within a limit.
-
-The host's end of the zygote, the process that imports functions' modules and forks workers.
-"""
+"""The host's end of the zygote, the process that imports functions' modules and forks workers. For
+waiting calls it imports one target after the other, each within a limit."""
 
 from __future__ import annotations
 

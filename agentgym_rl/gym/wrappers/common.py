@@ -1,13 +1,5 @@
-"""A wrapper that refuses steps outside an episode.
-
-A wrapper that limits the turns of an episode.
-
-A wrapper that checks the results of an environment against the contract.
-
-A wrapper that replaces the environment's reward.
-
-A wrapper that records messages and rewards for people to read.
-"""
+"""The small wrappers: no step outside an episode, a limit of turns, results checked against the
+contract, another reward, and a record of messages and rewards for people to read."""
 
 from __future__ import annotations
 

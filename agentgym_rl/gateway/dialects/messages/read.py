@@ -1,10 +1,9 @@
-"""Arguments of tool calls, which are text to the model and an object in Anthropic's API.
+"""The conversion of Anthropic's conversations to the gateway's own chat messages.
 
-A malformed call goes to the client as {"_raw": its text}. This is still a tool call, but fails the
-client's own check of its arguments, so that the model is told. Arguments that are such an object
-themselves are wrapped too: a returned object always means exactly one text.
-
-The conversion of Anthropic's conversations to the gateway's own chat messages.
+Arguments of tool calls are text to the model and an object in Anthropic's API. A malformed call
+goes to the client as {"_raw": its text}. This is still a tool call, but fails the client's own
+check of its arguments, so that the model is told. Arguments that are such an object themselves are
+wrapped too: a returned object always means exactly one text.
 """
 
 from __future__ import annotations

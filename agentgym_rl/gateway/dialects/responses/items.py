@@ -1,12 +1,11 @@
-"""The conversion of input items to chat messages.
+"""The conversion of input items to chat messages, and of a request's tools: functions that the
+client runs, perhaps grouped in namespaces.
 
 One sampled turn leaves as several items (thoughts, text, calls), and clients send them back in this
 form. The items become one assistant message again, which the session's tree knows:
 
     reasoning, message, function_call, function_call, function_call_output, function_call_output
     └────────────────── assistant ──────────────────┘ └─ tool ───────────┘  └─ tool ───────────┘
-
-The tools of a request: functions that the client runs, perhaps grouped in namespaces.
 """
 
 from __future__ import annotations

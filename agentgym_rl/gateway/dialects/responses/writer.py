@@ -1,9 +1,8 @@
-"""The conversion of a sampled reply to output items and their events.
+"""The writer of the Response object, complete or as typed server-sent events.
 
-An item ends before the next one begins: text, a call and more text are three items, in the order in
-which they were sampled. The items are the same whether or not the reply is streamed.
-
-The writer of the Response object, complete or as typed server-sent events.
+A sampled reply is converted to output items and their events. An item ends before the next one
+begins: text, a call and more text are three items, in the order in which they were sampled. The
+items are the same whether or not the reply is streamed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""The criteria for many environments on one event loop: independent, and none blocks it.
-
-The criterion that a cancelled episode leaves nothing behind.
-"""
+"""The criteria for many environments on one event loop: independent, none blocks it, and a
+cancelled episode leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The criteria for the signatures and results of reset and step.
-
-The criterion that step answers any message of a model.
-"""
+"""The criteria for the signatures and results of reset and step, which answers any message of a
+model."""
 
 from __future__ import annotations
 
