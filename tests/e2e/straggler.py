@@ -45,6 +45,28 @@ class Straggler(MathEnv):
         return await super().step(action)
 
 
+class Paced(MathEnv):
+    """Each episode begins `WAIT_S` seconds later while the file `slow_while` exists: a run is not
+    over before a test has done what it does meanwhile, however busy the machine is."""
+
+    WAIT_S = 6.0
+
+    def __init__(self, *, slow_while: str) -> None:
+        super().__init__()
+        self.slow_while = Path(slow_while)
+
+    @classmethod
+    def task_source(cls, split, *, seed, **options):
+        return super().task_source(split, seed=seed)
+
+    async def reset(self, *, seed=None, options=None):
+        for _ in range(int(self.WAIT_S / 0.1)):
+            if not self.slow_while.exists():
+                break
+            await asyncio.sleep(0.1)
+        return await super().reset(seed=seed, options=options)
+
+
 class Broken(Agent):
     async def run(self, env, client, *, model, task):
         raise RuntimeError("this agent is broken")

@@ -4,6 +4,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,8 +25,18 @@ def engines(run: Run, *flags: str, what: str = "engines") -> dict:
     return json.loads(out)
 
 
-def test_one_joins_and_the_first_one_leaves(start):
-    run = start("--steps=16", "--eval.num_tasks=0", "--weights.keep_versions=all")
+@pytest.fixture
+def slow(tmp_path) -> Path:
+    """The file while which a run of PACED is slow."""
+    (tmp_path / "slow").touch()
+    return tmp_path / "slow"
+
+
+PACED = ("--steps=16", "--eval.num_tasks=0", "--env=straggler:Paced")
+
+
+def test_one_joins_and_the_first_one_leaves(start, slow):
+    run = start(*PACED, f"--env.options.slow_while={slow}", "--weights.keep_versions=all")
     run.wait_for_step(1)
     (control,) = run.folder.glob("control.json")
     assert control.stat().st_mode & 0o777 == 0o600
@@ -40,6 +51,7 @@ def test_one_joins_and_the_first_one_leaves(start):
     code, out = arl("engines", run.folder, "--remove", "engine-1")
     assert code == 1
     assert "no other engine serves" in out
+    slow.unlink()
     result = run.result()
     assert set(result["outcomes"]) <= {"completed", "truncated"}
     assert result["engines"]["unknown_version_tokens"] == 0
@@ -55,8 +67,8 @@ def test_one_joins_and_the_first_one_leaves(start):
     assert causes <= {"", "stale"}
 
 
-def test_workers_join_and_leave(start):
-    run = start("--steps=16", "--eval.num_tasks=0", "--rollout.workers=1")
+def test_workers_join_and_leave(start, slow):
+    run = start(*PACED, f"--env.options.slow_while={slow}", "--rollout.workers=1")
     run.wait_for_step(1)
     code, out = arl("workers", run.folder, "--remove", "rollout-0")
     assert code == 1
@@ -67,6 +79,7 @@ def test_workers_join_and_leave(start):
     found = engines(run, "--remove", "rollout-0", what="workers")
     assert [worker["name"] for worker in found["workers"]] == ["rollout-1"]
     assert arl("workers", run.folder)[1].split()[:3] == ["WORKER", "STATE", "GROUPS"]
+    slow.unlink()
     result = run.result()
     assert (result["steps"], result["worker_restarts"]) == (16, 0)
     assert set(result["outcomes"]) <= {"completed", "truncated"}
