@@ -265,6 +265,10 @@ def test_an_old_path_still_works_and_names_the_new_one(path):
 def test_an_old_path_has_no_other_names():
     with pytest.raises(ImportError, match="Nope"):
         from agentgym_rl.env import Nope  # noqa: F401  # pyright: ignore
+    with pytest.raises(
+        AttributeError, match=r"module 'agentgym_rl\.gym\.env', once agentgym_rl\.env"
+    ):
+        importlib.import_module("agentgym_rl.env").Nope  # noqa: B018
 
 
 ODD_START = re.compile(r"(Of|That|What|Who|Whose|Whether|As|Where|Which|How|Why|By|In|It|They)\b")

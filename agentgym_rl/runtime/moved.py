@@ -74,8 +74,9 @@ class _Moved(ModuleType):
         import warnings
 
         new_name = _RENAMED.get(name, name)
-        homes = MOVED[self.__name__.removeprefix(f"{_PACKAGE}.")].split()
-        for home in (f"{_PACKAGE}.{home}" for home in homes):
+        moved = MOVED[self.__name__.removeprefix(f"{_PACKAGE}.")].split()
+        homes = [f"{_PACKAGE}.{home}" for home in moved]
+        for home in homes:
             value = getattr(import_module(home), new_name, self)
             if value is not self:
                 break
