@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from agentgym_rl.gym.registry import register as register
     from agentgym_rl.gym.registry import spec as spec
     from agentgym_rl.gym.sandbox import Sandbox as Sandbox
+    from agentgym_rl.gym.services import Verifier as Verifier
     from agentgym_rl.gym.specs import EnvSpec as EnvSpec
     from agentgym_rl.gym.sync_env import SyncEnv as SyncEnv
     from agentgym_rl.gym.tool_env import ToolEnv as ToolEnv
     from agentgym_rl.gym.tool_env import ToolError as ToolError
     from agentgym_rl.gym.tool_env import tool as tool
-    from agentgym_rl.gym.verifier import Verifier as Verifier
     from agentgym_rl.run.launch import train as train
 
 __version__ = "0.1.0"
@@ -80,7 +80,7 @@ _HOMES = {
     "ToolError": "gym.tool_env",
     "ToolSpec": "core.chat",
     "Trajectory": "core.trajectory",
-    "Verifier": "gym.verifier",
+    "Verifier": "gym.services",
     "check_env": "gym.check",
     "evaluate": "evaluate.command",
     "load_config": "config",

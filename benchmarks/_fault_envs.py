@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from arl_envs.code.oracle import solution_of, submission
+from arl_envs.code.generated import solution_of, submission
 from arl_envs.math.env import MathEnv
 
 from agentgym_rl import Agent

@@ -178,7 +178,7 @@ _LONG = "--steps=150"
 _JUDGED = ("--env=benchmarks._fault_envs:Judged", "--agent=single_turn")
 _STAY = (*_JUDGED, "--env.options.fresh=false")
 """Verifier workers that serve many calls."""
-_ANEW = "the verifier pool begins anew"
+_ANEW = "the verifier pool starts again"
 _JUDGE = "a verifier worker .* is replaced"
 _FORKS = "agentgym_rl.cluster.fork_server"
 _FORKS_END, _FORKS_STOP = "the fork server .* has ended", "the fork server .* is frozen"

@@ -33,7 +33,7 @@ _SMALL = (
 )
 _ALARM = re.compile(
     r"is out of service|(the trainer|rollout-.|sandbox slot .+) is lost|"
-    r"the verifier pool begins anew|a verifier worker .* is replaced|the fork server .* is frozen|"
+    r"the verifier pool starts again|a verifier worker .* is replaced|the fork server .* is frozen|"
     r"the fork server .* has ended|has sent no token for"
 )
 _STEPS_WITHOUT_END = 100_000

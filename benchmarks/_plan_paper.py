@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.plan.lengths import DrawnShapes, Limits
+from agentgym_rl.plan.episodes import DrawnShapes, Limits
 from agentgym_rl.plan.rates import HardwareRates, LengthRates, Rates, rates_of
 from agentgym_rl.plan.simulation import Prediction, simulate
 from agentgym_rl.plan.trainer import Packing

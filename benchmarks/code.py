@@ -21,9 +21,8 @@ from typing import Any
 
 from arl_envs.code.driver import encode
 from arl_envs.code.env import CodeEnv
-from arl_envs.code.generated import Recipe
+from arl_envs.code.generated import Recipe, solution_of, submission
 from arl_envs.code.grader import DRIVER, Grader
-from arl_envs.code.oracle import solution_of, submission
 from arl_envs.code.problem import CallTest, Problem
 
 from agentgym_rl.core.chat import Message

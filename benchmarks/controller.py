@@ -37,17 +37,16 @@ import uvloop
 from agentgym_rl.config import Config, RolloutConfig
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.controller.controller import Controller
+from agentgym_rl.controller.schedule import Plan
 from agentgym_rl.core.batch import BatchShard, StepReport
 from agentgym_rl.core.task import Task, TaskSource
 from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.groups import OpenGroups
-from agentgym_rl.rollout.producer import Rollout
-from agentgym_rl.rollout.task_cursor import TaskCursor
+from agentgym_rl.rollout.producer import Rollout, TaskCursor
 from agentgym_rl.runtime.gc_pacing import paced_collections
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import MetricsFile
-from agentgym_rl.storage.phases import PhasesFile
+from agentgym_rl.storage.metrics import MetricsFile, PhasesFile
 
 LIVE = tuple(int(n) for n in os.environ.get("ARL_BENCH_LIVE", "1000,10000,100000").split(","))
 SECONDS = float(os.environ.get("ARL_BENCH_SECONDS", "20"))
@@ -247,21 +246,26 @@ class Bench:
             log = stack.enter_context(contextlib.closing(EpisodeLog(folder / "episodes.db")))
             log.begin(step=0, checkpoint="", num_ranks=1)
             controller = Controller(
-                config,
+                config.trainer,
+                config.algo,
                 buffer,
                 log,
                 stack.enter_context(contextlib.closing(MetricsFile(folder / "metrics.jsonl"))),
                 stack.enter_context(contextlib.closing(PhasesFile(folder))),
+                plan=Plan(config.trainer, config.eval, steps=config.steps),
                 publications=NoFleet(),
                 token="",
                 on_step=lambda *_: None,
             )
             player = Simulated(buffer, self.mean_s)
             rollout = Rollout(
-                config,
-                OpenGroups(config, buffer, log),
-                TaskCursor(config, Tasks(), numbers=controller.rollout_metrics),
+                config.rollout,
+                OpenGroups(config.rollout, buffer, log),
+                TaskCursor(
+                    config.rollout, Tasks(), seed=config.seed, numbers=controller.rollout_metrics
+                ),
                 cast("Player", player),
+                seed=config.seed,
             )
             async with asyncio.TaskGroup() as tasks:
                 running = [

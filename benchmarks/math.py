@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from arl_envs.math.checker import COMPARE, judge
+from arl_envs.math.judge import COMPARE, judge
 
 from agentgym_rl.core.errors import EnvError
 from agentgym_rl.gym.verifier import VerifierPool

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import load_config
-from agentgym_rl.plan.calibration import calibrate
+from agentgym_rl.plan.calibration import calibrate, read_run
 from agentgym_rl.plan.rates import Rates
-from agentgym_rl.plan.recorded import read_run
 from agentgym_rl.plan.simulation import simulate
 
 from ._common import VLLM_PYTHON, hardware, no_peer, say, versions

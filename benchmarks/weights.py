@@ -28,7 +28,7 @@ from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.storage.weights_folder import WeightsFolder
 from agentgym_rl.weights.publish import Published, Publisher
-from agentgym_rl.weights.shm import SharedFiles
+from agentgym_rl.weights.transport import SharedFiles
 
 from ._common import (
     VLLM_PYTHON,

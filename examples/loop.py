@@ -7,33 +7,35 @@ from functools import partial
 
 import torch
 
-from agentgym_rl.cluster.opening import children
+from agentgym_rl.cluster.processes import children
 from agentgym_rl.config import load_config
 from agentgym_rl.controller.batches import batch_metrics, split_batch
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.core.batch import StepReport
 from agentgym_rl.evaluate.evaluate import evaluate
 from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.models.resolve import model_folder, resolve_learning_rate, resolve_paths
+from agentgym_rl.fleet.servers import EngineSetup
+from agentgym_rl.models.learning_rate import with_learning_rate
+from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.rollout.groups import FinishedGroups
-from agentgym_rl.rollout.player import serving_policy, task_source
-from agentgym_rl.rollout.producer import play_member
-from agentgym_rl.rollout.task_cursor import TaskCursor
+from agentgym_rl.rollout.player import env_spec, serving_policy
+from agentgym_rl.rollout.producer import TaskCursor, play_member
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.metrics import MetricsFile, finite
 from agentgym_rl.storage.run_folder import EPISODES, create_run_dir, file_name
 from agentgym_rl.storage.weights_folder import WeightsFolder
 from agentgym_rl.trainer.agreement import Agreement
-from agentgym_rl.trainer.publisher import make_publisher
 from agentgym_rl.trainer.step import make_stepper
 from agentgym_rl.trainer.usage import Phases
+from agentgym_rl.trainer.versions_out import make_publisher
 from agentgym_rl.trainer.world import join_world
 from agentgym_rl.weights.files import prune
 
 
 async def rollout(config, player, buffer, finished):
     """Play groups until cancelled, as many at once as the staleness bound admits."""
-    cursor = TaskCursor(config, task_source(config, "train", seed=config.seed))
+    tasks = env_spec(config.env, config.rollout).task_source("train", seed=config.seed)
+    cursor = TaskCursor(config.rollout, tasks, seed=config.seed)
     async with asyncio.TaskGroup() as groups:
         while True:
             index, task = await cursor.next()
@@ -45,7 +47,7 @@ async def rollout(config, player, buffer, finished):
 async def play_group(config, player, finished, index, task):
     """Play a task `group_size` times at once; the finished group waits in the buffer."""
     group, ids = f"g{index}", [f"g{index}-{n}" for n in range(config.rollout.group_size)]
-    play = partial(play_member, config, player, task, group_id=group)
+    play = partial(play_member, config.rollout, player, task, seed=config.seed, group_id=group)
     async with asyncio.TaskGroup() as members:
         playing = [members.create_task(play(episode_id=id)) for id in ids]
     episodes = [member.result() for member in playing]
@@ -68,7 +70,7 @@ async def next_batch(config, buffer, log, step):
 
 
 def train(config, stepper, groups, step):
-    """Take the optimizer steps of a batch; return its metrics and the new weights."""
+    """Train a batch whose log-probs are the engine's; return its metrics and the new weights."""
     (shard,) = split_batch(
         groups,
         step=step,
@@ -76,7 +78,7 @@ def train(config, stepper, groups, step):
         num_minibatches=config.trainer.num_minibatches,
         turn_discount=config.algo.turn_discount,
     )
-    same = Agreement(config, stepper.policy)  # refuses log-probs that are not the engine's
+    same = Agreement(stepper.policy, config.trainer, engine_dtype=config.own_engine.dtype)
     check = lambda tokens, logprobs, advantages: same.check(step, tokens, logprobs)  # noqa: E731
     metrics = stepper.train(shard, Phases(), on_tokens=check)
     return metrics, stepper.policy.trained_state()
@@ -114,8 +116,8 @@ async def learn(config, fleet, player, stepper, log, metrics_file, weights_dir):
 async def main(config):
     """Evaluate, train and evaluate again; return both results."""
     torch.set_num_threads(config.trainer.num_threads)
-    model_dir = model_folder(config)
-    config = resolve_learning_rate(resolve_paths(config), model_dir)
+    model_dir = model_folder(config.model, config.env.id)
+    config = with_learning_rate(resolve_paths(config), model_dir)
     run_dir, config_file = create_run_dir(config, kind="loop")
     with (
         closing(EpisodeLog(run_dir / EPISODES)) as log,
@@ -125,13 +127,15 @@ async def main(config):
     ):
         log.begin(step=0, checkpoint="", num_ranks=1)
         stepper = make_stepper(config, world, model_dir)
-        async with children(config, run_dir, weights) as processes:
-            fleet = Fleet(config, config_file, processes, model_dir=model_dir, weights_dir=weights)
-            held_out = task_source(config, "eval", seed=config.eval.seed)
+        async with children(config.cluster, run_dir, weights) as processes:
+            setup = EngineSetup(config.own_engine, config.weights, config.rollout.interrupt)
+            fleet = Fleet(setup, config_file, processes, model_dir=model_dir, weights_dir=weights)
+            test = partial(evaluate, config.eval, config.rollout, seed=config.seed)
+            tasks = env_spec(config.env, config.rollout).task_source("eval", seed=config.eval.seed)
             async with fleet.running(), serving_policy(config, fleet) as player:
-                before = await evaluate(config, player, held_out)
+                before = await test(player, tasks)
                 await learn(config, fleet, player, stepper, log, metrics_file, weights)
-                after = await evaluate(config, player, held_out)
+                after = await test(player, tasks)
                 print(f"held-out: {before.reward:.3f}, then {after.reward:.3f}; see {run_dir}")
     return before, after
 

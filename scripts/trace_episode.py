@@ -23,10 +23,11 @@ from agentgym_rl.config import Config, dump_toml, load_config
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.fleet.servers import EngineSetup
+from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.player import serving_policy, task_source
+from agentgym_rl.rollout.player import env_spec, serving_policy
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("agentgym_rl/", "envs/", "agents/", "sandboxes/")
@@ -77,14 +78,16 @@ async def main(env: str) -> None:
         file = Path(folder) / "config.toml"
         file.write_text(dump_toml(config), encoding="utf-8")
         async with LocalProcesses(Path(folder) / "logs", stop_timeout_s=5.0) as processes:
-            fleet = Fleet(config, file, processes, model_dir=model_folder(config))
+            setup = EngineSetup(config.own_engine, config.weights, config.rollout.interrupt)
+            model_dir = model_folder(config.model, config.env.id)
+            fleet = Fleet(setup, file, processes, model_dir=model_dir)
             async with fleet.running(), serving_policy(config, fleet) as player:
                 show("an episode of two turns and a tool call", await episodes(player, config))
                 show("a chat turn", in_all([await chat_turn(player) for _ in range(SAMPLES)]))
 
 
 async def episodes(player: Player, config: Config) -> list[str]:
-    tasks = task_source(config, "train", seed=1)
+    tasks = env_spec(config.env, config.rollout).task_source("train", seed=1)
     found: list[list[str]] = []
     for index in range(TRIES):
         task = tasks[index]

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -190,7 +191,9 @@ def generalized_advantages(
 
     Schulman et al. 2016 (https://arxiv.org/abs/1506.02438).
     """
-    reward, value, row = rewards.tolist(), values.tolist(), rows.tolist()
+    reward: list[float] = np.asarray(rewards, np.float64).tolist()
+    value: list[float] = np.asarray(values, np.float64).tolist()
+    row: list[int] = np.asarray(rows).tolist()
     advantages = [0.0] * len(row)
     after, next_value, next_row = 0.0, 0.0, -1
     for t in reversed(range(len(row))):

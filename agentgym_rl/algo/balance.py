@@ -16,8 +16,9 @@ def balance(sizes: Sequence[int], num_parts: int) -> list[list[int]]:
     if num_parts < 1:
         raise ValueError(f"num_parts is {num_parts}, expected at least 1")
     # Heap entries are (−spread, tie-breaker, parts sorted by sum); a part is (sum, indices).
+    nothing: tuple[int, list[int]] = (0, [])
     heap = [
-        (-size, index, [(0, [])] * (num_parts - 1) + [(size, [index])])
+        (-size, index, [nothing] * (num_parts - 1) + [(size, [index])])
         for index, size in enumerate(sizes)
     ]
     heapq.heapify(heap)
@@ -27,7 +28,7 @@ def balance(sizes: Sequence[int], num_parts: int) -> list[list[int]]:
         merged = [(x + y, p + q) for (x, p), (y, q) in zip(a, reversed(b), strict=True)]
         merged.sort(key=lambda part: (part[0], part[1]))
         heapq.heappush(heap, (merged[0][0] - merged[-1][0], min(first, second), merged))
-    parts = heap[0][2] if heap else [(0, [])] * num_parts
+    parts = heap[0][2] if heap else [nothing] * num_parts
     return [sorted(indices) for _, indices in parts]
 
 

@@ -6,6 +6,7 @@ is a bug in one of them (or KV of older weights, under `interrupt = "keep"`), no
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,7 +42,7 @@ def tally_mismatch(
     tally.mean("mismatch/sampling_importance_ratio", float(ratio.sum()), count)
     tally.mean("policy/approx_entropy", float(-(ratio * p).sum()), count)
     buckets = torch.where(spans_versions[finite], -1, staleness[finite])
-    for bucket in torch.unique(buckets).tolist():
+    for bucket in np.unique(np.asarray(buckets)).tolist():
         chosen = error[buckets == bucket]
         name = "several_versions" if bucket == -1 else f"staleness_{bucket}"
         tally.mean(f"mismatch/token_mult_prob_error/{name}", float(chosen.sum()), len(chosen))

@@ -61,9 +61,6 @@ class TokenObjective(NamedTuple):
     """The tokens whose ratio is bounded, bool, counted by `policy/clip_fraction`."""
 
 
-OwnLoss = Callable[..., Tensor | TokenObjective]
-
-
 def own_objective(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
     """Return the objective of the tokens by the function `algo.loss`; `log_ratio` is 0 for a
     dropped one.
@@ -100,18 +97,18 @@ def check_loss(algo: AlgoConfig) -> None:
     found = own_objective(tokens, tokens.log_ratio, algo)
     gained = found.value[tokens.live]
     if not bool(torch.isfinite(gained).all()):
-        raise _returned(algo, f"{gained.tolist()}, not all finite")
+        raise _returned(algo, f"{list(map(float, gained.detach()))}, not all finite")
     if not gained.requires_grad:
         raise _returned(algo, "an objective without gradient: compute it from tokens.logprobs")
     (gradient,) = torch.autograd.grad(gained.sum(), tokens.logprobs)
     if not bool(torch.isfinite(gradient).all() and gradient.any()):
-        raise _returned(algo, f"an objective with the gradient {gradient.tolist()}")
+        raise _returned(algo, f"an objective with the gradient {list(map(float, gradient))}")
 
 
 @functools.cache
-def _function(path: str) -> OwnLoss:
+def _function(path: str) -> Callable[..., object]:
     function = import_object(path)
-    if not isinstance(function, Callable):
+    if not callable(function):
         raise ConfigError(
             f"algo.loss={path!r} is a {type(function).__name__}; expected a function of "
             "(tokens, log_ratio, **options)"

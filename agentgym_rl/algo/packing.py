@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -33,15 +33,8 @@ class PackedRows:
 
     def to(self, device: torch.device) -> PackedRows:
         """Return the same rows on another device."""
-        return PackedRows(
-            self.tokens.to(device),
-            self.position_ids.to(device),
-            self.cu_seqlens.to(device),
-            self.lengths,
-            self.positions.to(device),
-            self.targets.to(device),
-            self.temperatures.to(device),
-        )
+        names = ("tokens", "position_ids", "cu_seqlens", "positions", "targets", "temperatures")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
 def pack_rows(rows: Sequence[Row]) -> PackedRows:
@@ -64,11 +57,11 @@ def pack_rows(rows: Sequence[Row]) -> PackedRows:
         bad = temperatures[~((temperatures > 0) & np.isfinite(temperatures))][0]
         raise ValueError(f"a trained token has temperature {bad}; greedy tokens do not train")
     return PackedRows(
-        tokens=torch.from_numpy(tokens)[None],
-        position_ids=torch.from_numpy(np.concatenate([np.arange(n) for n in lengths]))[None],
-        cu_seqlens=torch.from_numpy(cu_seqlens.astype(np.int32)),
+        tokens=torch.as_tensor(tokens)[None],
+        position_ids=torch.as_tensor(np.concatenate([np.arange(n) for n in lengths]))[None],
+        cu_seqlens=torch.as_tensor(cu_seqlens.astype(np.int32)),
         lengths=lengths,
-        positions=torch.from_numpy(trained - 1),
-        targets=torch.from_numpy(tokens[trained]),
-        temperatures=torch.from_numpy(temperatures.astype(np.float32)),
+        positions=torch.as_tensor(trained - 1),
+        targets=torch.as_tensor(tokens[trained]),
+        temperatures=torch.as_tensor(temperatures.astype(np.float32)),
     )

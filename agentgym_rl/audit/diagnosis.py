@@ -17,7 +17,7 @@ from .tokens import Index, Place, Tokens
 from .verdict import Evidence, Rule, distances
 
 if TYPE_CHECKING:
-    from agentgym_rl.trainer.audit import Recomputer
+    from agentgym_rl.trainer.recompute import Recomputer
 
 OnProgress = Callable[[int], None]
 """A callback that receives the number of tokens recomputed since its previous call."""

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.config import Config, load_config
+from agentgym_rl.config import load_config
 from agentgym_rl.controller.batches import split_batch
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.models.resolve import model_folder
-from agentgym_rl.storage.checkpoint_manifest import newest_checkpoint, read_manifest
+from agentgym_rl.storage.checkpoints import newest_checkpoint, read_manifest
 from agentgym_rl.storage.recovery import batches
 from agentgym_rl.storage.run_folder import config_of, shown
 
@@ -43,12 +43,20 @@ def replay(
     checkpoint = newest_checkpoint(run / "checkpoints", at_most=step)
     first = read_manifest(checkpoint).step if checkpoint else 0
     found = batches(run / "episodes.db", first=first, last=step)
-    from agentgym_rl.trainer.replay import replay_batches  # torch
+    from agentgym_rl.trainer.recompute import replay_batches  # torch
 
     replayed = replay_batches(
         config,
-        [_whole(config, number, found) for number in range(first, step + 1)],
-        model_dir=model_folder(config),
+        [
+            _whole(
+                number,
+                found,
+                num_minibatches=config.trainer.num_minibatches,
+                turn_discount=config.algo.turn_discount,
+            )
+            for number in range(first, step + 1)
+        ],
+        model_dir=model_folder(config.model, config.env.id),
         checkpoint=checkpoint,
     )
     rows: list[dict[str, Any]] = []
@@ -66,16 +74,16 @@ def replay(
     }
 
 
-def _whole(config: Config, step: int, found: dict[int, Any]) -> Any:
+def _whole(step: int, found: dict[int, Any], *, num_minibatches: int, turn_discount: float) -> Any:
     """Return batch `step` as the shard of a single rank."""
     if step not in found:
-        raise ConfigError(f"the log lacks batch {step}: is it the run's own?")
+        raise ConfigError(f"the log has no batch {step}: is it the log of this run?")
     (shard,) = split_batch(
         found[step],
         step=step,
         num_ranks=1,
-        num_minibatches=config.trainer.num_minibatches,
-        turn_discount=config.algo.turn_discount,
+        num_minibatches=num_minibatches,
+        turn_discount=turn_discount,
     )
     return shard
 

@@ -99,4 +99,4 @@ def _has(engine: str, key: str) -> bool:
 
 def _check_different(names: Sequence[str]) -> None:
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"--model {twice[0]} is there twice")
+        raise ConfigError(f"--model {twice[0]} is given twice")

@@ -20,7 +20,7 @@ class _Parser(ArgumentParser):
     """A parser that raises ConfigErrors for mistakes, like the rest of the package."""
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; `{self.prog} --help` shows what is known")
+        raise ConfigError(f"{message}; `{self.prog} --help` shows the flags")
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         """Refuse a value that is not one of the choices; the message has the nearest choice."""
@@ -88,10 +88,10 @@ def _eval(parser: ArgumentParser) -> None:
         "--checkpoint", type=Path, metavar="DIR", help="evaluate RUN/checkpoints/step-N instead"
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="keep every episode there; again: go on"
+        "--out", type=Path, metavar="DIR", help="keep every episode there; resumes, too"
     )
     parser.add_argument(
-        "--compare", type=Path, nargs="+", metavar="DIR", help="folders of --out: only the table"
+        "--compare", type=Path, nargs="+", metavar="DIR", help="only the table, of folders of --out"
     )
 
 
@@ -107,7 +107,7 @@ def _engine(parser: ArgumentParser) -> None:
 
 def _rollout(parser: ArgumentParser) -> None:
     _config(parser)
-    parser.add_argument("--controller", required=True, metavar="URL", help="assigns the groups")
+    parser.add_argument("--controller", required=True, metavar="URL", help="source of groups")
     parser.add_argument("--index", type=int, default=0, metavar="N", help="index of this worker")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="working folder")
 
@@ -115,8 +115,10 @@ def _rollout(parser: ArgumentParser) -> None:
 def _trainer(parser: ArgumentParser) -> None:
     _config(parser)
     parser.add_argument("--run", required=True, metavar="DIR", help="the run's folder")
-    parser.add_argument("--weights", type=Path, required=True, metavar="DIR", help="published here")
-    parser.add_argument("--controller", required=True, metavar="URL", help="gives the batches")
+    parser.add_argument(
+        "--weights", type=Path, required=True, metavar="DIR", help="folder of versions"
+    )
+    parser.add_argument("--controller", required=True, metavar="URL", help="source of batches")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="default: 0")
     parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="for ranks")
     parser.add_argument("--incarnation", type=int, default=0, metavar="N", help="times resumed")
@@ -140,9 +142,7 @@ def _audit(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--threshold", type=float, metavar="X", help="limit on |Δ log-prob| (see above)"
     )
-    parser.add_argument(
-        "--all", action="store_true", help="also episodes that wait or were dropped"
-    )
+    parser.add_argument("--all", action="store_true", help="also waiting and dropped episodes")
 
 
 def _ledger(parser: ArgumentParser) -> None:
@@ -157,7 +157,7 @@ def _runs(parser: ArgumentParser) -> None:
     parser.add_argument(
         "runs", nargs="*", type=Path, metavar="RUN", help="runs, or folders of runs (default: runs)"
     )
-    parser.add_argument("--compare", action="store_true", help="beside each other")
+    parser.add_argument("--compare", action="store_true", help="compare the given runs")
     parser.add_argument("--delete", action="store_true", help="remove their folders; asks first")
     parser.add_argument("--yes", action="store_true", help="with --delete: do not ask")
 
@@ -171,9 +171,9 @@ def _inspect(parser: ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="default: a free one")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write one file, and end")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write one file, then end")
     parser.add_argument(
-        "--episodes", type=int, metavar="N", help="with --html: whole episodes of a run (200)"
+        "--episodes", type=int, metavar="N", help="with --html: episodes per run (200)"
     )
 
 
@@ -221,13 +221,13 @@ def _export(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--sft", action="store_true", help="supervised data")
     parser.add_argument(
-        "--model", action="store_true", help="a checkpoint in Hugging Face's form; RUN: its best"
+        "--model", action="store_true", help="checkpoint in Hugging Face's format; RUN: the best"
     )
     parser.add_argument(
         "--out", type=Path, required=True, metavar="NEW", help="a JSONL file; --model: a folder"
     )
     parser.add_argument("--min-reward", type=float, metavar="X", help="minimum reward")
-    parser.add_argument("--split", choices=["train", "eval"], help="tasks of this split alone")
+    parser.add_argument("--split", choices=["train", "eval"], help="only tasks of this split")
     parser.add_argument(
         "--format", choices=["messages", "tokens"], default="messages", help="default: messages"
     )
@@ -254,12 +254,12 @@ def _plan(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--parameters", type=float, default=0.0, metavar="N", help="model size, with --gpu"
     )
-    parser.add_argument("--gpus", type=int, metavar="N", help="total, to be split (see above)")
+    parser.add_argument("--gpus", type=int, metavar="N", help="total number (see above)")
     parser.add_argument("--cores", type=float, metavar="N", help="shared by all (see above)")
     parser.add_argument("--no-search", action="store_true", help="only the run as configured")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="a picture, PNG")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot, PNG")
     parser.add_argument(
-        "--write-rates", type=Path, metavar="FILE", help="the rates that were used, a new file"
+        "--write-rates", type=Path, metavar="FILE", help="write the used rates to a new file"
     )
 
 
@@ -278,10 +278,10 @@ def _check(parser: ArgumentParser) -> None:
     _json(parser)
     _keys(parser)
     parser.add_argument("env", nargs="?", metavar="ENV", help="an id, name:value or module:Class")
-    parser.add_argument("--list", action="store_true", help="show the criteria, and end")
-    parser.add_argument("--only", metavar="ID,ID", help="these criteria, and what they need")
+    parser.add_argument("--list", action="store_true", help="show the criteria, then end")
+    parser.add_argument("--only", metavar="ID,ID", help="only these and their preconditions")
     parser.add_argument("--episodes", type=int, default=8, metavar="N", help="default: 8 tasks")
-    parser.add_argument("--tasks", type=int, default=0, metavar="N", help="agents play N tasks")
+    parser.add_argument("--tasks", type=int, default=0, metavar="N", help="play N tasks per agent")
     _data(parser)
     _sandbox(parser)
 
@@ -304,27 +304,30 @@ def _new(parser: ArgumentParser) -> None:
 _COMMANDS = {
     "train": (_train, "train an agent, on this machine or on a cluster"),
     "serve": (_serve, "train on the episodes of other programs, in any language"),
-    "eval": (_eval, "held-out reward of a model or a finished run"),
-    "audit": (_audit, "was every trained token sampled by the version recorded with it?"),
-    "ledger": (_ledger, "was every group trained exactly once, none skipped?"),
-    "replay": (_replay, "train a batch of a run once more, and compare"),
-    "export": (_export, "recorded episodes as supervised data, or a checkpoint's model"),
-    "reverify": (_reverify, "would recorded episodes be paid the same today?"),
-    "timeline": (_timeline, "the events of a run over time, as a trace to look at"),
-    "runs": (_runs, "the runs that are here: list, compare, delete"),
-    "inspect": (_inspect, "look at runs in a browser, while they train and afterwards"),
-    "plan": (_plan, "predict the speed of a run before paying for it"),
-    "list": (lambda parser: _json(parser), "environments, agents and sandboxes, plugins included"),
-    "check": (_check, "does an environment keep the contract?"),
-    "new": (_new, "a package with an environment of your own, ready to train"),
-    "doctor": (_doctor, "check what works on this machine, and suggest fixes"),
-    "engines": (_engines, "the engines of a live run: list them, add some, remove one"),
-    "workers": (_workers, "the rollout workers of a live run: list, add, remove"),
+    "eval": (_eval, "evaluate a model or a finished run on held-out tasks"),
+    "audit": (_audit, "verify the recorded policy version of every trained token"),
+    "ledger": (_ledger, "verify that every group was trained exactly once"),
+    "replay": (_replay, "train a batch of a run again, and compare"),
+    "export": (_export, "write episodes as supervised data, or a checkpoint as a model"),
+    "reverify": (_reverify, "verify recorded rewards with the current environment"),
+    "timeline": (_timeline, "write the events of a run as a trace"),
+    "runs": (_runs, "list, compare and delete runs"),
+    "inspect": (_inspect, "show runs in a browser, during training and afterwards"),
+    "plan": (_plan, "predict the speed of a run"),
+    "list": (
+        lambda parser: _json(parser),
+        "list environments, agents and sandboxes, plugins included",
+    ),
+    "check": (_check, "test whether an environment keeps the contract"),
+    "new": (_new, "write a package with an environment of your own"),
+    "doctor": (_doctor, "test the parts of this machine, and suggest fixes"),
+    "engines": (_engines, "list, add and remove engines of a running run"),
+    "workers": (_workers, "list, add and remove rollout workers of a running run"),
     "engine": (_engine, "serve a policy over the engine protocol"),
-    "rollout": (_rollout, "one rollout worker (started by `arl train`)"),
-    "trainer": (_trainer, "one trainer rank (started by `arl train`)"),
-    "warm-up": (_warm_up, "one rank of a supervised warm-up (started by `arl train --init sft`)"),
-    "bench": (_bench, "measure this machine"),
+    "rollout": (_rollout, "run one rollout worker (started by `arl train`)"),
+    "trainer": (_trainer, "run one trainer rank (started by `arl train`)"),
+    "warm-up": (_warm_up, "run one rank of a warm-up (started by `arl train --init sft`)"),
+    "bench": (_bench, "run a benchmark"),
 }
 
 
@@ -349,17 +352,17 @@ def _training(parser: ArgumentParser) -> None:
     from agentgym_rl.config import preset_names
 
     parser.add_argument("--run", metavar="DIR", help="run folder (default: runs/<name>)")
-    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run that ended")
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="continue a run that ended")
     parser.add_argument("--steps", type=int, metavar="N", help="training batches")
     parser.add_argument(
-        "--cluster", metavar="TYPE", help="place: local, ray (on its nodes), slurm (as a job)"
+        "--cluster", metavar="TYPE", help="local, ray (on its nodes) or slurm (as a job)"
     )
-    parser.add_argument("--address", metavar="HOST:PORT", help="Ray's (default: auto, found here)")
+    parser.add_argument("--address", metavar="HOST:PORT", help="address of Ray (default: auto)")
     parser.add_argument(
-        "--dry-run", action="store_true", help="show all that would be started, and end"
+        "--dry-run", action="store_true", help="show the processes and commands, start nothing"
     )
     parser.add_argument(
-        "--init", metavar="METHOD", help="sft: learn the conversations of --data FILE first"
+        "--init", metavar="METHOD", help="sft: train on the conversations of --data FILE first"
     )
     names = ", ".join(preset_names())
     parser.add_argument("--preset", metavar="NAME", help=f"a published recipe: {names}")
@@ -374,10 +377,12 @@ def _who_plays(parser: ArgumentParser, engines: str = "embedded or vllm") -> Non
 
 
 def _data(parser: ArgumentParser) -> None:
-    parser.add_argument("--data", metavar="FILE", help="rows, for an environment that takes some")
+    parser.add_argument(
+        "--data", metavar="FILE", help="rows of tasks, if the environment takes rows"
+    )
 
 
 def _sandbox(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--sandbox", metavar="ID", help="runs programs: local, docker, e2b, module:Class"
+        "--sandbox", metavar="ID", help="sandbox: local, docker, e2b or module:Class"
     )

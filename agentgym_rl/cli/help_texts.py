@@ -4,184 +4,187 @@ DESCRIPTION = """\
 Train any agent that speaks the OpenAI API, by asynchronous reinforcement
 learning.
 
-  arl train --env math --agent react         the main job: a minute or two
-  arl serve --model FOLDER                   of episodes that your programs play
+  arl train --env math --agent react         train on the CPU, in minutes
+  arl serve --model FOLDER                   train on episodes of your programs
   arl eval  --run runs/NAME                  held-out reward of a finished run
-  arl eval  --engine openai --model NAME     the same of any model behind a URL
+  arl eval  --engine openai --model NAME     the same for a model behind a URL
   arl export --sft runs/NAME --out FILE      its episodes as supervised data
   arl export --model runs/NAME --out FOLDER  its best checkpoint as a model
   arl list                                   environments, agents, sandboxes
 """
 AUDIT = """\
-Was every trained token sampled by the very policy version recorded with it?
+Verify that every trained token was sampled by its recorded policy version.
 
-Recomputes the log-prob of every trained token of a run, by the trainer's
-forward of its version at its recorded temperature, and compares it with what
-the engine reported while sampling. Needs a run made with
---weights.keep_versions=all; a run that has not finished is audited as far as
-it got, undisturbed.
+The command recomputes the log-prob of every trained token of a run, by the
+trainer's forward of the token's version at its recorded temperature, and
+compares it with the log-prob that the engine reported. The run must have been
+made with --weights.keep_versions=all. The command does not disturb a running
+run, and audits its batches so far.
 
 float32: every token must agree within the limit (1e-3; engines agree to about
-1e-5). bfloat16: the mean of every version must (1e-2); single tokens differ
-by more between correct kernels, so one wrong segment can go unnoticed there.
+1e-5). bfloat16: the mean of every version must be within 1e-2; single tokens
+differ by more between correct kernels, so one wrong segment can be missed.
 
 If rollout.interrupt is keep, tokens sampled after an update of their own
-request stand on KV of older weights: counted and reported apart, not judged.
-A control recomputes some tokens under the version before theirs: if that is
-within the limit too, versions hardly differ and the audit proves little.
+request depend on the KV cache of older weights. The command counts and reports
+them separately, without a verdict. A control recomputes some tokens under the
+previous version: if that is within the limit too, the versions hardly differ,
+and the audit proves little.
 
 Tokens that fail are recomputed under neighbouring versions and at temperature
-1, to say what is wrong. Exit code: 0 passed, 1 failed, 2 nothing to audit.
+1, to find the cause. Exit code: 0 passed, 1 failed, 2 nothing to audit.
 """
 EVAL = """\
-Held-out reward of a model or a finished run, with the code that training runs.
+Evaluate a model or a finished run on held-out tasks, as training does.
 
-  arl eval --run runs/NAME                   what a run came to
+  arl eval --run runs/NAME                   the result of a run
   arl eval --env math --model FOLDER_OR_ID   a model, on an engine started here
   arl eval --env math --model gpt-4o-mini --engine openai
-                                             a model that somebody else serves
+                                             a model behind an API
   arl eval --env math --model anthropic/NAME --engine litellm
-                                             any model that LiteLLM reaches
+                                             a model that LiteLLM supports
 
---engine openai asks any OpenAI-compatible URL: --engine.base_url, with the /v1
-it has. The key comes from the environment: from OPENAI_API_KEY, or the variable
-that --engine.api_key_env names (empty: none is wanted). Agents never see it.
---engine litellm wants `pip install 'agentgym-rl[litellm]'`, the model's name as
-PROVIDER/NAME, and keys where LiteLLM looks for them (ANTHROPIC_API_KEY, ...).
-eval.temperature and rollout.max_tokens are set on every request; a model that
-refuses one is sent others, --engine.send=temperature,max_completion_tokens say.
-The defaults are made for the tiny model: for another raise rollout.max_tokens,
+--engine openai uses an OpenAI-compatible URL, --engine.base_url, including its
+/v1. The key comes from the environment variable OPENAI_API_KEY, or from the one
+that --engine.api_key_env names (empty: no key). Agents never see the key.
+--engine litellm needs `pip install 'agentgym-rl[litellm]'`, a model name like
+PROVIDER/NAME, and keys in LiteLLM's variables (ANTHROPIC_API_KEY, ...).
+Every request has the parameters of --engine.send, by default temperature
+(eval.temperature) and max_tokens (rollout.max_tokens). If a model
+refuses one, choose others: --engine.send=temperature,max_completion_tokens. The
+defaults are made for the tiny model: for other models raise rollout.max_tokens,
 rollout.turn_timeout_s and rollout.episode_timeout_s.
 
-A failing endpoint is never a reward of 0: requests are sent again, episodes are
-played again, then the evaluation ends with an error. A wrong key, model or
-parameter ends it at once.
+A failing endpoint never gives a reward of 0: requests are sent again, then
+episodes are played again, then the evaluation ends with an error. A wrong key,
+model or parameter ends it at once.
 
 --eval.samples_per_task=8 plays each task 8 times and shows pass@1, 2, 4 and 8;
-a success has eval.success_reward. Intervals are 95 %, errors clustered by task.
-Cost: by --eval.price_prompt and --eval.price_completion (USD per million
-tokens), or by the price LiteLLM knows; an unknown cost is not shown.
+eval.success_reward is the least reward of a success. Intervals are 95 %, with
+errors clustered by task. The cost is computed from --eval.price_prompt and
+--eval.price_completion (USD per million tokens), or from LiteLLM's prices; an
+unknown cost is not shown.
 
---out DIR keeps finished episodes in DIR/episodes.db: the same command again
-plays what is missing, another configuration is refused. Several --model are
-played one after the other on the same tasks, and compared. Each is as above, a
-run's folder or RUN/checkpoints/step-N, or ENGINE:NAME on an engine of its own:
+--out DIR keeps finished episodes in DIR/episodes.db. The same command again
+plays the missing episodes; another configuration is refused. Several --model
+are evaluated one after the other on the same tasks, and compared. Each is a
+model as above, a run's folder, RUN/checkpoints/step-N, or ENGINE:NAME with an
+engine of its own:
 
   arl eval --env math --model runs/NAME --model litellm:gemini/NAME --out cmp
-  arl eval --compare cmp/*                   the table again, of folders
+  arl eval --compare cmp/*                   the table again, from folders
 """
 SERVE = """\
-Trains a model on episodes that other programs play, in any language: they open
-a session with the admin key, ask the OpenAI endpoint with the session's own
-key, post a reward, and close. docs/serve.md has it with curl.
+Train a model on episodes that other programs play, in any language. A program
+opens a session with the admin key, uses the OpenAI endpoint with the session's
+key, posts a reward, and closes the session. docs/serve.md has an example.
 
   arl serve --steps 40 --gateway.port=8000 --run runs/mine
   cat runs/mine/serve.json                    the endpoint, and the admin key
 
-Sessions that name the same task are one group, rollout.group_size of them, and
-are compared with each other. When no more are admitted under the staleness
-bound, opening one answers 429: ask again. The admin key comes from
-ARL_ADMIN_KEY (serve.admin_key_env); on 127.0.0.1 one is made up where it is not
-set.
+rollout.group_size sessions with the same task are a group, and are compared
+with each other. If the staleness bound admits no session, the answer is 429:
+retry later. The admin key comes from ARL_ADMIN_KEY (serve.admin_key_env); on
+127.0.0.1 a key is generated if this variable is not set.
 """
 NEW = """\
 Write a small package with an environment of your own; docs/environments.md
-explains what is in it.
+explains its content.
 
-  arl new env shop            writes the folder shop/: shop.py, a test, ...
-  pip install -e shop         from now on `arl list` shows shop-v0
-  arl check shop              does it keep what an environment promises?
-  arl train --env shop        trains the bundled tiny model, on the CPU
+  arl new env shop            write the folder shop/: shop.py, a test, ...
+  pip install -e shop         after this, `arl list` shows shop-v0
+  arl check shop              test the promises of an environment
+  arl train --env shop        train the bundled tiny model, on the CPU
 """
 LEDGER = """\
-Was every group of episodes trained exactly once, and none skipped?
+Verify that every group of episodes was trained exactly once, and none skipped.
 
-Reads what a run has left on disk, undisturbed: its log, its metrics, and the
-manifests of its checkpoints, in which the trainer says for itself what its
-weights have seen. However often the run was killed and resumed, of the weights
-that survive each batch must have been trained once, of whole groups, no group
-twice; what was given to a batch must be in it; and of a finished run nothing
-may be left over.
+The command reads the log, the metrics and the checkpoints' manifests of a run
+(in the manifests the trainer records the groups that its weights have seen). It
+does not disturb the run. However often the run was killed and resumed, the
+surviving weights must have been trained once on each batch, on complete groups
+and on no group twice; each group of a batch must be trained; and a finished run
+must have no group left.
 
   arl ledger runs/NAME
 
-Exit code: 0 if so, 1 if not; each fault is named.
+Exit code: 0 no fault, 1 faults, each of them named.
 """
 
 RUNS = """\
-The runs that are here, the newest first: what state they are in, how far they
-came, and how much room they take.
+List runs, the newest first, with their state, progress and size on disk.
 
-  arl runs                                  those in the folder `runs`
-  arl runs elsewhere runs/NAME              those in other folders, or single
-  arl runs --compare runs/NAME runs/OTHER   numbers, and keys that differ
-  arl runs --delete runs/NAME               asks first; --yes does not
+  arl runs                                  the runs in the folder `runs`
+  arl runs elsewhere runs/NAME              in other folders, or single runs
+  arl runs --compare runs/NAME runs/OTHER   results, and keys that differ
+  arl runs --delete runs/NAME               asks first, unless --yes is given
 
-STATE: running; finished, with all its batches; or stopped, which `arl train
---resume RUN` goes on with. REWARD is that of training episodes in the last 5
-batches, HELD-OUT that of evaluations before and after. Runs are compared in the
-order in which they are named. Runs that live are not deleted. With --json one
-object, with the whole configuration of each.
+STATE is running, finished (all batches are trained), or stopped (`arl train
+--resume RUN` continues it). REWARD is the mean of training episodes in the last
+5 batches, HELD-OUT the rewards of the evaluations before and after. --compare
+keeps the given order. Running runs are not deleted. --json prints one object,
+with the complete configuration of each run.
 """
 
 INSPECT = """\
-Look at runs in a browser, while they train and afterwards: curves, who waits
-for whom, episodes to filter and sort, and each token with its policy version,
+Show runs in a browser, during training and afterwards: curves, waits between
+processes, episodes to filter and sort, and each token with its policy version,
 log-probs and advantage (docs/inspect.md).
 
   arl inspect                            all runs in the folder `runs`
-  arl inspect runs/NAME runs/OTHER       these
+  arl inspect runs/NAME runs/OTHER       these runs
   arl inspect runs/NAME --html run.html  one file, which works without a server
 
-Runs are only read. The page asks nobody but this machine for anything, and this
-machine alone can open it; with another --host it takes the token that is part
-of the printed URL. The newest of 100,000 episodes are there at once, the others
-a few seconds later. Ctrl-C ends it.
+Runs are only read. The page sends requests only to this machine, and can be
+opened only on it. With another --host it can be opened elsewhere, with the
+token that is part of the printed URL. The newest of 100,000 episodes are shown
+at once, the others some seconds later. Ctrl-C ends the command.
 """
 
 ENGINES = """\
-The engines of a run that lives; they may come and go while it trains.
+Show the engines of a running run, and add or remove engines while it trains.
 
-  arl engines runs/NAME                     who serves, at which version
-  arl engines runs/NAME --add               one more; --add 2: two
+  arl engines runs/NAME                     the engines, with their versions
+  arl engines runs/NAME --add               add one; --add 2: two
   arl engines runs/NAME --add http://HOST:8000
-                                            a server that runs, where
-                                            engine.urls has others
-  arl engines runs/NAME --remove engine-0   its requests go on elsewhere, then
-                                            it is ended
+                                            add a running server, if
+                                            engine.urls names the others
+  arl engines runs/NAME --remove engine-0   its requests continue on others,
+                                            then it ends
 
-One that joins gets the current version before it serves, and passes the checks
-of the start. The last one that serves cannot leave. `arl train --resume` starts
-with the configured number again. Asks the run itself, which tells its address
-to its owner alone (control.json in its folder).
+A new engine passes the checks of the start and gets the current version before
+it serves. The last serving engine cannot be removed. `arl train --resume`
+starts the configured number again. The command contacts the run at the address
+in control.json in its folder, which only the owner of the run can read.
 
-Exit code: 0 done, 1 not possible now or one did not join, 2 wrong use.
+Exit code: 0 done, 1 impossible now or an engine failed to join, 2 wrong use.
 """
 
 WORKERS = """\
-The rollout workers of a run that lives; they may come and go while it trains.
+Show the rollout workers of a running run, and add or remove workers.
 
-  arl workers runs/NAME                     who plays, and how many groups
-  arl workers runs/NAME --add               one more; --add 2: two
-  arl workers runs/NAME --remove rollout-0  it plays what it has, and then ends
+  arl workers runs/NAME                     the workers, with their groups
+  arl workers runs/NAME --add               add one; --add 2: two
+  arl workers runs/NAME --remove rollout-0  it finishes its groups, then ends
 
-For runs that began with workers (`rollout.workers`). Each plays an equal share
-of the groups. One that leaves has rollout.episode_timeout_s to play what it has
-to the end; others play the rest. The last one that plays cannot leave.
-`arl train --resume` starts with the configured number again. Asks the run
-itself, which tells its address to its owner alone (control.json in its folder).
+The command is for runs that began with workers (`rollout.workers`). Each plays
+an equal share of the groups. A worker that is removed has
+rollout.episode_timeout_s to finish its groups; others play the rest. The last
+worker cannot be removed. `arl train --resume` starts the configured number
+again. The command contacts the run at the address in control.json in its
+folder, which only the owner of the run can read.
 
-Exit code: 0 done, 1 not possible now or one did not join, 2 wrong use.
+Exit code: 0 done, 1 impossible now or a worker failed to join, 2 wrong use.
 """
 
 REPLAY = """\
-Train a batch of a run once more, and compare it with what the run recorded.
+Train a batch of a run again, and compare the result with the recorded one.
 
-Takes the newest checkpoint from before that batch (or the model that the run
-began with), trains the batches from there to STEP again from the log, and
-compares loss and weights of each with those of the run. A run trained by one
-rank must agree bit for bit, on the machine it was made on; one of several ranks
-agrees up to rounding, and only its loss is judged. The run is only read.
+The command loads the newest checkpoint before this batch (or the initial model
+of the run), trains the batches up to STEP again from the log, and compares loss
+and weights of each with the run's records. A run with one rank must agree bit
+for bit on the same machine. A run with several ranks agrees up to rounding, and
+only its loss is compared. The run is only read.
 
   arl replay runs/NAME --step 12
 
@@ -189,106 +192,106 @@ Exit code: 0 if they agree, 1 if not.
 """
 
 REVERIFY = """\
-Would the environment, as it is today, pay what the recorded episodes were paid?
+Verify that the current environment gives the recorded rewards.
 
-Plays every episode that a run has recorded again: the same task, the same
-actions, in a new environment made from the run's configuration. No model is
-asked, and the run itself is only read. Rewards that differ are listed, with
-what the verifier says of them today; so are tool outputs that differ, and
-episodes that end elsewhere. An episode that cannot be played again, because a
-sandbox fails, say, counts neither as changed nor as unchanged.
+The command plays every recorded episode of a run again: the same task and the
+same actions, in a new environment made from the run's configuration. It sends
+no requests to a model, and only reads the run. It lists rewards that differ,
+with the current verdict of the verifier, tool outputs that differ, and episodes
+that end at another step. An episode that cannot be played again, for example
+because a sandbox fails, counts neither as changed nor as unchanged.
 
-  arl reverify runs/NAME --write new.jsonl  the old and the new rewards, a line
-                                            each
+  arl reverify runs/NAME --write new.jsonl  the old and new rewards, a line each
   arl reverify runs/NAME --env.options.max_turns=2
                                             in another environment
 
-Exit code: 0 nothing changed, 1 some rewards did, 2 nothing to verify.
+Exit code: 0 nothing changed, 1 some rewards changed, 2 nothing to verify.
 """
 EXPORT = """\
-Recorded episodes as supervised data, one JSON object a line; or, with --model,
-a checkpoint as a folder that from_pretrained loads.
+Write recorded episodes as supervised data, one JSON object per line; or, with
+--model, a checkpoint as a folder that from_pretrained loads.
 
   arl export --sft runs/NAME --out good.jsonl --min-reward 1
-  arl export --sft kept --out data.jsonl    of `arl eval --out kept`
+  arl export --sft kept --out data.jsonl    episodes of `arl eval --out kept`
   arl export --model runs/NAME --out best   its best checkpoint, by
                                             trainer.best_metric
   arl export --model runs/NAME/checkpoints/step-20 --out model
 
-Each line has messages and tools, as `messages` datasets of TRL and Hugging Face
-have them, and reward, task_id, env, split, episode_id and policy_versions.
-Episodes that failed are left out. An episode that forked (its agent rewrote
-history, or held several conversations) has its last conversation alone.
+Each line has messages and tools in the format of TRL's and Hugging Face's
+`messages` datasets, and reward, task_id, env, split, episode_id and
+policy_versions. Failed episodes are left out. For an episode that forked (its
+agent rewrote history, or held several conversations) the last conversation is
+written.
 
---format tokens has input_ids and labels instead: exactly what the engine was
-fed and sampled (labels are -100 elsewhere), every conversation a line. Models
-that somebody else serves leave no tokens.
+--format tokens writes input_ids and labels instead: the exact tokens that the
+engine got and sampled (the label of other tokens is -100), one line per
+conversation. Models behind an API leave no tokens.
 """
 TIMELINE = """\
-A trace of the events of a run, living or not, that https://ui.perfetto.dev and
-chrome://tracing show.
+Write a trace of the events of a run, running or ended, for
+https://ui.perfetto.dev and chrome://tracing.
 
   arl timeline runs/NAME
 
 The trace has the phases of the trainer, and every training episode with its
-turns (first to last token, policy versions): what waits for what, and which
-turns an update met. Times are the machine's monotonic clock, so all processes
-agree.
+turns (first to last token, policy versions). It shows the waits between
+processes, and the turns during which an update happened. Times are the
+machine's monotonic clock, the same for all processes.
 """
 PLAN = """\
-What a run would do, before it is paid for: throughput, staleness, idle time;
-and what else to configure. The rollout, buffer and controller of `arl train`
-run in virtual time, around simulated engines, a trainer and episodes
-(docs/plan.md).
+Predict throughput, staleness and idle time of a run, and suggest other
+configurations. The rollout, buffer and controller of `arl train` run in virtual
+time, around simulated engines, a trainer and episodes (docs/plan.md).
 
   arl plan --run runs/NAME --cores 2 --rollout.max_staleness=4
                  a run like that one, with another bound; it is measured first
   arl plan --config my.toml --gpu H100 --parameters 7.6e9 --gpus 64 --plot p.png
-                 a model on 64 GPUs that nobody has measured, by data sheets
+                 a model on 64 GPUs, estimated from data sheets
 
-Engines, slots, ranks, batches and bounds are those of the configuration
-(without --config that of --run), and its keys may follow. All else, how fast
-parts are and how long episodes, are rates: measured by --run, estimated by
---gpu, or in a file, --rates, as --write-rates writes it. The file overrides
---gpu.
+Engines, slots, ranks, batches and bounds come from the configuration (without
+--config from that of --run), with further keys on the command line. All other
+quantities, such as the speed of the parts and the length of episodes, are
+rates. --run measures them, --gpu estimates them, and --rates reads a file like
+that of --write-rates. The file overrides --gpu.
 
---cores N: engines, trainer and rollout share N processors, as they do on one
-machine without GPUs. Left out, none is ever short of one.
---gpus N: N GPUs in all, and the search may split them otherwise between engines
-and trainer. The search changes one thing at a time, and keeps what is 3 %
-faster. Effects of staleness or a batch's size on learning are not modelled.
+--cores N: engines, trainer and rollout share N processors, as on one machine
+without GPUs. Without this flag processors are unlimited.
+--gpus N: N GPUs in total, which the search may divide between engines and
+trainer. The search changes one thing at a time, and keeps what is 3 % faster.
+Effects of staleness and batch size on learning are not modelled.
 """
 DOCTOR = """\
-The parts of this machine that work, and what to do about those that do not.
+Test the parts of this machine, and report a remedy for each that fails.
 
 `arl doctor` looks at Python, torch, models, shared memory, disk, open files,
-GPUs, vLLM, Ray, Slurm and every sandbox backend; only what `arl train --env
-math` needs counts for the exit code. `--engine.type=vllm --engine.python=FILE`
-asks another interpreter for vLLM.
+GPUs, vLLM, Ray, Slurm and every sandbox backend; only the needs of `arl train
+--env math` affect the exit code. `--engine.type=vllm --engine.python=FILE`
+looks for vLLM in another interpreter.
 
-`arl doctor sandbox` tries each thing that the chosen sandbox backend needs of
-kernel, daemon or account, one by one, and says what programs get there. The
-local backend never runs a program with less isolation than it promises: where
-a required probe fails it refuses to start, with the same lines. If namespaces
-are missing, --sandbox.options.isolation=landlock tries what it can do instead.
+`arl doctor sandbox` tests each feature of kernel, daemon or account that the
+chosen sandbox backend needs, and reports the rights of its programs. The local
+backend never runs a program with less isolation than it promises: if a required
+probe fails, it refuses to start, with the same message. If namespaces are
+missing, --sandbox.options.isolation=landlock tests the alternative.
 
 Exit code: 0 it works, 1 it does not.
 """
 CHECK = """\
-Does an environment keep the contract? Criterion by criterion, with what to do.
+Test whether an environment keeps the contract, criterion by criterion.
 
   arl check math                       a registered id, or name:value
   arl check mine:MyEnv                 a class of the current folder
   arl check math --env.options.level=3 --tasks=10000
   arl check --list                     the criteria, a line each
 
-Scripted agents play a few tasks: one says what solve() gives, one nothing, one
-repeats the question, one calls every tool with junk, others give bad answers
-and broken messages. Each criterion that fails says what was found and what to
-do; one that only follows from another waits for it. With --tasks=N they play N
-tasks each: the oracle must be paid in full, the others nothing.
+Scripted agents play a few tasks: one sends the messages of solve(), one sends
+empty messages, one repeats the question, one calls every tool with junk, others
+give bad answers and broken messages. Each failed criterion is reported with the
+result and the remedy; a criterion that depends on a failed one is not tested.
+With --tasks=N they play N tasks each: solve() must get the full reward, the
+others no reward.
 
-A sandbox is started where the environment needs one. Exit code: 0 it passes,
+A sandbox is started if the environment needs one. Exit code: 0 it passes,
 1 it does not, 2 there is no such environment or criterion.
 """
 KEYS = """\

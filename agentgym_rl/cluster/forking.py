@@ -129,8 +129,8 @@ class Forks:
         killed, but with the server all processes forked from it would die."""
         if pid := self._vital.frozen():
             log.warning(
-                "the fork server (pid %d), which starts the run's processes and hears of their "
-                "end, is frozen: somebody has stopped it (SIGSTOP). It is told to go on (SIGCONT)",
+                "the fork server (pid %d), which starts and watches the run's processes, is "
+                "frozen: it was stopped (SIGSTOP). It gets a SIGCONT",
                 pid,
             )
             with contextlib.suppress(ProcessLookupError):

@@ -228,7 +228,7 @@ class LocalProcesses:
     def _frozen(self, name: str, pid: int) -> ProcessDied:
         below = "" if pid == self.pid(name) else f", or rather its child {pid},"
         return ProcessDied(
-            f"{name} (pid {self.pid(name)}){below} is frozen: somebody has stopped it (SIGSTOP), "
+            f"{name} (pid {self.pid(name)}){below} is frozen: it was stopped (SIGSTOP), "
             f"and it does not run; the end of {self.log_path(name)}:\n{self._tail(name)}"
         )
 

@@ -1,14 +1,21 @@
-"""The interface for starting a run's processes: `local.py` implements it for one machine,
-`ray_processes.py` for many."""
+"""The processes of a run: the interface that starts and ends them, and its opening. `local.py`
+implements it for this machine, `ray_processes.py` for the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import logging
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from agentgym_rl.core.errors import ProcessDied
+from agentgym_rl.config import ClusterConfig, Config
+from agentgym_rl.core.errors import ConfigError, ProcessDied
 
+from .demand import Demand, Node, check, demands, table
 from .forking import Forks
+from .local import LocalProcesses
 from .spec import ProcessSpec
 
 
@@ -73,3 +80,68 @@ class Processes(Protocol):
         """Wait until a child ends, is frozen, hangs, or its machine is gone; return the event, or
         None for a finite child that ended well."""
         ...
+
+
+log = logging.getLogger(__name__)
+
+
+@contextlib.asynccontextmanager
+async def cluster_of(config: Config) -> AsyncIterator[list[Node]]:
+    """Hold the connection to the run's cluster, after a check that it has enough resources.
+
+    Yields its nodes; none if the run uses only this machine. Enter before a run writes anything.
+
+    Raises:
+        ConfigError: there is no such cluster, or it is too small; the message has the table.
+    """
+    if config.cluster.type != "ray":
+        yield []
+        return
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError("cluster.type 'ray' needs Ray: pip install 'agentgym-rl[ray]'")
+    from .ray_nodes import connected
+
+    async with connected(config.cluster) as nodes:
+        gpus = any(node.gpus for node in nodes)
+        asked = demands(config, gpus=gpus)
+        check(asked, nodes)
+        engine = config.own_engine
+        if config.eval.scheduled and gpus and (engine.type == "vllm" or engine.device != "cpu"):
+            # Ray does not know of the engine of evaluations, which runs beside `arl train`.
+            raise ConfigError(
+                "cluster.type 'ray': evaluations on schedule (eval.every, eval.every_minutes) "
+                "would take a GPU that Ray gives to others. Evaluate checkpoints instead: "
+                "trainer.checkpoint_every, and arl eval --checkpoint"
+            )
+        log.info("Ray has the requested resources\n%s", table(asked, nodes))
+        yield nodes
+
+
+@contextlib.asynccontextmanager
+async def children(
+    cluster: ClusterConfig,
+    run_dir: Path,
+    weights_dir: Path,
+    *,
+    asked: Sequence[Demand] = (),
+    forks: Forks | None = None,
+) -> AsyncIterator[Processes]:
+    """Open the object that starts and ends the processes of the run; use inside `cluster_of`.
+    Nodes of a cluster reserve the resources `asked`.
+
+    Raises:
+        ConfigError: a node of the cluster cannot take part.
+    """
+    logs, stop_timeout_s = run_dir / "logs", cluster.stop_timeout_s
+    if cluster.type != "ray":
+        async with LocalProcesses(logs, stop_timeout_s=stop_timeout_s, forks=forks) as local:
+            yield local
+        return
+    from .ray_processes import RayProcesses
+
+    start_timeout_s = cluster.start_timeout_s
+    async with RayProcesses(
+        logs, start_timeout_s=start_timeout_s, stop_timeout_s=stop_timeout_s
+    ) as processes:
+        await processes.reserve(asked, shared=[run_dir, weights_dir])
+        yield processes

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentgym_rl.config import Config, dump_toml
+from agentgym_rl.config import ClusterConfig
 from agentgym_rl.core.errors import ConfigError
 
-from .demand import Demand, Node, check, demands
+from .demand import Demand, Node, check
 
 OWN_CPUS = 1
 """The CPUs added to each node for `arl train` on the first: gateway, agents, environments."""
@@ -43,18 +43,16 @@ srun --overlap --nodes={others} --ntasks={others} --exclude="$head" \\
 """
 
 
-def script(config: Config, run_dir: Path, command: Sequence[str]) -> str:
-    """Return the job's batch script for a run in `run_dir`; `command` lacks the cluster options.
+def script(
+    cluster: ClusterConfig, asked: Sequence[Demand], run_dir: Path, command: Sequence[str]
+) -> str:
+    """Return the batch script of a job for a run in `run_dir` whose processes need the resources
+    `asked`; `command` lacks the cluster options.
 
     Raises:
         ConfigError: the nodes are too small for the run with any number of CPUs.
     """
-    cluster = config.cluster
-    cpus = cpus_per_node(
-        demands(config, gpus=cluster.gpus_per_node > 0),
-        nodes=cluster.nodes,
-        gpus=cluster.gpus_per_node,
-    )
+    cpus = cpus_per_node(asked, nodes=cluster.nodes, gpus=cluster.gpus_per_node)
     options = [
         f"--job-name=arl-{run_dir.name}",
         f"--nodes={cluster.nodes}",
@@ -98,10 +96,10 @@ def _alike(nodes: int, cpus: int, gpus: int) -> list[Node]:
     return [Node(f"node {index}", cpus, gpus) for index in range(nodes)]
 
 
-def write_job(config: Config, run_dir: Path, text: str) -> Path:
+def write_job(run_dir: Path, text: str, *, config: str) -> Path:
     """Write `slurm.sh` and its configuration `slurm.toml` to `run_dir`; return the script."""
     run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / "slurm.toml").write_text(dump_toml(config), encoding="utf-8")
+    (run_dir / "slurm.toml").write_text(config, encoding="utf-8")
     (run_dir / "slurm.sh").write_text(text, encoding="utf-8")
     return run_dir / "slurm.sh"
 

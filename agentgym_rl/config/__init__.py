@@ -13,6 +13,7 @@ from typing import Any
 import tomli_w
 from pydantic import BaseModel, Field, field_validator, model_validator
 
+from agentgym_rl.core.chat import is_mapping
 from agentgym_rl.core.errors import ConfigError
 
 from .algo import (
@@ -113,7 +114,7 @@ class Config(Section):
     @classmethod
     def _default_engine(cls, value: Any) -> Any:
         """Apply a table without `type` to the default engine."""
-        return {"type": "embedded"} | value if isinstance(value, dict) else value
+        return {"type": "embedded", **value} if is_mapping(value) else value
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from agentgym_rl.core.chat import is_mapping
+
 from .section import Section
 
 
@@ -67,11 +69,11 @@ class KlConfig(Section):
     def _consistent(self) -> KlConfig:
         if self.coef and not self.reference:
             raise ValueError(
-                f"coef {self.coef} without a reference model has nothing to stay close to; set "
+                f"coef {self.coef} needs a reference model; set "
                 'reference to "initial" (the model the run begins with) or to a model'
             )
         if self.on_policy and self.placement == "reward":
-            raise ValueError("on_policy is about the loss; a reward has no gradient")
+            raise ValueError("on_policy needs placement loss, because a reward has no gradient")
         return self
 
 
@@ -112,7 +114,7 @@ class RewardConfig(Section):
         if limit and buffer and buffer > limit:
             raise ValueError(f"overlong_buffer {buffer} exceeds overlong_limit {limit}")
         if self.scale == 0:
-            raise ValueError("scale 0 makes all rewards alike: nothing would be learned")
+            raise ValueError("scale 0 makes all rewards equal: nothing would be learned")
         return self
 
 
@@ -160,7 +162,7 @@ class AlgoConfig(Section):
     @classmethod
     def _default_type(cls, value: Any) -> Any:
         """Apply a table without `type` to the default correction."""
-        return {"type": "mask"} | value if isinstance(value, dict) else value
+        return {"type": "mask", **value} if is_mapping(value) else value
 
     @field_validator("loss")
     @classmethod
@@ -175,8 +177,8 @@ class AlgoConfig(Section):
     def _consistent(self) -> AlgoConfig:
         if self.loss_options and self.loss in LOSSES:
             raise ValueError(
-                f"loss_options are those of a function (module:function); {self.loss!r} has keys "
-                "of algo: leave them out"
+                f"loss_options are only for a function (module:function), and loss is "
+                f"{self.loss!r}: leave them out"
             )
         if self.baseline == "none" and self.scale == "group_std":
             raise ValueError("baseline 'none' with scale 'group_std' has no meaning; use batch_std")

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Never
 
+from agentgym_rl.core.chat import is_mapping
 from agentgym_rl.core.errors import ConfigError
 
 KEY = "cluster.allocation"
@@ -87,7 +88,7 @@ def expanded(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping
 
 def _dotted(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a file's sections in dotted form, like overrides."""
-    sections = [(section, it) for section, it in values.items() if isinstance(it, Mapping)]
+    sections = [(section, it) for section, it in values.items() if is_mapping(it)]
     return {f"{section}.{key}": value for section, it in sections for key, value in it.items()}
 
 
@@ -106,7 +107,7 @@ def settings(text: str) -> dict[str, Any]:
         if not there:
             reader.fail(len(text), f"no {kind}: expected one, such as {form}")
     if len(engines) > 1:
-        reader.fail(engines[1].start, "one kind of engine serves a run: expected no second one")
+        reader.fail(engines[1].start, "a run has one kind of engine: expected no second one")
     _check_models(trainers, components, reader)
     engine = engines[0]
     shared = next(component for component in components if engine in component)
@@ -127,12 +128,12 @@ def _check_shared(engine: Part, actor: Part, shared: list[Part], reader: _Reader
     """Check parts on the same devices: the engine sleeps while the policy's ranks train there."""
     late = max(engine.start, actor.start)
     if actor not in shared:
-        reader.fail(late, "an engine shares devices with the policy's ranks, or with nobody")
+        reader.fail(late, "an engine can share devices only with the policy's ranks")
     if engine.world != actor.world:
         reader.fail(
             late,
-            f"parts on the same devices need as many: {engine.backend} has {_product(engine)}, "
-            f"{actor.backend} {_product(actor)}",
+            f"parts on the same devices need the same number: {engine.backend} has "
+            f"{_product(engine)}, {actor.backend} {_product(actor)}",
         )
 
 
@@ -142,7 +143,7 @@ def _check_models(trainers: list[Part], components: list[list[Part]], reader: _R
     if actor.name not in ("", "actor"):
         reader.fail(
             actor.start,
-            f"the first trainer is the policy's: expected fsdp[actor], got {actor.name!r}",
+            f"the first trainer must be the policy: expected fsdp[actor], got {actor.name!r}",
         )
     beside = next(component for component in components if actor in component)
     for part in others:
@@ -155,13 +156,13 @@ def _check_models(trainers: list[Part], components: list[list[Part]], reader: _R
         if part not in beside:
             reader.fail(
                 part.start,
-                f"the {part.name} is held by the policy's ranks: expected '|' before it, not '+'",
+                f"the {part.name} runs on the policy's ranks: expected '|' before it, not '+'",
             )
         if part.world != actor.world:
             reader.fail(
                 part.start,
-                f"parts on the same devices need as many: the policy has {_product(actor)}, the "
-                f"{part.name} {_product(part)}",
+                f"parts on the same devices need the same number: the policy has "
+                f"{_product(actor)}, the {part.name} {_product(part)}",
             )
 
 
@@ -209,7 +210,7 @@ def _part(reader: _Reader, names: set[str]) -> Part:
             reader.fail(at, f"dimension {letter!r} is given twice")
         dimensions[letter] = int(reader.take(_NUMBER, f"how many, as in {letter}4"))
     if "d" not in dimensions:
-        reader.fail(start, f"expected {backend}:d1, or how many there are to be, beside the rest")
+        reader.fail(start, f"expected their number, such as {backend}:d1")
     return Part(backend, name, dimensions, start)
 
 

@@ -86,7 +86,7 @@ def _problems(
     engine: OwnEngineConfig | EndpointConfig, trainer: TrainerConfig, cluster: ClusterConfig
 ) -> Iterator[str]:
     if not isinstance(engine, OwnEngineConfig):
-        yield f"engine.type {engine.type!r} is somebody else's, and cannot sleep"
+        yield f"engine.type {engine.type!r} is not started here, and cannot sleep"
         return
     if isinstance(engine, VllmEngineConfig):
         yield from _problems_of_vllm(engine, trainer.gpus)
@@ -107,7 +107,7 @@ def _problems(
 def _problems_of_vllm(engine: VllmEngineConfig, gpus: tuple[int, ...]) -> Iterator[str]:
     if engine.urls:
         yield (
-            "engine.urls names servers that somebody else started, which this run can neither "
+            "engine.urls names servers that the run does not start, which it can neither "
             "place nor start again on the trainer's devices; leave it out"
         )
     if set(engine.gpus) != set(gpus):

@@ -149,7 +149,7 @@ class _Endpoint(Section):
     def _url(cls, value: str) -> str:
         if "@" in value or "?" in value:
             raise PydanticCustomError(
-                SECRET, "keys have no place in a URL: expected https://host/v1, see api_key_env"
+                SECRET, "a URL must not contain a key: expected https://host/v1, see api_key_env"
             )
         if value and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
             raise ValueError("expected http://host:port/v1 or https://host/v1")

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from agentgym_rl.core.chat import is_dict, is_list, is_mapping
 from agentgym_rl.core.errors import ConfigError
 
 from .allocation import expanded
@@ -87,7 +88,7 @@ def _on_top(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     merged = dict(below)
     for key, value in above.items():
         under = below.get(key)
-        if isinstance(value, dict) and isinstance(under, dict):
+        if is_dict(value) and is_dict(under):
             same = value.get("type", under.get("type")) == under.get("type")
             value = _on_top(under, value) if same else value
         merged[key] = value
@@ -101,7 +102,7 @@ def _switch_types(
     for name, field in model.model_fields.items():
         table, wanted = values.get(name), overrides.get(f"{name}.type")
         kinds = section_types(field)
-        if wanted is None or len(kinds) < 2 or not isinstance(table, dict):
+        if wanted is None or len(kinds) < 2 or not is_dict(table):
             continue
         wanted = _literal(model, [name, "type"], wanted)
         if wanted == table.get("type", kinds[0].model_fields["type"].default):
@@ -136,18 +137,18 @@ def _switch_rows(values: dict[str, Any], above: Mapping[str, Any]) -> None:
 def _rows(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rows of `env.options`, including the short forms (`data` is a path)."""
     env = values.get("env")
-    options = env.get("options") if isinstance(env, dict) else None
-    if not isinstance(options, dict):
+    options = env.get("options") if is_dict(env) else None
+    if not is_dict(options):
         return {}
     rows = options.get("rows")
     short = {"path": options.get("data"), "eval_path": options.get("eval_data")}
     given = {name: value for name, value in short.items() if value is not None}
-    return given | (dict(rows) if isinstance(rows, dict) else {})
+    return given | (rows if is_dict(rows) else {})
 
 
 def _drop_row_key(values: dict[str, Any], key: str) -> None:
     options = values["env"]["options"]
-    if isinstance(options.get("rows"), dict):
+    if is_dict(options.get("rows")):
         options["rows"].pop(key, None)
     options.pop({"path": "data", "eval_path": "eval_data"}.get(key), None)
 
@@ -157,7 +158,7 @@ def _literal(model: type[BaseModel], keys: Sequence[str], text: str) -> Any:
     a list, `x,y` is a list, too."""
     holds = _annotations(model, keys)
     value = _plain(text)
-    if any(get_origin(kind) is tuple for kind in holds) and not isinstance(value, list):
+    if any(get_origin(kind) is tuple for kind in holds) and not is_list(value):
         return [_plain(part.strip()) for part in text.split(",") if part.strip()]
     is_text = any(kind in (str, str | None) for kind in holds)
     return text if is_text and not isinstance(value, str) else value
@@ -184,9 +185,10 @@ def _annotations(model: type[BaseModel], keys: Sequence[str]) -> list[Any]:
 def _set(values: dict[str, Any], keys: Sequence[str], value: Any) -> None:
     *tables, last = keys
     for key in tables:
-        values = values.setdefault(key, {})
-        if not isinstance(values, dict):
+        inner = values.setdefault(key, {})
+        if not is_dict(inner):
             raise ConfigError(f"{'.'.join(keys)}: {key} is a value, not a section")
+        values = inner
     values[last] = value
 
 
@@ -200,7 +202,7 @@ def _reject_unknown(
     for key, value in values.items():
         field = model.model_fields.get(key)
         if field is None:
-            absent = model.absent if issubclass(model, Section) else {}
+            absent: Mapping[str, str] = model.absent if issubclass(model, Section) else {}
             other = next((kind for kind in kinds if key in kind.model_fields), None)
             elsewhere = (
                 f"{prefix}type {other.model_fields['type'].default!r} has it" if other else ""
@@ -222,7 +224,7 @@ def _hint(name: str, known: Iterable[str], prefix: str = "") -> str:
 def _section_of(field: FieldInfo, value: Any) -> type[BaseModel] | None:
     """Return the section of a table; if several are possible, by its `type`, or the default."""
     kinds = section_types(field)
-    if not kinds or not isinstance(value, Mapping):
+    if not kinds or not is_mapping(value):
         return None
     if len(kinds) == 1:
         return kinds[0]

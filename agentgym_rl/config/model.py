@@ -71,13 +71,13 @@ class LoraConfig(Section):
         for name in (*self.exclude_modules, *self._targets()):
             if not re.fullmatch(r"[\w.]+", name):
                 raise ValueError(
-                    f"{name!r} is no name of a layer; expected one like q_proj, or self_attn.q_proj"
+                    f"{name!r} is not a layer name; expected one like q_proj, or self_attn.q_proj"
                 )
         unused = [name for name in self.model_fields_set if self._differs(name)]
         if not self.rank and unused:
             raise ValueError(
-                f"{', '.join(sorted(unused))} without a rank: nothing is adapted; "
-                "set lora.rank, 16 for one"
+                f"{', '.join(sorted(unused))} has no effect without a rank; "
+                "set lora.rank, for example to 16"
             )
         return self
 

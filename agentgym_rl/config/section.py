@@ -14,6 +14,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
+from agentgym_rl.core.chat import is_mapping
+
 SECRET = "secret"
 """The type of errors whose input is not shown, since it may be a key."""
 
@@ -100,7 +102,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"
-        found |= _flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+        found |= _flat(value, f"{name}.") if is_mapping(value) else {name: value}
     return found
 
 

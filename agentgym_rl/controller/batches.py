@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from agentgym_rl.algo.balance import balance
 from agentgym_rl.core.batch import BatchRow, BatchShard
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.trajectory import Trajectory, by_env
+from agentgym_rl.core.group import Group, by_env
+from agentgym_rl.core.trajectory import Trajectory
 
 
 def split_batch(

@@ -49,15 +49,15 @@ class Buffer:
     version: int = 0
     running: int = 0
     accepted: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter[str])
     """The number of groups that gave their budget back, by cause: stale, filtered, an outcome."""
     sampled_tokens: int = 0
     """The number of tokens sampled so far, of all episodes, whether or not their groups train."""
     changes: Changes = field(default_factory=Changes)
     limit: int = field(init=False)
     """The maximum number of concurrent groups; code that raises it notifies `changes`."""
-    _waiting: list[Group] = field(default_factory=list)
-    _leased: dict[int, list[Group]] = field(default_factory=dict)
+    _waiting: list[Group] = field(default_factory=list[Group])
+    _leased: dict[int, list[Group]] = field(default_factory=dict[int, list[Group]])
     """The batches that lost ranks had received, to be handed out again."""
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
 """The controller: between the rollout side and the trainer ranks.
 
 The controller assembles and leases batches, follows published versions, and keeps metrics.
-(Trainer ranks reach it through `api.py`.) The trainer never sees tasks, agents or text.
+(Trainer ranks reach it through `api.py`.) The trainer never sees tasks, agents or text. The
+protocols at the top describe the objects that the controller works with.
 """
 
 from __future__ import annotations
@@ -12,24 +13,58 @@ import math
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Never
+from typing import Never, Protocol
 
-from agentgym_rl.config import Config
+from agentgym_rl.config import AlgoConfig, TrainerConfig
 from agentgym_rl.core.batch import BatchShard, StepReport
 from agentgym_rl.core.group import Group
 from agentgym_rl.runtime.waiting import Changes
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import MetricsFile, finite
-from agentgym_rl.storage.phases import PhasesFile, StepPhases
+from agentgym_rl.storage.metrics import MetricsFile, PhasesFile, StepPhases, finite
 from agentgym_rl.storage.recovery import NOTHING, Recovered, batches
 
 from .batches import batch_metrics, split_batch, taught, why_nothing_taught
 from .buffer import Buffer
 from .overlap import Overlap
-from .ports import Devices, Evaluations, Publications
 from .schedule import Due, Plan
+
+
+class Publications(Protocol):
+    """The publications of policy versions to the servers that must get them (see fleet.Fleet)."""
+
+    @property
+    def wanted(self) -> bool:
+        """Return whether a server waits for a publication to bring it to the current version."""
+        ...
+
+    async def begin_publication(self, version: int) -> dict[str, str]: ...
+
+    async def end_publication(
+        self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
+    ) -> None: ...
+
+
+class Devices(Protocol):
+    """The turns on devices that engines and trainer ranks share (see colocation.Colocation)."""
+
+    async def ranks_started(self) -> None: ...
+
+    async def to_ranks(self, *, lead: bool, wanted: Callable[[], bool]) -> bool: ...
+
+    def slept(self) -> dict[str, list[tuple[str, float, float]]]: ...
+
+
+class Evaluations(Protocol):
+    """The scheduled evaluations of policy versions (see evaluate/queue.py)."""
+
+    def owed(self, version: int) -> bool: ...
+
+    def began(self) -> None: ...
+
+    def published(self, version: int, parameters: str, *, due: bool) -> None: ...
+
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +78,14 @@ class Controller:
 
     def __init__(
         self,
-        config: Config,
+        trainer: TrainerConfig,
+        algo: AlgoConfig,
         buffer: Buffer,
         episodes: EpisodeLog,
         metrics: MetricsFile,
         phases: PhasesFile,
         *,
+        plan: Plan,
         publications: Publications,
         token: str,
         on_step: StepListener,
@@ -67,7 +104,8 @@ class Controller:
         """The metrics of the whole rollout, added to every step (the rollout side sets them)."""
         self.history: list[Mapping[str, float]] = list(recovered.history)
         """The metrics of every finished step."""
-        self._config = config
+        self._trainer = trainer
+        self._algo = algo
         self.buffer = buffer
         self.episodes = episodes
         self._metrics = metrics
@@ -79,7 +117,7 @@ class Controller:
         """The hash of the weights after each batch, by step: from before a crash until replaced."""
         self._evaluations = evaluations
         self._devices = devices
-        self._plan = Plan(config)
+        self._plan = plan
         self._due: dict[int, Due] = {}
         self._leased: dict[int, list[BatchShard]] = {}
         self._pending: dict[int, dict[str, float]] = {}
@@ -136,7 +174,7 @@ class Controller:
 
     async def all_ready(self) -> None:
         """Return the devices to the engines, once every rank has loaded its model."""
-        if self._devices and len(self.ready_ranks) == self._config.trainer.num_ranks:
+        if self._devices and len(self.ready_ranks) == self._trainer.num_ranks:
             await self._devices.ranks_started()
 
     async def batch(self, step: int, rank: int) -> BatchShard | None:
@@ -198,15 +236,14 @@ class Controller:
         found = batch_metrics(groups, step, self.buffer.dropped)
         self._pending[step] = found | {"overlap": overlap}
         self._groups = {step: groups}
-        trainer = self._config.trainer
         due = self._due[step] = self._due.get(step) or self._due_after(step)
         self._leased = {
             step: split_batch(
                 groups,
                 step=step,
-                num_ranks=trainer.num_ranks,
-                num_minibatches=trainer.num_minibatches,
-                turn_discount=self._config.algo.turn_discount,
+                num_ranks=self._trainer.num_ranks,
+                num_minibatches=self._trainer.num_minibatches,
+                turn_discount=self._algo.turn_discount,
                 checkpoint=due.checkpoint,
             )
         }
@@ -272,7 +309,7 @@ class Controller:
         Two kinds of batches are no fault: batches that train only the critic, and batches of a
         policy that has learned to get the best rewards of the run.
         """
-        algo = self._config.algo
+        algo = self._algo
         warms_up = algo.baseline == "critic" and step < algo.critic.warmup_steps
         rewards = [found["reward/mean"] for found in self.history]  # this batch is the last
         learned = min(rewards) < rewards[-1] == max(rewards)
@@ -280,8 +317,8 @@ class Controller:
             return
         self._said_nothing_taught = True
         log.warning(
-            "batch %d taught nothing: %s. This is said once; the summary at the end counts the "
-            "batches that taught something",
+            "batch %d taught nothing: %s. This warning is shown once; the summary at the end "
+            "counts the batches that taught something",
             *(step, why_nothing_taught(self._groups[step], metrics)),
         )
 
@@ -320,12 +357,12 @@ class Controller:
             incarnation = await self.episodes.restarted(
                 step=step,
                 checkpoint=str(checkpoint or ""),
-                num_ranks=self._config.trainer.num_ranks,
+                num_ranks=self._trainer.num_ranks,
             )
             del self.history[step:]
             self._metrics.rewind([finite(metrics) for metrics in self.history])
             self.buffer.lease_again(again)
-        log.info("going on from step %d: %d batches are trained again", step, len(again))
+        log.info("continuing from step %d: %d batches are trained again", step, len(again))
         return incarnation
 
     def _compare(self, report: StepReport) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agentgym_rl.config import Config
+from agentgym_rl.config import EvalConfig, TrainerConfig
 
 _SECONDS = 60.0
 
@@ -45,13 +45,19 @@ class Due:
 class Plan:
     """The two schedules of a run. The last batch is evaluated and saved anyway."""
 
-    def __init__(self, config: Config, *, clock: Callable[[], float] = time.monotonic) -> None:
-        trainer, eval = config.trainer, config.eval
+    def __init__(
+        self,
+        trainer: TrainerConfig,
+        evaluation: EvalConfig,
+        *,
+        steps: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._checkpoints = Schedule(
             trainer.checkpoint_every, trainer.checkpoint_every_minutes, clock=clock
         )
-        self._evaluations = Schedule(eval.every, eval.every_minutes, clock=clock)
-        self._steps = config.steps
+        self._evaluations = Schedule(evaluation.every, evaluation.every_minutes, clock=clock)
+        self._steps = steps
         self._saves_evaluated = trainer.keeps_best_evaluated
 
     def after(self, done: int, *, owed: bool = False) -> Due:

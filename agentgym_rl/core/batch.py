@@ -85,6 +85,10 @@ _HEAD = (
 )
 
 
+Intervals = Sequence[tuple[str, float, float]]
+"""The (phase, start, end) of phases, in CLOCK_MONOTONIC seconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepReport:
     """The report of rank 0 after step `step` is trained and every engine has version `version`."""
@@ -93,15 +97,14 @@ class StepReport:
     version: int
     metrics: Mapping[str, float]
     """The metrics, as in docs/metrics.md: loss, mismatch/…, policy/…, grad_norm, lr, time/…"""
-    intervals: Sequence[tuple[str, float, float]] = field(default_factory=list)
-    """The (phase, start, end) intervals in CLOCK_MONOTONIC seconds; phases rollout_wait, proximal,
-    forward_backward, optimizer, weight_sync, checkpoint; if there are such models, also reference,
-    values and critic."""
+    intervals: Intervals = ()
+    """The intervals of rank 0; phases rollout_wait, proximal, forward_backward, optimizer,
+    weight_sync, checkpoint; if there are such models, also reference, values and critic."""
     group_ids: Sequence[str] = ()
     """The IDs of the trained groups, in the order of the batch, as the trainer saw them."""
     parameters: str = ""
     """A hash of the weights of `version` (trainer.fingerprint)."""
-    others: Mapping[str, Sequence[tuple[str, float, float]]] = field(default_factory=dict)
+    others: Mapping[str, Intervals] = field(default_factory=dict[str, Intervals])
     """The `intervals` of other processes, by name: trainer ranks, and the pauses of engines."""
 
     def pack(self) -> bytes:

@@ -1,8 +1,8 @@
-"""The finished episodes of one task."""
+"""The finished episodes of one task; and episodes by their environment."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .trajectory import Trajectory
@@ -31,3 +31,12 @@ class Group:
         """Return the age in versions at `version`; 0 for a group without trained tokens."""
         oldest = self.oldest_version
         return 0 if oldest is None else version - oldest
+
+
+def by_env(episodes: Iterable[Trajectory]) -> dict[str, list[Trajectory]]:
+    """Return the episodes by the id of their environment, sorted; leave out those without an id."""
+    found: dict[str, list[Trajectory]] = {}
+    for episode in episodes:
+        if episode.env_id:
+            found.setdefault(episode.env_id, []).append(episode)
+    return dict(sorted(found.items()))

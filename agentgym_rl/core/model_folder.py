@@ -37,8 +37,8 @@ def weight_files(folder: Path) -> list[Path]:
         raise ConfigError(f"cannot read the weight_map of {index}: {error!r}") from error
     if single.is_file() and single.name not in names:
         raise ConfigError(
-            f"{folder} has {single.name} and {index.name}, which names other files: programs "
-            "would load different weights of it. Remove the one that is not this model's"
+            f"{folder} has {single.name} and {index.name}, which names other files, so "
+            "programs would load different weights. Remove the file that is not this model's"
         )
     return [folder / name for name in sorted(names)]
 

@@ -1,9 +1,10 @@
-"""The trajectory, the record of an episode, token for token (numpy, no torch)."""
+"""The trajectory, the record of an episode, token for token (numpy, no torch), in which arrays that
+seldom change from one token to the next are stored by their runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -12,7 +13,58 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from .run_length import Runs, repeated, runs_of
+from .chat import is_list, is_mapping, is_tuple
+
+Array = npt.NDArray[Any]
+
+_BITS = {4: np.dtype(np.int32), 1: np.dtype(np.int8)}
+"""The integer type as which entries are compared, by their number of bytes."""
+
+
+class Runs(NamedTuple):
+    """The common runs of several arrays of one length: a run ends when any array changes."""
+
+    lengths: npt.NDArray[np.int32]
+    """The length of each run, 1 or more: [runs]."""
+    values: Sequence[Array]
+    """The values of each array: [runs]."""
+
+
+def runs_of(arrays: Sequence[Array]) -> Runs:
+    """Return the runs of arrays, all [T], of numbers of 1 or 4 bytes, compared by their bits."""
+    length = len(arrays[0])
+    if not length:
+        return Runs(np.zeros(0, np.int32), arrays)
+    first, *others = [array.view(_BITS[array.itemsize]) for array in arrays]
+    changes = first[1:] != first[:-1]
+    for bits in others:
+        changes |= bits[1:] != bits[:-1]
+    inner = changes.nonzero()[0]
+    ends = np.empty(len(inner) + 1, np.int64)  # the last entry of each run
+    ends[:-1] = inner
+    ends[-1] = length - 1
+    lengths = np.empty(len(ends), np.int32)
+    lengths[0] = ends[0] + 1
+    np.subtract(ends[1:], ends[:-1], out=lengths[1:], casting="unsafe")
+    return Runs(lengths, [array.take(ends) for array in arrays])
+
+
+def repeated(runs: Runs, *, total: int) -> list[Array]:
+    """Return the arrays of these runs, all [total].
+
+    Raises:
+        ValueError: the arrays have another length, or the runs are malformed.
+    """
+    lengths, values = runs
+    if any(len(of) != len(lengths) for of in values) or (len(lengths) and int(lengths.min()) < 1):
+        raise ValueError(
+            f"{len(lengths)} runs of {[len(of) for of in values]} values: expected as many, each "
+            "of 1 entry or more"
+        )
+    if (found := int(lengths.sum(dtype=np.int64))) != total:
+        raise ValueError(f"runs of {found} entries, expected {total}")
+    return [of.repeat(lengths) for of in values]
+
 
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
@@ -389,15 +441,6 @@ class Trajectory:
             raise ValueError(f"not a trajectory ({len(data)} bytes): {error}") from error
 
 
-def by_env(episodes: Iterable[Trajectory]) -> dict[str, list[Trajectory]]:
-    """Return the episodes by the id of their environment, sorted; leave out those without an id."""
-    found: dict[str, list[Trajectory]] = {}
-    for episode in episodes:
-        if episode.env_id:
-            found.setdefault(episode.env_id, []).append(episode)
-    return dict(sorted(found.items()))
-
-
 def forks_json(metrics: Mapping[str, float]) -> str:
     """Return the number of an episode's forks by cause, as JSON; causes with none are left out.
 
@@ -418,9 +461,8 @@ def _encodable(value: Any) -> Any:
     """Return plain JSON without lone surrogates, which models write and UTF-8 cannot encode."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, Mapping):
-        pairs = cast("Mapping[str, Any]", value)
-        return {_encodable(key): _encodable(item) for key, item in pairs.items()}
-    if isinstance(value, list | tuple):
-        return [_encodable(item) for item in cast("Sequence[Any]", value)]
+    if is_mapping(value):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    if is_list(value) or is_tuple(value):
+        return [_encodable(item) for item in value]
     return value

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from agentgym_rl.cluster.spec import ProcessSpec, may_use_gpu
-from agentgym_rl.config import Config
+from agentgym_rl.config import OwnEngineConfig
 
 _IMPORTS = (
     "agentgym_rl.engines.embedded.main",
@@ -21,13 +21,19 @@ _SILENCE_LIMIT_S = 15.0
 
 
 def engine_process(
-    config: Config, config_file: Path, *, index: int, label: str, host: str, port: int | str
+    engine: OwnEngineConfig,
+    config_file: Path,
+    *,
+    index: int,
+    label: str,
+    host: str,
+    port: int | str,
 ) -> ProcessSpec:
     """Return the process of server `index` at that address; an embedded one serves version `label`.
 
     `arl engine` becomes the vLLM server, so its process is the server's own.
     """
-    threads = str(config.own_engine.num_threads)
+    threads = str(engine.num_threads)
     return ProcessSpec(
         name=engine_name(index),
         argv=[
@@ -44,9 +50,9 @@ def engine_process(
             "ARL_DIE_WITH_PARENT": "1",
         },
         health_url=f"http://{host}:{port}/health",
-        silence_limit_s=max(_SILENCE_LIMIT_S, config.own_engine.stall_timeout_s),
+        silence_limit_s=max(_SILENCE_LIMIT_S, engine.stall_timeout_s),
         restartable=True,
-        imports=engine_imports(config),
+        imports=engine_imports(engine),
     )
 
 
@@ -55,10 +61,9 @@ def engine_name(index: int) -> str:
     return f"engine-{index}"
 
 
-def engine_imports(config: Config) -> tuple[str, ...]:
+def engine_imports(engine: OwnEngineConfig) -> tuple[str, ...]:
     """Return the modules that a server may be forked from; none if it may use a GPU, or is
     vLLM's."""
-    engine = config.own_engine
     if engine.type != "embedded" or may_use_gpu(engine.device):
         return ()
     return _IMPORTS

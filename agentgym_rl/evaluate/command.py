@@ -15,18 +15,18 @@ from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.config import Config, EndpointConfig, ModelConfig, dump_toml
 from agentgym_rl.core.errors import ConfigError, cause_of
 from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.report.progress import Progress, reporting_to
 from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.player import check, serving_policy, task_source
+from agentgym_rl.rollout.player import check, env_spec, serving_policy
 from agentgym_rl.rollout.preflight import check_prompts
 from agentgym_rl.rollout.throughput import Meter, Pace, measuring
 from agentgym_rl.storage.run_folder import file_name
 
-from .compare import Evaluated
 from .evaluate import evaluate as play_all
 from .evaluate import planned
-from .folder import Asked, EvalFolder, open_folder
+from .folder import Asked, EvalFolder, Evaluated, open_folder
 from .foreign_model import check_endpoint, place, serving_endpoint
 from .result import EvalResult, summarize
 from .target import chosen
@@ -93,14 +93,6 @@ async def evaluate_all(
     return found
 
 
-async def evaluate_model(
-    config: Config, progress: Progress, *, checkpoint: Path | None = None, out: Path | None = None
-) -> dict[str, Any]:
-    """Evaluate one model; return the JSON object of `arl eval --json`."""
-    (evaluated,) = await evaluate_all([Asked(config, checkpoint)], progress, out=out)
-    return evaluated.report
-
-
 def _places(asked: Sequence[Asked], out: Path | None) -> list[tuple[Asked, Path | None]]:
     if out is None or len(asked) == 1:
         return [(each, out) for each in asked]
@@ -125,10 +117,10 @@ async def _check(asked: Asked) -> None:
     await check(config, trains=False)
     if config.engine.type == "vllm" and config.engine.urls:
         raise ConfigError(
-            "an evaluation does not use servers that run already (engine.urls): nobody can say "
-            "whose weights they serve; pass --engine.urls=[] to have one started, "
+            "an evaluation does not use running servers (engine.urls), because the version of "
+            "their weights is unknown; pass --engine.urls=[] to start a server, "
             "--engine=embedded, or --engine=openai --engine.base_url=URL/v1 --model NAME to "
-            "evaluate what they serve as it is"
+            "evaluate the model that they serve"
         )
 
 
@@ -152,7 +144,7 @@ async def _missing(
 ) -> tuple[EvalResult, Pace]:
     """Play the missing episodes. If there are none, no engine is started."""
     config = asked.config
-    tasks = task_source(config, "eval", seed=config.eval.seed)
+    tasks = env_spec(config.env, config.rollout).task_source("eval", seed=config.eval.seed)
     places = planned(tasks, config.eval)
     there = [before[place.episode_id] for place in places if place.episode_id in before]
     if len(there) == len(places):
@@ -165,7 +157,14 @@ async def _missing(
         progress.phase("evaluating on held-out tasks")
         keep = folder.log.add_evaluated if folder else None
         result = await play_all(
-            config, player, tasks, on_progress=progress.evaluating, before=before, keep=keep
+            config.eval,
+            config.rollout,
+            player,
+            tasks,
+            seed=config.seed,
+            on_progress=progress.evaluating,
+            before=before,
+            keep=keep,
         )
         return result, meter.read(episodes=sum(result.outcomes.values()) - result.resumed)
 
@@ -192,22 +191,21 @@ async def _serving(asked: Asked, progress: Progress) -> AsyncIterator[Player]:
         temporary = Path(name)
         if asked.checkpoint:
             progress.phase(f"reading {asked.model}")
-            config = _from_checkpoint(config, asked.checkpoint, temporary / "model")
+            from agentgym_rl.trainer.export import export_checkpoint  # torch, only needed here
+
+            model_dir = model_folder(config.model, config.env.id)
+            exported = temporary / "model"
+            export_checkpoint(asked.checkpoint, exported, model_dir=model_dir, lora=config.lora)
+            model = ModelConfig(path=str(exported))
+            config = config.model_copy(update={"model": model})
         config_file = temporary / "config.toml"
         config_file.write_text(dump_toml(config), encoding="utf-8")
         async with LocalProcesses(
             temporary / "logs", stop_timeout_s=config.cluster.stop_timeout_s
         ) as processes:
             progress.phase("starting the engine")
-            fleet = Fleet(config, config_file, processes, model_dir=model_folder(config))
+            setup = EngineSetup(config.own_engine, config.weights, config.rollout.interrupt)
+            model_dir = model_folder(config.model, config.env.id)
+            fleet = Fleet(setup, config_file, processes, model_dir=model_dir)
             async with fleet.running(), serving_policy(config, fleet) as player:
                 yield player
-
-
-def _from_checkpoint(config: Config, checkpoint: Path, folder: Path) -> Config:
-    """Export the checkpoint to `folder`; return the configuration with that folder as model."""
-    from agentgym_rl.trainer.export import export_checkpoint  # torch, which is only needed here
-
-    model_dir = model_folder(config)
-    export_checkpoint(checkpoint, folder, model_dir=model_dir, config=config)
-    return config.model_copy(update={"model": ModelConfig(path=str(folder))})

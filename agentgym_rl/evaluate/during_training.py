@@ -30,11 +30,12 @@ from agentgym_rl.core.errors import (
     leaves,
 )
 from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.gym.services import Services
 from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.report.progress import Progress
 from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.player import serving_policy, task_source
+from agentgym_rl.rollout.player import env_spec, serving_policy
 
 from .evaluate import ON_PROGRESS, evaluate
 from .folder import Asked, EvalFolder, open_folder, read_folder
@@ -84,14 +85,17 @@ class Evaluator:
             EngineError: other versions also replied.
         """
         config = self._config
+        spec = env_spec(config.env, config.rollout)
         self._queue.begin(version)
         checkpoint = self._run_dir / "checkpoints" / f"step-{version}" if version else None
         asked = Asked(config, checkpoint)
         with _folder(self._queue.records.episodes(version), asked) as folder:
             result = await evaluate(
-                config,
+                config.eval,
+                config.rollout,
                 player,
-                task_source(config, "eval", seed=config.eval.seed),
+                spec.task_source("eval", seed=config.eval.seed),
+                seed=config.seed,
                 on_progress=on_progress,
                 before=folder.finished(),
                 keep=folder.log.add_evaluated,
@@ -151,7 +155,7 @@ class Evaluator:
         """Log the failure of the engine, and end its evaluation as failed, if one was running."""
         version, self._under_way = self._under_way, None
         if version is None:
-            return log.warning("the engine of evaluations, which was idle, failed: %s", error)
+            return log.warning("the idle engine of evaluations failed: %s", error)
         log.warning("the evaluation of policy version %d failed: %s", version, error)
         self._queue.end(version, "failed", str(error) or repr(error))
 
@@ -173,10 +177,10 @@ class Evaluator:
             forks=self._forks,
         ) as processes:
             fleet = Fleet(
-                config,
+                EngineSetup(config.own_engine, config.weights, config.rollout.interrupt),
                 self._config_file,
                 processes,
-                model_dir=model_folder(config),
+                model_dir=model_folder(config.model, config.env.id),
                 version=version,
                 incarnation=self._incarnation,
                 weights_file=self._queue.records.weights(version),
@@ -193,7 +197,7 @@ def _folder(path: Path, asked: Asked) -> Iterator[EvalFolder]:
         try:
             folder = stack.enter_context(open_folder(path, asked))
         except ConfigError as error:
-            log.info("an evaluation begins anew: %s", error)
+            log.info("an evaluation starts again from the beginning: %s", error)
             shutil.rmtree(path)
             folder = stack.enter_context(open_folder(path, asked))
         yield folder

@@ -7,15 +7,12 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from agentgym_rl.config import Config, EvalConfig
+from agentgym_rl.config import EvalConfig, RolloutConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import Task, TaskSource, derived_seed, length_of
 from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.gateway.session.sampling import SessionSampling
-from agentgym_rl.rollout.episode import (
-    Player,
-    play_with_retries,
-)
+from agentgym_rl.gateway.session.session import SessionSampling
+from agentgym_rl.rollout.episode import Player, play_with_retries
 
 from .result import DURATION, EnvResult, EvalResult, summarize
 
@@ -55,15 +52,18 @@ def planned(tasks: TaskSource, config: EvalConfig) -> list[Place]:
 
 
 async def evaluate(
-    config: Config,
+    config: EvalConfig,
+    rollout: RolloutConfig,
     player: Player,
     tasks: TaskSource,
     *,
+    seed: int,
     on_progress: ON_PROGRESS = lambda done, total: None,
     before: Mapping[str, Trajectory] | None = None,
     keep: Keep | None = None,
 ) -> EvalResult:
-    """Play the first `eval.num_tasks` tasks (all, if there are fewer) and average.
+    """Play the first `eval.num_tasks` tasks (all, if there are fewer) and average. Samples depend
+    on the run's `seed`.
 
     Each task is played `eval.samples_per_task` times. Episodes in `before` (by episode id) are
     not played; they count unchanged. Each played episode goes through `keep` before it counts,
@@ -80,13 +80,28 @@ async def evaluate(
         TooManyErrors: more than a fifth of the episodes failed.
     """
     start = time.monotonic()
-    places, before = planned(tasks, config.eval), before or {}
+    places, before = planned(tasks, config), before or {}
     finished = [before[place.episode_id] for place in places if place.episode_id in before]
     resumed = len(finished)
 
     async def play(place: Place) -> Trajectory:
         task = tasks[place.index]
-        played = await _play(config, player, task, place)
+        begun = time.monotonic()
+        played = await play_with_retries(
+            player,
+            task,
+            episode_id=place.episode_id,
+            group_id=place.group_id,
+            sampling=SessionSampling(
+                temperature=config.temperature,
+                max_tokens=rollout.max_tokens,
+                seed=derived_seed(seed, f"eval-{place.episode_id[1:]}"),
+                train=False,
+            ),
+            max_retries=rollout.max_retries,
+        )
+        duration_s = time.monotonic() - begun
+        played = replace(played, metrics={**played.metrics, DURATION: duration_s})
         if keep and played.outcome is not Outcome.INFRA_ERROR:
             await keep(task, place.index, played)
         finished.append(played)
@@ -94,9 +109,9 @@ async def evaluate(
         return played
 
     missing = [place for place in places if place.episode_id not in before]
-    await _play_all(missing, play, at_once=config.eval.max_concurrent)
+    await _play_all(missing, play, at_once=config.max_concurrent)
     duration_s = time.monotonic() - start
-    return summarize(finished, config.eval, duration_s=duration_s, resumed=resumed)
+    return summarize(finished, config, duration_s=duration_s, resumed=resumed)
 
 
 async def _play_all(
@@ -114,25 +129,6 @@ async def _play_all(
     remaining = iter(places)
     async with asyncio.TaskGroup() as workers:
         playing = [workers.create_task(worker()) for _ in range(min(at_once, len(places)))]
-
-
-async def _play(config: Config, player: Player, task: Task, place: Place) -> Trajectory:
-    """Play one episode, and add its duration to its metrics."""
-    begun = time.monotonic()
-    played = await play_with_retries(
-        player,
-        task,
-        episode_id=place.episode_id,
-        group_id=place.group_id,
-        sampling=SessionSampling(
-            temperature=config.eval.temperature,
-            max_tokens=config.rollout.max_tokens,
-            seed=derived_seed(config.seed, f"eval-{place.episode_id[1:]}"),
-            train=False,
-        ),
-        max_retries=config.rollout.max_retries,
-    )
-    return replace(played, metrics={**played.metrics, DURATION: time.monotonic() - begun})
 
 
 def num_available(tasks: TaskSource, wanted: int) -> int:

@@ -1,5 +1,5 @@
 """The folder of an evaluation: its request (a model with its configuration), and the episodes
-played so far.
+played so far. Several evaluations of the same tasks are compared here.
 
 `config.toml` (resolved, complete) · `evaluated.json` (the model) · `episodes.db` (every finished
 episode, on disk before it counts) · `result.json` (after the last episode; as `arl eval --json`).
@@ -12,12 +12,12 @@ import fcntl
 import json
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.config import Config, EndpointConfig, dump_toml, free_keys, load_config
+from agentgym_rl.config import Config, EndpointConfig, EnvConfig, dump_toml, free_keys, load_config
 from agentgym_rl.config.section import differences as config_differences
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.trajectory import Trajectory
@@ -26,6 +26,9 @@ from agentgym_rl.runtime.atomic_file import replace_text
 from agentgym_rl.storage.episode_log import EpisodeLog, check_log
 from agentgym_rl.storage.episode_reader import EpisodeReader
 from agentgym_rl.storage.run_folder import MARK, shown
+
+from .result import EvalResult, summarize
+from .statistics import paired_difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,15 @@ class Asked:
         """Return the name of the model in results."""
         if isinstance(self.config.engine, EndpointConfig):
             return self.config.model.path
-        return shown(self.checkpoint) if self.checkpoint else model_name(self.config)
+        if self.checkpoint:
+            return shown(self.checkpoint)
+        return model_name(self.config.model, self.config.env.id)
+
+    @property
+    def resolved(self) -> Config:
+        """Return the configuration with absolute paths, the same from any working folder."""
+        is_foreign = isinstance(self.config.engine, EndpointConfig)
+        return self.config if is_foreign else resolve_paths(self.config)
 
 
 MODEL = "evaluated.json"
@@ -89,9 +100,9 @@ def open_folder(path: Path, asked: Asked) -> Iterator[EvalFolder]:
             else:
                 (path / MODEL).write_text(json.dumps(_identity(asked)) + "\n", encoding="utf-8")
                 part = path / f"{MARK}.part"
-                replace_text(path / MARK, dump_toml(_resolved(asked.config)), part=part)
+                replace_text(path / MARK, dump_toml(asked.resolved), part=part)
         except BlockingIOError as error:
-            raise ConfigError(f"--out {path}: another `arl eval` is at work there") from error
+            raise ConfigError(f"--out {path}: another `arl eval` uses this folder") from error
         except OSError as error:
             raise ConfigError(f"--out {path}: {error}") from error
         folder = EvalFolder(path)
@@ -132,29 +143,24 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     return config_differences(one, other, free=free_keys(Config, "eval"))
 
 
-def _resolved(config: Config) -> Config:
-    """Return `config` with absolute paths, so that it is the same from any working folder."""
-    return config if isinstance(config.engine, EndpointConfig) else resolve_paths(config)
-
-
 def _check_same(path: Path, asked: Asked) -> None:
     if (path / "checkpoints").exists() or not (path / MODEL).exists():
         raise ConfigError(
-            f"--out {path} is the folder of a training run; an evaluation needs one of its own "
-            f"(--run {path} evaluates what the run came to)"
+            f"--out {path} is the folder of a training run; use another for an evaluation "
+            f"(--run {path} evaluates the result of the run)"
         )
     try:
         kept = tomllib.loads((path / MARK).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise _damaged(path, f"{MARK} is damaged ({error})") from error
-    different = differences(kept, tomllib.loads(dump_toml(_resolved(asked.config))))
+    different = differences(kept, tomllib.loads(dump_toml(asked.resolved)))
     is_now, was = _identity(asked)["checkpoint"], _read_identity(path)["checkpoint"]
     if is_now != was:
         different.insert(0, f"the checkpoint is {is_now or 'none'}, not {was or 'none'}")
     if different:
         raise ConfigError(
             f"--out {path} holds an evaluation with another configuration: "
-            f"{'; '.join(different)}. Name another folder, or ask for the same again"
+            f"{'; '.join(different)}. Name another folder, or use the same configuration"
         )
 
 
@@ -174,3 +180,64 @@ def _damaged(path: Path, fault: str) -> ConfigError:
 def _foreign(path: Path) -> Iterator[str]:
     """Return the files in a folder that an evaluation killed at its start cannot have left."""
     return (name for name in os.listdir(path) if name not in ("lock", MODEL, f"{MARK}.part"))
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """A model that was evaluated."""
+
+    report: dict[str, Any]
+    """The JSON object of `arl eval --json`."""
+    result: EvalResult
+
+
+def compare(evaluated: Sequence[Evaluated]) -> dict[str, Any]:
+    """Return the reports as `models`, each with its paired `difference` in reward to the first."""
+    first, *others = evaluated
+    reports = [first.report | {"difference": None}]
+    for other in others:
+        difference = paired_difference(other.result.rewards, first.result.rewards)
+        if difference is None:
+            raise ConfigError(
+                f"{other.report['model']} and {first.report['model']} have no task in common"
+            )
+        reports.append(other.report | {"difference": asdict(difference)})
+    return {"models": reports, "difference_to": first.report["model"]}
+
+
+def compare_folders(folders: Sequence[Path]) -> dict[str, Any]:
+    """Compare evaluations that `arl eval --out` has kept, finished or not, with `compare`.
+
+    Raises:
+        ConfigError: a folder holds no evaluation, or one of other tasks.
+    """
+    found = [(folder, *read_folder(folder)) for folder in folders]
+    first = found[0][1]
+    names = [
+        model if config.agent == first.agent else f"{model} ({config.agent.id})"
+        for _, config, model, _ in found
+    ]
+    evaluated: list[Evaluated] = []
+    for name, (folder, config, _, episodes) in zip(names, found, strict=True):
+        if different := differences(*(_tasks_of(it.env, it.eval.seed) for it in (first, config))):
+            raise ConfigError(
+                f"--compare {folder}: other tasks than those of {folders[0]}: "
+                f"{'; '.join(different)}"
+            )
+        if not episodes:
+            raise ConfigError(f"--compare {folder}: no episode is finished yet")
+        seconds = sum(episode.metrics.get("duration_s", 0.0) for episode in episodes)
+        result = summarize(episodes, config.eval, duration_s=seconds, resumed=len(episodes))
+        report = asdict(result) | {
+            "model": name if names.count(name) == 1 else f"{name} in {folder}",
+            "out": str(folder),
+            "finished": (folder / RESULT).exists(),
+        }
+        del report["rewards"]
+        evaluated.append(Evaluated(report, result))
+    return compare(evaluated)
+
+
+def _tasks_of(env: EnvConfig, seed: int) -> dict[str, Any]:
+    """Return the part of the configuration that determines the tasks."""
+    return {"env": env.model_dump(exclude_none=True), "eval": {"seed": seed}}

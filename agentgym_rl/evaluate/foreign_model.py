@@ -18,10 +18,9 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.relay import Relay
 from agentgym_rl.gateway.relay.litellm_upstream import LiteLLMUpstream, check_model
-from agentgym_rl.gateway.relay.openai_upstream import OpenAIUpstream
-from agentgym_rl.gateway.relay.upstream import Upstream
+from agentgym_rl.gateway.relay.upstream import OpenAIUpstream, Upstream
 from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.player import check_parts, make_player, services
+from agentgym_rl.rollout.player import check_parts, env_spec, make_player, services
 
 _OF_OUR_ENGINES = (
     *("tool_parser", "reasoning_parser", "thinking_history", "edited_calls"),
@@ -44,20 +43,20 @@ async def check_endpoint(config: Config, engine: EndpointConfig) -> None:
         )
     if config.model.revision is not None:
         raise ConfigError(
-            f"model.revision {config.model.revision!r} means nothing to {place(engine)}: it is "
+            f"model.revision {config.model.revision!r} has no effect with {place(engine)}: it is "
             "for models that are loaded here; leave it out, or name the revision in --model"
         )
     for name in _OF_OUR_ENGINES:
         value = getattr(config.gateway, name)
         if value != GatewayConfig.model_fields[name].default:
             raise ConfigError(
-                f"gateway.{name} {value!r} means nothing with --engine={engine.type}: the endpoint "
+                f"gateway.{name} {value!r} has no effect with --engine={engine.type}: the endpoint "
                 "itself renders conversations and reads replies; leave it out"
             )
     if config.rollout.max_input_tokens is not None:
         raise ConfigError(
-            f"rollout.max_input_tokens {config.rollout.max_input_tokens} cannot be kept with "
-            f"--engine={engine.type}: nobody here knows the tokens of the model there; leave it out"
+            f"rollout.max_input_tokens {config.rollout.max_input_tokens} cannot be applied with "
+            f"--engine={engine.type}: the tokenizer of the model is unknown here; leave it out"
         )
     _api_key(engine)
     if isinstance(engine, LiteLLMEngineConfig):
@@ -73,17 +72,27 @@ async def serving_endpoint(config: Config, engine: EndpointConfig) -> AsyncItera
         ConfigError: the endpoint refuses all requests, with the reason; raised at once, in an
             exception group.
     """
-    upstream = _upstream(config, engine)
+    timeout_s = engine.request_timeout_s or config.rollout.turn_timeout_s
+    upstream = _upstream(engine, config.model.path, timeout_s=timeout_s)
+    spec = env_spec(config.env, config.rollout)
     relay = Relay(upstream, config=config.gateway)
     async with asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(upstream.watch(), name="watch endpoint")
         async with (
             upstream,
-            services(config) as given,
+            services(spec, config.sandbox, config.verifier) as given,
             relay.serve() as base_url,
             AgentClients(base_url) as clients,
         ):
-            yield make_player(config, relay, clients, upstream.model, services=given)
+            yield make_player(
+                config.env,
+                config.agent,
+                config.rollout,
+                relay,
+                clients,
+                upstream.model,
+                services=given,
+            )
         watch.cancel()
 
 
@@ -92,9 +101,8 @@ def place(engine: EndpointConfig) -> str:
     return engine.base_url or "LiteLLM"
 
 
-def _upstream(config: Config, engine: EndpointConfig) -> Upstream:
-    key, name = _api_key(engine), config.model.path
-    timeout_s = engine.request_timeout_s or config.rollout.turn_timeout_s
+def _upstream(engine: EndpointConfig, name: str, *, timeout_s: float) -> Upstream:
+    key = _api_key(engine)
     if isinstance(engine, LiteLLMEngineConfig):
         return LiteLLMUpstream(engine, model=name, api_key=key, timeout_s=timeout_s)
     return OpenAIUpstream(engine, model=name, api_key=key, timeout_s=timeout_s)
@@ -108,6 +116,6 @@ def _api_key(engine: EndpointConfig) -> str:
     if not key:
         raise ConfigError(
             f"no API key for {place(engine)}: the environment variable {engine.api_key_env} "
-            "(engine.api_key_env) is not set; `--engine.api_key_env=` is for servers that want none"
+            "(engine.api_key_env) is not set; `--engine.api_key_env=` is for servers without a key"
         )
     return key

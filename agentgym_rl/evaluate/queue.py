@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from agentgym_rl.config import Config
 from agentgym_rl.runtime.atomic_file import replacing
 from agentgym_rl.storage.evaluations import EvalRecord, EvalRecords, Status
 from agentgym_rl.storage.recovery import NOTHING, Recovered
@@ -32,16 +31,18 @@ _MANY = 2
 class EvalQueue:
     """The due and waiting evaluations, and their results. One event loop only.
 
+    `steps`: the number of the last version. `scheduled`: versions are evaluated on schedule.
     `final`: the run evaluates its first and last version itself; the queue only records them.
     `on_end(record)` is called with each record that has ended.
     """
 
     def __init__(
         self,
-        config: Config,
         run_dir: Path,
         weights_dir: Path,
         *,
+        steps: int,
+        scheduled: bool,
         recovered: Recovered = NOTHING,
         final: bool = True,
         on_end: Callable[[EvalRecord], None] = lambda record: None,
@@ -49,9 +50,9 @@ class EvalQueue:
         self.records = EvalRecords(run_dir)
         self._weights_dir = weights_dir
         self._incarnation = recovered.incarnation
-        self._steps = config.steps
-        self._scheduled = config.eval.scheduled
-        self._final = final and config.eval.num_tasks > 0
+        self._steps = steps
+        self._scheduled = scheduled
+        self._final = final
         self._on_end = on_end
         self._step = recovered.step
         self._pinned: asyncio.Queue[int | None] = asyncio.Queue()

@@ -60,7 +60,7 @@ def _export(run: Path, file: Path, overrides: Mapping[str, Any]) -> Asked:
     if isinstance(config.engine, EndpointConfig):
         raise ConfigError(
             f"--run {run} with --engine={config.engine.type}: the weights of a run are "
-            "evaluated by an engine of our own (--engine=embedded or vllm); to evaluate another "
+            "evaluated on an engine started here (--engine=embedded or vllm); to evaluate another "
             "model in the same way, add --model NAME"
         )
     return Asked(config)

@@ -8,8 +8,13 @@ from typing import Any
 from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.models.resolve import model_folder
-from agentgym_rl.storage.checkpoint_manifest import MANIFEST, newest_checkpoint, read_manifest
-from agentgym_rl.storage.checkpoint_retention import Retention, best_checkpoint
+from agentgym_rl.storage.checkpoints import (
+    MANIFEST,
+    Retention,
+    best_checkpoint,
+    newest_checkpoint,
+    read_manifest,
+)
 from agentgym_rl.storage.run_folder import config_of, shown
 
 
@@ -37,11 +42,10 @@ def export_trained(folder: Path, out: Path) -> dict[str, Any]:
             f"arl export --model {folder}: the run has no complete checkpoint "
             "(trainer.checkpoint_every writes some on the way)"
         )
-    from agentgym_rl.trainer.export import (
-        export_checkpoint,
-    )  # torch, which nothing else here needs
+    from agentgym_rl.trainer.export import export_checkpoint  # torch, which only this needs
 
-    export_checkpoint(checkpoint, out, model_dir=model_folder(config), config=config)
+    model_dir = model_folder(config.model, config.env.id)
+    export_checkpoint(checkpoint, out, model_dir=model_dir, lora=config.lora)
     return {
         "out": str(out),
         "checkpoint": shown(checkpoint),

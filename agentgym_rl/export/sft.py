@@ -86,7 +86,7 @@ def export_sft(
             counts.add(episode, task, lines=len(lines))
         if not counts.episodes:
             left_out = dict(counts.left_out) or "none is finished yet"
-            raise ConfigError(f"{folder}: no episode fits; left out: {left_out}")
+            raise ConfigError(f"{folder}: no episode matches; left out: {left_out}")
     return {"out": str(out), **counts.report()}
 
 

@@ -15,9 +15,10 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 
-from agentgym_rl.config import Config
+from agentgym_rl.config import ClusterConfig, OwnEngineConfig, TrainerConfig
 from agentgym_rl.core.engine import Memory, SleepLevel
 from agentgym_rl.core.errors import EngineError
 from agentgym_rl.engines.router.router import Router
@@ -43,6 +44,25 @@ class _Turn(StrEnum):
     TRAINING = "training"
 
 
+@dataclass(frozen=True)
+class SharedDevices:
+    """The devices that engines share with the trainer's ranks."""
+
+    sleep_level: SleepLevel
+    timeout_s: float
+    """The longest time that ranks or servers wait for each other."""
+
+    @classmethod
+    def of(
+        cls, cluster: ClusterConfig, trainer: TrainerConfig, engine: OwnEngineConfig
+    ) -> SharedDevices | None:
+        """Return the shared devices of a run, or None if it has none."""
+        if not cluster.colocated:
+            return None
+        starts_s = trainer.start_timeout_s + engine.start_timeout_s
+        return cls(cluster.sleep_level, trainer.batch_timeout_s + starts_s)
+
+
 class Colocation:
     """The turns of one run. One event loop only. Without shared devices, it does nothing.
 
@@ -52,20 +72,15 @@ class Colocation:
 
     def __init__(
         self,
-        config: Config,
+        shared: SharedDevices | None,
         router: Router,
         *,
         servers: Callable[[], Sequence[Server]],
         give_up: Callable[[Server, str], Awaitable[None]],
     ) -> None:
-        self.is_on = config.cluster.colocated
-        self._level: SleepLevel = config.cluster.sleep_level
-        self._timeout_s = (
-            config.trainer.batch_timeout_s
-            + config.trainer.start_timeout_s
-            + config.own_engine.start_timeout_s
-        )
-        """The longest time that ranks or servers wait for each other."""
+        self.is_on = shared is not None
+        self._level: SleepLevel = shared.sleep_level if shared else 1
+        self._timeout_s = shared.timeout_s if shared else 0.0
         self._router = router
         self._servers = servers
         self._give_up = give_up

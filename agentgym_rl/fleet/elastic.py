@@ -11,9 +11,8 @@ from typing import Any, Literal, TypeVar
 
 from agentgym_rl.core.errors import InfraError
 
-from .checks import check_joins, check_seeds
 from .fleet import Fleet
-from .servers import Server
+from .servers import Server, check_joins, check_seeds
 
 _MOVE_TIMEOUT_S = 5.0
 """The longest wait for requests to move away from a server that leaves."""
@@ -108,7 +107,7 @@ class ElasticFleet(Fleet):
             InfraError: no other server serves, or this one is being started.
             TimeoutError: a publication took too long.
         """
-        async with asyncio.timeout(2 * self._config.weights.update_timeout_s):
+        async with asyncio.timeout(2 * self.setup.weights.update_timeout_s):
             await self._membership.acquire()
         try:
             server = self._servers.get(name)

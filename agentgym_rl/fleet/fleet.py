@@ -18,20 +18,27 @@ from pathlib import Path
 
 from agentgym_rl.cluster.health import was_awake
 from agentgym_rl.cluster.processes import Processes
-from agentgym_rl.cluster.supervised import Supervisor
-from agentgym_rl.config import Config
+from agentgym_rl.cluster.restarts import Supervisor
 from agentgym_rl.core.engine import EngineInfo
 from agentgym_rl.core.errors import ConfigError, EngineError, ProcessDied, WeightsError
 from agentgym_rl.engines.client.client import HttpEngine
-from agentgym_rl.engines.router.router import make_router
 from agentgym_rl.runtime.tasks import together
 from agentgym_rl.runtime.waiting import Wait, watched
 from agentgym_rl.storage.weights_folder import version_name
 
-from .checks import agreed, check_seeds, wait_serving
-from .colocation import Colocation
+from .colocation import Colocation, SharedDevices
 from .mirrors import Followers, shortest
-from .servers import AttachedServer, OwnServer, Server, make_server, make_servers
+from .servers import (
+    AttachedServer,
+    EngineSetup,
+    OwnServer,
+    Server,
+    agreed,
+    check_seeds,
+    make_server,
+    make_servers,
+    wait_serving,
+)
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +52,13 @@ class Fleet(Supervisor[Server]):
     `weights_dir`: the folder of the run's policy versions, for servers that return; None if the
     policy never changes (evaluation on separate servers). `version`: the current version. Started
     servers serve version 0; another version must be published to them, unless it is in
-    `weights_file`: see `take`. The servers are numbered from `first_index`.
+    `weights_file`: see `take`. The servers are numbered from `first_index`. `shared`: the devices
+    that they share with the trainer's ranks, if they do.
     """
 
     def __init__(
         self,
-        config: Config,
+        setup: EngineSetup,
         config_file: Path,
         processes: Processes,
         *,
@@ -60,24 +68,25 @@ class Fleet(Supervisor[Server]):
         incarnation: int = 0,
         weights_file: Path | None = None,
         first_index: int = 0,
+        shared: SharedDevices | None = None,
     ) -> None:
-        limit = config.own_engine.max_restarts
+        limit = setup.engine.max_restarts
         super().__init__("engine", max_restarts=limit, key="engine.max_restarts")
         self.restarts = 0
         """The number of successful server restarts so far, after a death or a failed update."""
-        self._config = config
+        self.setup = setup
         self._weights_dir = weights_dir
         self._weights_file = weights_file
         self._incarnation = incarnation
         servers = make_servers(
-            config,
+            setup,
             config_file,
             processes,
             model_dir=model_dir,
             incarnation=incarnation,
             first_index=first_index,
         )
-        self._make = partial(make_server, config, config_file, processes, model_dir=model_dir)
+        self._make = partial(make_server, setup, config_file, processes, model_dir=model_dir)
         """The maker of servers that join later (elastic.py)."""
         self._servers = {server.name: server for server in servers}
         self._left.update(self._servers)
@@ -91,7 +100,7 @@ class Fleet(Supervisor[Server]):
         self._publishing = False
         self._publishers = incarnation
         """The incarnation of the trainer ranks; engines get it with their next publication."""
-        self.router = make_router(config, lambda name, error: self._suspect(name))
+        self.router = setup.router(lambda name, error: self._suspect(name))
         self.followers = Followers(
             self.router,
             url_of=lambda name: self._servers[name].url,
@@ -99,7 +108,7 @@ class Fleet(Supervisor[Server]):
         )
         """The other processes that send requests to the same engines."""
         self.colocation = Colocation(
-            config, self.router, servers=self._answering, give_up=self._distrust
+            shared, self.router, servers=self._answering, give_up=self._distrust
         )
         """The turns of engines and trainer, if they share devices."""
 
@@ -153,7 +162,7 @@ class Fleet(Supervisor[Server]):
 
     async def _watch_progress(self) -> None:
         """Restart servers that hang, although they may still answer their health route."""
-        limit_s = self._config.own_engine.stall_timeout_s
+        limit_s = self.setup.engine.stall_timeout_s
         while True:
             found = self.silent_s if await was_awake(min(1.0, limit_s / 4)) else {}
             for name, silent_s in found.items():
@@ -192,7 +201,7 @@ class Fleet(Supervisor[Server]):
         Raises:
             InfraError: no engine served within `engine.start_timeout_s`.
         """
-        await wait_serving(self._config, self.router)
+        await wait_serving(self.router, timeout_s=self.setup.engine.start_timeout_s)
 
     async def take(self, version: int, file: Path) -> None:
         """Serve only `version`, with the weights in `file`, until the next `take`.
@@ -362,7 +371,7 @@ class Fleet(Supervisor[Server]):
 
         If only a publication can give it that version, it waits for the next one.
         """
-        async with asyncio.timeout(2 * self._config.weights.update_timeout_s):
+        async with asyncio.timeout(2 * self.setup.weights.update_timeout_s):
             await self._membership.acquire()
         try:
             info = await server.engine.info()
@@ -386,7 +395,7 @@ class Fleet(Supervisor[Server]):
             return True
         path = self._weights_file
         if path is None:
-            if self._weights_dir is None or self._config.weights.transport != "shm":
+            if self._weights_dir is None or self.setup.weights.transport != "shm":
                 return False
             path = self._weights_dir / version_name(self._version, incarnation=self._incarnation)
         if not path.exists():

@@ -7,7 +7,7 @@ import logging
 
 import msgspec
 
-from agentgym_rl.config import Config, VllmEngineConfig
+from agentgym_rl.config import VllmEngineConfig
 from agentgym_rl.core.errors import ArlError, ConfigError
 
 from .elastic import ElasticFleet
@@ -44,11 +44,15 @@ class Joined(msgspec.Struct, frozen=True):
 
 
 class Members:
-    """The user's requests about the engines of a live run."""
+    """The user's requests about the engines of a live run.
 
-    def __init__(self, config: Config, fleet: ElasticFleet) -> None:
-        self._config = config
+    `evaluates`: one engine more, numbered after those that the run began with, evaluates on
+    schedule.
+    """
+
+    def __init__(self, fleet: ElasticFleet, *, evaluates: bool = False) -> None:
         self._fleet = fleet
+        self._evaluates = evaluates
         self._coming: set[int] = set()
         """The numbers of engines that are joining."""
 
@@ -117,16 +121,16 @@ class Members:
 
     # ------------------------------------------------------------------ checks
     def _check(self, count: int, url: str) -> None:
-        engine = self._config.own_engine
-        if self._config.cluster.colocated:
+        engine = self._fleet.setup.engine
+        if self._fleet.colocation.is_on:
             raise ConfigError(
                 "engines of this run share their devices with the trainer's ranks "
-                "(cluster.colocated), which are as many as they were: no engine can join"
+                "(cluster.colocated), whose number is fixed: no engine can join"
             )
         attached = isinstance(engine, VllmEngineConfig) and bool(engine.urls)
         if attached and not url:
             raise ConfigError(
-                "this run attaches to servers that others start (engine.urls): give the URL of "
+                "this run uses running servers (engine.urls) and starts none: give the URL of "
                 "one more, not a number"
             )
         if url and not attached:
@@ -135,7 +139,7 @@ class Members:
                 "of engines to start; servers by URL can join runs that began with engine.urls"
             )
         if url and not url.startswith(("http://", "https://")):
-            raise ConfigError(f"{url!r} is no URL: expected http://HOST:PORT")
+            raise ConfigError(f"{url!r} is not a URL: expected http://HOST:PORT")
         if url and any(server.url == url.rstrip("/") for server in self._fleet.members.values()):
             raise ConfigError(f"{url} is an engine of this run already")
         if not 1 <= count <= MOST_AT_ONCE:
@@ -147,10 +151,10 @@ class Members:
         Raises:
             ConfigError: there are not enough GPUs.
         """
-        config, engine = self._config, self._config.own_engine
+        engine = self._fleet.setup.engine
         taken = {_number(name) for name in self._fleet.members} | self._coming
-        if config.eval.scheduled:
-            taken.add(engine.num_servers)  # the engine of scheduled evaluations
+        if self._evaluates:
+            taken.add(engine.num_servers)
         highest = len(taken) + count
         free = [number for number in range(highest + 1) if number not in taken][:count]
         if isinstance(engine, VllmEngineConfig) and engine.gpus and not engine.urls:

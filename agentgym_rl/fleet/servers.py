@@ -1,4 +1,6 @@
-"""The servers of a fleet: child processes, or attached servers that were running already."""
+"""The servers of a fleet: child processes, or attached servers that were running already. The
+functions at the end check their common properties, conflicting seeds, and service in time.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +9,55 @@ import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from agentgym_rl.cluster.health import ASK_AGAIN_S, ASK_EVERY_S, SILENCE_LIMIT_S, asking
 from agentgym_rl.cluster.processes import Processes
-from agentgym_rl.config import Config, VllmEngineConfig
-from agentgym_rl.core.engine import UNKNOWN_VERSION, Interrupt, version_label
-from agentgym_rl.core.errors import EngineError, ProcessDied
+from agentgym_rl.config import OwnEngineConfig, VllmEngineConfig, WeightsConfig
+from agentgym_rl.core.engine import UNKNOWN_VERSION, EngineInfo, Interrupt, version_label
+from agentgym_rl.core.errors import ConfigError, EngineError, InfraError, ProcessDied
 from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.launch import engine_name, engine_process
+from agentgym_rl.engines.router.router import Router, make_router
 from agentgym_rl.engines.vllm.checks import check_server
 from agentgym_rl.engines.vllm.command import check_interrupt, find_build
 
 log = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 30.0
+
+
+@dataclass(frozen=True)
+class EngineSetup:
+    """The keys that the engines of a run depend on, and the requests to them of any process."""
+
+    engine: OwnEngineConfig
+    weights: WeightsConfig
+    interrupt: Interrupt
+    """The key `rollout.interrupt`."""
+
+    def router(self, on_failure: Callable[[str, EngineError], None]) -> Router:
+        """Return a router without engines."""
+        return make_router(self.engine, interrupt=self.interrupt, on_failure=on_failure)
+
+    def client(self, url: str, incarnation: int = 0) -> HttpEngine:
+        """Return a client that is set up for the abilities of this kind of server."""
+        engine = self.engine
+        is_vllm = isinstance(engine, VllmEngineConfig)
+        build = find_build(engine.python) if is_vllm and not engine.urls else None
+        return HttpEngine(
+            url,
+            timeout_s=engine.request_timeout_s,
+            control_timeout_s=self.weights.update_timeout_s,
+            has_spans=build is None or build.has_spans,
+            # A seed kills vLLM's CPU build once a prefill is chunked or recomputed.
+            send_seed=not is_vllm or (build is not None and not build.is_cpu),
+            polls_staging=is_vllm and self.weights.transport in ("shm", "gloo"),
+            incarnation=incarnation,
+        )
 
 
 class Server(ABC):
@@ -84,7 +119,7 @@ class OwnServer(Server):
 
     def __init__(
         self,
-        config: Config,
+        setup: EngineSetup,
         config_file: Path,
         processes: Processes,
         *,
@@ -93,14 +128,14 @@ class OwnServer(Server):
     ) -> None:
         self._describe = partial(
             engine_process,
-            config,
+            setup.engine,
             config_file,
             index=index,
             label=version_label(0, incarnation=incarnation),
         )
         self._processes = processes
-        self._timeout_s = config.own_engine.start_timeout_s
-        super().__init__(engine_name(index), "", client_of(config, "", incarnation))
+        self._timeout_s = setup.engine.start_timeout_s
+        super().__init__(engine_name(index), "", setup.client("", incarnation))
 
     async def start(self) -> None:
         host, port = await self._processes.address(self.name)
@@ -134,16 +169,16 @@ class AttachedServer(Server):
     """A vLLM server that was started, and will be restarted, from outside the run."""
 
     def __init__(
-        self, config: Config, url: str, *, index: int, model_dir: Path, incarnation: int
+        self, setup: EngineSetup, url: str, *, index: int, model_dir: Path, incarnation: int
     ) -> None:
-        assert isinstance(config.own_engine, VllmEngineConfig)
-        self._config = config.own_engine
-        self._interrupt: Interrupt = config.rollout.interrupt
-        self._transport = config.weights.transport
+        assert isinstance(setup.engine, VllmEngineConfig)
+        self._config = setup.engine
+        self._interrupt: Interrupt = setup.interrupt
+        self._transport = setup.weights.transport
         self._model_dir = model_dir
         self._look = asyncio.Event()
         self._untrusted = ""
-        super().__init__(f"engine-{index}", url, client_of(config, url, incarnation))
+        super().__init__(f"engine-{index}", url, setup.client(url, incarnation))
 
     async def start(self) -> None:
         """Do nothing: the server runs already."""
@@ -192,7 +227,7 @@ class AttachedServer(Server):
             return
         with contextlib.suppress(EngineError):  # the next look at its health says more
             if await self.engine.served_version() == UNKNOWN_VERSION:
-                self._untrusted = "somebody has started it again"
+                self._untrusted = "it was started again from outside"
 
     async def restart(self) -> None:
         """Do nothing: the owner of the server restarts it."""
@@ -206,7 +241,7 @@ class AttachedServer(Server):
 
 
 def make_servers(
-    config: Config,
+    setup: EngineSetup,
     config_file: Path,
     processes: Processes,
     *,
@@ -214,11 +249,11 @@ def make_servers(
     incarnation: int = 0,
     first_index: int = 0,
 ) -> list[Server]:
-    """Return the servers of `config.engine`, numbered from `first_index` (those at its URLs: from
-    0), not started yet."""
-    engine = config.own_engine
+    """Return the configured servers, numbered from `first_index` (those at URLs: from 0), not
+    started yet."""
+    engine = setup.engine
     make = partial(
-        make_server, config, config_file, processes, model_dir=model_dir, incarnation=incarnation
+        make_server, setup, config_file, processes, model_dir=model_dir, incarnation=incarnation
     )
     if isinstance(engine, VllmEngineConfig) and engine.urls:
         return [make(index=index, url=url) for index, url in enumerate(engine.urls)]
@@ -226,7 +261,7 @@ def make_servers(
 
 
 def make_server(
-    config: Config,
+    setup: EngineSetup,
     config_file: Path,
     processes: Processes,
     *,
@@ -238,24 +273,67 @@ def make_server(
     """Return server `index`: the one at `url`, or else a child process, not started yet."""
     if url:
         url = url.rstrip("/")
-        return AttachedServer(
-            config, url, index=index, model_dir=model_dir, incarnation=incarnation
+        return AttachedServer(setup, url, index=index, model_dir=model_dir, incarnation=incarnation)
+    return OwnServer(setup, config_file, processes, index=index, incarnation=incarnation)
+
+
+def check_seeds(servers: Iterable[Server]) -> None:
+    """Check that all seeds differ: servers with one seed sample the same tokens for the members
+    of a group.
+
+    Raises:
+        ConfigError: two servers were started with the same seed.
+    """
+    seen: dict[int, Server] = {}
+    for server in servers:
+        if server.seed is None:
+            continue
+        other = seen.setdefault(server.seed, server)
+        if other is not server:
+            raise ConfigError(
+                f"the vLLM servers at {other.url} and {server.url} have the same seed: start "
+                f"each with a --seed of its own (both have {server.seed}), so that the members "
+                "of a group differ; or is it one server, named twice in engine.urls?"
+            )
+
+
+def agreed(infos: Mapping[str, EngineInfo]) -> EngineInfo:
+    """Return the common properties of all servers.
+
+    Raises:
+        ConfigError: the servers serve different models.
+    """
+    first = next(iter(infos.values()))
+    for name, info in infos.items():
+        if (info.model, info.tokenizer_hash) != (first.model, first.tokenizer_hash):
+            raise ConfigError(
+                f"engines serve different models: {first.model}; {name}: {info.model}"
+            )
+    shortest = min(info.max_model_len for info in infos.values())
+    return EngineInfo(first.model, shortest, first.version, first.tokenizer_hash)
+
+
+def check_joins(name: str, info: EngineInfo, others: EngineInfo) -> None:
+    """Refuse a server that cannot replace the others, whose common properties are `others`.
+
+    Raises:
+        ConfigError: the server has another model, or a shorter context.
+    """
+    agreed({"those that serve": others, name: info})
+    if info.max_model_len < others.max_model_len:
+        raise ConfigError(
+            f"{name} takes {info.max_model_len} tokens of context, the run's engines "
+            f"{others.max_model_len}: start it with the same --max-model-len"
         )
-    return OwnServer(config, config_file, processes, index=index, incarnation=incarnation)
 
 
-def client_of(config: Config, url: str, incarnation: int = 0) -> HttpEngine:
-    """Return a client that is set up for the abilities of this kind of server."""
-    engine = config.own_engine
-    is_vllm = isinstance(engine, VllmEngineConfig)
-    build = find_build(engine.python) if is_vllm and not engine.urls else None
-    return HttpEngine(
-        url,
-        timeout_s=engine.request_timeout_s,
-        control_timeout_s=config.weights.update_timeout_s,
-        has_spans=build is None or build.has_spans,
-        # A seed kills vLLM's CPU build once a prefill is chunked or recomputed.
-        send_seed=not is_vllm or (build is not None and not build.is_cpu),
-        polls_staging=is_vllm and config.weights.transport in ("shm", "gloo"),
-        incarnation=incarnation,
-    )
+async def wait_serving(router: Router, *, timeout_s: float) -> None:
+    """Wait until some engine serves.
+
+    Raises:
+        InfraError: no engine served within `timeout_s`.
+    """
+    try:
+        await router.wait_serving(who="an episode", timeout_s=timeout_s)
+    except TimeoutError as error:
+        raise InfraError(str(error)) from error

@@ -12,10 +12,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentgym_rl.gateway.server.intake import has_many_values
-from agentgym_rl.gateway.template.template import REASONING
+from agentgym_rl.gateway.request.body import has_many_values
 
 MessageKey = tuple[Any, ...]
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""The field names for a model's thoughts in clients and templates."""
 TURN = "turn"
 """The field in which a dialect notes the request that an assistant message was sampled in."""
 _THOUGHT_END = "</think>"

@@ -10,16 +10,15 @@ from typing import Any, cast
 
 from agentgym_rl.core.engine import Delta, FinishReason, Sampler, SamplingParams
 from agentgym_rl.core.errors import EngineError, RequestRefused
-from agentgym_rl.core.prompt import Prompt
+from agentgym_rl.gateway.request.body import TOKEN_SIZE, beside
 from agentgym_rl.gateway.request.chat_request import ChatRequest
-from agentgym_rl.gateway.server.intake import TOKEN_SIZE, beside
 from agentgym_rl.gateway.session.prompts import prepare_context
-from agentgym_rl.gateway.session.sampling import check_cuts, turn_sampling
 from agentgym_rl.gateway.session.session import Session
 from agentgym_rl.gateway.session.tree import Context, Sample, Sampled
 from agentgym_rl.gateway.template.chat_format import ChatFormat, Detokenizer
 from agentgym_rl.runtime.tasks import together
 
+from .dialects import OnEvents, Reply
 from .errors import bad_request, session_closed
 from .parsers import (
     PROMPT_END_TOKENS,
@@ -31,7 +30,6 @@ from .parsers import (
     TextParser,
     ToolCall,
 )
-from .reply import OnEvents, Reply
 
 
 class StopCutter:
@@ -72,19 +70,17 @@ class Turn(Reply):
         number: int,
         index: int,
         context: Context,
-        prompt: Prompt,
         sampling: SamplingParams,
         parser: Parser,
     ) -> None:
         self.session = session
         self.request = request
-        self.prompt = prompt
+        self.prompt = context.path
         self.number = number
         self.index = index
-        """The index among the request's samples."""
         self.message: dict[str, Any] = {}
-        """The message for the client; complete once the turn is committed."""
         self.id = session.request_id(number)
+        self.temperature = sampling.temperature
         constrained = sampling.grammar is not None
         self.sample = Sample([], [], [], [], [], sampling.temperature, constrained)
         self._context = context
@@ -132,17 +128,11 @@ class Turn(Reply):
 
     @property
     def finish_reason(self) -> str:
-        """Return the finish reason, as in OpenAI."""
         return "tool_calls" if self._calls and self._finish == "stop" else str(self._finish)
 
     @property
     def stop_string(self) -> str | None:
-        """Return the stop string that ended the message."""
         return self._cutter.found
-
-    @property
-    def temperature(self) -> float:
-        return self.sample.temperature
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -153,10 +143,7 @@ class Turn(Reply):
         return len(self.sample.ids)
 
     def logprobs(self) -> dict[str, Any] | None:
-        """Return the log-probs in OpenAI's format, if requested, without the end token's.
-
-        A token that is only part of a character reads as U+FFFD.
-        """
+        # Without the end token's. A token that is only part of a character reads as U+FFFD.
         if not self.request.logprobs:
             return None
         content: list[dict[str, Any]] = []
@@ -168,7 +155,6 @@ class Turn(Reply):
         return {"content": content, "refusal": None}
 
     def reasoning_tokens(self) -> int:
-        """Return the number of sampled tokens up to the end of the thoughts."""
         if not self._reasoning:
             return 0
         ids, end = self.sample.ids, 0
@@ -192,10 +178,9 @@ class Turn(Reply):
         node = self.session.commit(
             self._context,
             self.sample,
-            self.request.messages,
+            self.request,
             self.message,
-            request=self.number,
-            tools=self.request.tools,
+            number=self.number,
             sibling_of="n" if self.index else "retry" if is_retry else None,
         )
         counters = self.session.counters
@@ -271,7 +256,7 @@ async def open_turns(
     max_model_len: int,
     parsers: ParserFactory,
     grammars: Grammars,
-    size: int = 0,
+    size: int,
 ) -> list[Turn]:
     """Check a request against the session's policy and prepare the engine's input; return one turn
     for each sample. `size`: the number of bytes of the request that were read for the first time.
@@ -279,12 +264,10 @@ async def open_turns(
     Raises:
         ApiError: 400, the policy or the context length forbids it.
     """
-    check_cuts(session.sampling, request)
-    context, prompt = await prepare_context(
-        session, chat, request, max_model_len=max_model_len, size=size
-    )
-    prompt_end = chat.text(prompt.tail(PROMPT_END_TOKENS))
-    room = max_model_len - len(prompt)
+    session.sampling.check_cuts(request)
+    context = await prepare_context(session, chat, request, max_model_len=max_model_len, size=size)
+    prompt_end = chat.text(context.path.tail(PROMPT_END_TOKENS))
+    room = max_model_len - len(context.path)
     form = request.form
     grammar = None if form is None else await beside(size, grammars.of, form, prompt_end)
     tools = request.tools if request.calls else None
@@ -297,9 +280,7 @@ async def open_turns(
             number=(number := session.next_request()),
             index=index,
             context=context,
-            prompt=prompt,
-            sampling=turn_sampling(
-                session.sampling,
+            sampling=session.sampling.params(
                 request,
                 number=number,
                 index=index,

@@ -21,6 +21,7 @@ from typing import Any, Literal, overload
 
 from pydantic import ValidationError
 
+from agentgym_rl.core.chat import is_mapping
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime.imports import import_object
 
@@ -152,7 +153,7 @@ def make_sandbox(id: str, **kwargs: Any) -> SandboxBackend:
     Raises:
         ConfigError: the backend cannot be imported, or does not take these options.
     """
-    if isinstance(limits := kwargs.get("limits"), Mapping):
+    if is_mapping(limits := kwargs.get("limits")):
         try:
             kwargs["limits"] = Limits(**limits)
         except (TypeError, ValueError) as error:

@@ -14,10 +14,11 @@ import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from agentgym_rl.core.chat import is_dict, is_list, is_tuple
 from agentgym_rl.core.errors import ArlError, ConfigError
 from agentgym_rl.core.task import Split, TaskSource
 from agentgym_rl.gym.wrappers.attempts import FEEDBACK
@@ -33,12 +34,12 @@ from .wrappers import Attempts, OrderEnforcing, PassiveChecker, Timeout, TurnLim
 def copied(value: Any) -> Any:
     """Return `value` with its dicts, lists and sets copied at every depth; other objects are
     shared."""
-    kind = type(value)
+    kind = cast(object, type(value))
     if kind is dict:
         return {name: copied(item) for name, item in value.items()}
-    if kind in (list, tuple):
-        return kind(copied(item) for item in value)
-    return set(value) if kind is set else value
+    if kind is list or kind is tuple or kind is set:
+        return cast(Callable[..., Any], kind)(copied(item) for item in value)
+    return value
 
 
 def not_json(value: Any, name: str) -> str:
@@ -49,12 +50,12 @@ def not_json(value: Any, name: str) -> str:
             return ""
         case float():
             return "" if math.isfinite(value) else f"{name} is {value}"
-        case list() | tuple():
+        case _ if is_list(value) or is_tuple(value):
             found = (not_json(item, f"{name}[{place}]") for place, item in enumerate(value))
-        case dict():
+        case _ if is_dict(value):
             found = (
                 not_json(item, f"{name}.{key}")
-                if isinstance(key, str)
+                if isinstance(cast(Any, key), str)
                 else f"{name} has the key {key!r}"
                 for key, item in value.items()
             )
@@ -100,7 +101,7 @@ class Spec(BaseModel):
         except ValidationError as error:
             raise ConfigError(f"no {cls.__name__}: {error}") from error
 
-    def load(self) -> type:
+    def load(self) -> type[Any]:
         """Import the class of the entry point.
 
         Raises:
@@ -196,7 +197,7 @@ class EnvSpec(Spec):
     success_reward: float = 1.0
     """The reward from which on an attempt is a success."""
 
-    def load(self) -> type:
+    def load(self) -> type[Any]:
         """Import the class of the entry point.
 
         Raises:
@@ -207,7 +208,7 @@ class EnvSpec(Spec):
         if taken := _taken(cls):
             raise ConfigError(
                 f"{self.id}: {self.entry_point} has the parameter {', '.join(taken)}, which it "
-                "would never be given: `make` has an option of that name; call it something else"
+                "would never get, because `make` has an option of that name; rename it"
             )
         return cls
 
@@ -257,8 +258,8 @@ class EnvSpec(Spec):
         idle = [name for name in _OF_ATTEMPTS if name in ours]
         if idle and made.max_attempts == 1:
             raise ConfigError(
-                f"env {self.id}: {', '.join(idle)} would do nothing with max_attempts = 1; set "
-                "max_attempts above 1 with it"
+                f"env {self.id}: {', '.join(idle)} has no effect with max_attempts = 1; set "
+                "max_attempts above 1, too"
             )
         return made
 

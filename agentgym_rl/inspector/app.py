@@ -1,7 +1,9 @@
-"""The page and its data over HTTP: only GET and HEAD, nothing is written (docs/inspect.md).
+"""The page and its data over HTTP: only GET and HEAD, nothing is written (docs/inspect.md). Changes
+of runs go to all listening clients as Server-Sent Events.
 
 Routing is by hand, not by `runtime.http_server.Api`: ids may contain encoded slashes, and Starlette
-matches the decoded path.
+matches the decoded path. The format of events is WHATWG's,
+https://html.spec.whatwg.org/multipage/server-sent-events.html.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
@@ -17,14 +20,89 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.errors import ArlError, ConfigError
 from agentgym_rl.runtime.http_server import Receive, Scope, Send, header, is_secret, reply
 
-from .changes import Changes
 from .detail import episode_detail, group_detail
 from .folders import InspectedRun, Runs
-from .query import Query, Refusal, missing, wrong
-from .times import timeline
+from .query import Query, Refusal, missing, whole, wrong
+from .timeline import timeline
+
+_LOOK_S = 1.0
+_SEND_S = 0.25
+_COMMENT_S = 15.0
+
+
+class Changes:
+    """A watcher of all runs: clients share one look per second; without clients there is none."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._pulses: dict[str, Mapping[str, Any]] = {}
+        self._listeners = 0
+
+    async def watch(self) -> None:
+        """Look at the runs every second while there are clients, until cancelled."""
+        while True:
+            if self._listeners:
+                self._pulses = await asyncio.to_thread(self._look)
+            await asyncio.sleep(_LOOK_S if self._listeners else _SEND_S)
+
+    def _look(self) -> dict[str, Mapping[str, Any]]:
+        found: dict[str, Mapping[str, Any]] = {}
+        for run in self._runs.all():
+            try:
+                found[run.id] = run.pulse()
+            except (ArlError, OSError) as error:  # the run's own routes report the error
+                found[run.id] = {
+                    **{"run": run.id, "steps": 0, "episodes": 0, "status": "stopped"},
+                    "error": str(error),
+                }
+        return found
+
+    async def stream(self, receive: Receive, send: Send, headers: Mapping[str, str]) -> None:
+        """Send changes until the client leaves: all those after the start of the answer, and none
+        from before."""
+        known = self._pulses = await asyncio.to_thread(self._look)
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        raw.append((b"content-type", b"text/event-stream"))
+        await send({"type": "http.response.start", "status": 200, "headers": raw})
+        await _write(send, ": arl inspect\n\n")
+        self._listeners += 1
+        try:
+            said_s = time.monotonic()
+            while not await _has_left(receive):
+                seen = self._pulses
+                texts = [_event(seen[id]) for id in seen if seen[id] != known.get(id)]
+                texts += [_event({"run": id, "gone": True}) for id in known if id not in seen]
+                if not texts and time.monotonic() - said_s >= _COMMENT_S:
+                    texts = [": alive\n\n"]
+                if texts:
+                    await _write(send, "".join(texts))
+                    said_s = time.monotonic()
+                known = seen
+        finally:
+            self._listeners -= 1
+
+
+def _event(pulse: Mapping[str, Any]) -> str:
+    return f"event: change\ndata: {msgspec.json.encode(pulse).decode()}\n\n"
+
+
+async def _write(send: Send, text: str) -> None:
+    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+
+async def _has_left(receive: Receive) -> bool:
+    """Return whether the client is gone; wait up to `_SEND_S` if it is not."""
+    try:
+        async with asyncio.timeout(_SEND_S):
+            while (await receive())["type"] != "http.disconnect":
+                pass
+    except TimeoutError:
+        return False
+    return True
+
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +181,7 @@ class InspectorApp:
         given = asked.pop("token", "")
         if not self._token:
             if _host_name(header(scope, b"host")) not in LOOPBACK:
-                raise wrong("the inspector answers to 127.0.0.1 and localhost alone; see --host")
+                raise wrong("the inspector answers only to 127.0.0.1 and localhost; see --host")
             return {}
         bearer = header(scope, b"authorization").removeprefix("Bearer ")
         for candidate in (given, bearer, self._cookie_of(scope)):
@@ -143,7 +221,7 @@ class InspectorApp:
                 return {"toml": run.config_text()}
             case ["metrics"]:
                 _only(asked, "after")
-                return run.metrics(after=_whole(asked, "after", default=-1))
+                return run.metrics(after=whole(asked, "after", least=-1, default=-1))
             case ["timeline"]:
                 _only(asked, "steps")
                 return timeline(run, asked.get("steps", ""))
@@ -200,13 +278,6 @@ def _parameters(scope: Scope) -> dict[str, str]:
 def _only(asked: Mapping[str, str], *known: str) -> None:
     if unknown := sorted(asked.keys() - set(known)):
         raise wrong(f"unknown parameter {unknown[0]!r}; known: {', '.join(known) or 'none'}")
-
-
-def _whole(asked: Mapping[str, str], name: str, *, default: int) -> int:
-    try:
-        return int(asked.get(name) or default)
-    except ValueError:
-        raise wrong(f"{name}={asked[name]!r} is no whole number") from None
 
 
 def _host_name(host: str) -> str:

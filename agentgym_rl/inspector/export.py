@@ -29,9 +29,9 @@ from agentgym_rl.runtime.atomic_file import new_file
 
 from .app import PAGE
 from .detail import episode_detail, group_detail
-from .folders import InspectedRun
+from .folders import InspectedRun, Runs
 from .query import MOST, Query
-from .times import timeline
+from .timeline import timeline
 
 _SCRIPTS = (".js", ".mjs")
 _IMPORT = re.compile(r"""(\bfrom\s*|\bimport\s*\(?\s*)(["'])(\.{1,2}/[^"']+)\2""")
@@ -146,20 +146,23 @@ def _read(page: Path, path: str, *, text: bool = True) -> str:
     return (page / path).read_text(encoding="utf-8") if text else ""
 
 
-def write_html(
-    runs: Sequence[InspectedRun],
+def write_page(
+    places: Sequence[Path],
     out: Path,
     *,
-    episodes: int,
+    episodes: int = 200,
     on_progress: Callable[[int], None] = lambda _: None,
     page: Path = PAGE,
 ) -> dict[str, Any]:
-    """Write the file and return a report on it. For each run, the file has the details of at most
-    `episodes` episodes, spread evenly over the run, and of their groups.
+    """Write one page that shows the runs in `places` without a server, and return a report on it.
+    Blocking. For each run, it has the details of at most `episodes` episodes, spread evenly over
+    the run, and of their groups.
 
     Raises:
-        ConfigError: there are no runs, a run cannot be read, or `out` exists.
+        ConfigError: a place does not exist, there are no runs, a run cannot be read, or `out`
+            exists.
     """
+    runs = Runs(places).all()
     if not runs:
         raise ConfigError("no runs here to write: pass runs, or folders with runs in them")
     answers: dict[str, Any] = {"/api/runs": {"runs": [run.summary() for run in runs]}}

@@ -86,14 +86,14 @@ class Query:
         return cls(
             same={name: given[name] for name in _SAME if name in given},
             fork=given.get("fork", ""),
-            step=_whole(given, "step", least=0) if "step" in given else None,
+            step=whole(given, "step", least=0) if "step" in given else None,
             least={n: _number(given, f"{n}_min") for n in _RANGES if f"{n}_min" in given},
             most={n: _number(given, f"{n}_max") for n in _RANGES if f"{n}_max" in given},
             q=given.get("q", ""),
             sort=sort.removeprefix("-"),
             descending=sort.startswith("-"),
-            offset=_whole(given, "offset", least=0, default=0),
-            limit=_whole(given, "limit", least=1, most=MOST, default=100),
+            offset=whole(given, "offset", least=0, default=0),
+            limit=whole(given, "limit", least=1, most=MOST, default=100),
         )
 
     def where(self) -> tuple[str, list[Any]]:
@@ -145,9 +145,10 @@ def _number(given: Mapping[str, str], name: str) -> float:
     return value
 
 
-def _whole(
+def whole(
     given: Mapping[str, str], name: str, *, least: int, most: int = 2**62, default: int = 0
 ) -> int:
+    """Return the whole number of a parameter within bounds, or raise Refusal (400)."""
     text = given.get(name, str(default))
     try:
         value = int(text)

@@ -1,4 +1,4 @@
-"""The entry points of `arl inspect`: the server with its background tasks, and the export."""
+"""The server of `arl inspect` with its background tasks."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ import secrets
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from agentgym_rl.core.errors import ArlError
 from agentgym_rl.runtime.http_server import serving
 
-from .app import LOOPBACK, InspectorApp
-from .changes import Changes
-from .export import write_html
+from .app import LOOPBACK, Changes, InspectorApp
 from .folders import InspectedRun, Runs
 
 log = logging.getLogger(__name__)
@@ -86,18 +83,3 @@ def _own_name() -> str:
     except OSError:
         return "127.0.0.1"
     return socket.gethostname()
-
-
-def write_page(
-    places: Sequence[Path],
-    out: Path,
-    *,
-    episodes: int = 200,
-    on_progress: Callable[[int], None] = lambda _: None,
-) -> dict[str, Any]:
-    """Write one page that shows the runs without a server, and return a report on it. Blocking.
-
-    Raises:
-        ConfigError: a place does not exist, a run cannot be read, or `out` exists.
-    """
-    return write_html(Runs(places).all(), out, episodes=episodes, on_progress=on_progress)

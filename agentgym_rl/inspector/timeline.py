@@ -1,14 +1,14 @@
-"""The conversion of a run's folder to a trace file: slices of time on rows, grouped by process.
+"""The times of a run as slices on rows, grouped by process: for the page, and as a trace file.
 
-The format is Chrome's, read by https://ui.perfetto.dev and chrome://tracing: "Trace Event Format",
-https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (complete events
-`X`, counters `C`, metadata `M`; times in microseconds).
+The format of the file is Chrome's, read by https://ui.perfetto.dev and chrome://tracing: "Trace
+Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+(complete events `X`, counters `C`, metadata `M`; times in microseconds).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
@@ -20,8 +20,11 @@ import numpy as np
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.runtime.atomic_file import new_file
 from agentgym_rl.storage.episode_reader import EpisodeReader
-from agentgym_rl.storage.phases import StepPhases, read_phases
+from agentgym_rl.storage.metrics import NAME, Interval, StepPhases, read_phases
 from agentgym_rl.storage.run_folder import config_of
+
+from .folders import InspectedRun
+from .query import Query, wrong
 
 TRAINER, ENGINES, ROLLOUT = 1, 2, 3
 """The process numbers of the trace, which are also their order."""
@@ -99,7 +102,14 @@ def events(steps: Iterable[StepPhases], episodes: Iterable[Sampled]) -> Iterator
             yield _named("thread_name", process, name, row=row)
             for phase, step, start, end in slices:
                 yield _slice(phase, process, row, start - zero_s, end - start, {"step": step})
-    yield from _at_once(played, zero_s)
+    for at_s, count in _at_once(played):
+        yield {
+            "name": "turns being sampled",
+            "ph": "C",
+            "pid": ENGINES,
+            "ts": _microseconds(at_s - zero_s),
+            "args": {"turns": count},
+        }
     yield _named("process_name", ROLLOUT, "rollout: episodes, from first to last token")
     lanes = Lanes()
     for episode in played:
@@ -113,29 +123,28 @@ def _by_process(steps: Iterable[StepPhases]) -> tuple[_Rows, _Rows]:
     """Return the rows of trainer ranks, and those of engines."""
     ranks: _Rows = {"rank 0": []}
     engines: _Rows = {}
-    for found in steps:
-        for name, phases in {"trainer-0": found.trainer, **found.others}.items():
-            kind, _, number = name.partition("-")
-            rows, row = (ranks, f"rank {number}") if kind == "trainer" else (engines, name)
-            slices = [(phase, found.step, start, end) for phase, start, end in phases]
-            rows.setdefault(row, []).extend(slices)
+    for name, step, phases in _processes(steps):
+        kind, _, number = name.partition("-")
+        rows, row = (ranks, f"rank {number}") if kind == "trainer" else (engines, name)
+        rows.setdefault(row, []).extend((phase, step, start, end) for phase, start, end in phases)
     return ranks, engines
 
 
-def _at_once(episodes: Iterable[Sampled], zero_s: float) -> Iterator[Event]:
+def _processes(steps: Iterable[StepPhases]) -> Iterator[tuple[str, int, Sequence[Interval]]]:
+    """Yield the phases of each process and step, with its name and the step."""
+    for found in steps:
+        for name, phases in {"trainer-0": found.trainer, **found.others}.items():
+            yield name, found.step, phases
+
+
+def _at_once(episodes: Iterable[Sampled]) -> Iterator[tuple[float, int]]:
     """Yield the number of turns that engines were sampling, each time that it changed."""
     turns = [turn for episode in episodes for turn in episode.turns]
     changes = sorted(
         [(start, 1) for _, start, _, _ in turns] + [(end, -1) for _, _, end, _ in turns]
     )
     for (at_s, _), count in zip(changes, accumulate(by for _, by in changes), strict=True):
-        yield {
-            "name": "turns being sampled",
-            "ph": "C",
-            "pid": ENGINES,
-            "ts": _microseconds(at_s - zero_s),
-            "args": {"turns": count},
-        }
+        yield at_s, count
 
 
 def _microseconds(seconds: float) -> float:
@@ -180,3 +189,111 @@ def write_timeline(
             counts["events"] += 1
         file.write("\n]}\n")
     return {**counts, "out": str(out)}
+
+
+LAST = 10
+"""The number of steps that are shown by default."""
+_AHEAD = 4
+"""The number of later steps whose episodes are included: they were played meanwhile."""
+MOST = 2000
+"""The largest number of episodes that are read."""
+
+
+def timeline(run: InspectedRun, steps: str = "") -> dict[str, Any]:
+    """Return the timeline of the steps `A-B`, or of the last ones. Blocking. Times are seconds
+    since `zero_s` of the machine's monotonic clock. A process with overlapping slices has several
+    tracks.
+
+    Raises:
+        Refusal: `steps` is no range.
+        ConfigError: a file cannot be read.
+    """
+    asked = _range(steps)
+    found = list(read_phases(run.folder)) if (run.folder / NAME).exists() else []
+    low, high = asked or _last(found)
+    shown = [phases for phases in found if low <= phases.step <= high]
+    # A step that was trained again has several lines.
+    rows = [*_process_rows(shown)]
+    episodes = _episodes(run, low, high + _AHEAD)
+    starts = [start for _, slices in rows for _, start, _ in slices]
+    ends = [end for _, slices in rows for _, _, end in slices]
+    if starts:  # keep those sampled while these steps were trained
+        episodes = [it for it in episodes if it.end_s > min(starts) and it.start_s < max(ends)]
+    zero_s = min(starts, default=min((it.start_s for it in episodes), default=0.0))
+    return {
+        "zero_s": zero_s,
+        "steps": [low, high] if shown else None,
+        "batches": _slices((_batch(phases) for phases in shown if phases.trainer), zero_s),
+        "tracks": [
+            *({"process": name, "slices": _slices(of, zero_s)} for name, of in rows),
+            *_episode_tracks(episodes, zero_s),
+        ],
+        "at_once": [(_rounded(at_s - zero_s), count) for at_s, count in _at_once(episodes)],
+    }
+
+
+def _range(steps: str) -> tuple[int, int] | None:
+    if not steps:
+        return None
+    first, _, last = steps.partition("-")
+    try:
+        low, high = int(first), int(last or first)
+    except ValueError:
+        raise wrong(f"steps={steps!r}: write A-B, two step numbers") from None
+    if low > high:
+        raise wrong(f"steps={steps!r}: the first is after the last")
+    return low, high
+
+
+def _last(found: Sequence[StepPhases]) -> tuple[int, int]:
+    newest = max((phases.step for phases in found), default=0)
+    return max(0, newest - LAST + 1), newest
+
+
+def _process_rows(steps: Iterable[StepPhases]) -> Iterable[tuple[str, list[Interval]]]:
+    rows: dict[str, list[Interval]] = {}
+    for name, _, phases in _processes(steps):
+        rows.setdefault(name, []).extend(phases)
+    for name in sorted(rows, key=lambda name: (not name.startswith("trainer"), name)):
+        kind, _, number = name.partition("-")
+        yield (f"trainer rank {number}" if kind == "trainer" else name), rows[name]
+
+
+def _batch(phases: StepPhases) -> Interval:
+    starts, ends = [a for _, a, _ in phases.trainer], [b for _, _, b in phases.trainer]
+    return (str(phases.step), min(starts), max(ends))
+
+
+def _slices(intervals: Iterable[Interval], zero_s: float) -> list[tuple[float, float, str]]:
+    return sorted((_rounded(a - zero_s), _rounded(b - zero_s), name) for name, a, b in intervals)
+
+
+def _episodes(run: InspectedRun, low: int, high: int) -> list[Sampled]:
+    """Return the episodes of these steps, and the newest ones that are not trained yet."""
+    path: Path = run.folder / "episodes.db"
+    if not path.exists():
+        return []
+    with closing(EpisodeReader(path)) as log:
+        ids = log.trained_between(low, high)
+        if len(ids) < MOST:
+            newest = Query(limit=min(1000, MOST - len(ids)), same={"status": "open"})
+            waiting = Query(limit=min(1000, MOST - len(ids)), same={"status": "waiting"})
+            for query in (newest, waiting):
+                ids += [it["id"] for it in run.index.page(query)["episodes"]]
+        found = [Sampled.of(log.trajectory(id)) for id in dict.fromkeys(ids[:MOST])]
+    return sorted((it for it in found if it), key=lambda it: it.start_s)
+
+
+def _episode_tracks(episodes: Sequence[Sampled], zero_s: float) -> list[dict[str, Any]]:
+    lanes, rows = Lanes(), dict[int, list[tuple[float, float, str]]]()
+    for it in episodes:
+        lane = lanes.take(it.start_s, it.end_s)
+        slices = rows.setdefault(lane, [])
+        for turn, start, end, _ in it.turns:
+            text = f"{it.args['episode']} turn {turn}"
+            slices.append((_rounded(start - zero_s), _rounded(end - zero_s), text))
+    return [{"process": "episodes", "lane": n, "slices": rows[n]} for n in sorted(rows)]
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds, 6)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import os
 import re
 from pathlib import Path
 
-from agentgym_rl.config import Config
+from agentgym_rl.config import Config, KlConfig, ModelConfig
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.model_folder import template_files, tensor_heads
+from agentgym_rl.core.model_folder import template_files
 
 log = logging.getLogger(__name__)
 
@@ -38,23 +37,22 @@ _VERSION = re.compile(r"-v\d+(?=:|$)")
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
-def model_folder(config: Config) -> Path:
-    """Return the absolute folder of the configured model.
+def model_folder(model: ModelConfig, env_id: str) -> Path:
+    """Return the absolute folder of the model for an environment.
 
     Raises:
         ConfigError: see `resolve_model`.
     """
-    return resolve_model(model_name(config), revision=config.model.revision)
+    return resolve_model(model_name(model, env_id), revision=model.revision)
 
 
-def reference_folder(config: Config) -> Path | None:
+def reference_folder(kl: KlConfig) -> Path | None:
     """Return the folder of the frozen model that `algo.kl` stays close to, if there is one and it
     is not the model that the run begins with.
 
     Raises:
         ConfigError: see `resolve_model`.
     """
-    kl = config.algo.kl
     return resolve_model(kl.reference) if kl.coef and kl.reference != "initial" else None
 
 
@@ -109,8 +107,8 @@ def resolve_paths(config: Config) -> Config:
     if kl.reference not in ("", "initial"):
         kl = kl.model_copy(update={"reference": _absolute(kl.reference)})
     algo = config.algo.model_copy(update={"kl": kl})
-    name = model_name(config)
-    if config.model.path == "bundled" and _family(config) not in _WARMED_UP:
+    name = model_name(config.model, config.env.id)
+    if config.model.path == "bundled" and _family(config.env.id) not in _WARMED_UP:
         log.warning(
             "no bundled model was made for the environment %s: it gets %s, which knows word "
             "problems of one environment and no other words, and will hardly learn anything here. "
@@ -124,38 +122,16 @@ def resolve_paths(config: Config) -> Config:
     return config.model_copy(update={"model": model, "algo": algo})
 
 
-def resolve_learning_rate(config: Config, folder: Path) -> Config:
-    """Return the configuration with the learning rate for the model in `folder`, if it names none.
-
-    The rate that a model of a million parameters needs destroys one of a hundred million in a step.
-
-    Raises:
-        ConfigError: the model has no weights, or they are damaged.
-    """
-    if config.trainer.learning_rate is not None:
-        return config
-    heads = tensor_heads(folder)
-    size = sum(math.prod(head.shape) for head in heads.values())
-    rate = next(rate for below, rate in _LEARNING_RATES if size < below)
-    log.info("learning rate %g, for %.3g parameters (trainer.learning_rate sets it)", rate, size)
-    trainer = config.trainer.model_copy(update={"learning_rate": rate})
-    return config.model_copy(update={"trainer": trainer})
-
-
-_LEARNING_RATES = ((20e6, 3e-4), (1e9, 3e-5), (10e9, 2e-5), (math.inf, 1e-5))
-"""The pairs of a number of parameters and the default learning rate for models with fewer."""
-
-
-def model_name(config: Config) -> str:
+def model_name(model: ModelConfig, env_id: str) -> str:
     """Return `model.path`; for `bundled`, the model that was warmed up for the environment."""
-    if config.model.path != "bundled":
-        return config.model.path
-    return _WARMED_UP.get(_family(config), "bundled/math")
+    if model.path != "bundled":
+        return model.path
+    return _WARMED_UP.get(_family(env_id), "bundled/math")
 
 
-def _family(config: Config) -> str:
-    """Return the environment's id without its version."""
-    return _VERSION.sub("", config.env.id)
+def _family(env_id: str) -> str:
+    """Return an environment's id without its version."""
+    return _VERSION.sub("", env_id)
 
 
 def weights_size(folder: Path) -> int:

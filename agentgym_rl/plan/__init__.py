@@ -1,11 +1,10 @@
 """The command `arl plan`: a prediction of a run's behavior before it is started.
 
-clock.py        an event loop with virtual time: it jumps to the next event
-cores.py        processors that processes share
+clock.py        an event loop with virtual time, which jumps to the next event; shared processors
 rates.py        speeds of engines, trainer etc.: measured, or from a model's size and GPU
-lengths.py      lengths of episodes, drawn or recorded, and episodes in virtual time
-engine.py       an engine: slots, decode steps, prefills, KV memory, updates
-fleet.py        several engines, chosen by the gateway's own rule, updated as in real runs
+calibration.py  rates and episodes of a recorded run
+episodes.py     lengths of episodes, drawn or recorded, and episodes in virtual time
+engine.py       engines: slots, decode steps, KV memory; chosen and updated as in real runs
 trainer.py      a trainer: micro-batches packed as real ones, passes, publications
 simulation.py   these parts around the real rollout, buffer and controller and their result
 search.py       other splits, bounds and sizes, tried one after the other

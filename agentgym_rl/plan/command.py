@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.config import Config, VllmEngineConfig, dump_toml
+from agentgym_rl.config import (
+    ClusterConfig,
+    Config,
+    OwnEngineConfig,
+    VllmEngineConfig,
+    dump_toml,
+)
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime.atomic_file import new_file
 from agentgym_rl.storage.run_folder import shown
 
-from .calibration import calibrate
-from .lengths import DrawnShapes, Limits, Shapes
+from .calibration import calibrate, read_run, shapes_of
 from .rates import HardwareRates, Rates, load_rates, rates_of
-from .recorded import RecordedRun, read_run
-from .report import plan_json, plot_plan, prediction_text, search_text
+from .report import plot_plan, prediction_text, search_text
 from .search import Tried, search, settled
 from .simulation import Prediction
 
@@ -48,13 +53,17 @@ class Planned:
     """The episodes/s of the run used for calibration, as measured and as simulated."""
 
     def json(self) -> dict[str, Any]:
-        return plan_json(
-            self.prediction,
-            self.tried,
-            self.best,
-            rates=self.rates.model_dump(),
-            calibration=self.calibration,
-        )
+        prediction, best = self.prediction, self.best
+        return {
+            "prediction": {**prediction.numbers(), "notes": list(prediction.notes)},
+            "calibration": self.calibration,
+            "tried": [
+                {"axis": t.axis, **t.changes, **t.prediction.numbers(), "recommended": t is best}
+                for t in self.tried
+            ],
+            "recommended": best.changes if best else None,
+            "rates": self.rates.model_dump(),
+        }
 
     def text(self) -> str:
         parts = ["The run as configured:", prediction_text(self.prediction)]
@@ -71,11 +80,11 @@ class Planned:
         return "\n".join(parts)
 
 
-def _check_apart(config: Config, where: str) -> None:
-    if config.cluster.colocated:
+def _check_apart(cluster: ClusterConfig, where: str) -> None:
+    if cluster.colocated:
         raise ConfigError(
             f"{where}arl plan simulates engines and trainer ranks on devices of their own, and "
-            "cluster.colocated has them take turns; plan with cluster.colocated=false, '+' in "
+            "with cluster.colocated they take turns; plan with cluster.colocated=false, '+' in "
             "cluster.allocation"
         )
 
@@ -89,13 +98,13 @@ def plan(
         ConfigError: rates are missing, contradict each other, or cannot be measured; or engines
             and ranks share devices.
     """
-    _check_apart(config, "")
-    rates, recorded = _rates(config, asked), None
+    _check_apart(config.cluster, "")
+    rates, recorded = _rates(config.own_engine, asked), None
     calibration = None
     if asked.run is not None or rates.lengths_of == "run":
         folder = asked.run or Path(rates.calibrated_on)
         recorded = read_run(folder)
-        _check_apart(recorded.config, f"{folder}: ")
+        _check_apart(recorded.config.cluster, f"{folder}: ")
         if asked.run is not None:
             say(f"calibrating on {folder}")
             rates, simulated = calibrate(folder, recorded, rates)
@@ -109,14 +118,14 @@ def plan(
             "--parameters N for a model on a known GPU, or --rates FILE with [engine] step_s"
         )
     say("simulating the run as configured")
-    prediction = settled(config, rates, lambda config: shapes(config, rates, recorded))
+    shapes = partial(shapes_of, lengths=rates.lengths, recorded=recorded)
+    first = settled(config, rates, shapes)
+    prediction = first.prediction
     tried: list[Tried] = []
     best = None
     if asked.searches:
         say("trying others")
-        tried, best = search(
-            config, rates, lambda config: shapes(config, rates, recorded), gpus=asked.gpus
-        )
+        tried, best = search(first, rates, shapes, gpus=asked.gpus)
     if asked.plot is not None:
         plot_plan(asked.plot, prediction, tried, best)
     if asked.write_rates is not None:
@@ -125,15 +134,7 @@ def plan(
     return Planned(prediction, tried, best, rates, calibration)
 
 
-def shapes(config: Config, rates: Rates, recorded: RecordedRun | None) -> Shapes:
-    """Return the shapes of the episodes of a run of `config`: recorded if possible, else drawn."""
-    if recorded is not None:
-        return recorded.shapes(config)
-    limits = Limits(config.rollout.max_tokens, config.own_engine.max_model_len)
-    return DrawnShapes(rates.lengths, limits, seed=config.seed)
-
-
-def _rates(config: Config, asked: Asked) -> Rates:
+def _rates(engine: OwnEngineConfig, asked: Asked) -> Rates:
     rates = load_rates(asked.rates) if asked.rates is not None else Rates()
     hardware = rates.hardware.model_dump()
     hardware["gpu"] = asked.gpu or hardware["gpu"]
@@ -141,7 +142,6 @@ def _rates(config: Config, asked: Asked) -> Rates:
     if asked.run is not None and asked.gpu:
         raise ConfigError("--run measures rates and --gpu estimates them: give one of them")
     if hardware["gpu"]:
-        engine = config.own_engine
         parallel = engine.tensor_parallel_size if isinstance(engine, VllmEngineConfig) else 1
         estimated = rates_of(HardwareRates(**hardware), tensor_parallel=parallel)
         rates = estimated.model_copy(update=_given(rates, estimated))

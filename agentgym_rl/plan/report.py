@@ -4,9 +4,8 @@ configurations that were tried."""
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from .search import Tried
 from .simulation import Prediction
@@ -142,27 +141,6 @@ def _line(cells: Sequence[str]) -> str:
         f"{cell:<{-width}}" if width < 0 else f"{cell:>{width}}"
         for cell, width in zip(cells, widths, strict=True)
     ).rstrip()
-
-
-def plan_json(
-    prediction: Prediction,
-    tried: Sequence[Tried],
-    best: Tried | None,
-    *,
-    rates: Mapping[str, Any],
-    calibration: Mapping[str, float] | None,
-) -> dict[str, Any]:
-    """Return the complete plan as a JSON object."""
-    return {
-        "prediction": {**prediction.numbers(), "notes": list(prediction.notes)},
-        "calibration": calibration,
-        "tried": [
-            {"axis": t.axis, **t.changes, **t.prediction.numbers(), "recommended": t is best}
-            for t in tried
-        ],
-        "recommended": best.changes if best else None,
-        "rates": rates,
-    }
 
 
 def _figures(value: float) -> str:

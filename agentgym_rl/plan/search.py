@@ -3,20 +3,19 @@ keeps the best result for the next axis."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl.config import Config
 from agentgym_rl.core.errors import ConfigError
 
-from .lengths import Shapes
+from .episodes import Shapes
 from .rates import Rates
 from .simulation import Prediction, simulate
 
 WORTH = 0.03
 """The gain in speed that is worth more staleness, memory or change."""
-_BOUNDS = (0, 1, 2, 4, 8)
 _BEGINNING = 3
 """The batches in which a run starts up, besides twice its bound on staleness."""
 _BATCHES = 8
@@ -51,100 +50,98 @@ class Tried:
             "rollout.concurrency": rollout.concurrency,
         }
 
+    def changed(self, changes: Changes) -> Config:
+        """Return the configuration with other values of dotted keys."""
+        values = self.config.model_dump()
+        for key, value in changes.items():
+            *sections, name = key.split(".")
+            inner = values
+            for section in sections:
+                inner = inner[section]
+            inner[name] = value
+        return Config.model_validate(values)
+
+    def splits(self, gpus: int) -> Iterator[Changes]:
+        """Yield splits with engines on 1/2, 5/8, 3/4 and 7/8 of the GPUs, the trainer on the
+        others."""
+        each = getattr(self.config.engine, "tensor_parallel_size", 1)
+        seen: set[int] = set()
+        for eighths in (4, 5, 6, 7):
+            servers = max(1, round(gpus * eighths / 8 / each))
+            ranks = gpus - servers * each
+            if ranks >= 1 and servers not in seen:
+                seen.add(servers)
+                replicas = self.config.trainer.num_replicas
+                yield {
+                    "engine.num_servers": servers,
+                    "trainer.num_ranks": ranks,
+                    "trainer.num_replicas": replicas if ranks % replicas == 0 else 1,
+                }
+        if not seen:
+            raise ConfigError(f"--gpus {gpus}: too few for an engine of {each} and a trainer")
+
+    def concurrencies(self) -> Iterator[Changes]:
+        """Yield fixed numbers of groups at once, and an adaptive number."""
+        rollout = self.config.rollout
+        for times in (1, 2, 3, 4):
+            at_once = times * rollout.groups_per_batch
+            yield _ANY_START | {"rollout.concurrency": "fixed", "rollout.max_concurrent": at_once}
+        if rollout.concurrency == "fixed":
+            yield {"rollout.concurrency": "adaptive", "rollout.max_concurrent": None}
+
+    def batches(self) -> Iterator[Changes]:
+        """Yield half and twice the size of a batch."""
+        rollout = self.config.rollout
+        now, fixed = rollout.groups_per_batch, rollout.concurrency == "fixed"
+        concurrent = rollout.admitted_groups if fixed else rollout.max_concurrent
+        for size in (now // 2, now * 2):
+            if size >= 1:
+                yield _ANY_START | {
+                    "rollout.groups_per_batch": size,
+                    "rollout.max_concurrent": concurrent,
+                }
+
+
+_STALENESSES: Sequence[Changes] = [
+    _ANY_START | {"rollout.max_staleness": bound, "rollout.lookahead": None}
+    for bound in (0, 1, 2, 4, 8)
+]
+
+
+def settled(
+    config: Config, rates: Rates, shapes_of: ShapesOf, *, axis: str = "configured"
+) -> Tried:
+    """Predict a run after its start-up: simulate the start-up and some more batches only. Recorded
+    episodes are spread over these batches, so they still come from the complete run."""
+    skip = min(_BEGINNING + 2 * config.rollout.max_staleness, max(1, config.steps // 2))
+    batches = min(config.steps, skip + _BATCHES)
+    shapes = shapes_of(config.model_copy(update={"steps": batches}))
+    return Tried(axis, config, simulate(config, rates, shapes, skip=skip, batches=batches))
+
 
 def search(
-    config: Config, rates: Rates, shapes_of: ShapesOf, *, gpus: int | None
+    first: Tried, rates: Rates, shapes_of: ShapesOf, *, gpus: int | None
 ) -> tuple[list[Tried], Tried]:
     """Return all configurations that were tried, and the recommended one. `gpus`: the number of
     GPUs to split between engines and trainer; None: the split stays."""
-    tried = [_tried("configured", config, rates, shapes_of)]
-    best = tried[0]
+    tried, best = [first], first
     for axis, options in _axes(gpus):
         found = [best]
-        for changes in options(best.config):
-            candidate = changed(best.config, changes)
+        for changes in options(best):
+            candidate = best.changed(changes)
             if candidate != best.config:
-                found.append(_tried(axis, candidate, rates, shapes_of))
+                found.append(settled(candidate, rates, shapes_of, axis=axis))
         tried += found[1:]
         best = _preferred(axis, found)
     return tried, best
 
 
-def changed(config: Config, changes: Changes) -> Config:
-    """Return `config` with other values of dotted keys."""
-    values = config.model_dump()
-    for key, value in changes.items():
-        *sections, name = key.split(".")
-        inner = values
-        for section in sections:
-            inner = inner[section]
-        inner[name] = value
-    return Config.model_validate(values)
-
-
-def settled(config: Config, rates: Rates, shapes_of: ShapesOf) -> Prediction:
-    """Predict a run after its start-up: simulate the start-up and some more batches only. Recorded
-    episodes are spread over these batches, so they still come from the complete run."""
-    skip = min(_BEGINNING + 2 * config.rollout.max_staleness, max(1, config.steps // 2))
-    batches = min(config.steps, skip + _BATCHES)
-    shapes = shapes_of(changed(config, {"steps": batches}))
-    return simulate(config, rates, shapes, skip=skip, batches=batches)
-
-
-def _tried(axis: str, config: Config, rates: Rates, shapes_of: ShapesOf) -> Tried:
-    return Tried(axis, config, settled(config, rates, shapes_of))
-
-
-def _axes(gpus: int | None) -> Iterator[tuple[str, Callable[[Config], Iterator[Changes]]]]:
+def _axes(gpus: int | None) -> Iterator[tuple[str, Callable[[Tried], Iterable[Changes]]]]:
     if gpus is not None:
-        yield "split", lambda config: _splits(config, gpus)
-    yield "concurrency", _concurrency
-    yield "staleness", _staleness
-    yield "batch", _batches
-
-
-def _splits(config: Config, gpus: int) -> Iterator[Changes]:
-    """Yield splits with engines on 1/2, 5/8, 3/4 and 7/8 of the GPUs, the trainer on the others."""
-    each = getattr(config.engine, "tensor_parallel_size", 1)
-    seen: set[int] = set()
-    for eighths in (4, 5, 6, 7):
-        servers = max(1, round(gpus * eighths / 8 / each))
-        ranks = gpus - servers * each
-        if ranks >= 1 and servers not in seen:
-            seen.add(servers)
-            replicas = config.trainer.num_replicas
-            yield {
-                "engine.num_servers": servers,
-                "trainer.num_ranks": ranks,
-                "trainer.num_replicas": replicas if ranks % replicas == 0 else 1,
-            }
-    if not seen:
-        raise ConfigError(f"--gpus {gpus}: too few for an engine of {each} and a trainer")
-
-
-def _concurrency(config: Config) -> Iterator[Changes]:
-    for times in (1, 2, 3, 4):
-        at_once = times * config.rollout.groups_per_batch
-        yield _ANY_START | {"rollout.concurrency": "fixed", "rollout.max_concurrent": at_once}
-    if config.rollout.concurrency == "fixed":
-        yield {"rollout.concurrency": "adaptive", "rollout.max_concurrent": None}
-
-
-def _staleness(config: Config) -> Iterator[Changes]:
-    for bound in _BOUNDS:
-        yield _ANY_START | {"rollout.max_staleness": bound, "rollout.lookahead": None}
-
-
-def _batches(config: Config) -> Iterator[Changes]:
-    now, rollout = config.rollout.groups_per_batch, config.rollout
-    fixed = rollout.concurrency == "fixed"
-    concurrent = rollout.admitted_groups if fixed else rollout.max_concurrent
-    for size in (now // 2, now * 2):
-        if size >= 1:
-            yield _ANY_START | {
-                "rollout.groups_per_batch": size,
-                "rollout.max_concurrent": concurrent,
-            }
+        yield "split", lambda tried: tried.splits(gpus)
+    yield "concurrency", Tried.concurrencies
+    yield "staleness", lambda tried: _STALENESSES
+    yield "batch", Tried.batches
 
 
 def _preferred(axis: str, found: Sequence[Tried]) -> Tried:

@@ -13,20 +13,22 @@ from agentgym_rl.config import Config
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.controller.concurrency import METRIC, adapt
 from agentgym_rl.controller.controller import Controller
+from agentgym_rl.controller.schedule import Plan
+from agentgym_rl.core.batch import StepReport
 from agentgym_rl.core.errors import ConfigError, leaves
+from agentgym_rl.core.group import Group
+from agentgym_rl.core.task import Task, TaskSource
+from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.groups import OpenGroups
-from agentgym_rl.rollout.producer import Rollout
-from agentgym_rl.rollout.task_cursor import TaskCursor
-from agentgym_rl.storage.metrics import COMPUTE_PHASES
+from agentgym_rl.rollout.producer import Rollout, TaskCursor
+from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.storage.metrics import COMPUTE_PHASES, MetricsFile, PhasesFile, StepPhases
 
-from .clock import run_virtual
-from .cores import Cores, Process
-from .engine import SimulatedEngine, State
-from .fleet import SimulatedFleet
-from .lengths import Shapes, SimulatedPlayer
+from .clock import Cores, Process, run_virtual
+from .engine import SimulatedEngine, SimulatedFleet, State
+from .episodes import Shapes, SimulatedPlayer
 from .rates import Rates
-from .records import NoLog, NoMetrics, NoPhases, NoTasks
 from .trainer import Packing, SimulatedTrainer, Step
 
 
@@ -101,13 +103,6 @@ def simulate(
         ConfigError: the configuration has a feature that is not modelled, or is invalid.
         TimeoutError: a wait of the run would exceed its timeout.
     """
-    _check(config)
-    batches = config.steps if batches is None else min(batches, config.steps)
-    run = _Run(config, rates, shapes, packing)
-    return run_virtual(run.predict(min(skip, batches - 1), batches))
-
-
-def _check(config: Config) -> None:
     if config.algo.baseline == "critic":
         raise ConfigError(
             "arl plan does not model critics: got algo.baseline 'critic'; plan with 'mean', and "
@@ -115,6 +110,9 @@ def _check(config: Config) -> None:
         )
     if config.steps < 2:
         raise ConfigError(f"steps {config.steps}: a plan needs 2 batches or more")
+    batches = config.steps if batches is None else min(batches, config.steps)
+    run = _Run(config, rates, shapes, packing)
+    return run_virtual(run.predict(min(skip, batches - 1), batches))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +126,16 @@ class _Mark:
     busy_s: float
 
 
+@dataclass(frozen=True, slots=True)
 class _Run:
-    def __init__(self, config: Config, rates: Rates, shapes: Shapes, packing: Packing) -> None:
-        self._config, self._rates, self._shapes = config, rates, shapes
-        self._packing = packing
-        self._marks: list[_Mark] = []
+    config: Config
+    rates: Rates
+    shapes: Shapes
+    packing: Packing
+    marks: list[_Mark] = field(default_factory=list["_Mark"])
 
     async def predict(self, skip: int, batches: int) -> Prediction:
-        config, rates = self._config, self._rates
+        config, rates = self.config, self.rates
         engine = config.own_engine
         cores = Cores(rates.cores)
         process = Process(cores)
@@ -154,12 +154,12 @@ class _Run:
             at_once=config.weights.transport in ("nccl", "ipc"),
             prefix_cache=rates.engine.prefix_cache,
         )
-        player = SimulatedPlayer(self._shapes, fleet, process, turn_s=rates.rollout.turn_s)
+        player = SimulatedPlayer(self.shapes, fleet, process, turn_s=rates.rollout.turn_s)
         buffer = Buffer(config.rollout, total_groups=config.steps * config.rollout.groups_per_batch)
         loop = asyncio.get_running_loop()
 
         def mark() -> None:
-            self._marks.append(
+            self.marks.append(
                 _Mark(
                     loop.time(),
                     fleet.seconds,
@@ -170,23 +170,35 @@ class _Run:
             )
 
         controller = Controller(
-            config,
+            config.trainer,
+            config.algo,
             buffer,
             NoLog(),
             NoMetrics(),
             NoPhases(),
+            plan=Plan(config.trainer, config.eval, steps=config.steps),
             publications=fleet,
             token="",
             on_step=lambda step, metrics: mark(),
         )
         rollout = Rollout(
-            config,
-            OpenGroups(config, buffer, NoLog()),
-            TaskCursor(config, NoTasks(), numbers=controller.rollout_metrics),
+            config.rollout,
+            OpenGroups(config.rollout, buffer, NoLog()),
+            TaskCursor(
+                config.rollout, NoTasks(), seed=config.seed, numbers=controller.rollout_metrics
+            ),
             cast(Player, player),
+            seed=config.seed,
         )
         trainer = SimulatedTrainer(
-            config, rates, controller, fleet, cores, process, packing=self._packing
+            config.trainer,
+            config.algo,
+            rates,
+            controller,
+            fleet,
+            cores,
+            process,
+            packing=self.packing,
         )
         await _until_trained(
             rollout, trainer, batches, adapt(config.rollout, buffer, controller, fleet)
@@ -201,11 +213,11 @@ class _Run:
         trainer: SimulatedTrainer,
         player: SimulatedPlayer,
     ) -> Prediction:
-        config = self._config
+        config = self.config
         # The interval lies between two reports; without `skip`, it begins at the start.
         nothing = _Mark(0.0, {}, 0.0, 0.0, 0.0)
-        first = self._marks[skip - 1] if skip else nothing
-        last = self._marks[-1]
+        first = self.marks[skip - 1] if skip else nothing
+        last = self.marks[-1]
         seconds = max(last.now_s - first.now_s, 1e-12)
         steps = trainer.steps[skip:]
         history = controller.history
@@ -242,8 +254,29 @@ class _Run:
             ),
             skipped=skip,
             steps=trainer.steps,
-            notes=_notes(config, trainer, player),
+            notes=self._notes(trainer, player),
         )
+
+    def _notes(self, trainer: SimulatedTrainer, player: SimulatedPlayer) -> list[str]:
+        """Return a note for each timeout that the run would exceed."""
+        config, steps = self.config, trainer.steps
+        limits = {
+            "rollout.turn_timeout_s": config.rollout.turn_timeout_s,
+            "rollout.episode_timeout_s": config.rollout.episode_timeout_s,
+            "trainer.batch_timeout_s": config.trainer.batch_timeout_s,
+            "weights.update_timeout_s": config.weights.update_timeout_s,
+        }
+        longest = {
+            "turn": player.longest_turn_s,
+            "episode": player.longest_episode_s,
+            "wait of the trainer for a batch": max(s.seconds("rollout_wait") for s in steps),
+            "publication of weights": max(s.seconds("weight_sync") for s in steps),
+        }
+        return [
+            f"the longest {what} takes {found:.0f} s, more than {key} {limit:g}: raise it"
+            for (key, limit), (what, found) in zip(limits.items(), longest.items(), strict=True)
+            if found > limit
+        ]
 
 
 async def _until_trained(
@@ -270,32 +303,58 @@ async def _until_trained(
         raise leaves(group)[0] from None
 
 
-def _notes(config: Config, trainer: SimulatedTrainer, player: SimulatedPlayer) -> list[str]:
-    """Return a note for each timeout that the run would exceed."""
-    longest = {
-        "rollout.turn_timeout_s": (config.rollout.turn_timeout_s, player.longest_turn_s, "turn"),
-        "rollout.episode_timeout_s": (
-            config.rollout.episode_timeout_s,
-            player.longest_episode_s,
-            "episode",
-        ),
-        "trainer.batch_timeout_s": (
-            config.trainer.batch_timeout_s,
-            max(step.seconds("rollout_wait") for step in trainer.steps),
-            "wait of the trainer for a batch",
-        ),
-        "weights.update_timeout_s": (
-            config.weights.update_timeout_s,
-            max(step.seconds("weight_sync") for step in trainer.steps),
-            "publication of weights",
-        ),
-    }
-    return [
-        f"the longest {what} takes {found:.0f} s, more than {key} {limit:g}: raise it"
-        for key, (limit, found, what) in longest.items()
-        if found > limit
-    ]
-
-
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else 0.0
+
+
+class NoTasks(TaskSource):
+    """An endless source of tasks that consist of their number only."""
+
+    def __getitem__(self, index: int, /) -> Task:
+        return Task(id=str(index), seed=index)
+
+
+class NoLog(EpisodeLog):
+    """A log that keeps nothing: simulated runs are not resumed."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def add_member(
+        self, member: Trajectory, *, task: Task | None = None, task_index: int = -1
+    ) -> None:
+        pass
+
+    async def add_group(
+        self, task: Task, task_index: int, group: Group, *, dropped: str = ""
+    ) -> None:
+        pass
+
+    async def drop(self, groups: Sequence[Group], cause: str) -> None:
+        pass
+
+    async def lease(self, groups: Sequence[Group], step: int) -> None:
+        pass
+
+    async def publish(self, report: StepReport, metrics: Mapping[str, float | None]) -> None:
+        pass
+
+
+class NoMetrics(MetricsFile):
+    """A metrics file that is not written: the controller has the history."""
+
+    def __init__(self) -> None:
+        pass
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        pass
+
+
+class NoPhases(PhasesFile):
+    """A phases file that is not written: the simulated trainer keeps its own steps."""
+
+    def __init__(self) -> None:
+        pass
+
+    def write(self, found: StepPhases) -> None:
+        pass

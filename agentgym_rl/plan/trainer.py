@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from agentgym_rl.algo.balance import fill_bins
-from agentgym_rl.config import AlgoConfig, Config
+from agentgym_rl.config import AlgoConfig, TrainerConfig
 from agentgym_rl.controller.controller import Controller
 from agentgym_rl.core.batch import BatchRow, BatchShard, StepReport
 from agentgym_rl.storage.metrics import COMPUTE_PHASES
 
-from .cores import Cores, Process
-from .fleet import SimulatedFleet
+from .clock import Cores, Process
+from .engine import SimulatedFleet
 from .rates import Rates
 
 Packing = Callable[[Sequence[int], int], list[list[int]]]
@@ -38,33 +38,23 @@ class Step:
         return sum(end - start for name, start, end in self.intervals if name in phases)
 
 
+@dataclass(slots=True)
 class SimulatedTrainer:
     """The ranks of a simulated trainer, all in step."""
 
-    def __init__(
-        self,
-        config: Config,
-        rates: Rates,
-        controller: Controller,
-        fleet: SimulatedFleet,
-        cores: Cores,
-        process: Process,
-        *,
-        packing: Packing = fill_bins,
-    ) -> None:
-        """Create the trainer; `process` is the rollout's, which assembles batches."""
-        self.steps: list[Step] = []
-        self._config = config
-        self._rates = rates
-        self._controller = controller
-        self._fleet = fleet
-        self._cores = cores
-        self._process = process
-        self._packing = packing
-        self._clock = asyncio.get_running_loop().time
-        self._intervals: list[tuple[str, float, float]] = []
-        self._overlapped = 0.0
-        self._micro_batches = 0
+    config: TrainerConfig
+    algo: AlgoConfig
+    rates: Rates
+    controller: Controller
+    fleet: SimulatedFleet
+    cores: Cores
+    process: Process
+    """The rollout's process, which assembles batches."""
+    packing: Packing = fill_bins
+    steps: list[Step] = field(default_factory=list[Step])
+    _intervals: list[tuple[str, float, float]] = field(default_factory=list)
+    _overlapped: float = 0.0
+    _micro_batches: int = 0
 
     async def run(self, batches: int) -> None:
         """Train this number of batches."""
@@ -76,26 +66,26 @@ class SimulatedTrainer:
             await self._report(step, shards[0])
 
     async def _wait(self, step: int) -> list[BatchShard]:
-        start = self._clock()
+        start = _now_s()
         shards: list[BatchShard] = []
-        for rank in range(self._config.trainer.num_ranks):
+        for rank in range(self.config.num_ranks):
             shard = None
             while shard is None:
-                shard = await self._controller.batch(step, rank)
+                shard = await self.controller.batch(step, rank)
             shards.append(shard)
-        seconds = self._rates.rollout.handover_s_per_episode * len(shards[0].rewards)
-        await self._process.work(seconds, urgent=True)
-        self._intervals.append(("rollout_wait", start, self._clock()))
+        seconds = self.rates.rollout.handover_s_per_episode * len(shards[0].rewards)
+        await self.process.work(seconds, urgent=True)
+        self._intervals.append(("rollout_wait", start, _now_s()))
         return shards
 
     async def _train(self, shards: Sequence[BatchShard]) -> None:
-        trainer, rates = self._config.trainer, self._rates.trainer
+        trainer, rates = self.config, self.rates.trainer
         flat = [[item for part in shard.minibatches for item in part] for shard in shards]
         forward = self._seconds(flat, rates.forward_microbatch_s, rates.forward_s_per_token)
         await self._compute("proximal", forward)
-        if self._config.algo.kl.coef:
+        if self.algo.kl.coef:
             await self._compute("reference", forward)
-        learning = learning_episodes(shards[0], self._config.algo)
+        learning = learning_episodes(shards[0], self.algo)
         for _ in range(trainer.epochs):
             for number in range(trainer.num_minibatches):
                 parts = [
@@ -109,47 +99,51 @@ class SimulatedTrainer:
                 await self._compute("optimizer", rates.optimizer_s)
 
     def _seconds(self, parts: Sequence[Sequence[BatchRow]], each_s: float, token_s: float) -> float:
-        budget = self._config.trainer.max_tokens_per_microbatch
-        rounds = rounds_of(parts, budget, packing=self._packing)
+        budget = self.config.max_tokens_per_microbatch
+        rounds = rounds_of(parts, budget, packing=self.packing)
         self._micro_batches += len(rounds)
         return sum(each_s + token_s * tokens for tokens in rounds)
 
     async def _compute(self, phase: str, seconds: float) -> None:
-        start, before = self._clock(), self._fleet.count_tokens()
-        trainer = self._config.trainer
-        await self._cores.work(seconds, demand=trainer.num_ranks * trainer.num_threads)
-        self._intervals.append((phase, start, self._clock()))
+        start, before = _now_s(), self.fleet.count_tokens()
+        busy = self.config.num_ranks * self.config.num_threads
+        await self.cores.work(seconds, demand=busy)
+        self._intervals.append((phase, start, _now_s()))
         if phase in COMPUTE_PHASES:
-            self._overlapped += self._fleet.count_tokens() - before
+            self._overlapped += self.fleet.count_tokens() - before
 
     async def _publish(self, version: int) -> None:
-        start, weights = self._clock(), self._rates.weights
-        names = await self._fleet.begin_publication(version)
-        await self._cores.work(weights.stage_s)
-        await self._fleet.swap(version, pause_s=weights.pause_s)
-        await self._fleet.end_publication(version, served=names, failed={})
-        self._intervals.append(("weight_sync", start, self._clock()))
+        start, weights = _now_s(), self.rates.weights
+        names = await self.fleet.begin_publication(version)
+        await self.cores.work(weights.stage_s)
+        await self.fleet.swap(version, pause_s=weights.pause_s)
+        await self.fleet.end_publication(version, served=names, failed={})
+        self._intervals.append(("weight_sync", start, _now_s()))
 
     async def _report(self, step: int, shard: BatchShard) -> None:
-        await self._cores.work(self._rates.trainer.between_s)
-        await self._controller.report(
+        await self.cores.work(self.rates.trainer.between_s)
+        await self.controller.report(
             StepReport(
                 step=step,
                 version=step + 1,
                 metrics={},
                 group_ids=list(dict.fromkeys(shard.group_ids)),
             ),
-            token=self._controller.token,
+            token=self.controller.token,
         )
         self.steps.append(
             Step(
-                self._clock(),
+                _now_s(),
                 self._intervals,
                 shard.num_trained_tokens,
                 self._overlapped,
                 self._micro_batches,
             )
         )
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def learning_episodes(shard: BatchShard, algo: AlgoConfig) -> list[bool]:

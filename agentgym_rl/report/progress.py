@@ -27,23 +27,18 @@ class Progress(Protocol):
 
     def phase(self, text: str) -> None:
         """Report that a new phase begins ("starting the engine")."""
-        ...
 
     def evaluating(self, done: int, total: int) -> None:
         """Report the evaluation episodes finished so far."""
-        ...
 
     def evaluated(self, record: EvalRecord) -> None:
         """Report that the evaluation of a version has ended."""
-        ...
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Report that a training step has finished."""
-        ...
 
     def close(self) -> None:
         """Restore the terminal; idempotent."""
-        ...
 
 
 def make_progress(style: Literal["auto", "rich", "plain", "none"], *, total_steps: int) -> Progress:
@@ -72,16 +67,8 @@ def reporting_to(
         yield progress
 
 
-class _Silent:
-    def phase(self, text: str) -> None: ...
-
-    def evaluating(self, done: int, total: int) -> None: ...
-
-    def evaluated(self, record: EvalRecord) -> None: ...
-
-    def step(self, step: int, metrics: Mapping[str, float]) -> None: ...
-
-    def close(self) -> None: ...
+class _Silent(Progress):
+    """A receiver that shows nothing."""
 
 
 class _Plain:

@@ -14,15 +14,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentgym_rl.core.chat import Message, ToolSpec
+from agentgym_rl.core.chat import Message, ToolSpec, Transcript
 from agentgym_rl.core.errors import AgentError, EnvError, InfraError, too_slow
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Outcome, Trajectory, added_reward
-from agentgym_rl.core.transcript import Transcript
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.server.gateway import SessionServer
-from agentgym_rl.gateway.session.sampling import SessionSampling
-from agentgym_rl.gateway.session.session import COUNTERS, Session, SessionRecord
+from agentgym_rl.gateway.session.session import COUNTERS, Session, SessionRecord, SessionSampling
 from agentgym_rl.gym.agent import Agent
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.services import NO_SERVICES, Services
@@ -185,7 +183,7 @@ class EpisodeEnv(Env):
                 "env.close of task %s failed: %r", self._task.id, error, why=repr(error)
             )
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: object) -> None:
         """Add the reward and metrics of `step`. The sum of rewards must be finite too: a run can
         neither record nor learn from a sum that overflows.
 
@@ -321,19 +319,20 @@ async def play_with_retries(
     max_retries: int,
 ) -> Trajectory:
     """Play `task`, and again while infrastructure fails, at most 1 + `max_retries` times."""
-    for attempt in range(max_retries + 1):
+    attempt = 0
+    while True:
         trajectory = await player.play(
             task, episode_id=episode_id, group_id=group_id, sampling=sampling
         )
         if trajectory.outcome is not Outcome.INFRA_ERROR or attempt == max_retries:
-            break
+            return trajectory
         player.warnings.warn(
             "episode %s is played again: %s", episode_id, trajectory.error, why=trajectory.error
         )
         await asyncio.sleep(RETRY_AFTER_S * 2**attempt)
         with contextlib.suppress(InfraError):  # the next attempt then fails with it
             await player.wait_ready()
-    return trajectory
+        attempt += 1
 
 
 class _Deadline(Exception):

@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from agentgym_rl.config import Config, RolloutConfig
+from agentgym_rl.config import RolloutConfig
 from agentgym_rl.controller.batches import tells_apart
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.core.errors import ConfigError, TooManyErrors
@@ -175,14 +175,18 @@ class OpenGroups:
     """The groups that were admitted and are not complete. One event loop only."""
 
     def __init__(
-        self, config: Config, buffer: Buffer, episodes: EpisodeLog, recovered: Recovered = NOTHING
+        self,
+        config: RolloutConfig,
+        buffer: Buffer,
+        episodes: EpisodeLog,
+        recovered: Recovered = NOTHING,
     ) -> None:
         """Continue from `recovered`, episodes that are not played again."""
         self.buffer = buffer
         self.episodes = episodes
         self.recovered = recovered
-        self.finished = FinishedGroups(config.rollout, buffer=buffer, episodes=episodes)
-        self._size = config.rollout.group_size
+        self.finished = FinishedGroups(config, buffer=buffer, episodes=episodes)
+        self._size = config.group_size
         self._groups: dict[str, OpenGroup] = {}
 
     def __len__(self) -> int:

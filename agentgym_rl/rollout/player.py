@@ -7,15 +7,26 @@ import contextlib
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Protocol, cast
 
-from agentgym_rl.config import Config, OwnEngineConfig, SandboxConfig, VllmEngineConfig
+from agentgym_rl.config import (
+    AgentConfig,
+    Config,
+    EnvConfig,
+    GatewayConfig,
+    OwnEngineConfig,
+    RolloutConfig,
+    SandboxConfig,
+    VerifierConfig,
+    VllmEngineConfig,
+)
 from agentgym_rl.core.chat import Message, ToolSpec
 from agentgym_rl.core.engine import EngineInfo
 from agentgym_rl.core.errors import ConfigError, SandboxUnavailable
 from agentgym_rl.core.model_folder import tensor_heads
-from agentgym_rl.core.task import Split, Task, TaskSource
+from agentgym_rl.core.task import Split, Task
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.engines.vllm.command import check_interrupt, check_sleep, find_build
 from agentgym_rl.gateway.client import ASLEEP_S, AgentClients
@@ -66,7 +77,8 @@ async def check(config: Config, *, trains: bool = True) -> None:
     await check_parts(config)
     check_policy(config, engine)
     if trains:
-        _check_tasks(config, "train")
+        spec = env_spec(config.env, config.rollout)
+        _check_tasks(spec, "train", seed=config.seed, env_id=config.env.id)
 
 
 def check_policy(config: Config, engine: OwnEngineConfig) -> None:
@@ -78,7 +90,7 @@ def check_policy(config: Config, engine: OwnEngineConfig) -> None:
     accept_filter(config.rollout.should_accept)
     if ":" in config.algo.loss:  # trainer ranks, which have torch, import it
         check_findable(config.algo.loss, "algo.loss")
-    folder = model_folder(config)
+    folder = model_folder(config.model, config.env.id)
     ChatFormat.load(folder)
     if not (isinstance(engine, VllmEngineConfig) and engine.urls):
         tensor_heads(folder)
@@ -98,25 +110,26 @@ async def check_parts(config: Config) -> None:
     """
     if config.sandbox.id != SandboxConfig().id:  # a wrong name is refused even if none is needed
         registry.spec(config.sandbox.id, kind="sandbox")
-    if (await specimen(config)).needs_sandboxes:
-        await _check_sandbox(config)
+    spec = env_spec(config.env, config.rollout)
+    if (await specimen(spec)).needs_sandboxes:
+        await _check_sandbox(config.sandbox, config.env.id, here=config.cluster.type != "slurm")
     registry.make_agent(config.agent.id, **config.agent.options)
     if config.eval.num_tasks:
-        _check_tasks(config, "eval")
-    check_port(config)
+        _check_tasks(spec, "eval", seed=config.seed, env_id=config.env.id)
+    check_port(config.gateway)
 
 
-async def _check_sandbox(config: Config) -> None:
-    """Refuse a sandbox that does not work on this machine; for a Slurm job, which runs on another
-    machine, check only its options.
+async def _check_sandbox(sandbox: SandboxConfig, env_id: str, *, here: bool) -> None:
+    """Refuse a sandbox that does not work on this machine; if the run is not `here`, as that of a
+    Slurm job, check only its options.
 
     Raises:
         ConfigError: the backend is unknown, or does not take its options.
         SandboxUnavailable: the backend does not work on this machine.
     """
-    id = config.sandbox.id
-    backend = registry.make_sandbox(id, **config.sandbox.options)
-    if config.cluster.type == "slurm":
+    id = sandbox.id
+    backend = registry.make_sandbox(id, **sandbox.options)
+    if not here:
         return
     try:
         async with asyncio.timeout(_PROBE_S):
@@ -128,84 +141,80 @@ async def _check_sandbox(config: Config) -> None:
         ) from error
     if not report.ok:
         raise SandboxUnavailable(
-            f"{config.env.id} runs programs in the sandbox {id!r}, which does not work here:\n"
+            f"{env_id} runs programs in the sandbox {id!r}, which does not work here:\n"
             f"{report.complaint()}\nSee `arl doctor sandbox --sandbox={id}`"
         )
 
 
-def check_port(config: Config) -> None:
+def check_port(gateway: GatewayConfig) -> None:
     """Refuse a port of the gateway that is taken.
 
     Raises:
         ConfigError: the port is taken.
     """
-    if config.gateway.port:
+    if gateway.port:
         try:
             with socket.socket() as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((config.gateway.host, config.gateway.port))
+                probe.bind((gateway.host, gateway.port))
         except OSError as error:
             raise ConfigError(
-                f"gateway.port {config.gateway.port} on {config.gateway.host}: {error}; "
-                "0 picks a free one"
+                f"gateway.port {gateway.port} on {gateway.host}: {error}; 0 picks a free one"
             ) from error
 
 
-def _check_tasks(config: Config, split: Split) -> None:
+def _check_tasks(spec: EnvSpec, split: Split, *, seed: int, env_id: str) -> None:
     try:
-        task = task_source(config, split, seed=config.seed)[0]
+        task = cast("object", spec.task_source(split, seed=seed)[0])  # foreign code
     except IndexError as error:
         hint = "; --eval.num_tasks=0 evaluates on none" if split == "eval" else ""
-        raise ConfigError(f"{config.env.id} has no {split} tasks{hint}") from error
+        raise ConfigError(f"{env_id} has no {split} tasks{hint}") from error
     if not isinstance(task, Task):
-        raise ConfigError(f"{config.env.id}: a task source must give Task objects, got {task!r}")
+        raise ConfigError(f"{env_id}: a task source must give Task objects, got {task!r}")
     try:
         json.dumps(dict(task.data))
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{config.env.id}: task {task.id}: data must be JSON: {error}") from error
-    if not (isinstance(task.seed, int) and 0 <= task.seed < SEED_LIMIT):
-        raise ConfigError(
-            f"{config.env.id}: task {task.id}: seed {task.seed!r} is not in [0, 2^63)"
-        )
+        raise ConfigError(f"{env_id}: task {task.id}: data must be JSON: {error}") from error
+    number = cast("object", task.seed)
+    if not (isinstance(number, int) and 0 <= number < SEED_LIMIT):
+        raise ConfigError(f"{env_id}: task {task.id}: seed {number!r} is not in [0, 2^63)")
 
 
-def task_source(config: Config, split: Split, *, seed: int) -> TaskSource:
-    """Return the tasks of the configured environment's `split`."""
-    return env_spec(config).task_source(split, seed=seed)
-
-
-def env_spec(config: Config) -> EnvSpec:
+def env_spec(env: EnvConfig, rollout: RolloutConfig) -> EnvSpec:
     """Return the spec of the configured environment, with its options, limits and wrappers."""
-    options = dict(config.env.options)
-    if config.rollout.tool_timeout_s is not None:
-        options["step_timeout_s"] = config.rollout.tool_timeout_s
-    return registry.spec(config.env.id).with_options(**options)
+    options = dict(env.options)
+    if rollout.tool_timeout_s is not None:
+        options["step_timeout_s"] = rollout.tool_timeout_s
+    return registry.spec(env.id).with_options(**options)
 
 
-async def specimen(config: Config) -> Env:
-    """Return a closed instance of the configured environment, which is never played: making it
-    checks the options, and its attributes tell which services it needs."""
-    env = env_spec(config).make()
+async def specimen(spec: EnvSpec) -> Env:
+    """Return a closed instance of an environment, which is never played: making it checks the
+    options, and its attributes tell which services it needs."""
+    env = spec.make()
     try:
         await within(CLOSE_TIMEOUT_S, env.close())
     except (Exception, SystemExit) as error:  # foreign code
-        log.warning("env.close of %s, before any reset, failed: %r", config.env.id, error)
+        log.warning("env.close of %s, before any reset, failed: %r", spec.id, error)
     return env
 
 
 @contextlib.asynccontextmanager
-async def services(config: Config) -> AsyncIterator[Services]:
-    """Run the services of the configured environment while the context is open."""
-    env = await specimen(config)
-    async with running_services(env, config.sandbox, config.verifier) as given:
+async def services(
+    spec: EnvSpec, sandbox: SandboxConfig, verifier: VerifierConfig
+) -> AsyncGenerator[Services]:
+    """Run the services of an environment while the context is open."""
+    env = await specimen(spec)
+    async with running_services(env, sandbox, verifier) as given:
         yield given
 
 
 @contextlib.asynccontextmanager
-async def policy_gateway(config: Config, fleet: Engines) -> AsyncIterator[Gateway]:
+async def policy_gateway(
+    fleet: Engines, model_dir: Path, config: GatewayConfig, *, max_model_len: int
+) -> AsyncGenerator[Gateway]:
     """Wait until the engines are ready, yield a gateway in front of them, which does not serve yet,
     and watch over the engines meanwhile."""
-    model_dir = model_folder(config)
     chat = ChatFormat.load(model_dir)
     info = await fleet.ready()
     if info.tokenizer_hash not in ("", tokenizer_hash(model_dir)):  # vLLM reports no hash
@@ -216,9 +225,9 @@ async def policy_gateway(config: Config, fleet: Engines) -> AsyncIterator[Gatewa
     gateway = Gateway(
         fleet.router,
         chat,
-        config=config.gateway,
+        config=config,
         model_name=info.model,
-        max_model_len=min(info.max_model_len, config.own_engine.max_model_len),
+        max_model_len=min(info.max_model_len, max_model_len),
     )
     async with asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(fleet.watch(), name="watch engines")
@@ -230,17 +239,24 @@ async def policy_gateway(config: Config, fleet: Engines) -> AsyncIterator[Gatewa
 @contextlib.asynccontextmanager
 async def serving_policy(
     config: Config, fleet: Engines, given: Services | None = None
-) -> AsyncIterator[Player]:
+) -> AsyncGenerator[Player]:
     """Serve a gateway on these engines, and yield a player of the configured episodes. The services
     are those `given`, or else started here."""
+    model_dir = model_folder(config.model, config.env.id)
+    max_model_len = config.own_engine.max_model_len
+    spec = env_spec(config.env, config.rollout)
+    running = services(spec, config.sandbox, config.verifier)
+    patience = {"patience_s": ASLEEP_S} if config.cluster.colocated else {}
     async with (
-        policy_gateway(config, fleet) as gateway,
-        contextlib.nullcontext(given) if given else services(config) as given,
+        policy_gateway(fleet, model_dir, config.gateway, max_model_len=max_model_len) as gateway,
+        contextlib.nullcontext(given) if given else running as given,
         gateway.serve() as base_url,
-        _clients(config, base_url) as clients,
+        AgentClients(base_url, **patience) as clients,
     ):
         yield make_player(
-            config,
+            config.env,
+            config.agent,
+            config.rollout,
             gateway,
             clients,
             gateway.model_name,
@@ -250,14 +266,10 @@ async def serving_policy(
         )
 
 
-def _clients(config: Config, base_url: str) -> AgentClients:
-    if config.cluster.colocated:
-        return AgentClients(base_url, patience_s=ASLEEP_S)
-    return AgentClients(base_url)
-
-
 def make_player(
-    config: Config,
+    env: EnvConfig,
+    agent: AgentConfig,
+    rollout: RolloutConfig,
     gateway: SessionServer,
     clients: AgentClients,
     model_name: str,
@@ -267,21 +279,20 @@ def make_player(
     count_prompt: Callable[[Sequence[Message], Sequence[ToolSpec]], int] | None = None,
 ) -> Player:
     """Make the player of the configured environment and agent."""
-    env = env_spec(config)
-    agent = registry.spec(config.agent.id, kind="agent")
-    longest = config.rollout.max_input_tokens
+    agent_spec = registry.spec(agent.id, kind="agent")
+    longest = rollout.max_input_tokens
     return Player(
-        make_env=env.maker(),
-        make_agent=lambda: agent.make(**config.agent.options),
+        make_env=env_spec(env, rollout).maker(),
+        make_agent=lambda: agent_spec.make(**agent.options),
         gateway=gateway,
         clients=clients,
         model_name=model_name,
         deadlines=Deadlines(
-            episode_s=config.rollout.episode_timeout_s,
-            turn_s=config.rollout.turn_timeout_s,
+            episode_s=rollout.episode_timeout_s,
+            turn_s=rollout.turn_timeout_s,
         ),
         services=services,
-        env_id=config.env.id,
+        env_id=env.id,
         wait_ready=wait_ready,
         input_limit=InputLimit(longest, count_prompt) if longest and count_prompt else None,
     )

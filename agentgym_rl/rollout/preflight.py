@@ -13,20 +13,22 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from agentgym_rl.config import Config
+from agentgym_rl.config import Config, RolloutConfig, SandboxConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import Split, Task, TaskSource, length_of
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.template import read_json
-from agentgym_rl.gym.gymnasium.loop_thread import LoopThread
 from agentgym_rl.gym.registry import make_sandbox
 from agentgym_rl.gym.services import Services
+from agentgym_rl.gym.specs import EnvSpec
 from agentgym_rl.gym.wrappers import within
 from agentgym_rl.models.resolve import model_folder
+from agentgym_rl.runtime.loop_thread import LoopThread
 
 from .episode import CLOSE_TIMEOUT_S
-from .player import env_spec, task_source
+from .player import env_spec
 
 _log = logging.getLogger(__name__)
 
@@ -55,13 +57,10 @@ class Lengths:
     """The length of each prompt that was measured."""
 
     @classmethod
-    def planned(cls, config: Config, split: Split) -> Lengths:
-        """Plan the measurement of the tasks that a run of this configuration may play."""
-        seed = config.seed if split == "train" else config.eval.seed
-        tasks = task_source(config, split, seed=seed)
+    def planned(cls, split: Split, tasks: TaskSource, wanted: int | None = None) -> Lengths:
+        """Plan the measurement of the first `wanted` tasks of a split; None: of all."""
         found = length_of(tasks)
-        wanted = found if split == "train" else config.eval.num_tasks
-        num_tasks = wanted if found is None or wanted is None else min(wanted, found)
+        num_tasks = min((n for n in (found, wanted) if n is not None), default=None)
         most = MOST_ENDLESS if found is None else MOST_TASKS
         return cls(split, tasks, num_tasks, most if num_tasks is None else min(most, num_tasks))
 
@@ -92,11 +91,16 @@ async def check_prompts(
     Raises:
         ConfigError: not one prompt of a split fits.
     """
-    chat = ChatFormat.load(model_folder(config))
-    played: list[Split] = [split for split in splits if split == "train" or config.eval.num_tasks]
-    found = [Lengths.planned(config, split) for split in played]
+    folder = model_folder(config.model, config.env.id)
+    chat = ChatFormat.load(folder)
+    spec, found = env_spec(config.env, config.rollout), list[Lengths]()
+    if "eval" in splits and config.eval.num_tasks:
+        held_out = spec.task_source("eval", seed=config.eval.seed)
+        found.append(Lengths.planned("eval", held_out, config.eval.num_tasks))
+    if "train" in splits:
+        found.append(Lengths.planned("train", spec.task_source("train", seed=config.seed)))
     thread = LoopThread()  # so that an environment that blocks does not block this event loop
-    measuring = thread.start(_measure(config, chat, found, say))
+    measuring = thread.start(_measure(spec, config.sandbox, chat, found, say))
     try:
         async with asyncio.timeout(_LONGEST_S + _TELL_AFTER_S):
             await asyncio.wrap_future(measuring)
@@ -109,18 +113,24 @@ async def check_prompts(
     finally:
         if not measuring.cancelled():
             thread.close()
+    context = _context(folder, config.own_engine.max_model_len)
     for lengths in found:
-        _judge(config, lengths)
+        if lengths.lengths:
+            _judge(lengths, context, config.rollout, env_id=config.env.id)
 
 
 async def _measure(
-    config: Config, chat: ChatFormat, found: Sequence[Lengths], say: Callable[[str], None]
+    spec: EnvSpec,
+    sandbox: SandboxConfig,
+    chat: ChatFormat,
+    found: Sequence[Lengths],
+    say: Callable[[str], None],
 ) -> None:
     """Add the lengths of prompts, until all planned ones are measured or it takes too long."""
-    env = env_spec(config).make()
+    env = spec.make()
     sandboxes = None
     if env.needs_sandboxes:  # not started: a `reset` that runs programs fails and is not measured
-        sandboxes = make_sandbox(config.sandbox.id, **config.sandbox.options)
+        sandboxes = make_sandbox(sandbox.id, **sandbox.options)
     options = Services(sandboxes).options(env)
     failures = 0
     began_s = told_s = time.monotonic()
@@ -135,7 +145,7 @@ async def _measure(
                     messages, _ = await env.reset(seed=task.seed, options={"task": task, **options})
                     each.lengths.append(len(chat.prompt(messages, env.tools or None)))
                 except (Exception, SystemExit) as error:  # foreign code, or the template
-                    _log.debug("a prompt of %s cannot be measured: %r", config.env.id, error)
+                    _log.debug("a prompt of %s cannot be measured: %r", spec.id, error)
                     failures += 1
                 now_s = time.monotonic()
                 if now_s - told_s > _TELL_AFTER_S:
@@ -144,22 +154,22 @@ async def _measure(
                 if failures == _MOST_FAILURES or now_s - began_s > _LONGEST_S:
                     break
     except TimeoutError:
-        _log.debug("env.reset of %s is too slow to measure its prompts", config.env.id)
+        _log.debug("env.reset of %s is too slow to measure its prompts", spec.id)
     finally:
         with contextlib.suppress(Exception, SystemExit):  # `player.specimen` has warned already
             await within(CLOSE_TIMEOUT_S, env.close())
 
 
-def _judge(config: Config, found: Lengths) -> None:
+def _judge(
+    found: Lengths, context: tuple[int, str], rollout: RolloutConfig, *, env_id: str
+) -> None:
     """Warn of the number of prompts that do not fit.
 
     Raises:
         ConfigError: no prompt fits.
     """
-    if not found.lengths:
-        return
-    context, key = _context(config)
-    longest, asked = context - 1, config.rollout.max_input_tokens
+    room, key = context
+    longest, asked = room - 1, rollout.max_input_tokens
     if asked is not None and asked < longest:
         longest, key = asked, f"rollout.max_input_tokens {asked:,}"
     advice = f"the prompts have {min(found.lengths):,} to {max(found.lengths):,} tokens"
@@ -167,29 +177,29 @@ def _judge(config: Config, found: Lengths) -> None:
     if too_long == len(found.lengths):
         hint = "; --eval.num_tasks=0 evaluates on none" if found.split == "eval" else ""
         raise ConfigError(
-            f"{config.env.id}: none of {found.whose} fits {key}, which must hold the first prompt "
+            f"{env_id}: none of {found.whose} fits {key}, which must hold the first prompt "
             f"and at least one token of a reply; {advice}: raise the limit or shorten them{hint}"
         )
     if too_long:
         _log.warning(
             "%s: %s of %s do not fit %s: they are not played, and count in no mean, but as "
             "too_long; %s: raise the limit or shorten them",
-            config.env.id, f"{too_long:,}", found.whose, key, advice,
+            env_id, f"{too_long:,}", found.whose, key, advice,
         )  # fmt: skip
-    reply = config.rollout.max_tokens
-    tight = found.longer_than(context - reply) - found.longer_than(longest)
-    if tight > 0 and reply < context:
+    reply = rollout.max_tokens
+    tight = found.longer_than(room - reply) - found.longer_than(longest)
+    if tight > 0 and reply < room:
         _log.warning(
             "%s: %s of %s leave less than rollout.max_tokens %s of the %s tokens of the context "
             "for the reply, which is cut there",
-            config.env.id, f"{tight:,}", found.whose, f"{reply:,}", f"{context:,}",
+            env_id, f"{tight:,}", found.whose, f"{reply:,}", f"{room:,}",
         )  # fmt: skip
 
 
-def _context(config: Config) -> tuple[int, str]:
-    """Return the longest conversation, as far as known before an engine runs, and its cause."""
-    positions = read_json(model_folder(config) / "config.json").get("max_position_embeddings")
-    wanted = config.own_engine.max_model_len
+def _context(folder: Path, wanted: int) -> tuple[int, str]:
+    """Return the longest conversation, as far as known before an engine runs, and its cause: the
+    `wanted` one, or the model in `folder`."""
+    positions = read_json(folder / "config.json").get("max_position_embeddings")
     if isinstance(positions, int) and 1 < positions < wanted:
         return positions, f"the {positions:,} positions of the model"
     return wanted, f"engine.max_model_len {wanted:,}"

@@ -1,37 +1,109 @@
-"""The player of groups in this process, as fast as admission allows."""
+"""The player of groups in this process, as fast as admission allows, and the cursor of the tasks.
+
+The cursor gives tasks in their order, none twice, and none of weight 0.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, MutableMapping
 
-from agentgym_rl.config import Config
-from agentgym_rl.core.task import Task, derived_seed
+from agentgym_rl.config import RolloutConfig
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import Task, TaskSource, derived_seed
 from agentgym_rl.core.trajectory import Trajectory
-from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.session.session import SessionSampling
+from agentgym_rl.gym.data import Epochs, without_end
 
 from .episode import Player, play_with_retries
 from .groups import OpenGroup, OpenGroups
-from .task_cursor import TaskCursor
+
+
+class TaskCursor:
+    """A cursor over tasks in the order of their index; a finite source starts over.
+
+    `logged` has the indices whose groups are complete already, which are left out. The metrics
+    `rollout/epochs` and `rollout/weight_0` are kept up to date in `numbers`, if given.
+    """
+
+    def __init__(
+        self,
+        config: RolloutConfig,
+        tasks: TaskSource,
+        *,
+        seed: int,
+        logged: Collection[int] = (),
+        numbers: MutableMapping[str, float] | None = None,
+    ) -> None:
+        self._config = config
+        self._tasks = without_end(tasks, seed=seed, shuffle=config.shuffle)
+        self._logged = logged
+        self._numbers: MutableMapping[str, float] = {} if numbers is None else numbers
+        self._index = 0
+        self._untrained_in_a_row = 0
+
+    async def next(self) -> tuple[int, Task]:
+        """Return the next task that trains, and its index. After each task that does not train, the
+        event loop runs other work.
+
+        Raises:
+            ConfigError: too many tasks in a row have weight 0.
+        """
+        while True:
+            index = self._index
+            self._index += 1
+            if index in self._logged:
+                continue
+            task = self._tasks[index]
+            if self._is_trained(index, task):
+                return index, task
+            await asyncio.sleep(0)
+
+    def _is_trained(self, index: int, task: Task) -> bool:
+        """Return whether the task has a weight; count the tasks that have none."""
+        numbers = self._numbers
+        epoch = self._tasks.epoch_length if isinstance(self._tasks, Epochs) else 0
+        if epoch:
+            numbers["rollout/epochs"] = index / epoch
+        if task.weight > 0:
+            self._untrained_in_a_row = 0
+            return True
+        numbers["rollout/weight_0"] = numbers.get("rollout/weight_0", 0.0) + 1
+        self._untrained_in_a_row += 1
+        # Two epochs, since each is shuffled differently: the only task with a weight may be the
+        # first of one epoch and the last of the next. So many in a row contain every task.
+        if self._untrained_in_a_row >= (2 * epoch or self._config.max_rejected):
+            raise ConfigError(
+                f"{self._untrained_in_a_row} tasks in a row have weight 0"
+                f"{f', all {epoch} that there are' if epoch else ' (rollout.max_rejected)'}: "
+                "there is nothing to train on"
+            )
+        return False
 
 
 async def play_member(
-    config: Config, player: Player, task: Task, *, group_id: str, episode_id: str
+    config: RolloutConfig,
+    player: Player,
+    task: Task,
+    *,
+    seed: int,
+    group_id: str,
+    episode_id: str,
 ) -> Trajectory:
     """Play a training episode, again while infrastructure fails. Its random draws depend on the
-    run's seed and on its id, not on the process that plays it."""
-    rollout = config.rollout
+    run's `seed` and on its id, not on the process that plays it."""
     return await play_with_retries(
         player,
         task,
         episode_id=episode_id,
         group_id=group_id,
         sampling=SessionSampling(
-            temperature=rollout.temperature,
-            max_tokens=rollout.max_tokens,
-            seed=derived_seed(config.seed, episode_id),
+            temperature=config.temperature,
+            max_tokens=config.max_tokens,
+            seed=derived_seed(seed, episode_id),
             train=True,
         ),
-        max_retries=rollout.max_retries,
+        max_retries=config.max_retries,
     )
 
 
@@ -39,12 +111,19 @@ class Rollout:
     """The player of groups in this process, as fast as admission allows, until cancelled."""
 
     def __init__(
-        self, config: Config, groups: OpenGroups, cursor: TaskCursor, player: Player
+        self,
+        config: RolloutConfig,
+        groups: OpenGroups,
+        cursor: TaskCursor,
+        player: Player,
+        *,
+        seed: int,
     ) -> None:
         self._config = config
         self._groups = groups
         self._cursor = cursor
         self._player = player
+        self._seed = seed
 
     async def run(self) -> None:
         """Admit and play groups, in the order of their tasks, until cancelled."""
@@ -62,7 +141,12 @@ class Rollout:
     async def _play(self, group: OpenGroup, name: str) -> None:
         """Play a member; if it is the last one of its group, finish the group."""
         member = await play_member(
-            self._config, self._player, group.task, group_id=group.id, episode_id=name
+            self._config,
+            self._player,
+            group.task,
+            seed=self._seed,
+            group_id=group.id,
+            episode_id=name,
         )
         if await self._groups.add(group, member):
             await self._groups.finish(group)

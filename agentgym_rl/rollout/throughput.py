@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -87,7 +87,7 @@ class Meter:
 
 
 @asynccontextmanager
-async def measuring(services: Services = NO_SERVICES) -> AsyncIterator[Meter]:
+async def measuring(services: Services = NO_SERVICES) -> AsyncGenerator[Meter]:
     """Open a meter that watches the event loop, and `services` that were just started."""
     meter = Meter(services)
     async with asyncio.TaskGroup() as tasks:

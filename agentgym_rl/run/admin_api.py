@@ -27,7 +27,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agentgym_rl.config import Config
 from agentgym_rl.core.errors import ArlError, ConfigError
 from agentgym_rl.fleet.members import Members
 from agentgym_rl.runtime.atomic_file import replacing
@@ -143,11 +142,10 @@ async def _read(request: Request, kind: type[T]) -> T:
 
 
 @contextlib.contextmanager
-def told(run_dir: Path, config: Config, *, url: str, token: str) -> Iterator[None]:
-    """Hold a file in the run's folder with the run's URL and token, readable only by its owner."""
+def told(run_dir: Path, *, url: str, token: str, timeout_s: float) -> Iterator[None]:
+    """Hold a file in the run's folder with the run's URL and token, readable only by its owner.
+    `timeout_s`: the longest time that a request may take."""
     file = run_dir / FILE
-    timeout_s = 2 * config.own_engine.start_timeout_s + 4 * config.weights.update_timeout_s
-    timeout_s += config.rollout.episode_timeout_s  # a leaving worker ends its groups
     found = {"url": url, "token": token, "pid": os.getpid(), "timeout_s": timeout_s}
     with replacing(file, part=file.with_name(f".{FILE}.{os.getpid()}")) as part:
         part.touch(0o600, exist_ok=False)

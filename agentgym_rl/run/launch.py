@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.cluster.forking import ForkServer
-from agentgym_rl.config import Config, load_config
+from agentgym_rl.config import Config, OwnEngineConfig, RolloutConfig, TrainerConfig, load_config
 from agentgym_rl.core.errors import ConfigError, cause_of
 from agentgym_rl.engines.launch import engine_imports
 from agentgym_rl.trainer.launch import rank_environment, rank_imports
-from agentgym_rl.workers.launch import worker_imports
+from agentgym_rl.workers.launch import IMPORTS as WORKER_IMPORTS
 
 if TYPE_CHECKING:  # slow imports, during which the fork server does its own
     from agentgym_rl.report.progress import Progress
@@ -74,7 +74,7 @@ async def launch(
             "program that runs here needs local or ray"
         )
     try:
-        with fork_server(config) as server:
+        with fork_server(config.own_engine, config.trainer, config.rollout) as server:
             run = job()
             from agentgym_rl.report.progress import reporting_to
 
@@ -85,18 +85,18 @@ async def launch(
         raise cause_of(error) from error
 
 
-def fork_server(config: Config) -> AbstractContextManager[ForkServer | None]:
+def fork_server(
+    engine: OwnEngineConfig, trainer: TrainerConfig, rollout: RolloutConfig
+) -> AbstractContextManager[ForkServer | None]:
     """Return the fork server as a context; opened early, it imports while other parts start.
 
     Yields None if fewer than two processes can be forked: a single one is as fast without it.
-
-    Raises:
-        ConfigError: the configured engine does not support training.
     """
-    engine, rank = engine_imports(config), rank_imports(config)
-    engines = config.own_engine.num_servers if engine else 0
-    ranks = config.trainer.num_ranks if rank else 0
-    worker = worker_imports(config)
-    if engines + ranks + config.rollout.workers < 2:
+    of_engine, of_rank = engine_imports(engine), rank_imports(trainer)
+    of_worker = WORKER_IMPORTS if rollout.workers else ()
+    engines = engine.num_servers if of_engine else 0
+    ranks = trainer.num_ranks if of_rank else 0
+    if engines + ranks + rollout.workers < 2:
         return nullcontext()
-    return ForkServer([*rank, *engine, *worker], environment=rank_environment(config))
+    imports = [*of_rank, *of_engine, *of_worker]
+    return ForkServer(imports, environment=rank_environment(trainer))

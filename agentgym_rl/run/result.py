@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentgym_rl.config import Config
+from agentgym_rl.config import TrainerConfig
 from agentgym_rl.controller.batches import taught
 from agentgym_rl.controller.controller import Controller
 from agentgym_rl.evaluate.result import EvalResult
 from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.report.plot import plot_reward
+from agentgym_rl.report.run import plot_reward
 from agentgym_rl.rollout.groups import FinishedGroups
 from agentgym_rl.rollout.throughput import Pace, SandboxPace, VerifierPace
-from agentgym_rl.storage.checkpoint_retention import Retention, best_checkpoint
+from agentgym_rl.storage.checkpoints import Retention, best_checkpoint
 from agentgym_rl.storage.evaluations import EvalRecord
 from agentgym_rl.storage.recovery import Recovered
 from agentgym_rl.storage.run_folder import shown
@@ -106,7 +106,7 @@ class Played:
 
 
 def summarize_training(
-    config: Config,
+    trainer: TrainerConfig,
     run_dir: Path,
     controller: Controller,
     fleet: Fleet,
@@ -114,16 +114,17 @@ def summarize_training(
     records: Mapping[int, EvalRecord],
     played: Played,
     *,
+    plots: bool,
     title: str,
     trainer_restarts: int,
     duration_s: float,
 ) -> TrainResult:
-    """Return the result of a run that has ended well; plot `reward.png`, titled `title`, if
-    configured. `records` are the run's evaluations, by version.
+    """Return the result of a run that has ended well; `plots`: plot `reward.png`, titled `title`.
+    `records` are the run's evaluations, by version.
     """
     before, after, pace = played.before, played.after, played.pace
     history = controller.history
-    if config.logging.plot:
+    if plots:
         rewards = {v: r.metrics.get("eval/reward") for v, r in records.items()}
         plot_reward(
             run_dir / "reward.png",
@@ -135,7 +136,7 @@ def summarize_training(
         eval_before=before.reward if before else None,
         eval_after=after.reward if after else None,
         evaluations=[record.line() for record in records.values()],
-        best=_best(config, run_dir),
+        best=_best(trainer, run_dir),
         steps=len(history),
         batches_taught=sum(map(taught, history)),
         resumed_from=recovered.step if recovered.incarnation else None,
@@ -160,11 +161,11 @@ def summarize_training(
     )
 
 
-def _best(config: Config, run_dir: Path) -> BestCheckpoint | None:
+def _best(trainer: TrainerConfig, run_dir: Path) -> BestCheckpoint | None:
     """Return the best kept checkpoint, if the best ones are kept."""
-    if not config.trainer.keep_best:
+    if not trainer.keep_best:
         return None
-    best = best_checkpoint(run_dir / "checkpoints", Retention.of(config.trainer))
+    best = best_checkpoint(run_dir / "checkpoints", Retention.of(trainer))
     return best and BestCheckpoint(shown(best.checkpoint), best.version, best.metric, best.value)
 
 

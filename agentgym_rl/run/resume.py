@@ -16,9 +16,9 @@ from agentgym_rl.config.section import differences
 from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.core.task import Task, TaskSource
 from agentgym_rl.gym.data import CONTENT, content_of, without_end
-from agentgym_rl.models.resolve import model_folder, resolve_learning_rate, resolve_paths
-from agentgym_rl.runtime.atomic_file import replace_text
-from agentgym_rl.storage.checkpoint_manifest import (
+from agentgym_rl.models.learning_rate import with_learning_rate
+from agentgym_rl.models.resolve import model_folder, resolve_paths
+from agentgym_rl.storage.checkpoints import (
     checksums,
     list_checkpoints,
     newest_checkpoint,
@@ -63,11 +63,11 @@ def resumed_config(
         ConfigError: there is no run, or it cannot resume with that configuration.
     """
     if "run" in overrides:
-        raise ConfigError("--resume goes on in the run's own folder: leave out --run")
+        raise ConfigError("--resume continues in the run's own folder: leave out --run")
     file = config_of(folder, f"--resume {folder}")
     check_begun_with(folder)
     config = resolve_paths(load_config(file if source is None else source, overrides))
-    config = resolve_learning_rate(config, model_folder(config))
+    config = with_learning_rate(config, model_folder(config.model, config.env.id))
     check_resumable(folder, config)
     return config
 
@@ -87,10 +87,10 @@ def check_resumable(folder: Path, config: Config) -> None:
     if different:
         hint = ""
         if config.steps != before["steps"] and not longer:
-            hint = " (steps may grow under trainer.schedule 'constant' alone)"
+            hint = " (steps may grow only under trainer.schedule 'constant')"
         raise ConfigError(
-            f"--resume {shown(folder)}: the run cannot go on with another configuration: "
-            f"{'; '.join(different)}{hint}. Leave that out, or begin a new run"
+            f"--resume {shown(folder)}: the run cannot continue with another configuration: "
+            f"{'; '.join(different)}{hint}. Leave these keys out, or begin a new run"
         )
 
 
@@ -110,8 +110,8 @@ def check_begun_with(folder: Path) -> None:
         faults = [name for name in was if now[name] != was[name]]
     if faults:
         raise ConfigError(
-            f"--resume {shown(folder)}: the model that the run began with is damaged: "
-            f"{', '.join(faults)} in {shown(model)} is missing or not what was written: put it "
+            f"--resume {shown(folder)}: the initial model of the run is damaged: "
+            f"{', '.join(faults)} in {shown(model)} is missing or damaged: put it "
             "back from a copy, or begin a new run"
         )
 
@@ -131,20 +131,22 @@ def check_kept(folder: Path, config: Config, tasks: TaskSource | None) -> Path |
             "checkpoints to train every batch again from the log"
         ) from error
     step = read_manifest(checkpoint).step if checkpoint else 0
-    _check_unfinished(folder, config, step)
+    if step >= config.steps:
+        _check_unfinished(folder, config.steps, evaluates=config.eval.num_tasks > 0)
     _check_log(folder, step)
     if tasks is not None:
-        _check_tasks(folder, config, tasks)
+        order = without_end(tasks, seed=config.seed, shuffle=config.rollout.shuffle)
+        _check_tasks(folder, tasks, order, env_id=config.env.id)
     return checkpoint
 
 
-def _check_unfinished(folder: Path, config: Config, done: int) -> None:
+def _check_unfinished(folder: Path, steps: int, *, evaluates: bool) -> None:
     """Refuse a run that has exported the weights of its last batch, and evaluated them."""
-    last = EvalRecords(folder).read().get(config.steps)
-    evaluated = last is None or last.status != "waiting" or not config.eval.num_tasks
-    if done >= config.steps and (folder / "export").exists() and evaluated:
+    last = EvalRecords(folder).read().get(steps)
+    evaluated = last is None or last.status != "waiting" or not evaluates
+    if (folder / "export").exists() and evaluated:
         raise ConfigError(
-            f"--resume {shown(folder)}: the run is finished, with all its {config.steps} batches"
+            f"--resume {shown(folder)}: the run is finished, with all its {steps} batches"
         )
 
 
@@ -191,8 +193,8 @@ def _is_begun(log: Path) -> bool:
 
 def _log_lost(folder: Path, fault: str) -> ConfigError:
     return ConfigError(
-        f"--resume {shown(folder)}: {fault}, and nothing else says which groups were trained: put "
-        f"it back from a copy{_anew(folder)}"
+        f"--resume {shown(folder)}: {fault}, and no other file records which groups were "
+        f"trained: put it back from a copy{_anew(folder)}"
     )
 
 
@@ -212,17 +214,18 @@ _PLAYED = """
     WHERE g.task_index >= 0 ORDER BY g.rowid DESC LIMIT ?"""
 
 
-def _check_tasks(folder: Path, config: Config, tasks: TaskSource) -> None:
+def _check_tasks(folder: Path, tasks: TaskSource, order: TaskSource, *, env_id: str) -> None:
     """Refuse other training tasks than the run had: compare the digest of all tasks, if their
-    source makes one, and the tasks of the newest groups in the log."""
+    source makes one, and the tasks of the newest groups in the log, which were played in this
+    `order`."""
     was, now = _told(folder / TASKS), tasks.describe()
-    sources = ", ".join(map(str, now.get("sources", ()))) or config.env.id
+    sources = ", ".join(map(str, now.get("sources", ()))) or env_id
     if CONTENT in was and CONTENT in now and was[CONTENT] != now[CONTENT]:
         before, after = (f"{said.get('tasks_train', '?')} tasks" for said in (was, now))
         changed = (
             f"{sources}: then {before} to train on, now {after if after != before else 'others'}"
         )
-    elif (played := _changed_task(folder / EPISODES, config, tasks)) is not None:
+    elif (played := _changed_task(folder / EPISODES, order)) is not None:
         changed = f"{sources}: task {played} of its order is another one"
     else:
         return
@@ -233,14 +236,13 @@ def _check_tasks(folder: Path, config: Config, tasks: TaskSource) -> None:
     )
 
 
-def _changed_task(log: Path, config: Config, tasks: TaskSource) -> int | None:
+def _changed_task(log: Path, order: TaskSource) -> int | None:
     """Return the index of a played task that differs from the current one, or None."""
     if not log.exists() or not _is_begun(log):
         return None
-    endless = without_end(tasks, seed=config.seed, shuffle=config.rollout.shuffle)
     with closing(sqlite3.connect(log)) as db:
         for index, id, seed, data in db.execute(_PLAYED, (_COMPARED_GROUPS,)):
-            if _identity(endless[index]) != (id, seed, content_of(json.loads(data))):
+            if _identity(order[index]) != (id, seed, content_of(json.loads(data))):
                 return index
     return None
 
@@ -258,15 +260,8 @@ def _told(file: Path) -> dict[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-def rewrite_config(folder: Path, config: Config) -> Path:
-    """Replace the configuration file of a run by the one it is resumed with; return its path."""
-    file = folder / MARK
-    replace_text(file, dump_toml(config))
-    return file
-
-
 def begin(
-    config: Config, run_dir: Path, episodes: EpisodeLog, checkpoint: Path | None
+    run_dir: Path, episodes: EpisodeLog, checkpoint: Path | None, *, num_ranks: int
 ) -> Recovered:
     """Return the state of the run from `checkpoint` on, after bringing the log and the metrics file
     to that point.
@@ -275,9 +270,7 @@ def begin(
         ConfigError: see `recover`.
     """
     step = read_manifest(checkpoint).step if checkpoint else 0
-    incarnation = episodes.begin(
-        step=step, checkpoint=str(checkpoint or ""), num_ranks=config.trainer.num_ranks
-    )
+    incarnation = episodes.begin(step=step, checkpoint=str(checkpoint or ""), num_ranks=num_ranks)
     if not incarnation:
         if episodes.num_groups:
             raise ConfigError(

@@ -7,40 +7,28 @@ engines and trainer start ─► evaluation (version 0) ─► rollout ║ train
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from agentgym_rl.cluster.forking import ForkServer
 from agentgym_rl.config import Config
-from agentgym_rl.core.task import TaskSource
 from agentgym_rl.evaluate.during_training import Evaluator
 from agentgym_rl.evaluate.evaluate import EvalResult
 from agentgym_rl.models.resolve import resolve_paths
 from agentgym_rl.report.progress import Progress
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.groups import FinishedGroups, OpenGroups
-from agentgym_rl.rollout.player import check, serving_policy, task_source
+from agentgym_rl.rollout.player import check, env_spec, serving_policy
 from agentgym_rl.rollout.preflight import check_prompts
-from agentgym_rl.rollout.producer import Rollout
-from agentgym_rl.rollout.task_cursor import TaskCursor
+from agentgym_rl.rollout.producer import Rollout, TaskCursor
 from agentgym_rl.rollout.throughput import measuring
 from agentgym_rl.storage.run_folder import record_tasks
 from agentgym_rl.workers.elastic import ElasticWorkers
 from agentgym_rl.workers.leases import Leases
 
 from .training import Played, TrainingRun, TrainResult, training
-
-
-async def check_played(config: Config, *, say: Callable[[str], None]) -> None:
-    """Refuse a run that cannot work, or whose prompts do not fit, before anything is started.
-    `say` gets progress messages if that takes long.
-
-    Raises:
-        ConfigError: see `player.check` and `preflight.check_prompts`.
-    """
-    await check(config)
-    await check_prompts(config, ("eval", "train"), say=say)
 
 
 async def play_and_train(
@@ -52,17 +40,18 @@ async def play_and_train(
 ) -> TrainResult:
     """Run a complete training job, or resume the one in the folder `resume`; return when it is
     finished and every process has ended."""
-    await check_played(config, say=progress.phase)
+    await check(config)
+    await check_prompts(config, ("eval", "train"), say=progress.phase)
     config = resolve_paths(config)
-    async with training(_PlayedRun, config, progress, resume=resume, server=server) as run:
+    spec = env_spec(config.env, config.rollout)
+    tasks = partial(spec.task_source, "train", seed=config.seed)
+    async with training(
+        _PlayedRun, config, progress, tasks=tasks, resume=resume, server=server
+    ) as run:
         return await run.run()
 
 
 class _PlayedRun(TrainingRun):
-    @staticmethod
-    def tasks(config: Config) -> TaskSource:
-        return task_source(config, "train", seed=config.seed)
-
     @property
     def title(self) -> str:
         return f"{self.config.env.id} · {self.config.agent.id}"
@@ -114,7 +103,9 @@ class _PlayedRun(TrainingRun):
         )
 
     async def _train(self, producers: asyncio.TaskGroup, player: Player) -> FinishedGroups:
-        groups = OpenGroups(self.config, self.controller.buffer, self.episodes, self.recovered)
+        groups = OpenGroups(
+            self.config.rollout, self.controller.buffer, self.episodes, self.recovered
+        )
         async with self._rollout(groups, player) as rollout:
             await self.wait_trainer()
             self.progress.phase("training")
@@ -130,19 +121,22 @@ class _PlayedRun(TrainingRun):
         self, groups: OpenGroups, player: Player
     ) -> AsyncIterator[Rollout | ElasticWorkers]:
         """Open the player of groups: this process, with `player`, or workers."""
-        tasks = self.tasks(self.config)
+        config = self.config
+        tasks = env_spec(config.env, config.rollout).task_source("train", seed=config.seed)
         record_tasks(self.run_dir, tasks)
         numbers, logged = self.controller.rollout_metrics, self.recovered.logged
-        cursor = TaskCursor(self.config, tasks, logged=logged, numbers=numbers)
-        if not self.config.rollout.workers:
-            yield Rollout(self.config, groups, cursor, player)
+        cursor = TaskCursor(config.rollout, tasks, seed=config.seed, logged=logged, numbers=numbers)
+        if not config.rollout.workers:
+            yield Rollout(config.rollout, groups, cursor, player, seed=config.seed)
             return
         self.workers = ElasticWorkers(
-            self.config,
+            config.rollout,
             self.config_file,
             self.processes,
-            Leases(self.config, groups, cursor, numbers=numbers),
+            Leases(config.rollout, groups, cursor, numbers=numbers),
             self.fleet.followers,
+            engine_timeout_s=config.own_engine.start_timeout_s,
+            stop_timeout_s=config.cluster.stop_timeout_s,
             on_error=self.controller.fail,
         )
         async with self.workers.started():

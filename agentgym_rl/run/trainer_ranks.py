@@ -26,15 +26,15 @@ from agentgym_rl.cluster.forking import Forks
 from agentgym_rl.cluster.health import LOOK_EVERY_S, Silence
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.cluster.processes import Processes
-from agentgym_rl.cluster.supervised import Supervisor
-from agentgym_rl.config import Config
+from agentgym_rl.cluster.restarts import Supervisor
+from agentgym_rl.config import Config, TrainerConfig
 from agentgym_rl.controller.controller import Controller
 from agentgym_rl.core.errors import ConfigError, ProcessDied
 from agentgym_rl.evaluate.queue import EvalQueue
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.models.resolve import BUNDLED_MODELS, model_folder, reference_folder
 from agentgym_rl.runtime.tasks import together
-from agentgym_rl.storage.checkpoint_manifest import newest_checkpoint, read_manifest
+from agentgym_rl.storage.checkpoints import newest_checkpoint, read_manifest
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.recovery import Recovered
 from agentgym_rl.storage.run_folder import shown
@@ -57,11 +57,14 @@ async def try_model(
             message says which.
         ProcessDied: the trial failed for another reason.
     """
-    if {model_folder(config), reference_folder(config)} <= {None, *BUNDLED_MODELS.values()}:
+    if {model_folder(config.model, config.env.id), reference_folder(config.algo.kl)} <= {
+        None,
+        *BUNDLED_MODELS.values(),
+    }:
         return
     answer, stop_timeout_s = run_dir / "trial.json", config.cluster.stop_timeout_s
     async with LocalProcesses(run_dir / "logs", stop_timeout_s=stop_timeout_s, forks=forks) as own:
-        await own.start(trial_process(config, config_file, answer))
+        await own.start(trial_process(config.trainer, config_file, answer))
         try:
             async with asyncio.timeout(config.trainer.start_timeout_s):
                 await own.watch()
@@ -83,7 +86,9 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
     Call `start` once; `watch` must run while ranks are needed.
     """
 
-    config: Config
+    config: TrainerConfig
+    steps: int
+    """The number of batches of the run."""
     config_file: Path
     run_dir: Path
     weights_dir: Path
@@ -103,7 +108,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
     _is_finishing: bool = False
 
     def __post_init__(self) -> None:
-        limit = self.config.trainer.max_restarts
+        limit = self.config.max_restarts
         super().__init__(self.name, max_restarts=limit, key="trainer.max_restarts")
 
     @property
@@ -114,7 +119,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
         """Start every rank with this URL of the controller. Ranks that share devices with engines
         are started by `watch`, once the engines have started."""
         self._url = controller_url
-        if not self.config.cluster.colocated:
+        if not self.fleet.colocation.is_on:
             await self._begin()
 
     async def _begin(self) -> None:
@@ -132,9 +137,9 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
         if not self._was_started:
             await self._begin()
         await self._supervise(self)
-        if self.controller.version < self.config.steps:
+        if self.controller.version < self.steps:
             raise ProcessDied(
-                f"the trainer ended after {self.controller.version} of {self.config.steps} "
+                f"the trainer ended after {self.controller.version} of {self.steps} "
                 f"batches; see {self.processes.log_path(self._names[0])}"
             )
         self.finished.set()
@@ -149,7 +154,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
             lambda: self._is_ready,
             who="arl train",
             what="the trainer to load its model",
-            timeout_s=self.config.trainer.start_timeout_s,
+            timeout_s=self.config.start_timeout_s,
         )
         await self.episodes.ready()
 
@@ -160,7 +165,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
             TimeoutError: the ranks did not finish within `trainer.finish_timeout_s`.
         """
         self._is_finishing = True
-        limit_s = self.config.trainer.finish_timeout_s
+        limit_s = self.config.finish_timeout_s
         try:
             async with asyncio.timeout(limit_s):
                 await self.finished.wait()
@@ -173,11 +178,11 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
     # ------------------------------------------------------------------ one life
     @property
     def _is_ready(self) -> bool:
-        return len(self.controller.ready_ranks) == self.config.trainer.num_ranks
+        return len(self.controller.ready_ranks) == self.config.num_ranks
 
     @property
     def _names(self) -> list[str]:
-        return [f"trainer-{rank}" for rank in range(self.config.trainer.num_ranks)]
+        return [f"trainer-{rank}" for rank in range(self.config.num_ranks)]
 
     async def _start(
         self, checkpoint: Path | None, *, incarnation: int, served: int | None = None
@@ -227,14 +232,14 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
                 await self.ready()
             except TimeoutError as error:
                 raise ProcessDied(str(error)) from error
-        limit_s = self.config.trainer.stall_timeout_s
+        limit_s = self.config.stall_timeout_s
         silence = Silence(most_s=2 * LOOK_EVERY_S)
         while True:
             silent_s = await silence.listen(lambda: self.controller.heard_s, for_s=LOOK_EVERY_S)
             self._was_ready |= self._is_ready
             if silent_s > limit_s and self._is_ready and not self._is_finishing:
                 raise ProcessDied(
-                    f"the trainer runs, and no rank has asked for or reported anything for "
+                    f"the trainer runs, but no rank has sent a request or a report for "
                     f"{silent_s:.0f} s (trainer.stall_timeout_s)"
                 )
 
@@ -245,8 +250,8 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
         log.warning("the trainer is lost: %s", lost)  # now: a cluster's processes take time to end
         if any(reason in str(lost) for reason in _NO_ROOM):
             raise ProcessDied(
-                f"the trainer had no room for what it must keep, and the run stops; nothing that "
-                f"was recorded is lost: make room, then go on with `arl train --resume "
+                f"the trainer could not write its files, and the run stops; no recorded data is "
+                f"lost: free space on the disk, then continue with `arl train --resume "
                 f"{shown(self.run_dir)}`. The cause: {lost}"
             )
         return True
@@ -254,7 +259,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
     async def _give_up(self, member: TrainerGroup, lost: Exception) -> None:
         raise ProcessDied(
             f"the trainer was started again {self.restarts} times (trainer.max_restarts), and "
-            f"the run stops; `arl train --resume {shown(self.run_dir)}` goes on. The last "
+            f"the run stops; `arl train --resume {shown(self.run_dir)}` continues it. The last "
             f"loss: {lost}"
         )
 

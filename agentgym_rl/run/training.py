@@ -12,36 +12,41 @@ import os
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from agentgym_rl.cluster.demand import demands
 from agentgym_rl.cluster.forking import Forks, ForkServer
-from agentgym_rl.cluster.opening import children, cluster_of
-from agentgym_rl.cluster.processes import Processes
-from agentgym_rl.config import Config
+from agentgym_rl.cluster.processes import Processes, children, cluster_of
+from agentgym_rl.config import Config, WeightsConfig, dump_toml
 from agentgym_rl.controller.api import ControllerApi
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.controller.concurrency import adapt
 from agentgym_rl.controller.controller import Controller
+from agentgym_rl.controller.schedule import Plan
 from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.core.task import TaskSource
 from agentgym_rl.evaluate.queue import EvalQueue
+from agentgym_rl.fleet.colocation import SharedDevices
 from agentgym_rl.fleet.elastic import ElasticFleet
 from agentgym_rl.fleet.loads import EngineLoads
 from agentgym_rl.fleet.members import Members
-from agentgym_rl.models.resolve import model_folder, resolve_learning_rate, weights_size
+from agentgym_rl.fleet.servers import EngineSetup
+from agentgym_rl.models.learning_rate import with_learning_rate
+from agentgym_rl.models.resolve import model_folder, weights_size
 from agentgym_rl.report.progress import Progress
+from agentgym_rl.runtime.atomic_file import replace_text
 from agentgym_rl.runtime.http_server import serving
-from agentgym_rl.storage.checkpoint_retention import Retention, prune
+from agentgym_rl.storage.checkpoints import Retention, prune
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.evaluations import EvalRecord
-from agentgym_rl.storage.metrics import CollapseWatch, MetricsFile
-from agentgym_rl.storage.phases import PhasesFile
+from agentgym_rl.storage.metrics import CollapseWatch, MetricsFile, PhasesFile
 from agentgym_rl.storage.recovery import Recovered
 from agentgym_rl.storage.run_folder import (
     EPISODES,
+    MARK,
     create_run_dir,
     file_name,
     held,
@@ -53,7 +58,7 @@ from agentgym_rl.workers.elastic import ElasticWorkers
 
 from .admin_api import ElasticApi, told
 from .result import Played, TrainResult, summarize_training
-from .resume import begin, check_kept, rewrite_config
+from .resume import begin, check_kept
 from .trainer_ranks import TrainerGroup, try_model
 from .warmup import warmed_up
 
@@ -68,45 +73,56 @@ async def training(
     config: Config,
     progress: Progress,
     *,
+    tasks: Callable[[], TaskSource | None] = lambda: None,
     resume: Path | None = None,
     server: ForkServer | None = None,
 ) -> AsyncIterator[TrainingRun]:
     """Open a run of this kind in a new folder, or resume the one in the folder `resume`; yield it
     ready to be `run`. The run ends with the context. Processes are forked from `server`, if given.
+    `tasks` makes the training tasks; None: other programs bring their own.
 
     Raises:
         ConfigError: the folder is in use by another run, or holds no run that can be resumed.
     """
     begun_s = time.monotonic()
-    config = resolve_learning_rate(config, await asyncio.to_thread(model_folder, config))
+    model_dir = await asyncio.to_thread(model_folder, config.model, config.env.id)
+    config = with_learning_rate(config, model_dir)
     async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(cluster_of(config))
+        nodes = await stack.enter_async_context(cluster_of(config))
         if resume is None:
             checkpoint = None
             run_dir, config_file = create_run_dir(config, kind=kind.folder)
             stack.callback(release_if_unused, run_dir)
             stack.enter_context(held(run_dir))
         else:
-            run_dir = resume
+            run_dir, config_file = resume, resume / MARK
             stack.enter_context(held(run_dir))
-            tasks = kind.tasks(config)
-            checkpoint = await asyncio.to_thread(check_kept, run_dir, config, tasks)
-            config_file = rewrite_config(run_dir, config)
+            checkpoint = await asyncio.to_thread(check_kept, run_dir, config, tasks())
+            replace_text(config_file, dump_toml(config))
         forks = await stack.enter_async_context(Forks(server)) if server else None
-        trackers = open_trackers(config, run_dir, settings=config.model_dump(mode="json"))
+        trackers = open_trackers(config.logging, run_dir, settings=config.model_dump(mode="json"))
         stack.callback(trackers.close)
         if resume is None and config.cluster.type != "ray":
             progress.phase("trying the model")
             await try_model(config, run_dir, config_file, forks=forks)
         if config.init.method == "sft":
             config = await warmed_up(config, run_dir, config_file, progress, forks=forks)
-            config_file = rewrite_config(run_dir, config)
+            replace_text(config_file, dump_toml(config))
         weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
-        model_dir = model_folder(config)
-        weights_dir = stack.enter_context(_weights_folder(config, model_dir, run_dir, weights_name))
+        model_dir = model_folder(config.model, config.env.id)
+        weights_dir = stack.enter_context(
+            _weights_folder(
+                config.weights,
+                weights_name,
+                # every node of a cluster has to see it
+                root=run_dir if config.cluster.type == "ray" else None,
+                version_bytes=weights_size(model_dir) * _FLOAT32_OVER_BFLOAT16,
+                evaluates=config.eval.scheduled,
+            )
+        )
         episodes = EpisodeLog(run_dir / EPISODES)
         stack.callback(episodes.close)
-        recovered = begin(config, run_dir, episodes, checkpoint)
+        recovered = begin(run_dir, episodes, checkpoint, num_ranks=config.trainer.num_ranks)
         metrics = MetricsFile(run_dir / "metrics.jsonl")
         stack.callback(metrics.close)
         phases = PhasesFile(run_dir)
@@ -127,24 +143,32 @@ async def training(
                 trackers.log(controller.version, numbers)
 
         evaluations = EvalQueue(
-            config,
             run_dir,
             weights_dir,
+            steps=config.steps,
+            scheduled=config.eval.scheduled,
             recovered=recovered,
-            final=kind.evaluates,
+            final=kind.evaluates and config.eval.num_tasks > 0,
             on_end=on_evaluated,
         )
         processes = await stack.enter_async_context(
-            children(config, run_dir, weights_dir, forks=forks)
+            children(
+                config.cluster,
+                run_dir,
+                weights_dir,
+                asked=demands(config, gpus=any(node.gpus for node in nodes)),
+                forks=forks,
+            )
         )
         fleet = ElasticFleet(
-            config,
+            EngineSetup(config.own_engine, config.weights, config.rollout.interrupt),
             config_file,
             processes,
             model_dir=model_dir,
             weights_dir=weights_dir,
             version=recovered.step,
             incarnation=recovered.incarnation,
+            shared=SharedDevices.of(config.cluster, config.trainer, config.own_engine),
         )
         buffer = Buffer(config.rollout, total_groups=config.steps * config.rollout.groups_per_batch)
         buffer.restore(
@@ -154,11 +178,13 @@ async def training(
             dropped=recovered.dropped,
         )
         controller = Controller(
-            config,
+            config.trainer,
+            config.algo,
             buffer,
             episodes,
             metrics,
             phases,
+            plan=Plan(config.trainer, config.eval, steps=config.steps),
             publications=fleet,
             token=secrets.token_hex(16),
             on_step=on_step,
@@ -168,7 +194,8 @@ async def training(
         )
         evaluations.recover()
         trainer = TrainerGroup(
-            config,
+            config.trainer,
+            config.steps,
             config_file,
             run_dir,
             weights_dir,
@@ -195,17 +222,15 @@ async def training(
         )
 
 
-def _weights_folder(config: Config, model_dir: Path, run_dir: Path, name: str) -> WeightsFolder:
-    """Return a folder with room for the versions that are kept and the one being written: in
-    memory, or on a disk that every node of a cluster sees."""
-    root = run_dir if config.cluster.type == "ray" else None
-    keep = config.weights.keep_versions
-    versions = 1 + (2 if keep == "all" else keep) + config.eval.scheduled  # one is pinned
-    return WeightsFolder(
-        name,
-        need_bytes=versions * weights_size(model_dir) * _FLOAT32_OVER_BFLOAT16,
-        root=Path(config.weights.folder) if config.weights.folder else root,
-    )
+def _weights_folder(
+    config: WeightsConfig, name: str, *, root: Path | None, version_bytes: int, evaluates: bool
+) -> WeightsFolder:
+    """Return a folder with room for the versions that are kept, the one being written, and the one
+    being evaluated: the configured folder, or one in `root`, or one in memory."""
+    keep = config.keep_versions
+    versions = 1 + (2 if keep == "all" else keep) + evaluates
+    root = Path(config.folder) if config.folder else root
+    return WeightsFolder(name, need_bytes=versions * version_bytes, root=root)
 
 
 @dataclass
@@ -233,11 +258,6 @@ class TrainingRun(ABC):
     workers: ElasticWorkers | None = None
     """The rollout workers, if the run has any, once they are being started."""
 
-    @staticmethod
-    def tasks(config: Config) -> TaskSource | None:
-        """Return the training tasks; None: other programs bring their own tasks."""
-        return None
-
     @property
     @abstractmethod
     def title(self) -> str:
@@ -250,21 +270,24 @@ class TrainingRun(ABC):
     async def run(self) -> TrainResult:
         """Execute the complete run; return when every process has ended."""
         self.progress.phase("starting engines and trainer")
-        token = secrets.token_hex(16)
+        token, config = secrets.token_hex(16), self.config
+        longest_s = 2 * config.own_engine.start_timeout_s + 4 * config.weights.update_timeout_s
+        longest_s += config.rollout.episode_timeout_s  # a leaving worker ends its groups
         async with (
             serving(self._api(token), host=self.processes.host, port=0) as controller_url,
             self.fleet.running(),
         ):
-            with told(self.run_dir, self.config, url=controller_url, token=token):
+            with told(self.run_dir, url=controller_url, token=token, timeout_s=longest_s):
                 played = await self._run(controller_url)
         return summarize_training(
-            self.config,
+            config.trainer,
             self.run_dir,
             self.controller,
             self.fleet,
             self.recovered,
             self.evaluations.records.read(),
             played,
+            plots=config.logging.plot,
             title=self.title,
             trainer_restarts=self.trainer.restarts,
             duration_s=time.monotonic() - self.begun_s,
@@ -285,7 +308,7 @@ class TrainingRun(ABC):
 
     def _api(self, token: str) -> ElasticApi:
         ranks = ControllerApi(self.controller, num_ranks=self.config.trainer.num_ranks)
-        members = Members(self.config, self.fleet)
+        members = Members(self.fleet, evaluates=self.config.eval.scheduled)
         return ElasticApi(members, self._workers, token=token, others=ranks)
 
     def _workers(self) -> ElasticWorkers:

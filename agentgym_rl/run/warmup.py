@@ -31,7 +31,7 @@ from agentgym_rl.core.trajectory import IGNORED, Row, pack_row
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import model_folder, model_name
 from agentgym_rl.report.progress import Progress
-from agentgym_rl.storage.checkpoint_manifest import checksums
+from agentgym_rl.storage.checkpoints import checksums
 from agentgym_rl.storage.run_folder import WARMED_UP
 from agentgym_rl.trainer.launch import rank_environment, rank_imports
 
@@ -80,8 +80,8 @@ def _reply(
     whole = chat.render(messages, tools, add_generation_prompt=False)
     if not whole.startswith(opened):
         raise ValueError(
-            "the chat template writes the assistant's turn otherwise than it opens it: "
-            f"{opened[-40:]!r} is not how {whole[-120:]!r} begins"
+            "the chat template renders an assistant's turn with another start than its "
+            f"generation prompt: {whole[-120:]!r} does not begin with {opened[-40:]!r}"
         )
     ids = chat.encode(whole[len(opened) :])
     if chat.close_id is None:
@@ -205,9 +205,10 @@ async def warmed_up(
         ConfigError: the data cannot be read or fits no micro-batch.
         ProcessDied: a rank failed.
     """
-    init, model_dir = config.init, model_folder(config)
+    init, model_dir = config.init, model_folder(config.model, config.env.id)
     progress.phase(f"warming up: reading {init.data}")
-    rows = await asyncio.to_thread(_prepare, config, run_dir, model_dir)
+    longest = config.trainer.max_tokens_per_microbatch
+    rows = await asyncio.to_thread(_prepare, Path(init.data), run_dir, model_dir, longest)
     progress.phase(f"warming up: {len(rows):,} rows, {init.epochs} epochs")
     async with (
         LocalProcesses(
@@ -215,24 +216,35 @@ async def warmed_up(
         ) as ranks,
         asyncio.TaskGroup() as tasks,
     ):
-        for spec in _ranks(config, config_file, run_dir):
+        rendezvous = f"tcp://127.0.0.1:{free_port()}"
+        for rank in range(config.trainer.num_ranks):
+            spec = ProcessSpec(
+                name=f"warm-up-{rank}",
+                argv=[
+                    *(sys.executable, "-m", "agentgym_rl", "warm-up"),
+                    *("--config", str(config_file)),
+                    *("--run", str(run_dir)),
+                    *("--rank", str(rank)),
+                    *("--rendezvous", rendezvous),
+                ],
+                env=rank_environment(config.trainer),
+                finite=True,
+                imports=rank_imports(config.trainer),
+            )
             await ranks.start(spec)
         watch = tasks.create_task(ranks.watch(), name="watch warm-up")
         await _follow(watch, run_dir / STEPS, progress, limit_s=config.trainer.batch_timeout_s)
     losses = [json.loads(step)["loss"] for step in _steps(run_dir / STEPS)]
     progress.phase(f"warmed up: loss {losses[0]:.3f} → {losses[-1]:.3f} in {len(losses)} steps")
-    await asyncio.to_thread(_record, config, run_dir, rows)
+    name = model_name(config.model, config.env.id)
+    await asyncio.to_thread(_record, init, name, run_dir, rows)
     model = config.model.model_copy(update={"path": str(run_dir / MODEL), "revision": None})
     return config.model_copy(update={"model": model, "init": InitConfig()})
 
 
-def _prepare(config: Config, run_dir: Path, model_dir: Path) -> list[Row]:
+def _prepare(data: Path, run_dir: Path, model_dir: Path, max_tokens: int) -> list[Row]:
     """Return the rows, after writing them to the run's folder for the ranks."""
-    rows = token_rows(
-        Path(config.init.data),
-        ChatFormat.load(model_dir),
-        max_tokens=config.trainer.max_tokens_per_microbatch,
-    )
+    rows = token_rows(data, ChatFormat.load(model_dir), max_tokens=max_tokens)
     folder = run_dir / FOLDER
     shutil.rmtree(folder, ignore_errors=True)  # left by a run that ended before its first batch
     folder.mkdir()
@@ -240,13 +252,13 @@ def _prepare(config: Config, run_dir: Path, model_dir: Path) -> list[Row]:
     return rows
 
 
-def _record(config: Config, run_dir: Path, rows: Sequence[Row]) -> None:
-    """Record how the model was made. Delete the rows, since the data is kept."""
+def _record(init: InitConfig, model: str, run_dir: Path, rows: Sequence[Row]) -> None:
+    """Record how the model was made from `model`. Delete the rows, since the data is kept."""
     (run_dir / ROWS).unlink()
-    data = Path(config.init.data).resolve()
+    data = Path(init.data).resolve()
     about = {
-        "model": model_name(config),
-        **config.init.model_dump(),
+        "model": model,
+        **init.model_dump(),
         "data": str(data),
         "data_hash": blake2b(data.read_bytes(), digest_size=16).hexdigest(),
         "rows": len(rows),
@@ -280,24 +292,6 @@ async def _follow(
             shown, step = now, json.loads(steps[-1])
             done = f"{step['step'] + 1} of {step['steps']} steps"
             progress.phase(f"warming up: {done}, loss {step['loss']:.3f}")
-
-
-def _ranks(config: Config, config_file: Path, run_dir: Path) -> Iterator[ProcessSpec]:
-    rendezvous = f"tcp://127.0.0.1:{free_port()}"
-    for rank in range(config.trainer.num_ranks):
-        yield ProcessSpec(
-            name=f"warm-up-{rank}",
-            argv=[
-                *(sys.executable, "-m", "agentgym_rl", "warm-up"),
-                *("--config", str(config_file)),
-                *("--run", str(run_dir)),
-                *("--rank", str(rank)),
-                *("--rendezvous", rendezvous),
-            ],
-            env=rank_environment(config),
-            finite=True,
-            imports=rank_imports(config),
-        )
 
 
 def _steps(path: Path) -> list[str]:

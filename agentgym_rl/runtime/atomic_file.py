@@ -76,7 +76,7 @@ def new_file(path: Path, *, said: str) -> Iterator[TextIO]:
     with contextlib.ExitStack() as stack:
         try:
             if os.path.lexists(path):
-                raise ConfigError(f"{said}: it is there already; name a new file")
+                raise ConfigError(f"{said}: the file exists; name a new one")
             stack.enter_context(replacing(path, part=part))
             file = stack.enter_context(part.open("w", encoding="utf-8"))
         except OSError as error:

@@ -119,13 +119,12 @@ def _watch(pid: int) -> None:
         time.sleep(LOOK_EVERY_S)
         if vital.frozen():
             log.warning(
-                "process %d, which started this one, is frozen: somebody has stopped it (SIGSTOP, "
-                "or Ctrl-Z). The run stands still, and loses nothing, until it goes on: fg, or "
-                "kill -CONT %d",
+                "process %d, which started this one, is frozen: it was stopped (SIGSTOP, or "
+                "Ctrl-Z). The run waits, and loses nothing; continue it with fg, or kill -CONT %d",
                 pid,
                 pid,
             )
             since = time.monotonic()
             while vital.stopped():
                 time.sleep(LOOK_EVERY_S)
-            log.warning("process %d goes on, after %.0f s", pid, time.monotonic() - since)
+            log.warning("process %d continues, after %.0f s", pid, time.monotonic() - since)

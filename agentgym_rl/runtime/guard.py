@@ -251,13 +251,13 @@ class _Watch:
         elif given_up and is_known:
             self._end(
                 f"given up: {who} has held the event loop for {still_s:.0f} s, so that nothing "
-                f"else could happen. {hint}"
+                f"else could run. {hint}"
             )
         elif who not in self._named and (is_known or still_s >= NAMED_ANYWAY_S):
             self._named.add(who)
             _say(
-                f"{who} has held the event loop for {still_s:.0f} s: meanwhile no episode, no "
-                f"reply and no deadline goes on. {hint}"
+                f"{who} has held the event loop for {still_s:.0f} s: until it returns, no "
+                f"episode, reply or deadline continues. {hint}"
             )
 
     def _holder(self) -> tuple[str, str, bool]:
@@ -282,7 +282,7 @@ class _Watch:
 
     def _end(self, why: str) -> None:
         self._owe_nothing("ArlError", why)  # before it ends, since readers read at its end
-        _say(f"{why}. What was logged is kept: a run goes on with `arl train --resume`")
+        _say(f"{why}. The log is kept: `arl train --resume` continues a run")
         os.kill(self._order.pid, signal.SIGKILL)
         time.sleep(LOOK_S)
 

@@ -76,7 +76,7 @@ async def _end_tasks() -> None:
         keep(task)
     if stuck:
         log.error(
-            "tasks that do not end though they were cancelled are left alone: %d, like %r",
+            "%d tasks did not end after their cancellation, and are abandoned; one is %r",
             *(len(stuck), next(iter(stuck))),
         )
 
@@ -137,7 +137,7 @@ class _Interrupts:
 
     def _act(self) -> None:
         if self.count > 1:
-            log.warning("everything is being closed; once more leaves at once")
+            log.warning("closing; a second signal ends the process at once")
         elif self._task is not None:
             self._task.cancel()
 

@@ -1,9 +1,12 @@
-"""Tasks that end together: one error for a group of them, and the first of several to return."""
+"""Tasks that end together (one error for a group of them, the first of several to return), and
+calls in threads that nothing waits for at the end."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -28,3 +31,18 @@ async def first_of(*work: Coroutine[Any, Any, T]) -> T:
         for task in pending:
             task.cancel()
     return done.pop().result()
+
+
+def in_thread(call: Callable[[], T], *, name: str) -> Future[T]:
+    """Run `call` in a thread of its own, which keeps no other and no process from ending."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # cannot be cancelled; callers may stop waiting
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future

@@ -20,8 +20,7 @@ from starlette.responses import Response
 
 from agentgym_rl.core.trajectory import Outcome
 from agentgym_rl.gateway.errors import ApiError, bad_request, engine_failed, unknown_key
-from agentgym_rl.gateway.request.fields import json_object
-from agentgym_rl.gateway.server.intake import body_of, key_of
+from agentgym_rl.gateway.request.body import body_of, json_object, key_of
 from agentgym_rl.runtime.http_server import (
     Api,
     App,

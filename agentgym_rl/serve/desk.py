@@ -17,12 +17,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentgym_rl.config import Config
+from agentgym_rl.config import RolloutConfig, ServeConfig
 from agentgym_rl.core.task import Task, derived_number, derived_seed
 from agentgym_rl.core.trajectory import Outcome, Trajectory, added_reward
 from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.sampling import SessionSampling
-from agentgym_rl.gateway.session.session import Session
+from agentgym_rl.gateway.session.session import Session, SessionSampling
 from agentgym_rl.rollout.groups import OpenGroup, OpenGroups
 from agentgym_rl.runtime.log import Repeated
 from agentgym_rl.runtime.lru_dict import LruDict
@@ -70,13 +69,25 @@ class SessionGroup(OpenGroup):
 class Desk:
     """The service that opens, rewards and closes sessions. One event loop only."""
 
-    def __init__(self, config: Config, gateway: Gateway, groups: OpenGroups) -> None:
+    def __init__(
+        self,
+        config: ServeConfig,
+        rollout: RolloutConfig,
+        gateway: Gateway,
+        groups: OpenGroups,
+        *,
+        seed: int,
+        steps: int,
+    ) -> None:
         """Go on with the groups that were not complete when the run was killed, when there is room
         for them, and number new ones after all that were recovered."""
         recovered = groups.recovered
         # Sessions that were open when the run was killed had the same numbers without it.
         self._suffix = f".{recovered.incarnation}" if recovered.incarnation else ""
         self._config = config
+        self._rollout = rollout
+        self._seed = seed
+        self._steps = steps
         self._gateway = gateway
         self._groups = groups
         self._filling: dict[str, SessionGroup] = {}
@@ -99,17 +110,24 @@ class Desk:
 
         Raises:
             NoRoom: the trainer is behind, or the group has as many sessions as it needs.
-            Refused: `task` is None, and a group has several sessions.
+            Refused: `task` is None, and a group has several sessions; or `data` is not that of the
+                group's task.
         """
-        rollout = self._config.rollout
+        rollout = self._rollout
         if task is None and rollout.group_size > 1:
             raise Refused(
                 f"task: a group has {rollout.group_size} sessions (rollout.group_size), and each "
                 "has to name its task; sessions with the same name are compared with each other"
             )
-        if len(self._seats) >= self._config.serve.max_sessions:
+        if len(self._seats) >= self._config.max_sessions:
             raise NoRoom(f"{len(self._seats)} sessions are open (serve.max_sessions)")
         name = task if task is not None else f"session-{secrets.token_hex(4)}"
+        known = self._filling.get(name) or self._begun.get(name)
+        if known is not None and data and dict(data) != dict(known.task.data):
+            raise Refused(
+                f"data: the group of task {name!r} was opened with other data; the sessions of a "
+                "group share one task: send the same data, or none"
+            )
         group = self._filling.get(name) or self._admit(name, data)
         if len(group.seats) + len(group.names) >= rollout.group_size:
             raise NoRoom(
@@ -123,7 +141,7 @@ class Desk:
         sampling = SessionSampling(
             temperature=rollout.temperature if temperature is None else temperature,
             max_tokens=rollout.max_tokens,
-            seed=derived_seed(self._config.seed, session_id),
+            seed=derived_seed(self._seed, session_id),
         )
         session = self._gateway.open_session(
             sampling=sampling, session_id=session_id, turn_timeout_s=rollout.turn_timeout_s
@@ -167,7 +185,9 @@ class Desk:
             Refused: an episode that ended well was never given a reward.
         """
         if outcome.trains and not seat.num_rewards:
-            raise Refused("the episode has no reward: post one (0 is one), or close it as failed")
+            raise Refused(
+                "the episode has no reward: post one (0 is allowed), or close it as failed"
+            )
         return await self._leave(seat, outcome, error)
 
     async def _leave(self, seat: Seat, outcome: Outcome, error: str) -> dict[str, Any]:
@@ -197,7 +217,7 @@ class Desk:
         with self._fatal():
             if outcome.trains:
                 group.names.append(session.id)
-                if len(group.names) == self._config.rollout.group_size:
+                if len(group.names) == self._rollout.group_size:
                     del self._filling[group.task.id]
                 if await self._groups.add(group, trajectory, logs_task=True):
                     await self._groups.finish(group)
@@ -272,12 +292,12 @@ class Desk:
             raise
 
     async def _look(self, now: float) -> None:
-        config = self._config.serve
+        config = self._config
         for seat in [*self._seats.values()]:
             if seat.session.num_requests != seat.num_requests or seat.session.exchanges.num_open:
                 seat.num_requests, seat.used_s = seat.session.num_requests, now
             if now - seat.used_s > config.idle_timeout_s:
-                why = f"nobody used it for {config.idle_timeout_s:g} s (serve.idle_timeout_s)"
+                why = f"no request came for {config.idle_timeout_s:g} s (serve.idle_timeout_s)"
                 await self._leave(seat, Outcome.ABORTED, why)
         for group in [*self._filling.values()]:
             if now - group.opened_s > config.group_timeout_s:
@@ -289,7 +309,7 @@ class Desk:
         for seat in [*group.seats]:
             await self._leave(seat, Outcome.ABORTED, why)
         if self._filling.get(group.task.id) is group:
-            have, want = len(group.names), self._config.rollout.group_size
+            have, want = len(group.names), self._rollout.group_size
             self._warnings.warn(
                 "group %s (%s) is dropped as %s, with %d of %d sessions: %s",
                 group.id, group.task.id, cause, have, want, why, why=cause,
@@ -315,9 +335,9 @@ class Desk:
         buffer = self._groups.buffer
         return {
             "policy_version": buffer.version,
-            "steps": self._config.steps,
-            "group_size": self._config.rollout.group_size,
-            "groups_per_batch": self._config.rollout.groups_per_batch,
+            "steps": self._steps,
+            "group_size": self._rollout.group_size,
+            "groups_per_batch": self._rollout.groups_per_batch,
             "admits_groups": max(buffer.capacity, 0),
             "open_sessions": len(self._seats),
             "open_groups": len(self._filling),

@@ -13,9 +13,9 @@ import secrets
 from pathlib import Path
 
 from agentgym_rl.cluster.forking import ForkServer
-from agentgym_rl.config import Config
+from agentgym_rl.config import Config, ServeConfig
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.models.resolve import resolve_paths
+from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.report.progress import Progress
 from agentgym_rl.rollout.groups import OpenGroups
 from agentgym_rl.rollout.player import check_policy, check_port, policy_gateway
@@ -47,27 +47,27 @@ async def serve(
             "rollout.workers: `arl serve` plays no episodes, so it has no rollout workers; "
             "leave the key out (several programs may open sessions at its one gateway)"
         )
-    admin_key(config)
+    admin_key(config.serve, host=config.gateway.host)
     check_policy(config, config.own_engine)
-    check_port(config)
+    check_port(config.gateway)
     async with training(_ServedRun, config, progress, resume=resume, server=server) as run:
         return await run.run()
 
 
-def admin_key(config: Config, *, before: Path | None = None) -> str:
+def admin_key(config: ServeConfig, *, host: str, before: Path | None = None) -> str:
     """Return the key that opens sessions; if none is set, the one that the run wrote to the file
     `before`, or a new one.
 
     Raises:
         ConfigError: the gateway can be reached from other machines, and no key is set.
     """
-    name = config.serve.admin_key_env
+    name = config.admin_key_env
     key = os.environ.get(name, "").strip()
     if key:
         return key
-    if not _is_loopback(config.gateway.host):
+    if not _is_loopback(host):
         raise ConfigError(
-            f"gateway.host {config.gateway.host!r} can be reached from other machines, and the "
+            f"gateway.host {host!r} can be reached from other machines, and the "
             f"environment variable {name} (serve.admin_key_env) is not set: set it to a secret, "
             "whoever knows it can open sessions; or serve on 127.0.0.1"
         )
@@ -99,10 +99,23 @@ class _ServedRun(TrainingRun):
 
     async def play(self) -> Played:
         buffer = self.controller.buffer
-        groups = OpenGroups(self.config, buffer, self.episodes, self.recovered)
-        key = admin_key(self.config, before=self.run_dir / TOLD)
-        async with policy_gateway(self.config, self.fleet) as gateway:
-            desk = Desk(self.config, gateway, groups)
+        groups = OpenGroups(self.config.rollout, buffer, self.episodes, self.recovered)
+        key = admin_key(
+            self.config.serve, host=self.config.gateway.host, before=self.run_dir / TOLD
+        )
+        model_dir = model_folder(self.config.model, self.config.env.id)
+        longest = self.config.own_engine.max_model_len
+        async with policy_gateway(
+            self.fleet, model_dir, self.config.gateway, max_model_len=longest
+        ) as gateway:
+            desk = Desk(
+                self.config.serve,
+                self.config.rollout,
+                gateway,
+                groups,
+                seed=self.config.seed,
+                steps=self.config.steps,
+            )
             app = AdminApp(gateway.app, desk, admin_key=key)
             gateway.app = app
             await self.wait_trainer()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -170,7 +170,7 @@ class EpisodeReader:
             rows = self._db.execute("SELECT * FROM tasks WHERE task_id = ?", (task_id,))
             names, found = [column for column, *_ in rows.description], rows.fetchone()
         if found is None:
-            raise ConfigError(f"task {task_id} is not in {self._path}: the log is not whole")
+            raise ConfigError(f"task {task_id} is not in {self._path}: the log is incomplete")
         row: dict[str, Any] = {"weight": 1.0} | dict(zip(names, found, strict=True))
         try:
             data = json.loads(row["data"])
@@ -189,7 +189,7 @@ class EpisodeReader:
         self._db.close()
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explained(self) -> Generator[None]:
         try:
             yield
         except sqlite3.Error as error:

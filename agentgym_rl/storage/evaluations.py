@@ -85,7 +85,7 @@ class EvalRecords:
             try:
                 _record(path)
             except (OSError, ValueError, TypeError) as error:
-                log.warning("passing over the evaluation in %s, which is damaged: %s", path, error)
+                log.warning("skipping the evaluation in %s, which is damaged: %s", path, error)
                 path.unlink(missing_ok=True)
         for path in self.folder.glob("step-*/"):
             if not path.with_suffix(".json").exists():

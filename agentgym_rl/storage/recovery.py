@@ -1,4 +1,4 @@
-"""The recovery of a run that ended: its log and its newest checkpoint, read together.
+"""The recovery of a run that ended: its log (episode_log.py) and newest checkpoint, read together.
 
 The checkpoint says which batches its weights have. The log has the groups that were leased to the
 batches after those, and the same groups are trained on again. So each group that was handed to the

@@ -9,7 +9,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from agentgym_rl.config import Config, dump_toml
@@ -33,15 +33,15 @@ TOLD = "serve.json"
 def create_run_dir(config: Config, *, kind: str = "") -> tuple[Path, Path]:
     """Create the run's folder; return it and its configuration file.
 
-    Without `config.run` the name is runs/<env>-<agent>-<utc time>, or runs/<kind>-<utc time>
-    if a kind is given; made unique. A folder is claimed by creating `config.toml` in it, so
-    that two runs never share one.
+    Without `config.run` the name is runs/<kind>-<utc time>, by default with `kind_of` environment
+    and agent; made unique. A folder is claimed by creating `config.toml` in it, so that two runs
+    never share one.
 
     Raises:
         ConfigError: `config.run` holds a run already, or cannot be written.
     """
     text = dump_toml(config)
-    for folder in _candidates(config, kind):
+    for folder in _candidates(config.run, kind or kind_of(config.env.id, config.agent.id)):
         if _has_run(folder):
             continue
         try:
@@ -53,19 +53,24 @@ def create_run_dir(config: Config, *, kind: str = "") -> tuple[Path, Path]:
         except OSError as error:
             raise ConfigError(f"cannot create the run folder {folder}: {error}") from error
         return folder, folder / MARK
-    raise ConfigError(_taken(config))
+    raise ConfigError(_taken(config.run))
 
 
-def next_run_dir(config: Config, *, kind: str = "") -> Path:
-    """Return the folder that `create_run_dir` would take now.
+def kind_of(env_id: str, agent_id: str) -> str:
+    """Return the kind of a run in which this agent plays this environment."""
+    return f"{file_name(env_id)}-{file_name(agent_id)}"
+
+
+def next_run_dir(run: str, kind: str) -> Path:
+    """Return the folder that `create_run_dir` would take now for the key `run` and this kind.
 
     Raises:
-        ConfigError: `config.run` holds a run already.
+        ConfigError: `run` holds a run already.
     """
-    for folder in _candidates(config, kind):
+    for folder in _candidates(run, kind):
         if not _has_run(folder):
             return folder
-    raise ConfigError(_taken(config))
+    raise ConfigError(_taken(run))
 
 
 def _has_run(folder: Path) -> bool:
@@ -73,8 +78,8 @@ def _has_run(folder: Path) -> bool:
     return any((folder / name).exists() for name in (MARK, EPISODES, "checkpoints"))
 
 
-def _taken(config: Config) -> str:
-    return f"{config.run} already holds a run; pass another --run, or go on with that one: --resume"
+def _taken(run: str) -> str:
+    return f"{run} already holds a run; pass another --run, or continue that run with --resume"
 
 
 def record_tasks(folder: Path, tasks: TaskSource) -> None:
@@ -95,13 +100,13 @@ def config_of(run: Path, said: str) -> Path:
         )
     if not (run / MARK).exists() and _has_run(run):
         raise ConfigError(
-            f"{said}: {MARK} is missing in {run}, where a run began: put it back from a copy, or "
-            "begin a new run in another folder"
+            f"{said}: {MARK} is missing in {run}, which has other files of a run: put it "
+            "back from a copy, or begin a new run in another folder"
         )
     if not (run / MARK).exists():
         raise ConfigError(
-            f"{said}: no {MARK} in {run}, so it is no run folder; pass the folder of a run "
-            "(runs/ENV-AGENT-TIME unless --run said otherwise)"
+            f"{said}: no {MARK} in {run}, so it is not a run folder; pass the folder of a run "
+            "(by default runs/ENV-AGENT-TIME)"
         )
     return run / MARK
 
@@ -120,7 +125,7 @@ def release_if_unused(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
+def held(folder: Path) -> Generator[None]:
     """Hold the folder for this process alone; the kernel releases it when the process dies.
 
     Raises:
@@ -131,7 +136,7 @@ def held(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConfigError(
-                f"{shown(folder)} is the folder of a run that lives: another `arl` is at work there"
+                f"{shown(folder)} is the folder of a running run: another `arl` uses it"
             ) from error
         lock.truncate(0)
         lock.write(f"{os.getpid()} {socket.gethostname()}\n")
@@ -172,11 +177,10 @@ def file_name(id: str) -> str:
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in id).strip("-") or "run"
 
 
-def _candidates(config: Config, kind: str) -> list[Path]:
-    if config.run:
-        return [Path(config.run).resolve()]
+def _candidates(run: str, kind: str) -> list[Path]:
+    if run:
+        return [Path(run).resolve()]
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    kind = kind or f"{file_name(config.env.id)}-{file_name(config.agent.id)}"
     name = f"{kind}-{stamp}"
     folder = Path("runs").resolve()
     return [folder / name, *(folder / f"{name}-{n}" for n in range(2, 100))]

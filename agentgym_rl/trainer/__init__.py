@@ -3,20 +3,19 @@
 main.py         the loop: batch in, step, weights out, report
 client.py       asks the controller for batches, reports steps
 step.py         one training batch: proximal pass, minibatches, epochs
-objective.py    the policy loss of a batch
-forward.py      passes over a rank's rows that all ranks make together
-shard_tensors.py  a rank's rows as flat arrays of trained tokens
+shard_tensors.py  a rank's rows as flat arrays of trained tokens, and passes over them
 packed.py       a model sharded over the ranks, fed with packed rows
 policy.py       the trained model, and its log-probs
 critic.py       the value model, and its training
 lora.py         an adapter that is trained instead of all weights
-head.py         log-probs computed a few tokens at a time
 sharding.py     the placement of parameters and activations
 attention.py    attention within packed rows
 optim.py        AdamW, schedules, clipping
+versions_out.py the publication of versions, and a hash of their parameters
 checkpoint.py   checkpoints, saved and loaded with torch's distributed checkpoint
 trial.py        a trial of the model before a run starts anything
 export.py       the export to a folder that `from_pretrained` loads
+recompute.py    the computations of audits, after a run
 world.py        the ranks, and the messages between them
 usage.py        the time of each phase, and the use of the device
 """

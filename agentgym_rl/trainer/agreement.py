@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.algo.packing import pack_rows
-from agentgym_rl.config import Config
+from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core.errors import TrainerError
 
 from .policy import Policy
@@ -43,8 +43,8 @@ class Agreement:
     """A comparison of the trainer's log-probs with the engine's, batch after batch. Fresh tokens
     are those sampled by exactly the weights that train on the batch, with no update in between."""
 
-    def __init__(self, config: Config, policy: Policy):
-        default, trainer = BOUNDS[config.own_engine.dtype], config.trainer
+    def __init__(self, policy: Policy, trainer: TrainerConfig, *, engine_dtype: str):
+        default = BOUNDS[engine_dtype]
         self._warn = default.warn if trainer.mismatch_warn is None else trainer.mismatch_warn
         self._stop = default.stop if trainer.mismatch_stop is None else trainer.mismatch_stop
         self._enough = default.tokens

@@ -1,7 +1,7 @@
 """Checkpoints: model, optimizer and random state, for any number of ranks, written during training.
 
 A batch waits only until its state has been copied in memory. A thread writes the files, calls fsync
-and renames the folder, which makes it a checkpoint (storage/checkpoint_manifest.py). The rename
+and renames the folder, which makes it a checkpoint (storage/checkpoints.py). The rename
 comes after the reply to the batch's report, so that the run's log has every batch that a checkpoint
 covers.
 """
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotDone
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
@@ -34,23 +34,17 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from agentgym_rl.config import Config, dump_toml
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.runtime.atomic_file import beside, put, remove
-from agentgym_rl.storage.checkpoint_manifest import (
+from agentgym_rl.storage.checkpoints import (
     MANIFEST,
     Manifest,
+    Retention,
     checksums,
-    lineage_after,
-    list_checkpoints,
+    prune,
     read_manifest,
 )
-from agentgym_rl.storage.checkpoint_retention import Retention, prune
 
 from .critic import Critic
 from .policy import Policy
-
-__all__ = [
-    "Checkpoints", "Manifest", "Retention", "config_hash", "lineage_after", "list_checkpoints",
-    "load_checkpoint", "read_manifest", "save_checkpoint",
-]  # fmt: skip
 
 _log = logging.getLogger(__name__)
 
@@ -77,40 +71,30 @@ class _Writing:
     """The end of its rename (rank 0)."""
 
 
+@dataclass
 class Checkpoints:
-    """A writer of a run's checkpoints, one at a time. All ranks have one and call it in step.
+    """A writer of a run's checkpoints, one at a time. All ranks have one and call it in step."""
 
-    A thread of rank 0 calls `before_complete()` just before a checkpoint is complete, and
-    `on_complete(step, folder)` just after. If the former raises a TrainerError, the checkpoint is
-    not completed: the ranks have been replaced, and the new ranks do not rely on it.
-    """
+    folder: Path
+    policy: Policy
+    optimizer: torch.optim.Optimizer
+    _: KW_ONLY
+    config_hash: str
+    retention: Retention
+    critic: Critic | None = None
+    timeout_s: float = 300.0
+    before_complete: Callable[[], None] = lambda: None
+    """A function that a thread of rank 0 calls just before a checkpoint is complete. If it raises a
+    TrainerError, the checkpoint is not completed: the ranks have been replaced, and the new ranks
+    do not rely on it."""
+    on_complete: Callable[[int, Path], None] = lambda step, folder: None
+    """A function that the same thread calls just after that."""
 
-    def __init__(
-        self,
-        folder: Path,
-        policy: Policy,
-        optimizer: torch.optim.Optimizer,
-        *,
-        config_hash: str,
-        retention: Retention,
-        critic: Critic | None = None,
-        timeout_s: float = 300.0,
-        before_complete: Callable[[], None] = lambda: None,
-        on_complete: Callable[[int, Path], None] = lambda step, folder: None,
-    ) -> None:
-        self._folder = folder
-        self._policy = policy
-        self._optimizer = optimizer
-        self._critic = critic
-        self._config_hash = config_hash
-        self._retention = retention
-        self._timeout_s = timeout_s
-        self._before_complete = before_complete
-        self._on_complete = on_complete
+    def __post_init__(self) -> None:
         self._writing: _Writing | None = None
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         # Ranks that write a checkpoint communicate while the same ranks train.
-        alone = policy.world.size == 1
+        alone = self.policy.world.size == 1
         self._group = None if alone else cast("ProcessGroup", dist.new_group(backend="gloo"))
 
     def begin(self, step: int, *, parameters: str = "", lineage: str = "") -> None:
@@ -120,18 +104,18 @@ class Checkpoints:
             TrainerError: this one or the previous one cannot be written; others are untouched.
         """
         self.finish()
-        world = self._policy.world
+        world = self.policy.world
         manifest = Manifest(
             step,
             step,
-            self._config_hash,
+            self.config_hash,
             world.size,
             _versions(),
             parameters=parameters,
-            base=_base(self._policy),
+            base=_base(self.policy),
             lineage=lineage,
         )
-        path = self._folder / f"step-{step}"
+        path = self.folder / f"step-{step}"
         part = beside(path)
         try:
             if world.rank == 0:
@@ -139,7 +123,7 @@ class Checkpoints:
                 part.mkdir(parents=True)
             world.barrier()
             written = async_save(
-                _state(self._policy, self._optimizer, self._critic),
+                _state(self.policy, self.optimizer, self.critic),
                 checkpoint_id=part,
                 process_group=self._group,
             )
@@ -165,13 +149,13 @@ class Checkpoints:
         writing, self._writing = self._writing, None
         if writing is None:
             return
-        path = self._folder / f"step-{writing.manifest.step}"
+        path = self.folder / f"step-{writing.manifest.step}"
         try:
-            (writing.done or writing.written).result(timeout=self._timeout_s)
+            (writing.done or writing.written).result(timeout=self.timeout_s)
         except NotDone as error:
             writing.abandoned = True
             raise TrainerError(
-                f"checkpoint {path} was not written in {self._timeout_s:g} s "
+                f"checkpoint {path} was not written in {self.timeout_s:g} s "
                 "(trainer.finish_timeout_s)"
             ) from error
         except _WRITE_ERRORS as error:
@@ -185,8 +169,8 @@ class Checkpoints:
         self._thread.shutdown(wait=False)
 
     def _complete(self, writing: _Writing, part: Path, path: Path) -> None:
-        writing.written.result(timeout=self._timeout_s)
-        writing.reported.wait(self._timeout_s)
+        writing.written.result(timeout=self.timeout_s)
+        writing.reported.wait(self.timeout_s)
         if writing.abandoned or not writing.reported.is_set():
             return
         items = sorted(part.iterdir())
@@ -198,42 +182,13 @@ class Checkpoints:
         )
         (part / MANIFEST).write_text(manifest.sealed(), encoding="utf-8")
         try:
-            self._before_complete()
+            self.before_complete()
         except TrainerError as error:
             _log.warning("checkpoint %s is left unfinished: %s", path, error)
             return
         put(part, path, durable=True)  # replaces the same step, written before a resume
-        prune(self._folder, self._retention)
-        self._on_complete(writing.manifest.step, path)
-
-
-def save_checkpoint(
-    folder: Path,
-    policy: Policy,
-    optimizer: torch.optim.Optimizer,
-    *,
-    step: int,
-    config_hash: str,
-    keep: int,
-    critic: Critic | None = None,
-) -> Path:
-    """Write `folder`/step-<step> and remove all but the newest `keep` (collective).
-
-    Raises:
-        TrainerError: it could not be written; an earlier checkpoint is untouched.
-    """
-    kept = Retention(keep)
-    checkpoints = Checkpoints(
-        folder, policy, optimizer, config_hash=config_hash, retention=kept, critic=critic
-    )
-    try:
-        checkpoints.begin(step)
-        checkpoints.reported({})
-        checkpoints.finish()
-        policy.world.barrier()
-    finally:
-        checkpoints.close()
-    return folder / f"step-{step}"
+        prune(self.folder, self.retention)
+        self.on_complete(writing.manifest.step, path)
 
 
 def load_checkpoint(

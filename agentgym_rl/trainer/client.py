@@ -85,7 +85,7 @@ class ControllerClient:
             if time.monotonic() > deadline:
                 raise TrainerError(
                     f"no engine was there to take policy version {version} within "
-                    f"{timeout_s:.0f} s: see logs/engine-*.log for what became of them"
+                    f"{timeout_s:.0f} s: see logs/engine-*.log for the cause"
                 )
             time.sleep(_PAUSE_S)
 

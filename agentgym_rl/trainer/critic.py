@@ -15,7 +15,6 @@ from agentgym_rl.algo.packing import PackedRows
 from agentgym_rl.config import AlgoConfig, TrainerConfig
 from agentgym_rl.core.errors import TrainerError
 
-from .forward import accumulate, frozen_pass
 from .optim import (
     clip_gradients,
     learning_rate,
@@ -23,7 +22,7 @@ from .optim import (
     set_learning_rate,
 )
 from .packed import PackedModel
-from .shard_tensors import MicroBatch, ShardTokens
+from .shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass
 from .world import World
 
 _EPS = 1e-6

@@ -14,11 +14,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from agentgym_rl.config import Config
+from agentgym_rl.config import LoraConfig, TrainerConfig
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.core.model_folder import tensor_heads
 from agentgym_rl.runtime.atomic_file import replacing
-from agentgym_rl.storage.checkpoint_manifest import check_whole
+from agentgym_rl.storage.checkpoints import check_whole
 from agentgym_rl.weights.adapter import peft_tensors
 from agentgym_rl.weights.files import save_tensors, separate
 from agentgym_rl.weights.source import SourceNames
@@ -89,7 +89,7 @@ def export_model(
     return folder
 
 
-def export_checkpoint(checkpoint: Path, folder: Path, *, model_dir: Path, config: Config) -> Path:
+def export_checkpoint(checkpoint: Path, folder: Path, *, model_dir: Path, lora: LoraConfig) -> Path:
     """Write `folder` from a checkpoint of any number of ranks; `model_dir` is the run's initial
     model.
 
@@ -98,8 +98,8 @@ def export_checkpoint(checkpoint: Path, folder: Path, *, model_dir: Path, config
     """
     check_whole(checkpoint)
     with join_world() as world:
-        policy = Policy.load(model_dir, world, lora=config.lora)
-        optimizer = make_optimizer(policy.model.parameters(), config.trainer)
+        policy = Policy.load(model_dir, world, lora=lora)
+        optimizer = make_optimizer(policy.model.parameters(), TrainerConfig())
         load_checkpoint(checkpoint, policy, optimizer)
         return export_model(
             folder,

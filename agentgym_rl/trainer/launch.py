@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 from agentgym_rl.cluster.spec import ProcessSpec, may_use_gpu
-from agentgym_rl.config import Config
+from agentgym_rl.config import TrainerConfig
 
 _IMPORTS = ("agentgym_rl.trainer.main", "torch._dynamo")  # optimizers import the latter
 
 
 def trainer_processes(
-    config: Config,
+    config: TrainerConfig,
     config_file: Path,
     *,
     run_dir: Path,
@@ -51,11 +51,11 @@ def trainer_processes(
             restartable=True,
             imports=rank_imports(config),
         )
-        for rank in range(config.trainer.num_ranks)
+        for rank in range(config.num_ranks)
     ]
 
 
-def trial_process(config: Config, config_file: Path, answer: Path) -> ProcessSpec:
+def trial_process(config: TrainerConfig, config_file: Path, answer: Path) -> ProcessSpec:
     """Return the process that tests the configured model and writes a refusal's reason to
     `answer`."""
     return ProcessSpec(
@@ -70,15 +70,15 @@ def trial_process(config: Config, config_file: Path, answer: Path) -> ProcessSpe
     )
 
 
-def rank_imports(config: Config) -> tuple[str, ...]:
+def rank_imports(config: TrainerConfig) -> tuple[str, ...]:
     """Return the modules that a rank may be forked from; none if it may use a GPU."""
-    return () if may_use_gpu(config.trainer.device) else _IMPORTS
+    return () if may_use_gpu(config.device) else _IMPORTS
 
 
-def rank_environment(config: Config) -> dict[str, str]:
+def rank_environment(config: TrainerConfig) -> dict[str, str]:
     """Return the environment variables that a rank needs before it imports torch."""
-    threads = str(config.trainer.num_threads)
+    threads = str(config.num_threads)
     env = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    if config.trainer.gpus:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, config.trainer.gpus))
+    if config.gpus:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, config.gpus))
     return env

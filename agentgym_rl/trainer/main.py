@@ -15,27 +15,60 @@ from torch import Tensor
 
 from agentgym_rl.config import Config
 from agentgym_rl.core.batch import StepReport
-from agentgym_rl.core.errors import ArlError
-from agentgym_rl.models.resolve import resolve_learning_rate
+from agentgym_rl.core.errors import ArlError, StorageError
+from agentgym_rl.models.learning_rate import with_learning_rate
+from agentgym_rl.storage.checkpoints import Retention, lineage_after
+from agentgym_rl.storage.trained_tokens import forget_tokens, write_tokens
 
 from .agreement import Agreement
-from .checkpoint import (
-    Checkpoints,
-    Retention,
-    config_hash,
-    lineage_after,
-    load_checkpoint,
-)
+from .checkpoint import Checkpoints, config_hash, load_checkpoint
 from .client import BatchTimeout, ControllerClient, RunEnding
 from .export import adapter_files, export_model
-from .publisher import VersionsOut, fingerprint
 from .shard_tensors import ShardTokens
 from .step import make_stepper
-from .token_log import TokensOut
 from .usage import Phases
+from .versions_out import VersionsOut, fingerprint, make_publisher
 from .world import World, join_world
 
 _log = logging.getLogger(__name__)
+
+
+class TokensOut:
+    """A writer of a rank's files in `RUN/tokens/`. A full disk is reported once, and then nothing
+    more is written: training does not need these files, and reports a full disk for its own."""
+
+    def __init__(self, run: Path, *, rank: int, from_step: int, keeps: bool = True) -> None:
+        """Remove the files of `from_step`, where training begins, and of later steps: they are of
+        weights that are gone. This happens even if `keeps` is off."""
+        self._run, self._rank = run, rank
+        self._works = keeps
+        if rank:
+            return
+        try:
+            forget_tokens(run, from_step=from_step)
+        except OSError as error:
+            _log.warning("%s: what earlier ranks kept stays until it is replaced", error)
+
+    def write(self, step: int, tokens: ShardTokens, proximal: Tensor, advantages: Tensor) -> None:
+        """Write the tokens of batch `step`, unless that is off or has failed before."""
+        if not self._works:
+            return
+        try:
+            write_tokens(
+                self._run,
+                step=step,
+                rank=self._rank,
+                rows=tokens.rows,
+                proximal=proximal.detach().float().cpu().numpy(),
+                advantages=advantages.detach().float().cpu().numpy(),
+            )
+        except StorageError as error:
+            self._works = False
+            _log.warning(
+                "%s; training continues, and from step %d on `arl inspect` has neither proximal "
+                "log-probs nor advantages of rank %d: make room, or set logging.tokens=false",
+                *(error, step, self._rank),
+            )
 
 
 class _Terminated(BaseException):
@@ -71,10 +104,12 @@ def run(
         TrainerError, WeightsError: a step failed, or the controller or an engine is gone.
     """
     torch.set_num_threads(config.trainer.num_threads)
-    config = resolve_learning_rate(config, model_dir)
+    config = with_learning_rate(config, model_dir)
     client = ControllerClient(controller_url, os.environ.get("ARL_TOKEN", ""))
     versions = VersionsOut(
-        config,
+        make_publisher(config, weights_dir, incarnation=incarnation),
+        config.weights,
+        restart_s=config.own_engine.start_timeout_s,
         client=client,
         folder=weights_dir,
         kept=run_dir / "weights",
@@ -126,7 +161,9 @@ class _Trainer:
         self._stepper = make_stepper(config, world, model_dir)
         self._policy = self._stepper.policy
         self._offload = self._stepper.offload()
-        self._agreement = Agreement(config, self._policy)
+        self._agreement = Agreement(
+            self._policy, config.trainer, engine_dtype=config.own_engine.dtype
+        )
         trainer = config.trainer
         self.checkpoints = Checkpoints(
             run_dir / "checkpoints",
@@ -205,10 +242,9 @@ class _Trainer:
         if config.cluster.colocated:
             with phases.phase("onload"):
                 self._offload.back()
-        keep = self._tokens.of(step)
 
         def look(tokens: ShardTokens, proximal: Tensor, advantages: Tensor) -> None:
-            keep(tokens, proximal, advantages)
+            self._tokens.write(step, tokens, proximal, advantages)
             warning = self._agreement.check(step, tokens, proximal)
             if warning and self._world.rank == 0:
                 self._client.warn(warning)

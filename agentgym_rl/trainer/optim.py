@@ -59,7 +59,9 @@ def learning_rate(
     """
     peak = config.learning_rate if peak is None else peak
     if peak is None:
-        raise ConfigError("trainer.learning_rate: unset, and nobody chose one for the model's size")
+        raise ConfigError(
+            "trainer.learning_rate is unset, and none was chosen for the model's size"
+        )
     if step < config.warmup_steps:
         return peak * (step + 1) / (config.warmup_steps + 1)
     if config.schedule == "constant":

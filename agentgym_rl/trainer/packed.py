@@ -20,9 +20,9 @@ from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.weights.source import SourceNames, load_whole
 
 from .attention import SEGMENT_SDPA, VARLEN
-from .flops import FlopCount
 from .lora import Adapter
 from .sharding import shard
+from .usage import FlopCount
 from .world import World
 
 
@@ -150,19 +150,23 @@ class PackedModel:
     def trained_state(self) -> dict[str, Tensor]:
         """Return what engines load besides the model's folder: the adapter (weights/adapter.py) if
         there is one, or else the `full_state`. Collective."""
+        parts = self.tensors()
+        if self.adapter is not None:
+            state = self._whole({name: p for name, p in parts.items() if p.requires_grad})
+            return self.adapter.version(state) if state else {}
+        state = self._whole(parts)
+        return self.names.of(state) if self.names and state else state
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the shards of parameters and saved buffers, by the model's own names."""
         # A forward without a backward leaves parameters gathered, in memory that the next gathering
         # or checkpoint frees. The returned tensors must therefore come from the shards.
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
-        parameters = self.model.named_parameters()
-        if self.adapter is not None:
-            state = self._whole({name: p for name, p in parameters if p.requires_grad})
-            return self.adapter.version(state) if state else {}
         saved = self.model.state_dict().keys()
         buffers = {name: b for name, b in self.model.named_buffers() if name in saved}
-        state = self._whole({**dict(parameters), **buffers})
-        return self.names.of(state) if self.names and state else state
+        return {**dict(self.model.named_parameters()), **buffers}
 
     def _whole(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
         state: dict[str, Tensor] = {}

@@ -1,11 +1,12 @@
-"""The share of a batch of one rank, as flat arrays over its trained tokens.
+"""The share of a batch of one rank, as flat arrays over its trained tokens, and passes over its
+rows that all ranks make in step: one without gradients, and one with.
 
 Legend: [E] episodes of the complete batch, [R] this rank's rows, [N] this rank's trained tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,6 +19,9 @@ from agentgym_rl.algo.packing import PackedRows, pack_rows
 from agentgym_rl.core.batch import BatchRow, BatchShard
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.core.trajectory import Row
+
+from .packed import PackedModel
+from .policy import PolicyBase
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,3 +177,46 @@ def _first_bad(shard: BatchShard, values: Sequence[float]) -> str:
     index = int(np.flatnonzero(~np.isfinite(np.asarray(values, np.float64)))[0])
     name = shard.names[index] if shard.names else f"number {index} of the batch"
     return f"{values[index]} of episode {name}"
+
+
+@torch.no_grad()
+def frozen_pass(
+    model: PackedModel | PolicyBase,
+    say: Callable[[PackedRows], Tensor],
+    tokens: ShardTokens,
+    *,
+    budget: int,
+) -> Tensor:
+    """Return [N], the result of `say`, a method of `model`, for every trained token; collective."""
+    batches = tokens.micro_batches(range(len(tokens.rows)), budget)
+    (rounds,) = model.world.maxima([len(batches)])
+    result = torch.empty(len(tokens.episodes), dtype=torch.float32)
+    for turn in range(rounds):
+        if turn < len(batches):
+            found = say(batches[turn].packed).cpu()
+            result = result.to(found.dtype)
+            result[batches[turn].index] = found
+        else:
+            model.idle()
+    return result
+
+
+def accumulate(
+    model: PackedModel,
+    plan: Sequence[MicroBatch],
+    num_rounds: int,
+    loss_of: Callable[[MicroBatch], Tensor],
+) -> float:
+    """Accumulate the gradients of one minibatch over its micro-batches and over ranks (collective);
+    return this rank's part of its loss."""
+    total = 0.0
+    for turn in range(num_rounds):
+        model.synchronize_gradients(turn == num_rounds - 1)
+        if turn < len(plan):
+            loss = loss_of(plan[turn])
+            total += loss.item()
+        else:
+            loss = model.idle()
+        # FSDP averages gradients over ranks, but the loss is a sum over them.
+        (loss * model.world.size).backward()
+    return total

@@ -8,6 +8,7 @@ the batch has the same weight, however minibatches, micro-batches and ranks spli
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -20,9 +21,9 @@ from agentgym_rl.algo.advantages import (
     terminal_rewards,
     token_advantages,
 )
-from agentgym_rl.algo.aggregation import Tally
+from agentgym_rl.algo.aggregation import Tally, aggregation_weights
 from agentgym_rl.algo.kl import kl_estimates, kl_loss, kl_to_come
-from agentgym_rl.algo.losses import policy_loss
+from agentgym_rl.algo.losses import BehaviorWeights, LossTokens, behavior_weights, policy_loss
 from agentgym_rl.algo.mismatch import tally_mismatch, tally_weights
 from agentgym_rl.algo.own_loss import check_loss
 from agentgym_rl.config import AlgoConfig, Config, TrainerConfig
@@ -31,9 +32,6 @@ from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.models.resolve import reference_folder
 
 from .critic import Critic, Judged
-from .forward import accumulate, frozen_pass
-from .objective import Objective, make_objective
-from .offload import Offload
 from .optim import (
     GradientError,
     clip_gradients,
@@ -43,9 +41,78 @@ from .optim import (
 )
 from .packed import PackedModel
 from .policy import Policy, PolicyBase
-from .shard_tensors import MicroBatch, ShardTokens
+from .shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass
+from .sharding import Offload
 from .usage import Phases, Usage
 from .world import World
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Objective:
+    """The data of this rank's trained tokens that stay fixed during a batch; all [N]."""
+
+    anchor: Tensor
+    """The log-probs that the ratio is computed against."""
+    behavior_logprobs: Tensor
+    behavior: BehaviorWeights
+    advantages: Tensor
+    weights: Tensor
+    """The aggregation weights, times the number of minibatches."""
+    rows: Tensor
+    """The index of each token's row, int64."""
+    reference: Tensor | None
+    """The log-probs of the reference model, if the loss has a KL term."""
+
+    def of(self, index: Tensor, logprobs: Tensor) -> LossTokens:
+        """Return some of the tokens with their current log-probs, on the device of those
+        log-probs."""
+        fixed = {
+            "anchor": self.anchor,
+            "behavior_logprobs": self.behavior_logprobs,
+            "behavior_weight": self.behavior.weight,
+            "advantages": self.advantages,
+            "weights": self.weights,
+            "rows": self.rows,
+        }
+        chosen = {name: part[index].to(logprobs.device) for name, part in fixed.items()}
+        return LossTokens(logprobs, **chosen)
+
+
+def make_objective(
+    algo: AlgoConfig,
+    shard: BatchShard,
+    tokens: ShardTokens,
+    advantages: Tensor,
+    *,
+    proximal: Tensor,
+    reference: Tensor | None,
+) -> Objective:
+    """Return the objective of this rank's tokens; all tensors are [N], and `proximal` and
+    `reference` are log-probs."""
+    behavior = tokens.behavior_logprobs
+    if algo.naive:
+        finite = torch.isfinite(behavior)
+        corrected = BehaviorWeights(finite.to(proximal.dtype), ~finite)
+    else:
+        corrected = behavior_weights(proximal, behavior, tokens.row_index, algo.behavior_correction)
+    weights = aggregation_weights(
+        tokens.episodes,
+        tokens.tokens_per_episode,
+        aggregation=algo.aggregation,
+        num_trained_tokens=shard.num_trained_tokens,
+        num_episodes=shard.num_episodes,
+        max_tokens=algo.max_tokens,
+    )
+    return Objective(
+        anchor=behavior if algo.naive else proximal,
+        behavior_logprobs=behavior,
+        behavior=corrected,
+        advantages=advantages,
+        weights=weights * len(shard.minibatches),
+        rows=tokens.row_index,
+        reference=reference if algo.kl.placement == "loss" else None,
+    )
+
 
 _WITHOUT_A_LOSS = dict.fromkeys(
     ("loss", "grad_norm", "policy/clip_fraction", "policy/approx_kl"), 0.0
@@ -288,46 +355,39 @@ class Stepper:
 
 def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
     """Return the stepper of the configured run, which begins with the weights in `model_dir`."""
-    policy = Policy.configured(config, model_dir, world)
-    return Stepper(
-        policy,
-        make_optimizer(policy.model.parameters(), config.trainer),
-        algo=config.algo,
-        trainer=config.trainer,
-        num_steps=config.steps,
-        seed=config.seed,
-        reference=_reference(config, policy, model_dir),
-        critic=_critic(config, world, model_dir),
-    )
-
-
-def _reference(config: Config, policy: Policy, model_dir: Path) -> Policy | PolicyBase | None:
-    """Return the frozen reference model of `algo.kl`; None without a KL term."""
-    kl = config.algo.kl
-    if not kl.coef:
-        return None
-    if kl.reference == "initial" and policy.adapter is not None:
-        return PolicyBase(policy)
-    return Policy.load(
-        reference_folder(config) or model_dir,
-        policy.world,
-        compute_dtype=config.own_engine.dtype,
-        frozen=True,
-        trainer=config.trainer,
-    )
-
-
-def _critic(config: Config, world: World, model_dir: Path) -> Critic | None:
-    """Return the value model if it is the baseline; it begins with the policy's first weights."""
-    if config.algo.baseline != "critic":
-        return None
-    return Critic.load(
+    algo, trainer, dtype = config.algo, config.trainer, config.own_engine.dtype
+    policy = Policy.load(
         model_dir,
         world,
-        algo=config.algo,
-        trainer=config.trainer,
+        compute_dtype=dtype,
+        trainer=trainer,
+        lora=config.lora,
+        seed=config.seed,
+    )
+    reference = critic = None
+    if algo.kl.coef and algo.kl.reference == "initial" and policy.adapter is not None:
+        reference = PolicyBase(policy)
+    elif algo.kl.coef:
+        folder = reference_folder(algo.kl) or model_dir
+        reference = Policy.load(folder, world, compute_dtype=dtype, frozen=True, trainer=trainer)
+    if algo.baseline == "critic":
+        critic = Critic.load(
+            model_dir,
+            world,
+            algo=algo,
+            trainer=trainer,
+            num_steps=config.steps,
+            compute_dtype=dtype,
+        )
+    return Stepper(
+        policy,
+        make_optimizer(policy.model.parameters(), trainer),
+        algo=algo,
+        trainer=trainer,
         num_steps=config.steps,
-        compute_dtype=config.own_engine.dtype,
+        seed=config.seed,
+        reference=reference,
+        critic=critic,
     )
 
 

@@ -17,12 +17,11 @@ import torch
 
 from agentgym_rl.algo.balance import balance, fill_bins
 from agentgym_rl.algo.packing import pack_rows
-from agentgym_rl.config import Config
+from agentgym_rl.config import Config, InitConfig, TrainerConfig
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.core.trajectory import UNPACK_ERRORS, Row, unpack_row
 
 from .export import export_model
-from .forward import accumulate
 from .optim import (
     clip_gradients,
     learning_rate,
@@ -30,7 +29,7 @@ from .optim import (
     set_learning_rate,
 )
 from .policy import Policy
-from .shard_tensors import MicroBatch
+from .shard_tensors import MicroBatch, accumulate
 from .world import join_world
 
 
@@ -61,8 +60,15 @@ def warm_up(
         device=config.trainer.device,
         timeout_s=config.trainer.batch_timeout_s,
     ) as world:
-        policy = Policy.configured(config, model_dir, world)
-        for told in learn(policy, read_rows(rows), config):
+        policy = Policy.load(
+            model_dir,
+            world,
+            compute_dtype=config.own_engine.dtype,
+            trainer=config.trainer,
+            lora=config.lora,
+            seed=config.seed,
+        )
+        for told in learn(policy, read_rows(rows), config.init, config.trainer, seed=config.seed):
             if world.rank == 0:
                 with steps.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(told) + "\n")
@@ -71,23 +77,25 @@ def warm_up(
             export_model(out, state, model_dir=model_dir, names=policy.names)
 
 
-def learn(policy: Policy, rows: Sequence[Row], config: Config) -> Iterator[dict[str, float]]:
-    """Take every step of `config.init` (collective); yield the metrics of each one."""
-    init, world = config.init, policy.world
-    optimizer = make_optimizer(policy.model.parameters(), config.trainer)
+def learn(
+    policy: Policy, rows: Sequence[Row], init: InitConfig, trainer: TrainerConfig, *, seed: int
+) -> Iterator[dict[str, float]]:
+    """Take every step of `init` (collective); yield the metrics of each one."""
+    world = policy.world
+    optimizer = make_optimizer(policy.model.parameters(), trainer)
     per_epoch = math.ceil(len(rows) / init.rows_per_step)
     num_steps = init.epochs * per_epoch
-    for step, batch in enumerate(_batches(rows, config)):
-        rate = learning_rate(config.trainer, step, num_steps=num_steps, peak=init.learning_rate)
+    for step, batch in enumerate(_batches(rows, init, seed)):
+        rate = learning_rate(trainer, step, num_steps=num_steps, peak=init.learning_rate)
         set_learning_rate(optimizer, rate)
         total = sum(row.num_trained for row in batch)
         mine = [batch[i] for i in balance([len(row) for row in batch], world.size)[world.rank]]
-        plan = _plan(mine, config.trainer.max_tokens_per_microbatch)
+        plan = _plan(mine, trainer.max_tokens_per_microbatch)
         (rounds,) = world.maxima([len(plan)])
         loss = accumulate(
             policy, plan, rounds, lambda b, n=total: -policy.logprobs(b.packed).sum() / n
         )
-        clip_gradients(policy.model.parameters(), config.trainer.max_grad_norm)
+        clip_gradients(policy.model.parameters(), trainer.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         whole = sum(world.gather(loss))
@@ -106,12 +114,12 @@ def read_rows(path: Path) -> list[Row]:
         raise TrainerError(f"cannot read the rows in {path}: {error}") from error
 
 
-def _batches(rows: Sequence[Row], config: Config) -> Iterator[list[Row]]:
+def _batches(rows: Sequence[Row], init: InitConfig, seed: int) -> Iterator[list[Row]]:
     """Yield the batches of all epochs; each epoch has its own order, the same on every rank."""
-    size = config.init.rows_per_step
-    for epoch in range(config.init.epochs):
+    size = init.rows_per_step
+    for epoch in range(init.epochs):
         order = list(range(len(rows)))
-        random.Random(f"init/{config.seed}/{epoch}").shuffle(order)
+        random.Random(f"init/{seed}/{epoch}").shuffle(order)
         for start in range(0, len(order), size):
             yield [rows[i] for i in order[start : start + size]]
 

@@ -4,9 +4,9 @@ files.py         one version as a checksummed safetensors file
 source.py        a model folder loaded completely, and its tensors under the folder's names
 adapter.py       one version as a LoRA adapter, and the merge into its base weights
 publish.py       one version for every engine with a short pause: stage, then swap
-transport.py     the interface of a transport, and the state of one publication
+transport.py     the interface of a transport, the state of one publication, and the transport of
+                 files in shared memory (storage/weights_folder.py)
 engine_routes.py  the weight-update routes of one engine
-shm.py           transport: files in shared memory (storage/weights_folder.py)
 gloo.py          transport: a broadcast over sockets (broadcast.py: the group, on both sides)
 vllm_native.py   vLLM's own transports, nccl and ipc
 """

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, TCPStore
 from torch.distributed import ProcessGroupGloo
@@ -111,10 +112,11 @@ class BroadcastGroup:
             if not size
         }
         for bucket in _buckets(sizes):
-            data = torch.empty(_end([sizes[index] for index in bucket]), dtype=torch.uint8)
+            places = _padded([sizes[index] for index in bucket])
+            data = torch.empty(sum(places), dtype=torch.uint8)
             self._broadcast(data, deadline)
-            for index, start in zip(bucket, _starts([sizes[i] for i in bucket]), strict=True):
-                flat = data[start : start + sizes[index]].view(dtypes[index])
+            for index, part in zip(bucket, data.split(places), strict=True):
+                flat = part[: sizes[index]].view(dtypes[index])
                 tensors[names[index]] = flat.reshape(tuple(shapes[index]))
         found = checksum(tensors)
         if found != crc32:
@@ -183,16 +185,9 @@ def _buckets(sizes: Sequence[int]) -> Iterator[list[int]]:
         yield bucket
 
 
-def _starts(sizes: Sequence[int]) -> list[int]:
-    starts, end = [], 0
-    for size in sizes:
-        starts.append(end)
-        end += _rounded(size)
-    return starts
-
-
-def _end(sizes: Sequence[int]) -> int:
-    return _starts(sizes)[-1] + sizes[-1]
+def _padded(sizes: Sequence[int]) -> list[int]:
+    """Return the bytes of each tensor's place in a bucket; the last one needs no padding."""
+    return [*map(_rounded, sizes[:-1]), *sizes[-1:]]
 
 
 def _rounded(size: int) -> int:
@@ -202,11 +197,10 @@ def _rounded(size: int) -> int:
 def _packed(parts: Sequence[Tensor]) -> Tensor:
     if len(parts) == 1:
         return parts[0]
-    sizes = [len(part) for part in parts]
-    packed = torch.zeros(_end(sizes), dtype=torch.uint8)
-    for part, start in zip(parts, _starts(sizes), strict=True):
-        packed[start : start + len(part)] = part
-    return packed
+    places = _padded([len(part) for part in parts])
+    return torch.cat(
+        [F.pad(part, (0, n - len(part))) for part, n in zip(parts, places, strict=True)]
+    )
 
 
 def _num_bytes(dtype: torch.dtype, shape: Sequence[int]) -> int:

@@ -6,11 +6,13 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from agentgym_rl.core.engine import PAUSE_PATHS, Interrupt
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.runtime.http_call import call
+
+T = TypeVar("T")
 
 Pause = tuple[float, float]
 """The start and end of an interval without sampling, in seconds of `time.monotonic`."""
@@ -41,10 +43,7 @@ class RemoteEngine:
 
     def num_workers(self, *, deadline: float) -> int:
         """Return the number of worker processes of the engine; each takes part in a broadcast."""
-        reply = self.get("/get_world_size", deadline=deadline)
-        if not isinstance(reply, dict) or not isinstance(reply.get("world_size"), int):
-            raise WeightsError(f"{self}: GET /get_world_size: answered {reply!r}")
-        return reply["world_size"]
+        return self._value("/get_world_size", "world_size", int, deadline)
 
     def start_update(self, *, deadline: float) -> None:
         """Begin an update; an unfinished earlier one is dropped first."""
@@ -118,10 +117,7 @@ class RemoteEngine:
 
     def is_sleeping(self, *, deadline: float) -> bool:
         """Return whether the engine has released some of its memory (or is paused)."""
-        reply = self.get("/is_sleeping", deadline=deadline)
-        if not isinstance(reply, dict) or not isinstance(reply.get("is_sleeping"), bool):
-            raise WeightsError(f"{self}: GET /is_sleeping: answered {reply!r}")
-        return reply["is_sleeping"]
+        return self._value("/is_sleeping", "is_sleeping", bool, deadline)
 
     def try_resume(self, error: WeightsError) -> None:
         """Resume the engine after `error`; add a failure of this to it as a note."""
@@ -143,6 +139,12 @@ class RemoteEngine:
     def post(self, path: str, body: Mapping[str, Any] | None, *, deadline: float) -> Any:
         """Return the JSON of a 2xx answer (None if there is none)."""
         return self._request("POST", path, body, deadline)
+
+    def _value(self, path: str, name: str, kind: type[T], deadline: float) -> T:
+        reply = self.get(path, deadline=deadline)
+        if not isinstance(reply, dict) or not isinstance(value := reply.get(name), kind):
+            raise WeightsError(f"{self}: GET {path}: answered {reply!r}")
+        return value
 
     def _request(self, method: str, path: str, body: Any, deadline: float) -> Any:
         left = deadline - time.monotonic()

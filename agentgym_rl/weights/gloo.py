@@ -70,8 +70,7 @@ class Broadcasts(Transport):
                 publication.each(lambda engine, limit=limit: engine.discard(deadline=limit))
                 tries_left -= len(publication.alive) == members
                 if not tries_left:
-                    for engine in list(publication.alive.values()):
-                        publication.fail(engine, WeightsError(f"{engine}: {error}"))
+                    publication.fail_all(error)
         publication.each(lambda engine: publication.wait_staged(engine, deadline=deadline))
         if self._members != publication.alive:
             self.close()

@@ -61,31 +61,22 @@ class PublicationFailed(WeightsError):
         return f"no engine took policy version {self.version}: {reasons}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Publisher:
-    """A publisher of versions over a transport.
+    """A publisher of versions over a transport."""
 
-    `interrupt` defines what a pause does with requests in flight. `timeout_s` bounds a publication
-    (weights.update_timeout_s), except for the resumption of engines that failed while paused.
-    `polls_staging`: the engines answer /update_weights at once, stage after the reply, and are
-    polled for progress. `may_sleep`: engines may be asleep except for their weights, and stay so.
-    """
-
-    def __init__(
-        self,
-        *,
-        transport: Transport,
-        interrupt: Interrupt,
-        timeout_s: float,
-        polls_staging: bool,
-        incarnation: int = 0,
-        may_sleep: bool = False,
-    ):
-        self._transport = transport
-        self._interrupt: Interrupt = interrupt
-        self._timeout_s = timeout_s
-        self._polls_staging = polls_staging
-        self._incarnation = incarnation
-        self._may_sleep = may_sleep
+    transport: Transport
+    interrupt: Interrupt
+    """The fate of requests in flight during a pause."""
+    timeout_s: float
+    """The longest publication (weights.update_timeout_s), except for the resumption of engines that
+    failed while paused."""
+    polls_staging: bool
+    """A flag, true if the engines answer /update_weights at once, stage after the reply, and are
+    polled for progress."""
+    incarnation: int = 0
+    may_sleep: bool = False
+    """A flag, true if engines may be asleep except for their weights, and stay so."""
 
     def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Make a version ready for any number of `publish`; the tensors must not change.
@@ -93,7 +84,7 @@ class Publisher:
         Raises:
             WeightsError: it cannot be made ready (for example, no space to write it).
         """
-        self._transport.prepare(version, tensors)
+        self.transport.prepare(version, tensors)
 
     def publish(
         self, engines: Mapping[str, str], version: int, *, timeout_s: float | None = None
@@ -104,21 +95,21 @@ class Publisher:
             PublicationFailed: none does. Engines that were paused have been asked to resume.
         """
         start = time.monotonic()
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
         publication = Publication(
             engines,
-            label=version_label(version, incarnation=self._incarnation),
-            interrupt=self._interrupt,
-            polls_staging=self._polls_staging,
+            label=version_label(version, incarnation=self.incarnation),
+            interrupt=self.interrupt,
+            polls_staging=self.polls_staging,
             deadline=start + timeout_s,
-            may_sleep=self._may_sleep,
+            may_sleep=self.may_sleep,
         )
-        staging_s = timeout_s * _STAGING_SHARE[self._interrupt]
-        self._transport.stage(publication, deadline=start + staging_s)
+        staging_s = timeout_s * _STAGING_SHARE[self.interrupt]
+        self.transport.stage(publication, deadline=start + staging_s)
         staged = time.monotonic()
         # All engines stage before the first one swaps: the fleet serves two versions only for a
         # moment.
-        pauses = self._transport.swap(publication)
+        pauses = self.transport.swap(publication)
         if not pauses:
             raise PublicationFailed(version, publication.failed)
         return Published(
@@ -130,4 +121,4 @@ class Publisher:
 
     def close(self) -> None:
         """Release the resources that the transport holds between publications."""
-        self._transport.close()
+        self.transport.close()

@@ -143,7 +143,7 @@ class SourceNames:
         found = {**self._ignored, **{n: t for n, t in made.items() if n in self.shapes}}
         if odd := _differing(self.shapes, found):
             raise WeightsError(
-                f"the weights have not the names and shapes of {self._folder}: {_some(odd)}"
+                f"the weights do not have the names and shapes of {self._folder}: {_some(odd)}"
             )
         return found
 

@@ -1,21 +1,24 @@
-"""The interface of a transport, and the state of one publication."""
+"""The interface of a transport, the state of one publication, and the transport `shm`: a file
+in a folder that trainer and engines both access."""
 
 from __future__ import annotations
 
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from functools import partial
 from itertools import accumulate
+from pathlib import Path
 from typing import TypeVar
 
 from torch import Tensor
 
 from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.runtime.tasks import in_thread
 
 from .engine_routes import Pause, RemoteEngine
+from .files import write_version
 
 T = TypeVar("T")
 
@@ -52,7 +55,11 @@ class Publication:
 
         Engines for which it raises WeightsError have failed.
         """
-        futures = {engine: _in_thread(step, engine) for engine in self.alive.values()}
+        # The end of this process need not wait for a silent engine.
+        futures = {
+            engine: in_thread(partial(step, engine), name=f"publish-{engine.name}")
+            for engine in self.alive.values()
+        }
         results: dict[str, T] = {}
         for engine, future in futures.items():
             try:
@@ -65,6 +72,11 @@ class Publication:
         """Exclude an engine from the rest of the publication."""
         self.alive.pop(engine.name, None)
         self.failed[engine.name] = "; ".join([str(error), *getattr(error, "__notes__", ())])
+
+    def fail_all(self, error: WeightsError) -> None:
+        """Exclude all engines for the same reason."""
+        for engine in list(self.alive.values()):
+            self.fail(engine, WeightsError(f"{engine}: {error}"))
 
     def wait_staged(self, engine: RemoteEngine, *, deadline: float) -> None:
         """Wait for an engine that stages after its reply to the update request."""
@@ -114,20 +126,33 @@ class Transport(ABC):
         """Release the resources held between publications."""
 
 
+class SharedFiles(Transport):
+    """A transport by files in `folder` (see files.py); the folder's creator removes old ones."""
+
+    def __init__(self, folder: Path, *, incarnation: int = 0):
+        self._folder = folder
+        self._incarnation = incarnation
+        self.path = Path()
+        """The file of the version that was prepared last."""
+
+    def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+        self.path = write_version(self._folder, version, tensors, incarnation=self._incarnation)
+
+    def stage(self, publication: Publication, *, deadline: float) -> None:
+        # The longest that a finish may wait for staging; the wait below makes that unnecessary.
+        init = {"init_info": {"timeout_s": publication.deadline - time.monotonic()}}
+        update = {"update_info": {"path": str(self.path)}}
+
+        def stage(engine: RemoteEngine) -> None:
+            # Initialize each time: an engine may have been restarted behind the same URL.
+            engine.post("/init_weight_transfer_engine", init, deadline=deadline)
+            engine.start_update(deadline=deadline)
+            engine.post("/update_weights", update, deadline=deadline)
+            publication.wait_staged(engine, deadline=deadline)
+
+        publication.each(stage)
+
+
 def rank_offsets(workers: Mapping[str, int], *, first: int) -> dict[str, int]:
     """Return the rank of each engine's first worker in one group of all, engine by engine."""
     return dict(zip(workers, accumulate(workers.values(), initial=first), strict=False))
-
-
-def _in_thread(step: Callable[[RemoteEngine], T], engine: RemoteEngine) -> Future[T]:
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(step(engine))
-        except BaseException as error:
-            future.set_exception(error)
-
-    # A daemon thread: the end of this process need not wait for a silent engine.
-    threading.Thread(target=run, name=f"publish-{engine.name}", daemon=True).start()
-    return future

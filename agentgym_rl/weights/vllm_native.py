@@ -18,9 +18,9 @@ import logging
 import os
 import pickle
 import queue
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
@@ -30,6 +30,7 @@ from torch import Tensor
 from agentgym_rl.cluster.spec import free_port
 from agentgym_rl.core.engine import PAUSE_PATHS
 from agentgym_rl.core.errors import ConfigError, WeightsError
+from agentgym_rl.runtime.tasks import in_thread
 
 from .engine_routes import Pause, Refused, RemoteEngine
 from .gloo import own_address
@@ -190,7 +191,7 @@ class NativeTransport(Transport):
         try:
             self._trainer = _bounded(self._make_trainer, self._client, deadline)
         except WeightsError as error:
-            _fail_all(publication, error)
+            publication.fail_all(error)
             self._forget()
             return
         self._members = dict(publication.alive)
@@ -206,7 +207,7 @@ class NativeTransport(Transport):
             if not client.wrote:
                 for engine in publication.alive.values():
                     engine.try_resume(error)
-            _fail_all(publication, error)
+            publication.fail_all(error)
             self._forget()
             return {}
         return client.pauses
@@ -272,27 +273,17 @@ def _bounded(call: Callable[[], T], client: FleetClient, deadline: float) -> T:
 
     NCCL waits for its peers without end, so no call of it may be awaited.
     """
-    outcome: queue.Queue[tuple[T] | BaseException] = queue.Queue()
-
-    def run() -> None:
-        try:
-            outcome.put((call(),))
-        except BaseException as error:
-            outcome.put(error)
-
-    threading.Thread(target=run, name="vllm-transfer", daemon=True).start()
+    future = in_thread(call, name="vllm-transfer")
     while time.monotonic() < deadline:
-        try:
-            result = outcome.get(timeout=0.01)
-        except queue.Empty:
+        if not wait([future], timeout=0.01).done:
             if not client.failures.empty():
-                raise client.failures.get() from None
+                raise client.failures.get()
             continue
-        if isinstance(result, tuple):
-            return result[0]
-        if isinstance(result, WeightsError):
-            raise result
-        raise WeightsError(f"vLLM's transfer failed: {type(result).__name__}: {result}") from result
+        if (error := future.exception()) is None:
+            return future.result()
+        if isinstance(error, WeightsError):
+            raise error
+        raise WeightsError(f"vLLM's transfer failed: {type(error).__name__}: {error}") from error
     raise WeightsError("vLLM's transfer was not done in time (weights.update_timeout_s)")
 
 
@@ -300,8 +291,3 @@ def _release(engine: RemoteEngine, *, deadline: float) -> None:
     """Make the engine leave its previous group, if there is one."""
     with suppress(Refused):
         engine.post("/shutdown_weight_transfer_engine", None, deadline=deadline)
-
-
-def _fail_all(publication: Publication, error: WeightsError) -> None:
-    for engine in list(publication.alive.values()):
-        publication.fail(engine, WeightsError(f"{engine}: {error}"))

@@ -14,7 +14,7 @@ from agentgym_rl.core.errors import ArlError, ConfigError, InfraError, ProcessDi
 
 from .launch import worker_name
 from .leases import WorkerSlot
-from .supervisor import SILENCE_LIMIT_S, Workers
+from .workers import SILENCE_LIMIT_S, Workers
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class ElasticWorkers(Workers):
 
     async def _gone(self, slot: WorkerSlot) -> None:
         """Wait until a leaving worker has left; cut it off after the time limit of an episode."""
-        limit_s = self._config.rollout.episode_timeout_s
+        limit_s = self._config.episode_timeout_s
 
         def has_left() -> bool:
             return slot not in self._slots

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from agentgym_rl.cluster.spec import ProcessSpec
-from agentgym_rl.config import Config
 
-_IMPORTS = ("agentgym_rl.workers.process", "agentgym_rl.gateway.client", "openai.types.chat")
+IMPORTS = ("agentgym_rl.workers.process", "agentgym_rl.gateway.client", "openai.types.chat")
+"""The modules that workers may be forked from."""
 
 
 def worker_name(index: int) -> str:
@@ -17,9 +17,14 @@ def worker_name(index: int) -> str:
 
 
 def worker_process(
-    config: Config, config_file: Path, *, index: int, controller_url: str, token: str
+    config_file: Path, *, index: int, cpus: int, controller_url: str, token: str
 ) -> ProcessSpec:
-    """Return the spec of a worker; it ends by itself once the controller reports the run's end."""
+    """Return the spec of a worker; it ends by itself once the controller reports the run's end.
+
+    Episodes are played concurrently, so numerical libraries in environments need no more threads
+    than the worker has CPUs.
+    """
+    threads = str(cpus)
     return ProcessSpec(
         name=worker_name(index),
         argv=[
@@ -29,21 +34,9 @@ def worker_process(
             *("--index", str(index)),
             *("--folder", str(Path.cwd())),  # modules and relative paths are found from there
         ],
-        env={"ARL_TOKEN": token, **worker_environment(config)},
+        env={"ARL_TOKEN": token, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
         finite=True,
         restartable=True,
         runs_strangers=True,
-        imports=worker_imports(config),
+        imports=IMPORTS,
     )
-
-
-def worker_imports(config: Config) -> tuple[str, ...]:
-    """Return the modules that workers may be forked from; none if there are no workers."""
-    return _IMPORTS if config.rollout.workers else ()
-
-
-def worker_environment(config: Config) -> dict[str, str]:
-    """Return the variables for numerical libraries in environments: episodes are played
-    concurrently, so a library needs no more threads than the worker has CPUs."""
-    threads = str(config.rollout.worker_cpus)
-    return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}

@@ -16,11 +16,12 @@ from collections import deque
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 
-from agentgym_rl.config import Config
+from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core.messages import Lease
+from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.rollout.groups import OpenGroup, OpenGroups
-from agentgym_rl.rollout.task_cursor import TaskCursor
+from agentgym_rl.rollout.producer import TaskCursor
 from agentgym_rl.runtime.http_server import is_secret
 
 from .launch import worker_name
@@ -92,7 +93,7 @@ class Leases:
 
     def __init__(
         self,
-        config: Config,
+        config: RolloutConfig,
         groups: OpenGroups,
         cursor: TaskCursor,
         *,
@@ -103,7 +104,7 @@ class Leases:
         """The condition that wakes everything that waits for groups or workers."""
         self.is_closing = False
         self._is_open = False
-        self._config = config.rollout
+        self._config = config
         self._groups = groups
         self._cursor = cursor
         self._buffer = groups.buffer
@@ -112,6 +113,8 @@ class Leases:
         """The lives of living workers, by token."""
         self._again: deque[OpenGroup] = deque()
         """The groups of lost workers, to be leased again."""
+        self._drawn: tuple[int, Task] | None = None
+        """The next task to lease, with its index, once it was drawn."""
         self._turn = asyncio.Lock()
         """The lock that is held while a group is leased."""
 
@@ -198,17 +201,19 @@ class Leases:
         async with self._turn:
             if not self._may_lease(life):
                 return None
+            if not self._again and self._drawn is None:
+                self._drawn = await self._cursor.next()
+                if not self._may_lease(life):  # what is allowed may have changed meanwhile
+                    self.changes.notify()
+                    return None
             if self._again:
                 group = self._again.popleft()
             else:
-                group = self._groups.admit_task(*await self._cursor.next())
+                assert self._drawn is not None
+                group, self._drawn = self._groups.admit_task(*self._drawn), None
             if not group.missing:
                 if self._groups.is_whole(group):
                     await self._finish(group)
-                return None
-            if life.is_leaving or self._is_done(life):
-                self._again.append(group)
-                self.changes.notify()
                 return None
             life.groups.add(group)
             return Lease.of(group.id, group.task, group.missing)

@@ -5,24 +5,162 @@
 
 A worker keeps no state: its finished episodes are in the run's log, and those that it plays when it
 dies are played again by other workers.
+
+Its router follows the controller's: the same replicas at the same versions, and the same
+publications. Each publication begins here before it begins at any engine.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
-from agentgym_rl.config import Config
-from agentgym_rl.core.messages import Lease
+from agentgym_rl.config import Config, RolloutConfig
+from agentgym_rl.core.engine import EngineInfo
+from agentgym_rl.core.errors import EngineError, InfraError
+from agentgym_rl.core.messages import FleetView, Lease, ReplicaView, Told, Used
+from agentgym_rl.engines.client.client import HttpEngine
+from agentgym_rl.fleet.servers import EngineSetup, agreed, wait_serving
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.player import serving_policy
 from agentgym_rl.rollout.producer import play_member
 from agentgym_rl.rollout.throughput import used_by
 
-from .client import LeaseLost, LeasesClient, RunEnding
-from .engines import FollowedFleet
+from .client import ControllerError, CutOff, LeaseLost, LeasesClient, RunEnding
 
 log = logging.getLogger(__name__)
+
+_LAST_WORDS_S = 2.0
+
+
+class FollowedFleet:
+    """The engines of a run. Use inside `running()`; `watch` must run while `router` is used."""
+
+    def __init__(self, setup: EngineSetup, client: LeasesClient) -> None:
+        self._setup = setup
+        self._client = client
+        self._number = 0
+        self._updates = self._salts = 0
+        self._engines: dict[str, HttpEngine] = {}
+        self._failed: set[str] = set()
+        self.used: Callable[[], Used] = Used
+        """The source of the reported use of sandboxes and verifiers."""
+        self.router = setup.router(lambda name, error: self._failed.add(name))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[FollowedFleet]:
+        """Hold the connections to the engines, and close them at the end."""
+        try:
+            yield self
+        finally:
+            self.router.set_asleep(False)
+            await self.router.close()
+            for engine in self._engines.values():
+                await engine.close()
+
+    async def ready(self) -> EngineInfo:
+        """Wait until some engine serves; return the common info of the serving engines.
+
+        Raises:
+            InfraError: no engine served within `engine.start_timeout_s`.
+            ConfigError: the engines serve different models.
+        """
+        limit_s = self._setup.engine.start_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                while True:
+                    await self._look()
+                    with contextlib.suppress(EngineError):  # the next look shows its state
+                        if infos := await self._infos():
+                            return agreed(infos)
+        except TimeoutError as error:
+            raise InfraError(
+                f"no engine served for {limit_s:g} s (engine.start_timeout_s)"
+            ) from error
+
+    async def _infos(self) -> dict[str, EngineInfo]:
+        return {name: await self._engines[name].info() for name in self.router.serving}
+
+    async def watch(self) -> None:
+        """Follow the controller, until cancelled.
+
+        Raises:
+            CutOff, RunEnding: the controller has ended the contact.
+            ControllerError: the controller is unreachable.
+        """
+        while True:
+            await self._look()
+
+    async def wait_serving(self) -> None:
+        """Wait until some engine serves.
+
+        Raises:
+            InfraError: no engine served within `engine.start_timeout_s`.
+        """
+        await wait_serving(self.router, timeout_s=self._setup.engine.start_timeout_s)
+
+    async def _look(self) -> None:
+        """Send the news to the controller, and apply its view of the fleet if it sends one."""
+        if (found := await self._client.follow(self._told())) is not None:
+            await self._apply(found.view)
+            self._number = found.number
+
+    def _told(self) -> Told:
+        failed, self._failed = tuple(sorted(self._failed)), set[str]()
+        router = self.router
+        return Told(self._number, router.silent_s, router.counters, failed, self.used())
+
+    async def last_words(self) -> None:
+        """Send the last news at the end of a run, if the controller still accepts it."""
+        with contextlib.suppress(RunEnding, CutOff, ControllerError, TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await self._client.follow(self._told())
+
+    # ------------------------------------------------------------------ following
+    async def _apply(self, view: FleetView) -> None:
+        """Bring the router to the state of the view; at no moment does it promise more than the
+        view. A view may contain the end of one publication and the beginning of the next."""
+        router = self.router
+        if view.salts != self._salts:
+            self._salts = view.salts
+            router.renew_salts()
+        wanted = {replica.name: replica for replica in view.replicas}
+        for name in router.serving:
+            if name not in wanted or wanted[name].url != self._engines[name].url:
+                router.remove(name)
+        if view.updates != self._updates:
+            self._updates = view.updates
+            self._end_update(wanted)
+        if view.updating_to is not None and view.updating_to != router.updating_to:
+            router.begin_update(view.updating_to)
+        router.set_asleep(view.asleep)
+        known = {replica.name: replica.version for replica in router.replicas}
+        for name, replica in wanted.items():
+            if known.get(name) != replica.version:
+                router.remove(name)  # a replica that left and returned meanwhile
+                await self._serve(replica)
+
+    def _end_update(self, wanted: dict[str, ReplicaView]) -> None:
+        """Apply the end of publications: the versions of all replicas are known again."""
+        router, reached = self.router, dict[int, list[str]]()
+        for replica in router.replicas:
+            if wanted[replica.name].version != replica.version:
+                reached.setdefault(wanted[replica.name].version, []).append(replica.name)
+        for version, names in sorted(reached.items()) or [(router.updating_to or 0, [])]:
+            router.begin_update(version)
+            router.end_update(version, names)
+
+    async def _serve(self, replica: ReplicaView) -> None:
+        engine = self._engines.get(replica.name)
+        if engine is None:
+            engine = self._engines[replica.name] = self._setup.client(replica.url)
+        elif engine.url != replica.url:
+            await engine.move(replica.url)
+        engine.has_spans = replica.has_spans
+        self.router.add(replica.name, engine, version=replica.version, has_spans=replica.has_spans)
 
 
 async def work(config: Config, *, controller_url: str, token: str, index: int = 0) -> None:
@@ -39,11 +177,12 @@ async def work(config: Config, *, controller_url: str, token: str, index: int = 
     config = config.model_copy(update={"gateway": config.gateway.model_copy(update={"port": 0})})
     try:
         async with LeasesClient.connected(controller_url, token) as client:
-            fleet = FollowedFleet(config, client)
+            setup = EngineSetup(config.own_engine, config.weights, config.rollout.interrupt)
+            fleet = FollowedFleet(setup, client)
             async with fleet.running(), serving_policy(config, fleet) as player:
                 fleet.used = lambda: used_by(player.services)
                 try:
-                    await _Worker(config, client, player).run()
+                    await _Worker(config.rollout, client, player, seed=config.seed).run()
                 finally:
                     await fleet.last_words()
     except* RunEnding:
@@ -51,10 +190,13 @@ async def work(config: Config, *, controller_url: str, token: str, index: int = 
 
 
 class _Worker:
-    def __init__(self, config: Config, client: LeasesClient, player: Player) -> None:
+    def __init__(
+        self, config: RolloutConfig, client: LeasesClient, player: Player, *, seed: int
+    ) -> None:
         self._config = config
         self._client = client
         self._player = player
+        self._seed = seed
 
     async def run(self) -> None:
         """Play all leased groups, as many at once as the controller leases.
@@ -79,6 +221,11 @@ class _Worker:
 
     async def _play_member(self, lease: Lease, name: str) -> None:
         member = await play_member(
-            self._config, self._player, lease.task, group_id=lease.group_id, episode_id=name
+            self._config,
+            self._player,
+            lease.task,
+            seed=self._seed,
+            group_id=lease.group_id,
+            episode_id=name,
         )
         await self._client.finished(member)

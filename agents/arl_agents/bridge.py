@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentgym_rl.core.chat import Message, ToolSpec
-from agentgym_rl.gym.env import Env
+from agentgym_rl import Env, Message, ToolSpec
 from agentgym_rl.gym.tool_env.calls import text_of
 
 

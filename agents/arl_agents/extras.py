@@ -6,7 +6,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl import ConfigError
 
 
 def import_extra(module: str, *, extra: str, needed_by: str) -> ModuleType:

@@ -7,10 +7,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from agentgym_rl.core.chat import Message, ToolSpec
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym.agent import Agent
-from agentgym_rl.gym.env import Env
+from agentgym_rl import Agent, Env, Message, Task, ToolSpec
 from agentgym_rl.gym.specs import Spec
 
 from .bridge import EnvTools

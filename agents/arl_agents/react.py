@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym.agent import Agent
-from agentgym_rl.gym.env import Env
+from agentgym_rl import Agent, Env, Message, Task
 from agentgym_rl.gym.specs import Spec
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ import uvloop
 from agentgym_rl.core.chat import Message
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Outcome
-from agentgym_rl.gateway.session.sampling import SessionSampling
-from agentgym_rl.gateway.session.session import SessionRecord
+from agentgym_rl.gateway.session.session import SessionRecord, SessionSampling
 from agentgym_rl.gym.agent import Agent
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.specs import EnvSpec

@@ -19,11 +19,10 @@ from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.sampling import SessionSampling
-from agentgym_rl.gateway.session.session import SessionRecord
+from agentgym_rl.gateway.session.session import SessionRecord, SessionSampling
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.weights.publish import Publisher
-from agentgym_rl.weights.shm import SharedFiles
+from agentgym_rl.weights.transport import SharedFiles
 from benchmarks._common import say
 
 from .babbler import MAX_MODEL_LEN

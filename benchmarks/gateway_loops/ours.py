@@ -22,8 +22,7 @@ from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.sampling import SessionSampling
-from agentgym_rl.gateway.session.session import Session
+from agentgym_rl.gateway.session.session import Session, SessionSampling
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime.gc_pacing import paced_collections

@@ -17,9 +17,8 @@ from agentgym_rl.algo.balance import balance
 from agentgym_rl.algo.packing import PackedRows, pack_rows
 from agentgym_rl.core.batch import BatchRow, BatchShard
 from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
-from agentgym_rl.trainer.forward import accumulate
 from agentgym_rl.trainer.policy import Policy
-from agentgym_rl.trainer.shard_tensors import MicroBatch, ShardTokens
+from agentgym_rl.trainer.shard_tensors import MicroBatch, ShardTokens, accumulate
 from agentgym_rl.trainer.world import World
 
 VOCAB = 640

@@ -15,9 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from arl_envs.math.calculator import one_operation
+from arl_envs.math.calculator import EvaluationError, one_operation
 from arl_envs.math.env import MathEnv
-from arl_envs.math.evaluator import EvaluationError
 from datasets import Dataset
 from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer

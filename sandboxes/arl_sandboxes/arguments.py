@@ -6,7 +6,7 @@ import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 
-from agentgym_rl.core.errors import SandboxUnavailable
+from agentgym_rl import SandboxUnavailable
 from agentgym_rl.gym.sandbox import work_path
 
 

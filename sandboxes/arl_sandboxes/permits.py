@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from agentgym_rl.core.errors import SandboxLost
+from agentgym_rl import SandboxLost
 
 
 class Permits:

@@ -20,7 +20,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
         "agentgym_rl.gym.registry",
         "agentgym_rl.gym.wrappers.wrapper",
         "agentgym_rl.gym.check.run",
-        "agentgym_rl.gym.verifier.handle",
+        "agentgym_rl.gym.services",
         "agentgym_rl.gym.verifier.pool",
     ),
     "agents": ("agentgym_rl.gym.agent", "arl_agents.bridge", "agentgym_rl.serve"),

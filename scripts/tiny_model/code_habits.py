@@ -16,8 +16,7 @@ from arl_envs.code.env import SYSTEM_PROMPT, CodeEnv
 from arl_envs.code.families import FAMILIES as PROGRAMS
 from arl_envs.code.families import Family as Program
 from arl_envs.code.families import Parameters
-from arl_envs.code.generated import Recipe
-from arl_envs.code.oracle import submission
+from arl_envs.code.generated import Recipe, submission
 from arl_envs.splits import split_of
 from family import Family, Stage, Vocabulary, WarmUp
 

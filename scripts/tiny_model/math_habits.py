@@ -17,9 +17,9 @@ from typing import Any
 
 from arl_envs.math.calculator import one_operation
 from arl_envs.math.env import SYSTEM_PROMPT
-from arl_envs.math.levels import LEVELS
+from arl_envs.math.generated import Problem
+from arl_envs.math.options import LEVELS
 from arl_envs.math.oracle import answer_message, call_message
-from arl_envs.math.problem import Problem
 from arl_envs.splits import split_of
 from family import Family, Stage
 

@@ -20,11 +20,13 @@ def inspect(args: Namespace) -> int:
     """Serve the inspector page until interrupted, or write it into a file."""
     log.setup()
     if args.episodes is not None and not args.html:
-        raise ConfigError("--episodes says how many go into a file: it goes with --html")
+        raise ConfigError("--episodes is the number of episodes in the file of --html: give both")
     if args.episodes is not None and args.episodes < 0:
         raise ConfigError(f"--episodes={args.episodes}: allowed are 0 and more")
     if args.html and (args.open or args.port or args.host != "127.0.0.1"):
-        raise ConfigError("--html writes a file and ends: --host, --port and --open go without it")
+        raise ConfigError(
+            "--html writes a file, without a server: leave out --host, --port and --open"
+        )
     if not args.runs and not Path("runs").is_dir():
         raise ConfigError(
             "no folder `runs` here: pass runs (arl inspect RUN), or make one: "
@@ -84,7 +86,7 @@ def runs(args: Namespace) -> int:
     from agentgym_rl.storage.run_list import differing, find_runs
 
     if args.compare and args.delete:
-        raise ConfigError("--compare and --delete: one at a time")
+        raise ConfigError("--compare and --delete: give one of them")
     if args.delete:
         return _delete(args)
     if not args.runs and not Path("runs").is_dir():
@@ -119,11 +121,11 @@ def _delete(args: Namespace) -> int:
         raise ConfigError("--delete: which runs? arl runs --delete RUN …")
     found = [summary(config.parent) for config in _configs(args.runs)]
     if living := [run.run for run in found if run.state in ("running", "frozen")]:
-        raise ConfigError(f"{', '.join(living)} lives: end it first; nothing is deleted")
+        raise ConfigError(f"{', '.join(living)} is running: end it first; nothing was deleted")
     size = size_text(sum(run.size_bytes for run in found))
     if not args.yes:
         if not sys.stdin.isatty():
-            raise ConfigError("--delete without a terminal to ask at: say --yes")
+            raise ConfigError("--delete needs a terminal to ask, or --yes")
         names = ", ".join(run.run for run in found)
         if input(f"delete {names} ({size})? [y/N] ").strip().lower() not in ("y", "yes"):
             print("nothing is deleted")

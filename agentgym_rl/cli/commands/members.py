@@ -35,7 +35,7 @@ def _do(args: Namespace, what: str, columns: Sequence[str], *, add: dict[str, An
     from agentgym_rl.run.admin_api import FILE
 
     if add and args.remove is not None:
-        raise ConfigError("--add and --remove: one at a time")
+        raise ConfigError("--add and --remove: give one of them")
     run = _Run(args.run, FILE)
     done: dict[str, Any] = {}
     if add:
@@ -56,15 +56,15 @@ class _Run:
     def __init__(self, folder: Path, file: str) -> None:
         """Read the run's address and token; raise ConfigError if it is not live or not ours."""
         if not (folder / "config.toml").exists():
-            raise ConfigError(f"{folder}: no run is there (it has no config.toml)")
+            raise ConfigError(f"{folder} is not the folder of a run (it has no config.toml)")
         try:
             told = json.loads((folder / file).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ConfigError(
-                f"{folder}: the run does not run now, or is only being started (no {file})"
+                f"{folder}: the run is not running, or is still starting (no {file})"
             ) from None
         except PermissionError:
-            raise ConfigError(f"{folder / file} can be read by the run's owner alone") from None
+            raise ConfigError(f"{folder / file} can be read only by the owner of the run") from None
         self._folder = folder
         self._url, self._token = told["url"], told["token"]
         self._timeout_s = float(told["timeout_s"])
@@ -89,7 +89,7 @@ class _Run:
         except (OSError, ValueError) as error:
             raise EngineError(
                 f"{self._folder}: the run does not answer at {self._url} ({error}); if it has "
-                "died, `arl train --resume` goes on with it"
+                "died, `arl train --resume` continues it"
             ) from None
         if status != 200:
             said = found.get("error", f"HTTP {status}")

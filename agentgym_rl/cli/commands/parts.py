@@ -17,7 +17,7 @@ from agentgym_rl.runtime.signals import run_interruptible
 from .showing import print_json
 
 if TYPE_CHECKING:
-    from agentgym_rl.config import Config
+    from agentgym_rl.gym.check.report import Result
     from agentgym_rl.gym.registry import Listed
 
 
@@ -39,17 +39,63 @@ def list_parts(args: Namespace) -> int:
 
 
 def check(args: Namespace) -> int:
-    from .check import check, criteria_text
+    """Check the configured environment; print results as they come, unless `args.json`.
+
+    Raises:
+        ConfigError: no such environment or criterion, or a number that makes no sense.
+    """
+    from agentgym_rl.gym.check.report import summary_line, tally_line
+    from agentgym_rl.gym.check.run import check_env
+    from agentgym_rl.rollout.player import env_spec
 
     if args.list:
-        print(criteria_text())
+        print(_criteria_text())
         return 0
     if not args.env:
         raise ConfigError("arl check ENV: which environment? `arl list` shows those there are")
-    report = check(load_configuration(args), args)
+    config = load_configuration(args)
+    if args.episodes < 1 or args.tasks < 0:
+        raise ConfigError(
+            f"--episodes {args.episodes}, --tasks {args.tasks}: expected 1, 0 or more"
+        )
+    log.setup(config.logging.level)
+    say = log.now_and_then()
+    report = run_interruptible(
+        lambda: check_env(
+            env_spec(config.env, config.rollout),
+            episodes=args.episodes,
+            tasks=args.tasks,
+            only=[each for each in (args.only or "").split(",") if each],
+            sandbox=config.sandbox,
+            verifier=config.verifier,
+            on_result=(lambda result: None) if args.json else _show,
+            on_progress=lambda done, of: say(f"played {done:,} of {of:,} tasks"),
+        )
+    )
     if args.json:
         print_json(report.to_json())
+    else:
+        for tally in report.tallies:
+            print(tally_line(tally))
+        print(f"\n{summary_line(report)}")
     return 0 if report.passed else 1
+
+
+def _criteria_text() -> str:
+    """Return the list of criteria as text, one or two lines each."""
+    from agentgym_rl.gym.check.criteria import CRITERIA
+
+    width = max(len(each.id) for each in CRITERIA)
+    return "\n".join(
+        textwrap.fill(f"{each.id:<{width}}  {each.text}", 80, subsequent_indent=" " * (width + 2))
+        for each in CRITERIA
+    )
+
+
+def _show(result: Result) -> None:
+    from agentgym_rl.gym.check.report import result_lines
+
+    print("\n".join(result_lines(result)), flush=True)
 
 
 def new(args: Namespace) -> int:
@@ -66,10 +112,14 @@ def new(args: Namespace) -> int:
 
 
 def doctor(args: Namespace) -> int:
+    from agentgym_rl.config import VllmEngineConfig
+
     config = load_configuration(args)
     log.setup(config.logging.level)
     if args.what is None:
-        return _examine(config, as_json=args.json)
+        engine = config.engine
+        python = engine.python if isinstance(engine, VllmEngineConfig) else ""
+        return _examine(python, as_json=args.json)
     from agentgym_rl.gym.registry import make_sandbox
     from agentgym_rl.report.machine import probe_text
 
@@ -81,13 +131,11 @@ def doctor(args: Namespace) -> int:
     return 0 if report.ok else 1
 
 
-def _examine(config: Config, *, as_json: bool) -> int:
-    """Probe the complete machine and print the result."""
+def _examine(python: str, *, as_json: bool) -> int:
+    """Probe the complete machine, with the vLLM of the interpreter `python`; print the result."""
     from agentgym_rl.cli.doctor import examine
-    from agentgym_rl.config import VllmEngineConfig
     from agentgym_rl.report.machine import machine_text
 
-    python = config.engine.python if isinstance(config.engine, VllmEngineConfig) else ""
     probes = run_interruptible(lambda: examine(python))
     ok = all(probe.ok for probe in probes if probe.required)
     if as_json:

@@ -34,7 +34,7 @@ def engine(args: Namespace) -> int:
     engine = config.own_engine
     from agentgym_rl.models.resolve import model_folder
 
-    model_dir = model_folder(config)
+    model_dir = model_folder(config.model, config.env.id)
     if engine.type == "vllm":
         from agentgym_rl.engines.vllm.command import exec_server, server_command
 
@@ -102,7 +102,7 @@ def trainer(args: Namespace) -> int:
 
     run(
         config,
-        model_dir=model_folder(config),
+        model_dir=model_folder(config.model, config.env.id),
         run_dir=Path(args.run),
         weights_dir=args.weights,
         controller_url=args.controller,
@@ -126,7 +126,7 @@ def warm_up(args: Namespace) -> int:
 
     warm_up(
         config,
-        model_dir=model_folder(config),
+        model_dir=model_folder(config.model, config.env.id),
         rows=args.run / ROWS,
         out=args.run / MODEL,
         steps=args.run / STEPS,

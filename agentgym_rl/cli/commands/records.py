@@ -13,7 +13,7 @@ from .showing import counting, print_json
 
 def audit(args: Namespace) -> int:
     log.setup()
-    from agentgym_rl.audit.audit import audit
+    from agentgym_rl.audit.logprobs import audit
     from agentgym_rl.report.audit import audit_text
 
     report = audit(

@@ -43,10 +43,10 @@ def evaluate(args: Namespace) -> int:
 
     asked = evaluated(args)
     from agentgym_rl.evaluate.command import evaluate_all
-    from agentgym_rl.evaluate.compare import compare
+    from agentgym_rl.evaluate.folder import compare
     from agentgym_rl.report.evaluation import print_table, summary_lines
 
-    with progress_of(asked[0].config, total_steps=0) as progress, paced_collections():
+    with progress_of(asked[0].config.logging, total_steps=0) as progress, paced_collections():
         found = run_interruptible(
             lambda: evaluate_all(asked, progress, out=args.out),
             hang_s=max(each.config.rollout.episode_timeout_s for each in asked),
@@ -71,8 +71,8 @@ def _compare(args: Namespace) -> int:
         for name in sorted(given.keys() - {"command", "json", "compare"})
     ]
     if clash:
-        raise ConfigError(f"--compare plays nothing: leave out {', '.join(clash)}")
-    from agentgym_rl.evaluate.compare import compare_folders
+        raise ConfigError(f"--compare only reads folders: leave out {', '.join(clash)}")
+    from agentgym_rl.evaluate.folder import compare_folders
     from agentgym_rl.report.evaluation import print_table
 
     comparison = compare_folders(args.compare)
@@ -88,7 +88,7 @@ def _run(args: Namespace, train: Job) -> int:
         from .launching import show_or_submit
 
         return show_or_submit(args, config, resume=args.resume and args.resume.resolve())
-    with progress_of(config, total_steps=config.steps) as progress, paced_collections():
+    with progress_of(config.logging, total_steps=config.steps) as progress, paced_collections():
         result = run_interruptible(
             lambda: train(config, resume=args.resume, progress=progress),
             hang_s=config.rollout.episode_timeout_s,

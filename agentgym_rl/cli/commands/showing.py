@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 from agentgym_rl.runtime import log
 
 if TYPE_CHECKING:
-    from agentgym_rl.config import Config
+    from agentgym_rl.config import LoggingConfig
     from agentgym_rl.report.progress import Progress
 
 
 @contextmanager
-def progress_of(config: Config, *, total_steps: int) -> Iterator[Progress]:
+def progress_of(config: LoggingConfig, *, total_steps: int) -> Iterator[Progress]:
     """Open the progress view, with this process's logs printed above it."""
     from agentgym_rl.report.progress import make_progress
 
-    progress = make_progress(config.logging.progress, total_steps=total_steps)
+    progress = make_progress(config.progress, total_steps=total_steps)
     try:
-        log.setup(config.logging.level)  # only now: a live view replaces sys.stderr
+        log.setup(config.level)  # only now: a live view replaces sys.stderr
         yield progress
     finally:
         progress.close()

@@ -28,8 +28,8 @@ from agentgym_rl.core.errors import EngineError, RequestRefused, WeightsError
 from agentgym_rl.core.prompt import Prompt
 from agentgym_rl.engines import protocol
 
-from .connection import Connection
 from .deltas import EventStream, decode, read_counters, whole
+from .http import Connection
 
 T = TypeVar("T")
 
@@ -117,10 +117,9 @@ class HttpEngine(Engine):
         )
         url = self.url + protocol.GENERATE
         headers = {"X-Session-ID": session_id}
-        reply = await self._connection.post(
+        async with self._connection.post(
             protocol.GENERATE, body, headers=headers, timeout_s=self._timeout_s
-        )
-        try:
+        ) as reply:
             if not stream:
                 yield whole(await reply.whole(), url, has_spans=self.has_spans)
                 return
@@ -132,8 +131,6 @@ class HttpEngine(Engine):
                         yield delta
                         return
                     yield delta
-        finally:
-            reply.close()
 
     async def pause(self, *, interrupt: Interrupt) -> None:
         await self._call("POST", PAUSE_PATHS[interrupt])
@@ -289,6 +286,7 @@ class HttpEngine(Engine):
         return await self._connection.call(method, path, data, timeout_s=self._control_timeout_s)
 
     def _sampling_body(self, sampling: SamplingParams) -> protocol.SamplingBody:
+        grammar = sampling.grammar
         return protocol.SamplingBody(
             max_tokens=sampling.max_tokens,
             temperature=sampling.temperature,
@@ -297,7 +295,7 @@ class HttpEngine(Engine):
             seed=sampling.seed if self._send_seed else None,
             stop=list(sampling.stop) or None,
             stop_token_ids=list(sampling.stop_token_ids) or None,
-            structured_outputs=_structured(sampling.grammar),
+            structured_outputs=None if grammar is None else protocol.StructuredOutputs(grammar),
             logprobs=0,
             detokenize=bool(sampling.stop),
         )
@@ -308,10 +306,6 @@ def _wired(token_ids: Sequence[int]) -> list[int]:
     if isinstance(token_ids, Prompt):
         return cast("list[int]", msgspec.Raw(token_ids.json()))
     return list(token_ids)
-
-
-def _structured(grammar: str | None) -> protocol.StructuredOutputs | None:
-    return None if grammar is None else protocol.StructuredOutputs(grammar)
 
 
 def _check_staging(worker: protocol.Staging, path: str, url: str) -> None:

@@ -3,6 +3,7 @@ errors with a reason, and metrics in Prometheus' text format to counters."""
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from typing import TypeVar, cast, get_args
@@ -90,13 +91,13 @@ T = TypeVar("T")
 _FINISH_REASONS = get_args(FinishReason)
 _NO_LOGPROB = -9999.0
 """The number that vLLM reports for a log-prob that is missing, infinite or not a number."""
-_decode_reply = msgspec.json.Decoder(protocol.GenerateReply).decode
+_decoder = functools.cache(msgspec.json.Decoder)
 
 
 def decode(raw: bytes, kind: type[T], url: str) -> T:
     """Return the JSON `raw` as `kind`; raise EngineError naming `url` if it is not one."""
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return _decoder(kind).decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise EngineError(f"{url}: malformed reply ({len(raw)} bytes): {error}") from error
 
@@ -152,10 +153,7 @@ def _payloads(events: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def _choice(raw: bytes, url: str) -> protocol.Choice:
-    try:
-        reply = _decode_reply(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise EngineError(f"{url}: malformed reply ({len(raw)} bytes): {error}") from error
+    reply = decode(raw, protocol.GenerateReply, url)
     if reply.error is not None:
         raise streamed(url, reply.error)
     if len(reply.choices) != 1:

@@ -1,8 +1,9 @@
-"""An HTTP/1.1 client for the requests of every turn: one POST, on a connection that is kept.
+"""The HTTP/1.1 connection to one engine, with deadlines, and errors that name the URL.
 
-A general client (aiohttp, `runtime/http_client.py`, for all other calls) spends more on a request
-than a gateway does on a turn. This one has only what an engine needs: reuse of connections, replies
-with a length, in chunks or up to the end of the connection, read as they arrive, and a deadline.
+A general client (aiohttp, `runtime/http_client.py`, for all calls but those of turns) spends more
+on a request than a gateway does on a turn. The one here has only what a turn needs: one POST, on a
+connection that is kept, and replies with a length, in chunks or up to the end of the connection,
+read as they arrive, within a deadline.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ from __future__ import annotations
 import asyncio
 import ssl
 from base64 import b64encode
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
 import httptools
 
+from agentgym_rl.core.errors import EngineError, too_slow
+from agentgym_rl.runtime.http_client import HttpClient
 from agentgym_rl.runtime.pausable_clock import ENGINES
+
+from .deltas import answered
 
 _IDLE_S = 15.0
 """The age at which an unused connection is no longer reused, in seconds."""
@@ -323,3 +328,73 @@ class _Channel(asyncio.Protocol):
         if self._reply is not None and self._reply.status:
             self._reusable = self._parser.should_keep_alive() and self._framed
             self._reply.end()
+
+
+_JSON = {"Content-Type": "application/json"}
+
+
+class Connection:
+    """A connection to an engine. Safe for any number of concurrent requests of one event loop.
+
+    A failed transport or a missed deadline is an EngineError; see `deltas.py` for statuses other
+    than 2xx.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._pool: HttpPool | None = None
+        self._unpooled = HttpClient(pooled=False)
+
+    async def call(
+        self, method: str, path: str, body: bytes | None = None, *, timeout_s: float
+    ) -> bytes:
+        """Make one call on a connection of its own, so that a stale pool cannot lose it."""
+        url = self.url + path
+        headers = {} if body is None else _JSON
+        try:
+            status, raw = await self._unpooled.call(
+                self.url, method, path, body=body, headers=headers, timeout_s=timeout_s
+            )
+        except TimeoutError as error:
+            raise EngineError(f"{url}: no complete reply within {timeout_s:g} s") from error
+        except OSError as error:
+            raise _failure(url, error) from error
+        if status >= 300:
+            raise answered(url, status, raw)
+        return raw
+
+    @asynccontextmanager
+    async def post(
+        self, path: str, body: bytes, *, headers: Mapping[str, str], timeout_s: float
+    ) -> AsyncIterator[HttpReply]:
+        """Yield a reply once its status is known to be good; leaving it early hangs up. A request
+        that a pooled connection lost before any reply is sent once more, on a fresh connection.
+        `timeout_s` bounds all of it, reading included, without the time that engines sleep."""
+        url = self.url + path
+        deadline = ENGINES.time() + timeout_s
+        if self._pool is None:
+            self._pool = HttpPool(self.url)
+        try:
+            headers = {**_JSON, **headers}
+            reply = await self._pool.post(path, body, headers=headers, deadline=deadline)
+            try:
+                if reply.status >= 300:
+                    raise answered(url, reply.status, await reply.whole())
+                yield reply
+            finally:
+                reply.close()
+        except TimeoutError as error:
+            late = too_slow(f"{url}: a reply", "engine.request_timeout_s", timeout_s)
+            raise EngineError(late) from error
+        except OSError as error:
+            raise _failure(url, error) from error
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            await self._pool.close()
+        await self._unpooled.close()
+        self._pool = None
+
+
+def _failure(url: str, error: Exception) -> EngineError:
+    return EngineError(f"{url}: {type(error).__name__}: {error}")

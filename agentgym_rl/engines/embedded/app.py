@@ -22,9 +22,9 @@ from agentgym_rl.models.resolve import tokenizer_hash
 from agentgym_rl.runtime.http_server import BodyTooLarge, Receive, Scope, Send, read_body, reply
 
 from .admission import Refused
+from .decoder import read_tags
 from .engine import EmbeddedEngine
 from .request import Request
-from .sleep import read_tags
 
 T = TypeVar("T")
 Query = Mapping[str, str]

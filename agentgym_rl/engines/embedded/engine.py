@@ -19,9 +19,8 @@ from agentgym_rl.runtime.pausable_clock import AwakeTime
 from agentgym_rl.weights.adapter import is_adapter, merged
 from agentgym_rl.weights.files import read_version
 
-from .admission import Admission, Refused
+from .admission import Admission, Grammars, Refused
 from .decoder import Swap
-from .grammars import Grammars
 from .journal import Journal
 from .loop import DecodeLoop
 from .model import LoadedModel

@@ -1,16 +1,57 @@
-"""The journal: an append-only record of each request's prompt and sampled tokens, for audits."""
+"""The records of the engine: counters, in the Prometheus text format; and the journal, an
+append-only file with each request's prompt and sampled tokens, for audits."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any
 
 import msgspec
 
 from agentgym_rl.engines.protocol import VersionSpan
 
 from .request import Request
+
+
+def _shown(kind: str, text: str) -> Any:
+    """Return a field that is 0 at first, with its Prometheus type and help text."""
+    return field(default=0, metadata={"kind": kind, "text": text})
+
+
+@dataclass(slots=True)
+class Counters:
+    """The counters that the decode thread writes and /metrics reads."""
+
+    running: int = _shown("gauge", "Requests being decoded.")
+    waiting: int = _shown("gauge", "Requests in line.")
+    requests: int = _shown("counter", "Requests accepted.")
+    prompt_tokens: int = _shown("counter", "Prompt tokens of admitted requests.")
+    generated_tokens: int = _shown("counter", "Tokens sampled.")
+    steps: int = _shown("counter", "Decode steps.")
+    weight_updates: int = _shown("counter", "Policy versions put in place.")
+    asleep: int = _shown("gauge", "The sleep state: 1 asleep, 0 awake.")
+    weights_bytes: int = _shown("gauge", "Memory of the weights.")
+    cache_bytes: int = _shown("gauge", "Memory of the KV cache.")
+    swap_seconds: float = _shown("counter", "Time spent on weight swaps.")
+    finished: Counter[str] = field(default_factory=Counter[str])
+
+    def finish(self, reason: str) -> None:
+        self.finished[reason] += 1
+
+    def prometheus(self) -> str:
+        """Return all counters as `arl_engine_<name>`."""
+        lines: list[str] = []
+        for one in fields(self)[:-1]:
+            kind = one.metadata["kind"]
+            full = f"arl_engine_{one.name}" + ("_total" if kind == "counter" else "")
+            lines += [f"# HELP {full} {one.metadata['text']}", f"# TYPE {full} {kind}"]
+            lines.append(f"{full} {getattr(self, one.name)}")
+        full = "arl_engine_finished_total"
+        lines += [f"# HELP {full} Requests ended, by reason.", f"# TYPE {full} counter"]
+        lines += [f'{full}{{reason="{r}"}} {n}' for r, n in sorted(self.finished.items())]
+        return "\n".join(lines) + "\n"
 
 
 class JournalLine(msgspec.Struct, kw_only=True):
@@ -38,15 +79,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self._file.close()
 
     def write(self, request: Request) -> None:

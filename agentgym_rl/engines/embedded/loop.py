@@ -18,11 +18,9 @@ from agentgym_rl.core.errors import EngineError
 
 from .admission import Refused
 from .batch import Batch
-from .counters import Counters
-from .decoder import Decoder
-from .journal import Journal
+from .decoder import Decoder, Sleep
+from .journal import Counters, Journal
 from .request import Request
-from .sleep import Sleep
 
 T = TypeVar("T")
 

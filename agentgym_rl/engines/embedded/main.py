@@ -58,7 +58,7 @@ def serve(
     torch.set_num_threads(config.num_threads)
     model = load_model(model_dir, config)
     with contextlib.ExitStack() as stack:
-        book = stack.enter_context(Journal(journal)) if journal is not None else None
+        book = stack.enter_context(contextlib.closing(Journal(journal))) if journal else None
         engine = EmbeddedEngine(
             model,
             model_dir=model_dir,

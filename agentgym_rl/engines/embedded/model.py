@@ -18,8 +18,7 @@ from agentgym_rl.weights.source import load_whole
 
 from .batch import SlotKV, segments
 from .decoder import Decoder, WeightLayout
-from .fused import FusedShape, FusedWeights
-from .fused_decoder import FusedDecoder, rope_tables
+from .fused import FusedDecoder, FusedShape, FusedWeights, rope_tables
 from .module_decoder import CachedDecoder, UncachedDecoder
 
 log = logging.getLogger(__name__)

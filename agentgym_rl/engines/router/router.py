@@ -8,14 +8,19 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 
-from agentgym_rl.config import Config, EmbeddedEngineConfig, VllmEngineConfig
+from agentgym_rl.config import EmbeddedEngineConfig, OwnEngineConfig, VllmEngineConfig
 from agentgym_rl.core.engine import Delta, Engine, Interrupt, Sampler, SamplingParams
 from agentgym_rl.core.errors import ConfigError, EngineError
 from agentgym_rl.runtime.pausable_clock import ENGINES
-from agentgym_rl.runtime.waiting import Changes
 
-from .replicas import SHUNNED_S, Replica, Replicas
-from .segment import PendingTurn, Segment, joined
+from .engine_choice import (
+    SHUNNED_S,
+    PendingTurn,
+    Replica,
+    Replicas,
+    Segment,
+    joined,
+)
 
 COUNTERS: Mapping[str, str] = {
     "failovers": "times a turn went on after its replica had failed or left",
@@ -72,6 +77,8 @@ class Router(Sampler):
         self._on_failure = on_failure
         self._whole_turns = whole_turns
         self._replicas = Replicas()
+        self.changes = self._replicas.changes
+        """The notifier of every change of the replicas or of an update."""
         self._closed = False
         self.updating_to: int | None = None
         """The version that replicas may begin to serve; None if no update is in progress."""
@@ -90,11 +97,6 @@ class Router(Sampler):
     def replicas(self) -> list[Replica]:
         """Return the replicas in service."""
         return self._replicas.serving
-
-    @property
-    def changes(self) -> Changes:
-        """Return the notifier of every change of the replicas or of an update."""
-        return self._replicas.changes
 
     @property
     def num_updates(self) -> int:
@@ -354,20 +356,15 @@ class Router(Sampler):
             )
 
 
-def make_router(config: Config, on_failure: Callable[[str, EngineError], None]) -> Router:
+def make_router(
+    engine: OwnEngineConfig, interrupt: Interrupt, on_failure: Callable[[str, EngineError], None]
+) -> Router:
     """Return the router of the configured engines: the same in every process that uses them."""
-    engine = config.own_engine
+    shared_cache = isinstance(engine, VllmEngineConfig) and engine.prefix_cache == "shared"
     return Router(
-        interrupt=config.rollout.interrupt,
-        salt=salt_of(config),
+        interrupt=interrupt,
+        salt="none" if shared_cache else "by_version",
         wait_s=engine.start_timeout_s,
         on_failure=on_failure,
         whole_turns=isinstance(engine, EmbeddedEngineConfig) and engine.deterministic,
     )
-
-
-def salt_of(config: Config) -> Literal["by_version", "none"]:
-    """Return the router's salt mode for prefix caches; engines without a cache ignore it."""
-    engine = config.own_engine
-    shared = isinstance(engine, VllmEngineConfig) and engine.prefix_cache == "shared"
-    return "none" if shared else "by_version"

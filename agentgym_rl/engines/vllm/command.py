@@ -99,8 +99,8 @@ def check_interrupt(interrupt: Interrupt, *, has_spans: bool, where: str) -> Non
     """Check that each token's version is known in spite of interrupts; else raise ConfigError."""
     if not has_spans and interrupt != "abort":
         raise ConfigError(
-            f"the vLLM at {where} does not say which version sampled which token: only "
-            f"rollout.interrupt 'abort' is exact there, got {interrupt!r}"
+            f"the vLLM at {where} does not report the version of each token, so it "
+            f"needs rollout.interrupt 'abort', got {interrupt!r}"
         )
 
 
@@ -110,13 +110,13 @@ def check_sleep(build: VllmBuild) -> None:
         raise ConfigError(
             f"cluster.colocated: {build.python} has a CPU build of vLLM ({build.version}), whose "
             "sleep mode frees nothing (--enable-sleep-mode is refused there). Use a GPU build, the "
-            "embedded engine, or devices apart (cluster.colocated=false, '+' in "
+            "embedded engine, or separate devices (cluster.colocated=false, '+' in "
             "cluster.allocation)"
         )
     if not build.has_spans:
         raise ConfigError(
-            f"cluster.colocated: {build.python} has vLLM {build.version}; requests that outlast a "
-            f"sleep need to know which version sampled which token, as vLLM has it since "
+            f"cluster.colocated: {build.python} has vLLM {build.version}; requests in flight "
+            f"during a sleep need the version of each token, which vLLM reports since "
             f"{'.'.join(map(str, SPANS_SINCE))}"
         )
 

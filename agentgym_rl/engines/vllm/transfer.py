@@ -106,7 +106,7 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
         info = self.parse_update_info(update_info)
         if info.discard:
             self.drop()
-            raise WeightsError("weight update discarded, as asked for; the old weights serve on")
+            raise WeightsError("weight update discarded on request; the old weights still serve")
         if self._staging is not None:
             raise WeightsError("an update is one /update_weights; start another for more weights")
         self.receive_weights(info)

@@ -1,21 +1,112 @@
 """Dialects: the wire formats of clients' requests, all of them for the same kind of turn.
 
-A dialect reads its own requests into a `ChatRequest` and writes the sampled reply. Turns are
-prepared, sampled, recorded, retried and refused in the same way for all dialects.
+A dialect reads its own requests into a `ChatRequest`, and its `Writer` writes the sampled `Reply`,
+which `deliver` sends. Turns are prepared, sampled, recorded, retried and refused in the same way
+for all dialects, and a reply may come from our own engine or from a model served elsewhere.
 """
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import ClassVar, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
 
 from agentgym_rl.gateway.errors import ApiError
-from agentgym_rl.gateway.parsers import Event
-from agentgym_rl.gateway.reply import Reply
+from agentgym_rl.gateway.messages import call_id, reasoning_keys
+from agentgym_rl.gateway.parsers import Event, ToolCall
+from agentgym_rl.gateway.request.body import INLINE_SIZE, TOKEN_SIZE, beside, check_values
 from agentgym_rl.gateway.request.chat_request import ChatRequest
-from agentgym_rl.gateway.server.intake import INLINE_SIZE, beside, check_values
+from agentgym_rl.gateway.retries_and_hangups import Exchange
 from agentgym_rl.gateway.session.session import Session
+from agentgym_rl.runtime.tasks import together
+
+
+class Reply(ABC):
+    """A sample for a request. A stream's counts and `finish_reason` are known only at its end."""
+
+    id: str
+    """The unique id, from which the ids of responses, items and thoughts are made."""
+    number: int
+    """The number of its request in the session."""
+    index: int
+    """The index among the request's samples."""
+    temperature: float
+    """The temperature of the sample."""
+    message: dict[str, Any]
+    """The chat message for the client; complete at the end."""
+
+    @property
+    @abstractmethod
+    def finish_reason(self) -> str:
+        """Return the finish reason, as in OpenAI."""
+
+    @property
+    @abstractmethod
+    def stop_string(self) -> str | None:
+        """Return the stop string that ended the message."""
+
+    @property
+    @abstractmethod
+    def num_prompt_tokens(self) -> int:
+        """Return the number of prompt tokens."""
+
+    @property
+    @abstractmethod
+    def num_sampled_tokens(self) -> int:
+        """Return the number of tokens in the reply, including its end token."""
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Return how many prompt tokens were reported to be in a cache."""
+        return 0
+
+    @abstractmethod
+    def reasoning_tokens(self) -> int:
+        """Return the number of sampled tokens up to the end of the thoughts."""
+
+    def logprobs(self) -> dict[str, Any] | None:
+        """Return the log-probs in OpenAI's format, if requested."""
+        return None
+
+    def call_id(self, position: int) -> str:
+        """Return the id of the tool call number `position`."""
+        return call_id(self.number, position)
+
+    def spelled(self, content: str, thoughts: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
+        """Return the chat message with this content."""
+        spoken = reasoning_keys(thoughts)
+        if not calls:
+            return {"role": "assistant", "content": content, **spoken}
+        called = [
+            {
+                "id": self.call_id(position),
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for position, call in enumerate(calls)
+        ]
+        return {"role": "assistant", "content": content or None, **spoken, "tool_calls": called}
+
+
+OnEvents = Callable[[Reply, Sequence[Event]], Awaitable[None]]
+"""A callback for the events that are added to a reply, possibly none."""
+
+
+def total_usage(replies: Sequence[Reply]) -> dict[str, int]:
+    """Return the token counts of a request: its prompt, once, and all sampled tokens, including the
+    tokens that end replies."""
+    prompt = replies[0].num_prompt_tokens
+    sampled = sum(reply.num_sampled_tokens for reply in replies)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": sampled,
+        "total_tokens": prompt + sampled,
+    }
+
 
 _T = TypeVar("_T")
 
@@ -56,16 +147,12 @@ class Route(ABC):
     request_id: ClassVar[str] = "x-request-id"
     """The reply header with the request's id."""
 
-    @abstractmethod
     def error(self, error: ApiError) -> bytes:
-        """Return the body of an error reply."""
+        """Return the body of an error reply; here in OpenAI's format."""
+        return msgspec.json.encode(error.body)
 
     def check_size(self, body: bytes) -> None:
-        """Refuse a large body that should not even be parsed.
-
-        Raises:
-            ApiError: 400.
-        """
+        """Refuse a large body that should not even be parsed."""
         check_values(body)
 
     async def reading(self, body: bytes, num_new: int, read: Callable[[], _T]) -> _T:
@@ -108,6 +195,59 @@ class Dialect(Route):
     ) -> Writer:
         """Return the writer of the reply to `request`: one turn for each of its `n` samples."""
 
-    @abstractmethod
     def error_event(self, error: ApiError) -> bytes:
         """Return the event of an error after a stream has begun; clients raise it."""
+        return b"data: " + self.error(error) + b"\n\n"
+
+
+_KEEP_ALIVE = b": still sampling\n"
+"""A comment, which clients skip; without an empty line, which some would take for an event."""
+
+
+async def deliver(
+    exchange: Exchange,
+    writer: Writer,
+    produce: Callable[[OnEvents], Awaitable[int]],
+    *,
+    stream: bool,
+    keep_alive_s: float,
+) -> None:
+    """Answer with the reply that `produce` reports in events, at least once. `produce` records the
+    reply before it returns how many tokens were sampled."""
+    exchange.error_event = writer.error_event
+    begun = False
+
+    async def send(reply: Reply, events: Sequence[Event]) -> None:
+        nonlocal begun
+        opening = b"" if begun else writer.begin()
+        begun = True
+        data = opening + writer.events(reply, events)
+        if data:
+            await exchange.events(data)
+
+    async def keep(reply: Reply, events: Sequence[Event]) -> None:
+        writer.take(reply, events)
+
+    if not stream:
+        size = TOKEN_SIZE * await produce(keep)
+        return await exchange.whole(await beside(size, writer.whole))
+    async with kept_alive(exchange, every_s=keep_alive_s):
+        size = TOKEN_SIZE * await produce(send)
+    await exchange.events(await beside(size, writer.end), last=True)
+
+
+@asynccontextmanager
+async def kept_alive(exchange: Exchange, *, every_s: float) -> AsyncIterator[None]:
+    """Keep a stream from being silent for long while the body runs: proxies would cut it."""
+    async with together() as tasks:
+        keeper = tasks.create_task(_keep_alive(exchange, every_s), name="keep alive")
+        yield
+        keeper.cancel()
+
+
+async def _keep_alive(exchange: Exchange, every_s: float) -> None:
+    while True:
+        num_sent = exchange.num_sent
+        await asyncio.sleep(every_s)
+        if exchange.num_sent == num_sent:
+            await exchange.events(_KEEP_ALIVE)

@@ -1,22 +1,25 @@
-"""Completions: a prompt of text or token ids, continued without roles and without a template.
+"""OpenAI's completions: of chats, and of plain prompts, which need no roles and no template.
 
-Parameters that are ignored, because they cannot change a reply here: user.
+A reply is one JSON object, or server-sent events; each sample is one choice. Parameters of
+`/v1/completions` that are ignored, because they cannot change a reply here: user.
 """
 
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from agentgym_rl.gateway.dialects import Dialect, Writer
+from agentgym_rl.gateway.dialects import Dialect, Reply, Writer, total_usage
 from agentgym_rl.gateway.errors import ApiError, bad_request, context_overflow, unsupported
-from agentgym_rl.gateway.parsers import Event
-from agentgym_rl.gateway.reply import Reply, total_usage
+from agentgym_rl.gateway.messages import reasoning_keys
+from agentgym_rl.gateway.parsers import Event, Reasoning
+from agentgym_rl.gateway.request.body import MAX_VALUES, StreamOptions, decode, num_values
 from agentgym_rl.gateway.request.chat_request import (
     MAX_SAMPLES,
     MAX_SEED,
@@ -24,15 +27,100 @@ from agentgym_rl.gateway.request.chat_request import (
     MIN_SEED,
     ChatRequest,
 )
-from agentgym_rl.gateway.server.intake import MAX_VALUES, num_values
 from agentgym_rl.gateway.session.session import Session
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.turn import Turn
 
-from .chat import DONE
-from .typed import StreamOptions, decode
-
 _encode = msgspec.json.Encoder().encode
+
+DONE = b"data: [DONE]\n\n"
+
+
+class _ChoicesWriter(Writer):
+    """A writer of one choice for each sample. Log-probs come with the finish, all at once."""
+
+    prefix: ClassVar[str]
+    whole_object: ClassVar[str]
+    chunk_object: ClassVar[str]
+
+    def __init__(self, request: ChatRequest, turns: Sequence[Reply], *, model: str) -> None:
+        self._request = request
+        self._turns = turns
+        id, created = f"{self.prefix}-{turns[0].id}", int(time.time())
+        self._head = {"id": id, "created": created, "model": model}
+
+    @abstractmethod
+    def choice(self, turn: Reply, *, whole: bool) -> dict[str, Any]:
+        """Return the choice of a committed turn, without the content if that was streamed."""
+
+    def whole(self) -> bytes:
+        choices = [self.choice(turn, whole=True) for turn in self._turns]
+        head = {**self._head, "object": self.whole_object}
+        return _encode({**head, "choices": choices, "usage": total_usage(self._turns)})
+
+    def end(self) -> bytes:
+        chunks = [self._chunk([self.choice(turn, whole=False)]) for turn in self._turns]
+        if self._request.include_usage:
+            chunks.append(self._chunk([], usage=total_usage(self._turns)))
+        return b"".join((*chunks, DONE))
+
+    def _chunk(self, choices: list[Any], **more: Any) -> bytes:
+        head = {**self._head, "object": self.chunk_object}
+        return b"data: " + _encode({**head, "choices": choices, **more}) + b"\n\n"
+
+
+class ChatDialect(Dialect):
+    """The dialect of `POST /v1/chat/completions`."""
+
+    path = "/v1/chat/completions"
+
+    def read(self, session: Session, body: bytes) -> ChatRequest:
+        return session.bodies.read(body)
+
+    def writer(
+        self, session: Session, request: ChatRequest, turns: Sequence[Reply], *, model: str
+    ) -> Writer:
+        return ChatWriter(request, turns, model=model)
+
+
+class ChatWriter(_ChoicesWriter):
+    """A writer that sends text as it is sampled and tool calls as their blocks close."""
+
+    prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, request: ChatRequest, turns: Sequence[Reply], *, model: str) -> None:
+        super().__init__(request, turns, model=model)
+        self._num_calls = [0] * len(turns)
+
+    def begin(self) -> bytes:
+        opening = {"role": "assistant", "content": ""}
+        return b"".join(self._piece(turn, opening) for turn in self._turns)
+
+    def events(self, turn: Reply, events: Sequence[Event]) -> bytes:
+        return b"".join(self._piece(turn, self._delta(turn, event)) for event in events)
+
+    def choice(self, turn: Reply, *, whole: bool) -> dict[str, Any]:
+        said = {"message": turn.message} if whole else {"delta": {}}
+        ending = {"logprobs": turn.logprobs(), "finish_reason": turn.finish_reason}
+        return {"index": turn.index, **said, **ending}
+
+    def _delta(self, turn: Reply, event: Event) -> dict[str, Any]:
+        """Return the delta: a piece of content or reasoning, or a complete tool call."""
+        if isinstance(event, str):
+            return {"content": event}
+        if isinstance(event, Reasoning):
+            return reasoning_keys(event.text)
+        position = self._num_calls[turn.index]
+        self._num_calls[turn.index] += 1
+        function = {"name": event.name, "arguments": event.arguments}
+        call = {"index": position, "id": turn.call_id(position), "type": "function"}
+        return {"tool_calls": [{**call, "function": function}]}
+
+    def _piece(self, turn: Reply, delta: Mapping[str, Any]) -> bytes:
+        choice = {"index": turn.index, "delta": delta, "logprobs": None, "finish_reason": None}
+        return self._chunk([choice])
+
+
 _MAX_TOKENS = 16
 """The limit of a reply if the request sets none, as in OpenAI."""
 
@@ -94,9 +182,6 @@ class CompletionsDialect(Dialect):
         shown = prompt if isinstance(prompt, str) else self._chat.text(self._known(prompt))
         return ChatRequest(
             messages=[{"role": "user", "content": shown}],
-            tools=None,
-            calls=False,
-            one_call=False,
             n=asked.n or 1,
             stream=bool(asked.stream),
             include_usage=_includes_usage(asked),
@@ -114,14 +199,7 @@ class CompletionsDialect(Dialect):
     def writer(
         self, session: Session, request: ChatRequest, turns: Sequence[Reply], *, model: str
     ) -> Writer:
-        ours = [turn for turn in turns if isinstance(turn, Turn)]  # others continue no prompt
-        return CompletionsWriter(request, ours, model=model)
-
-    def error(self, error: ApiError) -> bytes:
-        return _encode(error.body)
-
-    def error_event(self, error: ApiError) -> bytes:
-        return b"data: " + _encode(error.body) + b"\n\n"
+        return CompletionsWriter(request, turns, model=model)
 
     def _known(self, ids: Sequence[int]) -> Sequence[int]:
         if not self._chat.knows(max(ids)):
@@ -129,45 +207,25 @@ class CompletionsDialect(Dialect):
         return ids
 
 
-class CompletionsWriter(Writer):
-    """A writer that sends text as it is sampled; log-probs and ids come at once with the finish."""
+class CompletionsWriter(_ChoicesWriter):
+    """A writer that sends text as it is sampled; token ids come at once with the finish."""
 
-    def __init__(self, request: ChatRequest, turns: Sequence[Turn], *, model: str) -> None:
-        self._request = request
-        self._turns = turns
-        self._head = {
-            "id": f"cmpl-{turns[0].id}",
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": model,
-        }
-
-    def whole(self) -> bytes:
-        choices = [self._last(turn, text=turn.message["content"]) for turn in self._turns]
-        return _encode({**self._head, "choices": choices, "usage": total_usage(self._turns)})
+    prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
 
     def begin(self) -> bytes:
         return b""
 
     def events(self, turn: Reply, events: Sequence[Event]) -> bytes:
         texts = (event for event in events if isinstance(event, str))
-        return b"".join(self._event([_choice(turn, text)], {}) for text in texts)
+        return b"".join(self._chunk([_choice(turn, text)]) for text in texts)
 
-    def end(self) -> bytes:
-        chunks = [self._event([self._last(turn, text="")], {}) for turn in self._turns]
-        if self._request.include_usage:
-            chunks.append(self._event([], {"usage": total_usage(self._turns)}))
-        return b"".join((*chunks, DONE))
-
-    def _last(self, turn: Turn, *, text: str) -> dict[str, Any]:
-        choice = _choice(turn, text)
+    def choice(self, turn: Reply, *, whole: bool) -> dict[str, Any]:
+        assert isinstance(turn, Turn), "only our own engines continue a prompt"
+        choice = _choice(turn, turn.message["content"] if whole else "")
         choice |= {"logprobs": _logprobs(turn), "finish_reason": turn.finish_reason}
         if self._request.return_token_ids:
             choice |= {"prompt_token_ids": turn.prompt.whole(), "token_ids": turn.sample.ids}
         return choice
-
-    def _event(self, choices: list[Any], more: Mapping[str, Any]) -> bytes:
-        return b"data: " + _encode({**self._head, "choices": choices, **more}) + b"\n\n"
 
 
 def _choice(turn: Reply, text: str) -> dict[str, Any]:
@@ -197,11 +255,7 @@ def _includes_usage(asked: CompletionsRequest) -> bool:
 
 
 def _prompt(given: str | Sequence[Any]) -> str | list[int]:
-    """Return the only prompt.
-
-    Raises:
-        ApiError: 400, there are several prompts, or none.
-    """
+    """Return the only prompt."""
     if not isinstance(given, str) and len(given) == 1 and not isinstance(given[0], int):
         given = given[0]
     if not given:

@@ -13,11 +13,11 @@ from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 
-from .events import Parser, TextParser, ToolCall
 from .grammars import Grammars
 from .hermes import HermesParser
 from .llama3_json import Llama3JsonParser
-from .qwen3_xml import Qwen3XmlParser
+from .parser import Event, Parser, ToolCall
+from .qwen3_coder_xml import Qwen3XmlParser
 from .response_template import ResponseTemplate, ResponseTemplateParser
 from .think import CLOSE, OPEN, ThinkParser
 
@@ -28,6 +28,17 @@ ParserFactory = Callable[[Tools | None, str], Parser]
 """A function that makes the parser of one reply from the tools (None if calls are not to be read)
 and the end of the prompt as text. `PROMPT_END_TOKENS` tokens of the prompt are enough."""
 PROMPT_END_TOKENS = 32
+
+
+class TextParser(Parser):
+    """A parser that returns content only: for requests without tools."""
+
+    def feed(self, text: str) -> list[Event]:
+        return [text] if text else []
+
+    def finish(self) -> list[Event]:
+        return []
+
 
 FAMILIES: Mapping[str, Callable[[Tools], Parser]] = {
     "qwen3_xml": Qwen3XmlParser,
@@ -48,7 +59,19 @@ def readers_of(chat: ChatFormat, config: GatewayConfig) -> tuple[ParserFactory, 
     grammars = Grammars(chat, family=family, thinks=thinks)
     warn = _warning(chat, unread=family == "none" and config.tool_parser == "auto")
     if family == "response_template":
-        return _by_template(chat, config, warn), grammars
+        make = _by_template(chat, config)
+    else:
+        make = _by_family(family, thinks=thinks)
+
+    def open_parser(tools: Tools | None, prompt_end: str) -> Parser:
+        if tools is not None:
+            warn()
+        return make(tools, prompt_end)
+
+    return open_parser, grammars
+
+
+def _by_family(family: str, *, thinks: bool) -> ParserFactory:
     _log.info(
         "tool calls are read as %s, thoughts as %s",
         "content" if family == "none" else family,
@@ -57,14 +80,11 @@ def readers_of(chat: ChatFormat, config: GatewayConfig) -> tuple[ParserFactory, 
     make = FAMILIES.get(family, lambda tools: TextParser())
 
     def open_parser(tools: Tools | None, prompt_end: str) -> Parser:
-        if tools is not None:
-            warn()
         inner = TextParser() if tools is None else make(tools)
-        if not thinks:
-            return inner
-        return ThinkParser(inner, opened=prompt_end.rstrip().endswith(OPEN))
+        opened = prompt_end.rstrip().endswith(OPEN)
+        return ThinkParser(inner, opened=opened) if thinks else inner
 
-    return open_parser, grammars
+    return open_parser
 
 
 def _thinks(chat: ChatFormat, config: GatewayConfig) -> bool:
@@ -106,9 +126,7 @@ def _shows_tools(chat: ChatFormat) -> bool:
     return False
 
 
-def _by_template(
-    chat: ChatFormat, config: GatewayConfig, warn: Callable[[], None]
-) -> ParserFactory:
+def _by_template(chat: ChatFormat, config: GatewayConfig) -> ParserFactory:
     spec = chat.template.response_template
     if spec is None:
         raise ConfigError(
@@ -122,13 +140,7 @@ def _by_template(
         )
     template = ResponseTemplate(spec)
     _log.info("replies are read by the tokenizer's response template")
-
-    def open_parser(tools: Tools | None, prompt_end: str) -> Parser:
-        if tools is not None:
-            warn()
-        return ResponseTemplateParser(template, tools, prompt_end)
-
-    return open_parser
+    return functools.partial(ResponseTemplateParser, template)
 
 
 def detect(chat: ChatFormat) -> str:

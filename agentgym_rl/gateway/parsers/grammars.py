@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentgym_rl.gateway.errors import ApiError, unsupported
-from agentgym_rl.gateway.parsers import hermes, llama3_json, qwen3_xml
-from agentgym_rl.gateway.request.reply_form import ReplyForm
+from agentgym_rl.gateway.parsers import hermes, llama3_json
+from agentgym_rl.gateway.request.chat_request import ReplyForm
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 
+from . import qwen3_coder_xml
 from .lark import Lark
 from .think import CLOSE, OPEN
 
@@ -18,7 +19,7 @@ CallGrammar = Callable[[Lark, str, Mapping[str, Any]], str]
 
 _CALLS: Mapping[str, tuple[CallGrammar, str]] = {
     "hermes": (hermes.call_grammar, "\n"),
-    "qwen3_xml": (qwen3_xml.call_grammar, "\n"),
+    "qwen3_xml": (qwen3_coder_xml.call_grammar, "\n"),
     "llama3_json": (llama3_json.call_grammar, "; "),
 }
 """The grammar of a call and the separator of two calls, by family."""

@@ -14,9 +14,8 @@ from typing import Any
 
 import msgspec
 
-from .blocks import CLOSE, END, OPEN, BlockParser
-from .events import ToolCall
 from .lark import Lark
+from .parser import CLOSE, END, OPEN, BlockParser, ToolCall
 
 NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
 

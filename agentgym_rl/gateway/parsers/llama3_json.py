@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from .events import Event, Parser, ToolCall, tag_start
 from .hermes import NAME
 from .lark import Lark
+from .parser import Event, Parser, ToolCall, tag_start
 
 _TAG = "<|python_tag|>"
 _ATTEMPT = re.compile(r'\{\s*"name"\s*:\s*"[^"\\]*"\s*,\s*"(?:parameters|arguments)"\s*:')

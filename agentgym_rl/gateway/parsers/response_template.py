@@ -17,9 +17,9 @@ import msgspec
 
 from agentgym_rl.core.errors import ConfigError
 
-from .events import Event, Parser, Reasoning, ToolCall
 from .hermes import NAME
-from .qwen3_xml import properties_of, value_json
+from .parser import Event, Parser, Reasoning, ToolCall
+from .qwen3_coder_xml import properties_of, value_json
 
 _LONGEST = 128
 _MARKS = range(0xF0000, 0xFFFFE)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from .events import Event, Parser, Reasoning, ToolCall, tag_start
+from .parser import Event, Parser, Reasoning, ToolCall, tag_start
 
 OPEN, CLOSE = "<think>", "</think>"
 _NOT_SPACE = re.compile(r"\S")

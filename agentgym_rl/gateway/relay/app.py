@@ -9,31 +9,27 @@ chat completions and back, in the same way as for our own engines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from agentgym_rl.config import GatewayConfig
+from agentgym_rl.config import EndpointConfig, GatewayConfig
 from agentgym_rl.core.errors import EngineError
-from agentgym_rl.gateway.delivery import deliver, kept_alive
-from agentgym_rl.gateway.dialects import Dialect
-from agentgym_rl.gateway.dialects.chat import DONE, ChatDialect
+from agentgym_rl.gateway.dialects import Dialect, OnEvents, deliver, kept_alive
+from agentgym_rl.gateway.dialects.completions import DONE, ChatDialect
 from agentgym_rl.gateway.dialects.messages import CountTokens, MessagesDialect
 from agentgym_rl.gateway.dialects.responses import ResponsesDialect
-from agentgym_rl.gateway.exchange import Exchange
-from agentgym_rl.gateway.reply import OnEvents
-from agentgym_rl.gateway.request.chat_request import ChatRequest
+from agentgym_rl.gateway.errors import bad_request, unsupported
+from agentgym_rl.gateway.request.body import json_object
+from agentgym_rl.gateway.request.chat_request import ANY_OBJECT, ChatRequest, ReplyForm, Tools
+from agentgym_rl.gateway.retries_and_hangups import Exchange
 from agentgym_rl.gateway.server.gateway import SessionServer
-from agentgym_rl.gateway.server.session_app import SessionApp
-from agentgym_rl.gateway.session.session import Session
-from agentgym_rl.gateway.session.session_table import SessionTable
+from agentgym_rl.gateway.session.session import Session, SessionSampling
 
-from .request import imposed, passed_on, translated
-from .session import RelaySession
-from .turn import RelayedTurn, StreamedMessage
+from .session import RelayedTurn, RelaySession, StreamedMessage
 from .upstream import Upstream
 
 _encode = msgspec.json.Encoder().encode
@@ -52,18 +48,11 @@ class _Asking:
 class Relay(SessionServer):
     """A server between agents and `upstream`, whose replies it returns."""
 
+    session_type = RelaySession
+
     def __init__(self, upstream: Upstream, *, config: GatewayConfig) -> None:
-        sessions = SessionTable()
-        app = _RelayApp(upstream, sessions, config=config, model_name=upstream.model)
-        super().__init__(app, sessions, config=config, session_type=RelaySession)
-
-
-class _RelayApp(SessionApp):
-    def __init__(
-        self, upstream: Upstream, sessions: SessionTable, *, config: GatewayConfig, model_name: str
-    ) -> None:
         routes = (ChatDialect(), ResponsesDialect(), MessagesDialect(), CountTokens(_estimate))
-        super().__init__(sessions, routes, config=config, model_name=model_name)
+        super().__init__(routes, config=config, model_name=upstream.model)
         self._upstream = upstream
 
     async def answer(
@@ -99,11 +88,11 @@ class _RelayApp(SessionApp):
                 _, completion = await self._upstream.whole(asking.request)
                 await on_events(turn, turn.add_whole(completion))
             await on_events(turn, turn.finish())
-            self._note(asking, turn.original, turn.finish_reason, turn.usage)
+            self._note(asking, turn.original, turn.finish_reason, turn.said.usage)
             session.originals.keep(number, turn.message, turn.original)
             return turn.num_sampled_tokens
 
-        writer = dialect.writer(session, wanted, [turn], model=self._model_name)
+        writer = dialect.writer(session, wanted, [turn], model=self.model_name)
         keep_alive_s = self._config.keep_alive_s
         await deliver(exchange, writer, produce, stream=wanted.stream, keep_alive_s=keep_alive_s)
 
@@ -113,7 +102,7 @@ class _RelayApp(SessionApp):
         async with aclosing(self._upstream.events(streamed)) as chunks:
             async for chunk in chunks:
                 await on_events(turn, turn.add(chunk))
-        if not turn.ended:
+        if turn.said.finish_reason is None:
             raise self._unfinished()
 
     # ------------------------------------------------------------------ chat completions
@@ -169,3 +158,83 @@ async def _estimate(session: Session, request: ChatRequest, size: int) -> Mappin
     assert isinstance(session, RelaySession)
     asked = translated(request, session.originals.restore(request.messages))
     return {"input_tokens": session.estimated_tokens(asked), "estimated": True}
+
+
+def passed_on(body: bytes) -> dict[str, Any]:
+    """Parse a request in chat completions; the endpoint judges most of it."""
+    asked = json_object(body)
+    if not isinstance(asked.get("messages"), list):
+        raise bad_request("messages must be an array.", param="messages")
+    if asked.get("n") not in (None, 1):
+        raise unsupported("n", "one reply per request; send more requests for more samples")
+    if not isinstance(asked.get("stream_options"), dict | None):
+        raise bad_request("stream_options must be an object.", param="stream_options")
+    return asked
+
+
+def translated(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return another dialect's request as chat completions, with `messages` as its conversation.
+
+    Parameters for which the endpoint's defaults apply are omitted.
+    """
+    asked: dict[str, Any] = {"messages": list(messages)}
+    if request.tools:
+        asked["tools"] = list(request.tools)
+        asked |= {} if request.calls else {"tool_choice": "none"}
+        asked |= {"parallel_tool_calls": False} if request.one_call else {}
+    asked |= _held_to(request.form, request.tools or ())
+    asked |= {"top_p": request.top_p} if request.top_p != 1.0 else {}
+    asked |= {"top_k": request.top_k} if request.top_k else {}
+    asked |= {"stop": list(request.stop)} if request.stop else {}
+    given = {
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "reasoning_effort": request.template_kwargs.get("reasoning_effort"),
+    }
+    return asked | {name: value for name, value in given.items() if value is not None}
+
+
+def _held_to(form: ReplyForm | None, offered: Tools) -> dict[str, Any]:
+    """Return the parameters that constrain the reply; the endpoint applies or refuses them."""
+    if form is None:
+        return {}
+    if form.schema is not None:
+        named = {"name": "reply", "schema": form.schema, "strict": True}
+        free = form.schema == ANY_OBJECT
+        kind = {"type": "json_object"} if free else {"type": "json_schema", "json_schema": named}
+        return {"response_format": kind}
+    one = {"parallel_tool_calls": False} if form.one_call else {}
+    if len(form.tools) == len(offered) and not (form.one_call and len(offered) == 1):
+        return {"tool_choice": "required", **one}
+    chosen = [{"type": "function", "function": {"name": _name(tool)}} for tool in form.tools]
+    if len(chosen) == 1:
+        return {"tool_choice": chosen[0], **one}
+    allowed = {"mode": "required", "tools": chosen}
+    return {"tool_choice": {"type": "allowed_tools", "allowed_tools": allowed}, **one}
+
+
+def _name(tool: Mapping[str, Any]) -> str:
+    return tool["function"]["name"]
+
+
+def imposed(
+    asked: Mapping[str, Any],
+    config: EndpointConfig,
+    policy: SessionSampling,
+    *,
+    model: str,
+    number: int,
+) -> dict[str, Any]:
+    """Return the agent's request `number`, with the session's sampling parameters on top."""
+    request = {**asked, **config.extra_body, "model": model}
+    seed = policy.turn_seed(number)
+    for name in config.send:
+        if name == "temperature" and policy.temperature is not None:
+            request[name] = policy.temperature
+        elif name == "seed" and seed is not None:
+            request[name] = seed
+        elif name in ("max_tokens", "max_completion_tokens"):
+            both = (request.pop("max_completion_tokens", None), request.pop("max_tokens", None))
+            wanted = [limit for limit in both if isinstance(limit, int)]
+            request[name] = min([policy.max_tokens, *wanted])
+    return request

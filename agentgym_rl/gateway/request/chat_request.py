@@ -4,11 +4,18 @@ Parameters that are ignored, because they cannot change a reply here: user, meta
 service_tier, safety_identifier, prompt_cache_key, prompt_cache_retention, verbosity, `strict` of a
 tool. Every other parameter is honoured or refused by name: an agent must not rely on an option
 without effect.
+
+A request may demand a form of its reply: JSON of a schema, or calls of some of the tools. Three
+APIs express this in three ways; here they become one `ReplyForm`. Its grammar depends on the
+model's format (`parsers.grammars`).
+
+All readers raise ApiError, a 400 that names the parameter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -18,25 +25,15 @@ from agentgym_rl.core.chat import text_message
 from agentgym_rl.gateway.errors import bad_request, unsupported
 from agentgym_rl.gateway.template.template import RESERVED
 
-from .fields import boolean, given_fields, integer, number
-from .reply_form import (
-    ReplyForm,
-    ToolChoice,
-    form_of,
-    read_format,
-    read_tool_choice,
-)
+from .body import boolean, given_fields, integer, number
+
+Tools = Sequence[Mapping[str, Any]]
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 _IGNORED = frozenset(
     {
-        "user",
-        "metadata",
-        "store",
-        "service_tier",
-        "safety_identifier",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "verbosity",
+        *("user", "metadata", "store", "service_tier", "safety_identifier"),
+        *("prompt_cache_key", "prompt_cache_retention", "verbosity"),
     }
 )
 _READ = frozenset(
@@ -64,22 +61,22 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     """A request that this gateway can honour in full."""
 
     messages: Sequence[Mapping[str, Any]]
-    tools: Sequence[Mapping[str, Any]] | None
-    calls: bool
+    tools: Sequence[Mapping[str, Any]] | None = None
+    calls: bool = False
     """The flag that tool calls are read from the reply (not with tool_choice "none")."""
-    one_call: bool
+    one_call: bool = False
     """The flag that only the first tool call is returned (parallel_tool_calls false)."""
-    n: int
+    n: int = 1
     """The number of samples: each is a choice and a turn of its own."""
-    stream: bool
-    include_usage: bool
-    logprobs: bool
-    max_tokens: int | None
-    temperature: float | None
-    top_p: float
-    top_k: int
-    seed: int | None
-    stop: tuple[str, ...]
+    stream: bool = False
+    include_usage: bool = True
+    logprobs: bool = False
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """The arguments of the chat template: `chat_template_kwargs` and `reasoning_effort`."""
     prompt: str | Sequence[int] | None = None
@@ -92,11 +89,7 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
 
 
 def parse_request(body: bytes) -> ChatRequest:
-    """Parse and check a request.
-
-    Raises:
-        ApiError: 400, naming the parameter.
-    """
+    """Parse and check a request."""
     return request_of(given_fields(body))
 
 
@@ -104,15 +97,12 @@ def request_of(
     given: Mapping[str, Any], *, before: Sequence[Mapping[str, Any]] = ()
 ) -> ChatRequest:
     """Check the parameters of a request; `before` are messages that precede those given, and that
-    have been checked.
-
-    Raises:
-        ApiError: 400, naming the parameter.
-    """
+    have been checked."""
     _refuse(given)
     stream = boolean(given, "stream", False)
     tools = _tools(given.get("tools"))
     choice = read_tool_choice(given.get("tool_choice"), tools)
+    top_p = number(given, "top_p", low=0.0, high=1.0)
     max_tokens = integer(given, "max_completion_tokens", low=1)
     if max_tokens is None:
         max_tokens = integer(given, "max_tokens", low=1)
@@ -127,7 +117,7 @@ def request_of(
         logprobs=boolean(given, "logprobs", False),
         max_tokens=max_tokens,
         temperature=number(given, "temperature", low=0.0, high=2.0),
-        top_p=_default(number(given, "top_p", low=0.0, high=1.0), 1.0),
+        top_p=1.0 if top_p is None else top_p,
         top_k=max(integer(given, "top_k", low=-1, high=MAX_TOP_K) or 0, 0),
         seed=integer(given, "seed", low=MIN_SEED, high=MAX_SEED),
         stop=_stop(given.get("stop")),
@@ -167,11 +157,7 @@ def _form(
 def checked_messages(
     value: Any, before: Sequence[Mapping[str, Any]] = ()
 ) -> list[Mapping[str, Any]]:
-    """Return the checked messages of a request, after the already checked `before`.
-
-    Raises:
-        ApiError: 400, naming the wrong message.
-    """
+    """Return the checked messages of a request, after the already checked `before`."""
     if not isinstance(value, list) or not (value or before):
         raise bad_request("messages must be a non-empty array.", param="messages")
     numbered = enumerate(value, len(before))
@@ -229,7 +215,7 @@ def _template_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
         raise bad_request("chat_template_kwargs must be an object.", param="chat_template_kwargs")
     if taken := sorted(RESERVED & kwargs.keys()):
         raise bad_request(
-            f"chat_template_kwargs: {taken[0]!r} is not the client's to set",
+            f"chat_template_kwargs: {taken[0]!r} cannot be set by the client",
             param="chat_template_kwargs",
         )
     if kwargs and (size := len(msgspec.json.encode(kwargs))) > MAX_KWARGS_BYTES:
@@ -278,5 +264,139 @@ def _stop(value: Any) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _default(value: float | None, default: float) -> float:
-    return default if value is None else value
+@dataclass(frozen=True, slots=True)
+class ReplyForm:
+    """A demand for JSON of `schema`, or for calls of `tools`; if both are given, one of the two.
+
+    `one_call`: the reply makes a single call. Thoughts may come before either.
+    """
+
+    schema: Mapping[str, Any] | None = None
+    tools: Tools = ()
+    one_call: bool = False
+    param: str = ""
+    """The parameter of the demand, for errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """The meaning of `tool_choice` in any API: calls are read (`reads`), and of the `forced` tools
+    at least one must be called, or exactly one (`single`)."""
+
+    reads: bool
+    forced: Tools | None = None
+    single: bool = False
+
+
+def form_of(
+    choice: ToolChoice,
+    tools: Tools | None,
+    schema: Mapping[str, Any] | None,
+    *,
+    one_call: bool,
+    schema_param: str,
+) -> ReplyForm | None:
+    """Return the demanded form; None if the reply is free. A forced call excludes content."""
+    if choice.forced is not None:
+        single = one_call or choice.single
+        return ReplyForm(tools=choice.forced, one_call=single, param="tool_choice")
+    if schema is None:
+        return None
+    callable_tools = (tools or ()) if choice.reads else ()
+    return ReplyForm(schema, callable_tools, one_call, schema_param)
+
+
+def read_tool_choice(given: Any, tools: Tools | None) -> ToolChoice:
+    """Parse OpenAI's `tool_choice`, of chat completions or Responses; None is "auto"."""
+    if given in (None, "auto"):
+        return ToolChoice(reads=True)
+    if given == "none":
+        return ToolChoice(reads=False)
+    if given == "required":
+        return forced_any(tools)
+    kind = given.get("type") if isinstance(given, dict) else given
+    if kind == "function":
+        return forced_tool(_name_of(given), tools)
+    if kind == "allowed_tools":
+        return _allowed(given.get("allowed_tools", given), tools)
+    allowed = "'auto', 'none', 'required', and objects of type 'function' or 'allowed_tools'"
+    raise unsupported("tool_choice", f"got {given!r}, allowed: {allowed}")
+
+
+def forced_tool(name: str, tools: Tools | None) -> ToolChoice:
+    """Return a choice of exactly one call of the tool `name`."""
+    return ToolChoice(True, forced=_named([name], tools), single=True)
+
+
+def forced_any(tools: Tools | None) -> ToolChoice:
+    """Return a choice of at least one call of any tool."""
+    return ToolChoice(True, forced=_offered(tools))
+
+
+def read_format(given: Any, param: str, *, nested: bool) -> Mapping[str, Any] | None:
+    """Return the schema in OpenAI's `response_format` or `text.format`; None: any text.
+
+    `nested`: the schema stands in a `json_schema` object, as in chat completions.
+    """
+    kind = given.get("type") if isinstance(given, dict) else given
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return ANY_OBJECT
+    if kind != "json_schema":
+        raise unsupported(param, f"got {kind!r}, allowed: text, json_schema, json_object")
+    where = f"{param}.json_schema" if nested else param
+    holder = given.get("json_schema") if nested else given
+    if not isinstance(holder, dict) or not isinstance(holder.get("name"), str):
+        raise bad_request(f"{where}.name must be a string.", param=where)
+    schema = holder.get("schema")
+    if schema is None:
+        return ANY_OBJECT
+    if not isinstance(schema, dict):
+        where = f"{where}.schema"
+        raise bad_request(f"{where} must be a JSON schema, an object.", param=where)
+    return schema  # the engine reports whether it can enforce it
+
+
+def _allowed(given: Any, tools: Tools | None) -> ToolChoice:
+    mode = given.get("mode") if isinstance(given, dict) else None
+    if mode not in ("auto", "required"):
+        why = f"tool_choice.allowed_tools.mode: got {mode!r}, allowed: 'auto', 'required'"
+        raise bad_request(why, param="tool_choice")
+    listed = given.get("tools")
+    if not isinstance(listed, list) or not listed:
+        raise bad_request("tool_choice.allowed_tools.tools lists no tools.", param="tool_choice")
+    chosen = _named([_name_of(tool) for tool in listed], tools)
+    if mode == "required":
+        return ToolChoice(True, forced=chosen)
+    if len(chosen) < len(tools or ()):
+        raise unsupported(
+            "tool_choice.allowed_tools",
+            "with mode 'auto' all tools must be allowed: a reply that is free to be text is not "
+            "held to any grammar; use mode 'required', or offer fewer tools",
+        )
+    return ToolChoice(True)
+
+
+def _name_of(given: Mapping[str, Any]) -> str:
+    """Return the name, which stands in `function` (chat completions) or beside the type."""
+    holder = given.get("function", given) if isinstance(given, dict) else None
+    name = holder.get("name") if isinstance(holder, dict) else None
+    if not isinstance(name, str):
+        raise bad_request(f"tool_choice: {given!r} names no function.", param="tool_choice")
+    return name
+
+
+def _offered(tools: Tools | None) -> Tools:
+    if not tools:
+        raise bad_request("tool_choice forces a call, but no tools are offered.", param="tools")
+    return tools
+
+
+def _named(names: Sequence[str], tools: Tools | None) -> Tools:
+    by_name = {tool["function"]["name"]: tool for tool in _offered(tools)}
+    for name in names:
+        if name not in by_name:
+            why = f"tool_choice: there is no tool {name!r}, there are {', '.join(by_name)}"
+            raise bad_request(why, param="tool_choice")
+    return [by_name[name] for name in dict.fromkeys(names)]

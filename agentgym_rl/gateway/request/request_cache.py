@@ -1,19 +1,25 @@
-"""A cache of the request bodies of one session, so that repeated content is parsed only once.
+"""The requests of one session that are remembered, so that repeated content is parsed only once.
 
 A chat client sends its complete conversation with every request. If a body begins with exactly the
 bytes of an earlier body, up to the end of that body's last message, only the rest is parsed. The
 known part is not checked again, and its messages are the same objects.
+
+Clients of the Responses API name a response instead of sending its conversation again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
+
+from agentgym_rl.runtime.lru_dict import LruDict
 
 from .chat_request import (
     ChatRequest,
@@ -73,11 +79,7 @@ class Bodies:
         return hashed.digest()
 
     def read(self, body: bytes) -> ChatRequest:
-        """Parse a body as `parse_request` does.
-
-        Raises:
-            ApiError: 400, naming the parameter.
-        """
+        """Parse a body as `parse_request` does."""
         known = self._beginning(body)
         new = None if known is None else _continued(known, body)
         if new is None:
@@ -114,11 +116,7 @@ def _first(body: bytes, request: ChatRequest) -> _Body | None:
 
 
 def _continued(known: _Body, body: bytes) -> _Body | None:
-    """Return a body that begins as `known`; None if it has to be parsed completely.
-
-    Raises:
-        ApiError: 400, naming the parameter.
-    """
+    """Return a body that begins as `known`; None if it has to be parsed completely."""
     rest = body[len(known.head) :].lstrip(_SPACE)
     says_more = rest.startswith(b",")
     document = known.opening + rest[says_more:]
@@ -164,3 +162,40 @@ def _decoded(document: bytes) -> Any:
         return msgspec.json.decode(document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+Message = Mapping[str, Any]
+
+_RESPONSES_KEPT = 1000
+"""The number of responses kept per session; clients name the last one or an earlier one."""
+_SHARING = 4
+"""The number of simultaneous conversations that still share their common messages."""
+
+
+class Conversations:
+    """The conversations of one session, by the id of their last response. The oldest are dropped.
+
+    A message that stands in several conversations is stored once: memory grows with the new
+    messages, also where every request sends the complete conversation.
+    """
+
+    def __init__(self, *, kept: int = _RESPONSES_KEPT) -> None:
+        self._by_id: LruDict[str, list[Message]] = LruDict(kept)
+
+    def keep(self, response_id: str, messages: Sequence[Message]) -> None:
+        """Remember `messages`, the reply included."""
+        for earlier in list(islice(reversed(self._by_id.values()), _SHARING)):  # copied for threads
+            messages = _shared(messages, earlier)
+        self._by_id[response_id] = list(messages)
+
+    def get(self, response_id: str) -> Sequence[Message] | None:
+        """Return the conversation up to and including a response's messages; None if not kept."""
+        return self._by_id.get(response_id)
+
+
+def _shared(messages: Sequence[Message], earlier: Sequence[Message]) -> list[Message]:
+    """Return `messages`, with the objects of `earlier` in place of equal messages."""
+    same = [
+        theirs if ours == theirs else ours for ours, theirs in zip(messages, earlier, strict=False)
+    ]
+    return [*same, *messages[len(same) :]]

@@ -1,41 +1,100 @@
-"""The gateway: it opens sessions, serves them an OpenAI endpoint, and returns their records."""
+"""The gateway: it opens sessions, serves them an OpenAI endpoint, and returns their records.
+
+`SessionServer` is a plain ASGI callable for any source of the replies, and `Gateway` the one for
+our own engines:
+
+    POST the path of a dialect    streamed or not; the API key names the session
+    POST the path of a question   answered at once
+    GET  /v1/models, /v1/models/NAME, /health, /openapi.json; HEAD, too
+
+Clients that cannot set a key put it into the path: /s/KEY/v1/chat/completions.
+
+A turn is recorded before the last bytes of its reply are sent, so all complete replies are in the
+record. If a client hangs up first, its turn goes on for `gateway.disconnect_grace_s`, because the
+client may ask again. Then the turn is aborted and leaves only a count.
+
+Routing is by hand, not by `runtime.http_server.Api`: every turn passes here, and the path of an
+error's API, or a key in the path, is no route of Starlette's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+import asyncio
+import logging
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import msgspec
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.engine import Sampler
-from agentgym_rl.gateway.session.sampling import SessionSampling
-from agentgym_rl.gateway.session.session import Session, SessionRecord
-from agentgym_rl.gateway.session.session_table import SessionTable
+from agentgym_rl.core.errors import ContextLengthError, EngineError, too_slow
+from agentgym_rl.gateway.dialects import Dialect, OnEvents, Question, Route, deliver
+from agentgym_rl.gateway.dialects.completions import ChatDialect, CompletionsDialect
+from agentgym_rl.gateway.dialects.messages import CountTokens, MessagesDialect
+from agentgym_rl.gateway.dialects.responses import ResponsesDialect
+from agentgym_rl.gateway.errors import (
+    ApiError,
+    bad_request,
+    engine_failed,
+    session_closed,
+    too_busy,
+    turn_timed_out,
+    wrong_method,
+)
+from agentgym_rl.gateway.parsers import readers_of
+from agentgym_rl.gateway.request.body import beside, body_of, key_of
+from agentgym_rl.gateway.request.chat_request import ChatRequest
+from agentgym_rl.gateway.retries_and_hangups import Asked, ClientGone, Exchange
+from agentgym_rl.gateway.session.prompts import count_prompt
+from agentgym_rl.gateway.session.session import (
+    Session,
+    SessionRecord,
+    SessionSampling,
+    SessionTable,
+)
 from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.runtime.http_server import App, serving
+from agentgym_rl.gateway.turn import open_turns, sample
+from agentgym_rl.runtime.http_server import App, Receive, Scope, Send, header, reply, serving
+from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.tasks import together
 
-from .app import GatewayApp
-from .session_app import SessionApp
+from .openapi import document
+
+_log = logging.getLogger(__name__)
+
+_DESCRIPTION = "/openapi.json"
+_MODELS = "/v1/models"
+_ANTHROPIC = "/v1/messages"
+"""The API whose clients send `anthropic-version` on every path, and read only its errors."""
 
 
-class SessionServer:
-    """A server of `app` for the agents of the sessions opened here.
+class SessionServer(ABC):
+    """A server for the agents of the sessions opened here; `answer` produces the replies."""
 
-    `session_type`: the type that `open_session` creates.
-    """
+    session_type: ClassVar[type[Session]] = Session
 
     def __init__(
         self,
-        app: SessionApp,
-        sessions: SessionTable,
+        routes: tuple[Route, ...],
         *,
         config: GatewayConfig,
-        session_type: type[Session] = Session,
+        model_name: str,
+        about_model: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.app: App = app
-        self._sessions = sessions
+        self.app: App = self
+        """The app that is served; others may wrap it."""
+        self.model_name = model_name
+        """The name in `/v1/models`."""
+        self._sessions = SessionTable()
+        self._routes: Mapping[str, Route] = {route.path: route for route in routes}
         self._config = config
-        self._session_type = session_type
+        self._about_model = about_model
+        self._num_requests = 0
 
     @property
     def num_sessions(self) -> int:
@@ -49,7 +108,7 @@ class SessionServer:
 
         `turn_timeout_s` limits each reply; a later turn fails as infrastructure.
         """
-        session = self._session_type(
+        session = self.session_type(
             session_id, sampling=sampling, turn_timeout_s=turn_timeout_s, config=self._config
         )
         self._sessions.add(session)
@@ -73,11 +132,240 @@ class SessionServer:
         async with serving(self.app, host=self._config.host, port=self._config.port) as url:
             yield f"{url}/v1"
 
+    @abstractmethod
+    async def answer(
+        self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange
+    ) -> None:
+        """Answer a request body, in one body or with events.
+
+        Raises:
+            ApiError: the error for the agent.
+            EngineError, TimeoutError: infrastructure failed.
+        """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http", "serve the gateway with lifespan and websockets off"
+        path, key = _address(scope)
+        api = self._api(path, scope)
+        send = _named(send, Route.request_id if api is None else api.request_id)
+        if scope["method"] == "HEAD":
+            send = _without_body(send)
+        try:
+            if api is not None and api.path == path and scope["method"] == "POST":
+                await self._post(api, key, scope, receive, send)
+            else:
+                await reply(send, 200, self._get(scope["method"], path))
+        except ApiError as error:
+            body = msgspec.json.encode(error.body) if api is None else api.error(error)
+            await reply(send, error.status, body, headers=error.headers)
+        except ConnectionError:
+            _log.debug("a client hung up before its reply was complete")
+
+    def _api(self, path: str, scope: Scope) -> Route | None:
+        """Return the route of a path, or the one of the same API, which determines the errors."""
+        if header(scope, b"anthropic-version"):
+            path = path if path in self._routes else _ANTHROPIC
+        while path and path not in self._routes:
+            path = path.rpartition("/")[0]
+        return self._routes.get(path)
+
+    def _get(self, method: str, path: str) -> bytes:
+        model = {"id": self.model_name, "object": "model", "owned_by": "agentgym-rl", "created": 0}
+        model |= self._about_model
+        routes = {
+            "/health": {},
+            _MODELS: {"object": "list", "data": [model]},
+            f"{_MODELS}/{self.model_name}": model,
+        }
+        if path in self._routes:
+            raise wrong_method(method, path, allowed="POST")
+        name = path.removeprefix(f"{_MODELS}/")
+        if name != path and name != self.model_name:
+            raise ApiError(
+                404,
+                f"The model {name!r} does not exist; there is {self.model_name!r}.",
+                param="model",
+                code="model_not_found",
+            )
+        if path != _DESCRIPTION and path not in routes:
+            there_are = [f"POST {path}" for path in self._routes] + [f"GET {p}" for p in routes]
+            raise ApiError(
+                404,
+                f"No route {method} {path}; there are {', '.join(there_are)}.",
+                code="not_found",
+            )
+        if method not in ("GET", "HEAD"):
+            raise wrong_method(method, path, allowed="GET, HEAD")
+        if path == _DESCRIPTION:
+            return msgspec.json.encode(document(self._routes, model=self.model_name))
+        return msgspec.json.encode(routes[path])
+
+    async def _post(
+        self, route: Route, key: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        session = self._sessions.authenticate(key)
+        body = await body_of(receive, limit_bytes=self._config.max_body_bytes)
+        if isinstance(route, Dialect):
+            await self._turn(route, session, body, scope, receive, send)
+        elif isinstance(route, Question):
+            self._admit(session)
+            try:
+                answer = await self._at_once(route, session, body)
+            finally:
+                self._num_requests -= 1
+            await reply(send, 200, answer)
+
+    async def _at_once(self, question: Question, session: Session, body: bytes) -> bytes:
+        with _blamed(session):
+            async with ENGINES.timeout(session.turn_timeout_s):
+                return await question.answer(session, body)
+
+    async def _turn(
+        self,
+        dialect: Dialect,
+        session: Session,
+        body: bytes,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        num_new = session.bodies.num_new(body)
+        digest = await beside(num_new, session.bodies.digest, body)
+        asked = Asked.of(scope, dialect.path, digest, num_new)
+        earlier = session.exchanges.earlier(asked)
+        if earlier is not None:
+            session.counters["joined_retries"] += 1
+            return await earlier.follow(receive, send, timeout_s=session.turn_timeout_s)
+        self._admit(session)
+        exchange = session.exchanges.open(asked, send)
+        try:
+            await self._attend(session, dialect, body, exchange, receive)
+        except ApiError as error:
+            event = exchange.error_event(error) or dialect.error_event(error)
+            await exchange.fail(error, body=dialect.error(error), event=event)
+        finally:
+            session.exchanges.close(exchange)
+            self._num_requests -= 1
+
+    async def _attend(
+        self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange, receive: Receive
+    ) -> None:
+        """Answer under the session's turn deadline, as long as a client may want the answer.
+
+        Raises:
+            ApiError: the error to send instead.
+            ClientGone: the client hung up, and did not come back.
+        """
+        grace_s = self._config.disconnect_grace_s if exchange.asked.may_come_again else 0.0
+        with _blamed(session):
+            async with ENGINES.timeout(session.turn_timeout_s) as deadline:
+                session.in_flight.add(deadline)
+                try:
+                    async with together() as tasks:
+                        watcher = tasks.create_task(exchange.outlive(receive, grace_s=grace_s))
+                        await self.answer(session, dialect, body, exchange)
+                        watcher.cancel()
+                finally:
+                    session.in_flight.discard(deadline)
+
+    def _admit(self, session: Session) -> None:
+        """Count a request in; the caller must count it out.
+
+        Raises:
+            ApiError: 429, too many requests at once; 403, the session has had all its turns.
+        """
+        config = self._config
+        if session.num_turns >= config.max_session_turns:
+            raise ApiError(
+                403,
+                f"This session has reached its limit of {config.max_session_turns} turns "
+                "(gateway.max_session_turns).",
+                code="session_limit",
+            )
+        if session.exchanges.num_open >= config.max_session_requests:
+            raise too_busy("this session", config.max_session_requests, "max_session_requests")
+        if self._num_requests >= config.max_requests:
+            raise too_busy("the gateway", config.max_requests, "max_requests")
+        self._num_requests += 1
+
+
+def _named(send: Send, header_name: str) -> Send:
+    """Add an id of the request to replies, for people who compare logs."""
+
+    def sending(message: MutableMapping[str, Any]) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            name = (header_name.encode(), f"req_{secrets.token_hex(12)}".encode())
+            message = {**message, "headers": [*message["headers"], name]}
+        return send(message)
+
+    return sending
+
+
+def _without_body(send: Send) -> Send:
+    """Answer HEAD: send the headers of GET without the body."""
+
+    def sending(message: MutableMapping[str, Any]) -> Awaitable[None]:
+        return send({**message, "body": b""} if "body" in message else message)
+
+    return sending
+
+
+def _address(scope: Scope) -> tuple[str, str]:
+    """Return the path of a request and its API key: `Authorization: Bearer KEY`, `x-api-key: KEY`,
+    or /s/KEY before the path."""
+    path: str = scope["path"]
+    if path.startswith("/s/"):
+        key, slash, rest = path[3:].partition("/")
+        return slash + rest, key
+    return path, key_of(scope)
+
+
+@contextmanager
+def _blamed(session: Session) -> Iterator[None]:
+    """Record the cause of a failed turn in the session, and raise the client's error."""
+    try:
+        yield
+    except BaseException as error:
+        said = _said(session, error)
+        if said is None:
+            raise
+        raise said from error
+
+
+def _said(session: Session, error: BaseException) -> ApiError | None:
+    """Record an error, and return the client's error; None: `error` itself needs no other."""
+    if isinstance(error, ClientGone | asyncio.CancelledError):
+        session.counters["undelivered_turns"] += 1
+        return None
+    if isinstance(error, ApiError):
+        if error.code == "context_length_exceeded":
+            session.overflow(str(error))
+        return None
+    if isinstance(error, ContextLengthError):  # the engine has the stricter limit
+        session.overflow(str(error))
+        return bad_request(str(error), param="messages", code="context_length_exceeded")
+    if isinstance(error, EngineError):
+        session.fail(str(error))
+        return engine_failed(str(error))
+    if isinstance(error, TimeoutError):
+        if session.closed:
+            session.counters["undelivered_turns"] += 1
+            return session_closed()
+        limit_s = session.turn_timeout_s
+        session.fail(too_slow("the model's reply", "rollout.turn_timeout_s", limit_s))
+        return turn_timed_out(session.turn_timeout_s)
+    if isinstance(error, Exception):  # a bug of our own must not become a reward of 0
+        _log.exception("the gateway failed in session %s", session.id, exc_info=error)
+        session.fail(f"gateway: {error!r}")
+        return engine_failed(f"The gateway failed: {error!r}")
+    return None
+
 
 class Gateway(SessionServer):
     """A gateway between agents, which speak OpenAI's API, and a sampler, which speaks tokens.
 
-    `max_model_len`: context length in tokens, prompt and reply together.
+    Messages are rendered to tokens, and samples are recorded. `max_model_len`: context length in
+    tokens, prompt and reply together.
     """
 
     def __init__(
@@ -89,19 +377,19 @@ class Gateway(SessionServer):
         model_name: str,
         max_model_len: int,
     ) -> None:
-        self._chat = chat
-        self.model_name = model_name
-        """The name in `/v1/models`."""
-        sessions = SessionTable()
-        app = GatewayApp(
-            sampler,
-            chat,
-            sessions,
-            config=config,
-            model_name=model_name,
-            max_model_len=max_model_len,
+        routes = (
+            ChatDialect(),
+            ResponsesDialect(),
+            MessagesDialect(),
+            CountTokens(self._count),
+            CompletionsDialect(chat, max_model_len=max_model_len),
         )
-        super().__init__(app, sessions, config=config)
+        about = {"rung": chat.rung, "rung_why": chat.why}
+        super().__init__(routes, config=config, model_name=model_name, about_model=about)
+        self._sampler = sampler
+        self._chat = chat
+        self._max_model_len = max_model_len
+        self._parsers, self._grammars = readers_of(chat, config)
 
     def count_prompt(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
@@ -112,3 +400,34 @@ class Gateway(SessionServer):
             ValueError: the chat template refuses these messages.
         """
         return len(self._chat.prompt(messages, tools or None))
+
+    async def answer(
+        self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange
+    ) -> None:
+        size = exchange.asked.num_new
+        request = await dialect.reading(body, size, lambda: dialect.read(session, body))
+        turns = await open_turns(
+            session,
+            request,
+            self._chat,
+            max_model_len=self._max_model_len,
+            parsers=self._parsers,
+            grammars=self._grammars,
+            size=size,
+        )
+
+        async def produce(on_events: OnEvents) -> int:
+            await sample(turns, self._sampler, on_events)
+            nodes = [turn.commit(is_retry=exchange.asked.is_retry) for turn in turns]
+            exchange.on_delivery += [node.note_delivery for node in nodes]
+            return sum(turn.num_sampled_tokens for turn in turns)
+
+        writer = dialect.writer(session, request, turns, model=self.model_name)
+        keep_alive_s = self._config.keep_alive_s
+        await deliver(exchange, writer, produce, stream=request.stream, keep_alive_s=keep_alive_s)
+
+    async def _count(self, session: Session, request: ChatRequest, size: int) -> dict[str, Any]:
+        count = await count_prompt(
+            session, self._chat, request, max_model_len=self._max_model_len, size=size
+        )
+        return {"input_tokens": count}

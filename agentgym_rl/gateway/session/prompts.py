@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentgym_rl.core.prompt import Prompt
 from agentgym_rl.gateway.errors import ApiError, bad_request, context_overflow
 from agentgym_rl.gateway.messages import message_key, text_of, thoughts_of, with_thoughts
+from agentgym_rl.gateway.request.body import INLINE_SIZE, beside
 from agentgym_rl.gateway.request.chat_request import ChatRequest
-from agentgym_rl.gateway.server.intake import INLINE_SIZE, beside
 from agentgym_rl.gateway.template import render_check
 from agentgym_rl.gateway.template.chat_format import ChatFormat, TooLong
 
@@ -28,37 +26,34 @@ _PLACE_SIZE = 20
 
 
 async def prepare_context(
-    session: Session, chat: ChatFormat, request: ChatRequest, *, max_model_len: int, size: int = 0
-) -> tuple[Context, Prompt]:
-    """Return the node of a reply to `request`, and the engine's input. `size`: the number of bytes
-    of the request that were read for the first time.
+    session: Session, chat: ChatFormat, request: ChatRequest, *, max_model_len: int, size: int
+) -> Context:
+    """Return the node of a reply to `request`, whose `path` is the engine's input. `size`: the
+    number of bytes of the request that were read for the first time.
 
     Raises:
         ApiError: 400, the template refuses the messages or no room is left to sample.
     """
     if request.prompt is not None:
         return await _raw_context(session, chat, request.prompt, max_model_len=max_model_len)
-    with _nesting_refused():
-        looks = size + _PLACE_SIZE * len(request.messages)
-        place = await beside(looks, session.locate, request)
+    place = await _located(session, request, size)
     session.take(place)
     context = place.known
     if context is None:
-        new = await _tokenise(_writer(session, chat, request, place, max_model_len), size)
+        new = await _tokenised(session, chat, request, place, max_model_len, size)
         context = session.tree.extend(place, new.ids, base=new.base, cause=new.cause)
-    prompt = context.path
-    if len(prompt) >= max_model_len:
-        raise context_overflow(max_model_len, len(prompt))
+    if len(context.path) >= max_model_len:
+        raise context_overflow(max_model_len, len(context.path))
     if context.base is not None and session.draws_canary():
         kwargs = session.template_kwargs(request)
-        fed = render_check.Fed(prompt, context, request.messages, request.tools, kwargs)
-        session.add_canary(render_check.start(chat, fed, size=size))
-    return context, prompt
+        fed = render_check.Fed(context, request.messages, request.tools, kwargs)
+        session.canaries.append(render_check.start(chat, fed, size=size))
+    return context
 
 
 async def _raw_context(
     session: Session, chat: ChatFormat, prompt: str | Sequence[int], *, max_model_len: int
-) -> tuple[Context, Prompt]:
+) -> Context:
     """Return the node of a prompt without a template, after an earlier turn whose exact tokens it
     continues, if any. A text is always tokenised on its own, never to match those tokens."""
     if isinstance(prompt, str):
@@ -71,14 +66,15 @@ async def _raw_context(
     if len(ids) >= max_model_len:
         raise context_overflow(max_model_len, len(ids), param="prompt")
     base, start = await beside(8 * len(ids), session.tree.longest_beginning, ids)
-    return session.tree.continue_ids(ids, base, start), Prompt(ids)
+    return session.tree.continue_ids(ids, base, start)
 
 
-@contextmanager
-def _nesting_refused() -> Iterator[None]:
-    """Report tools and arguments that are nested too deeply for a JSON writer as a 400."""
+async def _located(session: Session, request: ChatRequest, size: int) -> Place:
+    """Return the place of the conversation. Tools and arguments that are nested too deeply for a
+    JSON writer are a 400."""
     try:
-        yield
+        looks = size + _PLACE_SIZE * len(request.messages)
+        return await beside(looks, session.locate, request)
     except RecursionError as error:
         raise bad_request("tools or arguments are nested too deeply", param="tools") from error
 
@@ -91,12 +87,10 @@ async def count_prompt(
     Raises:
         ApiError: 400, the template refuses the messages, or they are too long to be counted.
     """
-    with _nesting_refused():
-        looks = size + _PLACE_SIZE * len(request.messages)
-        place = await beside(looks, session.locate, request)
+    place = await _located(session, request, size)
     if place.known is not None:
         return len(place.known.path)
-    new = await _tokenise(_writer(session, chat, request, place, max_model_len), size)
+    new = await _tokenised(session, chat, request, place, max_model_len, size)
     return len(new.ids) + (0 if new.base is None else len(new.base.path))
 
 
@@ -200,7 +194,7 @@ class _Writer:
         the turns to be continued; else None."""
         if not any(message["role"] == "user" for message in self.place.tail):
             return None
-        kept = {node.key for node in _path(base) if thoughts_of(node.message)}
+        kept = {node.key for node in base.chain() if thoughts_of(node.message)}
         if not kept:
             return None
         mark = secrets.token_hex(8)  # a thought's own words may occur elsewhere
@@ -219,18 +213,10 @@ class _Writer:
         return self.chat.render(messages, self.tools, kwargs=self.kwargs)
 
 
-def _writer(
-    session: Session, chat: ChatFormat, request: ChatRequest, place: Place, max_model_len: int
-) -> _Writer:
-    kwargs = session.template_kwargs(request)
-    thinking = session.config.thinking_history
-    return _Writer(chat, place, request.tools, kwargs, thinking, max_model_len)
-
-
 def _shared(last: Sampled, ids: list[int], cause: ForkCause) -> _New:
     """Return a newly rendered prompt, based on the earlier turns whose exact tokens it repeats."""
     base, start = None, 0
-    for node in reversed(_path(last)):
+    for node in last.chain():
         own = node.context.ids + node.ids
         if ids[start : start + len(own)] != own:
             break
@@ -238,20 +224,20 @@ def _shared(last: Sampled, ids: list[int], cause: ForkCause) -> _New:
     return _New(ids[start:], base, cause)
 
 
-def _path(node: Sampled | None) -> list[Sampled]:
-    """Return the turns on whose tokens `node` builds, itself first."""
-    found: list[Sampled] = []
-    while node is not None:
-        found.append(node)
-        node = node.context.base
-    return found
-
-
-async def _tokenise(writer: _Writer, size: int) -> _New:
-    """Write; `size`: the number of bytes of the request that were read for the first time."""
+async def _tokenised(
+    session: Session,
+    chat: ChatFormat,
+    request: ChatRequest,
+    place: Place,
+    max_model_len: int,
+    size: int,
+) -> _New:
+    """Return the tokens that a request adds to its place."""
+    kwargs, thinking = session.template_kwargs(request), session.config.thinking_history
+    writer = _Writer(chat, place, request.tools, kwargs, thinking, max_model_len)
     try:
         if size < INLINE_SIZE:
-            size = writer.size() if writer.chat.is_probed(writer.kwargs) else INLINE_SIZE
+            size = writer.size() if chat.is_probed(kwargs) else INLINE_SIZE
         return await beside(size, writer.write)
     except TooLong as error:
         raise _overflow(error, writer.most) from error

@@ -1,7 +1,11 @@
-"""The export of training rows from a token tree: each path once, each token trained once."""
+"""The training data of a session: rows of its token tree, and rewards of turns and lineages.
+
+Each path of the tree is one row, and each token is trained once.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence, Set
 from typing import Any
 
@@ -9,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentgym_rl.core.engine import UNKNOWN_VERSION
-from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
+from agentgym_rl.core.trajectory import NOT_SAMPLED, Credit, Row, added_reward
 
 from .tree import Root, Sample, Sampled, Tree
 
@@ -27,7 +31,9 @@ def export_rows(
     `train` False, in greedy and constrained turns, or for tokens without a real log-prob or with an
     unknown version. Without `train_side_lineages`, only the first lineage trains.
     """
-    paths = [_path(node) for node in tree.leaves()]
+    counted, extended = _on_paths(tree)
+    ends = counted - extended
+    paths = [node.chain() for node in tree.turns if node.turn in ends]
     lineage_of = {id(root): number for number, root in enumerate(roots)}
     owner: dict[int, int] = {}
     for index in sorted(range(len(paths)), key=lambda i: -_length(paths[i])):
@@ -42,12 +48,26 @@ def export_rows(
     return rows
 
 
-def _path(node: Sampled | None) -> list[Sampled]:
-    nodes: list[Sampled] = []
-    while node is not None:
-        nodes.append(node)
-        node = node.context.base
-    return nodes[::-1]
+def num_lost(tree: Tree) -> int:
+    """Return the number of turns that are on no path."""
+    return len(tree.turns) - len(_on_paths(tree)[0])
+
+
+def _on_paths(tree: Tree) -> tuple[set[int], set[int]]:
+    """Return the turns that are on a path, and those of them that another turn follows.
+
+    A reply that no client got, and that no turn continues, is not part of the episode.
+    """
+    counted: set[int] = set()
+    extended: set[int] = set()
+    for node in reversed(tree.turns):  # a turn comes before those that follow it
+        if node.delivered or node.turn in counted:
+            counted.add(node.turn)
+            if node.parent is not None:  # a client that continues a reply has seen it
+                counted.add(node.parent.turn)
+            if node.context.base is not None:
+                extended.add(node.context.base.turn)
+    return counted, extended
 
 
 def _length(path: list[Sampled]) -> int:
@@ -102,3 +122,52 @@ def _is_policy(sample: Sample) -> bool:
 def _is_real(logprobs: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return, per token, whether its log-prob is real, not an engine's mark for a missing one."""
     return np.isfinite(logprobs) & (logprobs > _NO_LOGPROB)
+
+
+class Credits:
+    """The rewards paid so far. Lineages are kept as roots, whose numbers may still change."""
+
+    def __init__(self) -> None:
+        self._episode = 0.0
+        self._turns: defaultdict[int, float] = defaultdict(float)
+        self._roots: defaultdict[int, float] = defaultdict(float)
+
+    def pay(
+        self,
+        value: float,
+        *,
+        turn: int | None,
+        lineage: int | None,
+        turns: Sequence[Sampled],
+        roots: Sequence[Root],
+    ) -> None:
+        """Add a reward to one of `turns`, to one of `roots`, or to the episode.
+
+        Raises:
+            ValueError: the reward is invalid (`added_reward`), or has no target or two.
+        """
+        if turn is not None and lineage is not None:
+            raise ValueError("a reward is of a turn or of a lineage, not of both")
+        if turn is not None:
+            if not 0 <= turn < len(turns):
+                raise ValueError(f"turn {turn}: the session has answered {len(turns)} turns")
+            self._turns[turn] = added_reward(self._turns[turn], value)
+        elif lineage is not None:
+            if not 0 <= lineage < len(roots):
+                raise ValueError(f"lineage {lineage}: the session has {len(roots)} lineages")
+            root = id(roots[lineage])
+            self._roots[root] = added_reward(self._roots[root], value)
+        else:
+            self._episode = added_reward(self._episode, value)
+
+    def record(self, turns: Sequence[Sampled], roots: Sequence[Root]) -> Credit:
+        """Return the credit record for the trajectory of these turns and lineages."""
+        lineage_of = {id(root): number for number, root in enumerate(roots)}
+        paid = bool(self._turns or self._roots)
+        return Credit(
+            self._episode,
+            parents=[node.parent.turn if node.parent else -1 for node in turns],
+            lineages=[lineage_of[id(node.context.root)] for node in turns],
+            turn_rewards=[self._turns.get(node.turn, 0.0) for node in turns] if paid else (),
+            lineage_rewards=[self._roots.get(id(root), 0.0) for root in roots] if paid else (),
+        )

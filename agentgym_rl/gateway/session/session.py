@@ -1,8 +1,13 @@
-"""The sessions: the gateway's view of an episode, opened with a key that opens nothing else."""
+"""The sessions: the gateway's view of an episode, opened with a key that opens nothing else.
+
+A session imposes its sampling policy on the requests of its agent.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import secrets
 import zlib
 from collections import Counter
@@ -12,20 +17,78 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.engine import UNKNOWN_VERSION
+from agentgym_rl.core.engine import UNKNOWN_VERSION, SamplingParams
+from agentgym_rl.core.task import derived_seed
 from agentgym_rl.core.trajectory import NO_CREDIT, Credit, Row
-from agentgym_rl.gateway.exchange import Exchanges
+from agentgym_rl.gateway.errors import session_closed, unknown_key, unsupported
 from agentgym_rl.gateway.request.chat_request import ChatRequest
-from agentgym_rl.gateway.request.request_cache import Bodies
+from agentgym_rl.gateway.request.request_cache import Bodies, Conversations
+from agentgym_rl.gateway.retries_and_hangups import Exchanges
+from agentgym_rl.runtime.lru_dict import LruDict
 
-from .credit import Credits
-from .rows import export_rows
-from .sampling import SessionSampling
-from .stored_responses import Conversations
+from .rows import Credits, export_rows, num_lost
 from .tree import Context, Place, Sample, Sampled, SiblingOf, Tree
 
 if TYPE_CHECKING:
     from agentgym_rl.gateway.template.render_check import Pending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSampling:
+    """The session's sampling policy, which takes precedence over the client's request.
+
+    `temperature` None lets the client decide (default 1). `max_tokens` limits every turn. `seed`
+    gives each turn its own seed. With `train`, top_p and top_k are refused, because log-probs of a
+    truncated distribution cannot be trained on.
+    """
+
+    max_tokens: int
+    temperature: float | None = None
+    seed: int | None = None
+    train: bool = True
+
+    def turn_seed(self, request: int) -> int | None:
+        """Return a request's seed: 48 bits, a function of only `seed` and the request's number."""
+        return None if self.seed is None else derived_seed(self.seed, str(request))
+
+    def check_cuts(self, request: ChatRequest) -> None:
+        """Refuse a truncated distribution in a session that trains. Raises ApiError, 400."""
+        for name, value, off in (("top_p", request.top_p, 1.0), ("top_k", request.top_k, 0)):
+            if self.train and value != off:
+                raise unsupported(name, f"got {value}; a training session samples all tokens")
+
+    def params(
+        self,
+        request: ChatRequest,
+        *,
+        number: int,
+        index: int,
+        room: int,
+        stop_token_ids: tuple[int, ...],
+        grammar: str | None,
+    ) -> SamplingParams:
+        """Return the parameters of sample `index` of request `number`; `room` is the context left.
+
+        The samples of one request never share a seed.
+        """
+        seed, temperature = request.seed, self.temperature
+        if self.seed is not None:
+            seed = self.turn_seed(number)
+        elif seed is not None and index:
+            seed = derived_seed(seed, f"sample/{index}")
+        if temperature is None:
+            temperature = 1.0 if request.temperature is None else request.temperature
+        return SamplingParams(
+            max_tokens=min(self.max_tokens, request.max_tokens or self.max_tokens, room),
+            temperature=temperature,
+            top_p=request.top_p,
+            top_k=request.top_k,
+            seed=seed,
+            stop=request.stop,
+            stop_token_ids=stop_token_ids,
+            grammar=grammar,
+        )
+
 
 COUNTERS: Mapping[str, str] = {
     "forks": "turns that do not continue the path before them (each makes a row of its own)",
@@ -58,9 +121,9 @@ COUNTERS: Mapping[str, str] = {
     "overflows": "requests refused because the prompt left no room to sample",
     "prompt_tokens": "of the prompts of answered turns",
     "sampled_tokens": "tokens of answered turns",
-    "unknown_version_tokens": "of these: nobody can name the policy, so they do not train",
+    "unknown_version_tokens": "tokens of these with an unknown policy version, which do not train",
     "trained_tokens": "of these: with loss_mask True",
-    "uncounted_turns": "turns whose tokens somebody else's endpoint did not count",
+    "uncounted_turns": "turns whose tokens the foreign endpoint did not count",
 }
 """The counters of a session with their descriptions; a session always has all of them."""
 
@@ -118,19 +181,22 @@ class Session:
         self.main_tools: Sequence[str] = ()
         """The names of the environment's tools; the lineage with these tools is the main one."""
         self._credits = Credits()
-        self._canaries: list[Pending] = []
+        self.canaries: list[Pending] = []
+        """The running comparisons, which are counted once they are done."""
         self._opened = datetime.now()
         self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
         self.infra_error = ""
         self._overflow = ""
         self.closed = False
-        self._requests = 0
+        self.num_requests = 0
+        """The number of accepted requests, answered or not."""
         self.bodies = Bodies()
         self.exchanges = Exchanges()
         self.conversations = Conversations()
         self._messages: list[Mapping[str, Any]] = []
         self._tools: Sequence[Mapping[str, Any]] = ()
-        self._in_flight: set[asyncio.Timeout] = set()
+        self.in_flight: set[asyncio.Timeout] = set()
+        """The deadlines of the turns in progress, through which `abort` ends them."""
         self._tag = secrets.token_hex(4)  # session ids may repeat, request ids must not
 
     @property
@@ -138,14 +204,9 @@ class Session:
         """Return the number of answered turns."""
         return len(self.tree.turns)
 
-    @property
-    def num_requests(self) -> int:
-        """Return the number of accepted requests, answered or not."""
-        return self._requests
-
     def next_request(self) -> int:
         """Return the number of a new request."""
-        number, self._requests = self._requests, self._requests + 1
+        number, self.num_requests = self.num_requests, self.num_requests + 1
         return number
 
     def request_id(self, number: int) -> str:
@@ -175,26 +236,14 @@ class Session:
 
     def draws_canary(self) -> bool:
         """Return whether `gateway.canary_fraction` selects the next request, by its number."""
-        drawn = zlib.crc32(f"{self.id}/{self._requests}".encode())
+        drawn = zlib.crc32(f"{self.id}/{self.num_requests}".encode())
         return drawn < self.config.canary_fraction * 2**32
-
-    def add_canary(self, pending: Pending) -> None:
-        """Add a running comparison, which is counted once it is done."""
-        self._canaries.append(pending)
-
-    def begin(self, deadline: asyncio.Timeout) -> None:
-        """Register a turn in progress; `abort` ends it through its deadline."""
-        self._in_flight.add(deadline)
-
-    def end(self, deadline: asyncio.Timeout) -> None:
-        """Remove a turn that is over."""
-        self._in_flight.discard(deadline)
 
     def abort(self) -> None:
         """Refuse further turns and end those in flight, which leave only a count."""
         self.closed = True
-        now = asyncio.get_running_loop().time() if self._in_flight else 0.0
-        for deadline in self._in_flight:
+        now = asyncio.get_running_loop().time() if self.in_flight else 0.0
+        for deadline in self.in_flight:
             if not deadline.expired():
                 deadline.reschedule(now)
 
@@ -211,21 +260,20 @@ class Session:
         self,
         context: Context,
         sample: Sample,
-        messages: Sequence[Mapping[str, Any]],
+        request: ChatRequest,
         reply: Mapping[str, Any],
         *,
-        request: int,
-        sibling_of: SiblingOf | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        number: int,
+        sibling_of: SiblingOf | None,
     ) -> Sampled:
         """Record an answered turn before its reply is sent; the caller notes its delivery (node).
 
         `sibling_of`: see `Tree.commit`.
         """
         node, cause = self.tree.commit(
-            context, sample, reply, request=request, sibling_of=sibling_of
+            context, sample, reply, request=number, sibling_of=sibling_of
         )
-        self._messages, self._tools = [*messages, reply], tools or ()
+        self._messages, self._tools = [*request.messages, reply], request.tools or ()
         self.counters["sampled_tokens"] += len(sample.ids)
         self.counters["unknown_version_tokens"] += sample.versions.count(UNKNOWN_VERSION)
         self.counters["greedy_turns"] += sample.temperature == 0
@@ -258,7 +306,7 @@ class Session:
         rows = export_rows(self.tree, roots, train=self.sampling.train, train_side_lineages=side)
         counted = {
             "trained_tokens": sum(row.num_trained for row in rows),
-            "lost_replies": self.tree.num_lost,
+            "lost_replies": num_lost(self.tree),
             "side_turns": sum(len(root.turns) for root in roots[1:]),
         }
         return SessionRecord(
@@ -286,6 +334,53 @@ class Session:
 
     def _canary_counts(self) -> dict[str, int]:
         """Count the finished comparisons by result. Sampling a turn takes longer than these."""
-        verdicts = [pending.result() for pending in self._canaries if pending.done()]
+        verdicts = [pending.result() for pending in self.canaries if pending.done()]
         found = Counter(f"canary_{verdict}" for verdict in verdicts if verdict)
         return {"canary_turns": len(verdicts), **found}
+
+
+_REMEMBERED = 100_000
+"""The number of closed sessions that still answer 410; older ones answer 401."""
+
+
+class SessionTable:
+    """The open sessions by key. Keys are compared as digests, safe from timing attacks."""
+
+    def __init__(self) -> None:
+        self._open: dict[bytes, Session] = {}
+        self._closed: LruDict[bytes, None] = LruDict(_REMEMBERED)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, session: Session) -> None:
+        """Accept the session's key."""
+        self._open[_digest(session.key)] = session
+
+    def remove(self, session: Session) -> None:
+        """Reject the session's key from now on; idempotent."""
+        digest = _digest(session.key)
+        self._open.pop(digest, None)
+        self._closed[digest] = None
+
+    def authenticate(self, key: str) -> Session:
+        """Return the open session to which `key` belongs.
+
+        Raises:
+            ApiError: 401 for an unknown key, 410 for the key of a closed session.
+        """
+        digest = _digest(key)
+        session = self._open.get(digest)
+        if session is not None and hmac.compare_digest(session.key.encode(), _bytes(key)):
+            if session.closed:
+                raise session_closed()
+            return session
+        raise session_closed() if digest in self._closed else unknown_key()
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.blake2b(_bytes(key), digest_size=16).digest()
+
+
+def _bytes(key: str) -> bytes:
+    return key.encode("utf-8", "surrogateescape")

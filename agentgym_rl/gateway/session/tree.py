@@ -8,22 +8,204 @@ Contexts hold tokens fed to the engine (prompts, tool output, template glue); Sa
 tokens of its replies. A node holds only the tokens it adds. The tokens from the root of a path to a
 node are exactly the engine's input and output. Nodes are keyed by messages, never by text, and
 never change once added, so concurrent turns of a session need no lock.
+
+The search for the sampled turn that a client's assistant message echoes is remembered for a
+session's last conversations, to continue there. A cached result stays valid: each reply on the way
+was the only one with its content, and turns are never removed. Only a second reply to the same
+messages could change that. `Walks` therefore drops everything when there is one, and rejects
+searches that began before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from operator import is_
 from typing import Any, Literal
 
-from agentgym_rl.gateway.messages import MessageKey, message_key, num_leading, root_key
+from agentgym_rl.core.prompt import Prompt
+from agentgym_rl.gateway.messages import (
+    MessageKey,
+    message_key,
+    num_leading,
+    request_of,
+    root_key,
+    text_of,
+)
 from agentgym_rl.gateway.template.template import NO_KWARGS
 
-from .locate import Step, Walk, Walks, echoed, restored, rewritten, until_next_reply
-from .nodes import Context, ForkCause, Root, Sample, Sampled
-
+Messages = Sequence[Mapping[str, Any]]
 SiblingOf = Literal["n", "retry"]
+_Sibling = Literal["sibling", "n_sibling", "retry_sibling"]
+_Fork = Literal["new_root", "history_edit", "args_edit", "think_drop", "template", "seam"]
+ForkCause = _Fork | _Sibling
+"""The reason why a turn does not continue the path before it (see `session.COUNTERS`)."""
 EditedCalls = Literal["fork", "trust"]
+_WALKS_KEPT = 4
+"""The number of conversations that go on at the same time."""
+_OF_IDS = "ids"
+"""The root of prompts that are not conversations."""
+_SIBLINGS: Mapping[SiblingOf | None, _Sibling] = {
+    None: "sibling",
+    "n": "n_sibling",
+    "retry": "retry_sibling",
+}
+
+
+@dataclass(slots=True, eq=False)
+class Root:
+    """The start of conversations with the same system messages, tools and template arguments."""
+
+    tools: tuple[str, ...] = ()
+    """The names of the offered functions."""
+    next: dict[tuple[MessageKey, ...], Context] = field(default_factory=dict)
+    turns: list[Sampled] = field(default_factory=list)
+    """The turns of its conversations, in the order in which they were answered."""
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """A run of tokens fed to the engine, after those of `base`, or at a prompt's start (None)."""
+
+    root: Root
+    base: Sampled | None
+    ids: list[int]
+    anchor: Root | Sampled
+    """The predecessor in the conversation: `base`, unless the tokens had to be rendered anew. Then
+    `base` is the last node whose tokens the new ones repeat."""
+    cause: ForkCause | None
+    replies: list[Sampled] = field(default_factory=list)
+    path: Prompt = field(init=False)
+    """The exact engine input: every token from the root down to this node."""
+
+    def __post_init__(self) -> None:
+        self.path = Prompt(self.ids, before=self.base.path if self.base else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The engine's output for one turn; the lists have one entry per token.
+
+    While the turn is being sampled, `versions` may lag behind.
+    """
+
+    ids: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    admitted: list[int]
+    """The version known to be served when the token's request was sent."""
+    times_s: list[float]
+    temperature: float
+    constrained: bool = False
+    """The flag of a sample that a grammar restricted, in addition to the policy."""
+
+
+@dataclass(slots=True, eq=False)
+class Sampled:
+    """An answered turn."""
+
+    context: Context
+    turn: int
+    """The number of the turn among the session's answered turns, from 0."""
+    request: int
+    """The number in the ids of its tool calls."""
+    sample: Sample
+    message: Mapping[str, Any]
+    """The assistant message that the client got."""
+    key: MessageKey
+    next: dict[tuple[MessageKey, ...], Context] = field(default_factory=dict)
+    delivered: bool = False
+    """The flag of a turn whose complete reply reached a client."""
+    path: Prompt = field(init=False)
+    """The engine's input and output: every token from the root down to this node."""
+
+    def __post_init__(self) -> None:
+        self.path = Prompt(self.sample.ids, before=self.context.path)
+
+    @property
+    def ids(self) -> list[int]:
+        return self.sample.ids
+
+    @property
+    def parent(self) -> Sampled | None:
+        """Return the turn before it in the conversation, whether or not it shares its tokens."""
+        anchor = self.context.anchor
+        return anchor if isinstance(anchor, Sampled) else None
+
+    def chain(self) -> list[Sampled]:
+        """Return the turns on whose tokens it builds, from the root, itself last."""
+        found, node = list[Sampled](), self
+        while node is not None:
+            found.append(node)
+            node = node.context.base
+        return found[::-1]
+
+    def note_delivery(self) -> None:
+        """Record that a client got the complete reply."""
+        self.delivered = True
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The beginning of a conversation, up to the reply `anchor`."""
+
+    tools: Messages | None
+    template_kwargs: Mapping[str, Any]
+    said: Messages
+    """The messages as the client sent them."""
+    whole: Messages
+    """The same messages, where the turns found are as sampled."""
+    root: Root
+    anchor: Root | Sampled
+    num_cleared: int
+    """The value of `Walks.num_cleared` before the search."""
+    trusted: bool = False
+    """The flag that the client rewrote the anchor, and the edit was accepted."""
+
+    def to(
+        self, said: Messages, whole: Messages, count: int, anchor: Sampled, trusted: bool
+    ) -> Walk:
+        """Return the walk extended to `anchor`, by the first `count` messages of `said`."""
+        said, whole = [*self.said, *said[:count]], [*self.whole, *whole[:count]]
+        return replace(self, said=said, whole=whole, anchor=anchor, trusted=trusted)
+
+    def begins(
+        self, said: Messages, tools: Messages | None, template_kwargs: Mapping[str, Any]
+    ) -> bool:
+        """Return whether a conversation begins with this walk, compared by object identity."""
+        return (
+            tools is self.tools
+            and template_kwargs is self.template_kwargs
+            and len(said) >= len(self.said)
+            and all(map(is_, self.said, said))
+        )
+
+
+class Walks:
+    """The last walks of one session; a longer one replaces its beginning."""
+
+    def __init__(self) -> None:
+        self._last: list[Walk] = []
+        self.num_cleared = 0
+        """The number of second replies; a walk that began before the last is not kept."""
+
+    def clear(self) -> None:
+        """Drop all walks, because the same messages got a second reply."""
+        self._last = []
+        self.num_cleared += 1
+
+    def longest(
+        self, said: Messages, tools: Messages | None, template_kwargs: Mapping[str, Any]
+    ) -> Walk | None:
+        """Return the longest walk with which a conversation begins."""
+        found = (walk for walk in self._last if walk.begins(said, tools, template_kwargs))
+        return max(found, key=lambda walk: len(walk.said), default=None)
+
+    def keep(self, walk: Walk, longer: Walk) -> None:
+        """Remember the extension of a walk, unless a second reply was given meanwhile."""
+        if longer.num_cleared == self.num_cleared:
+            others = [other for other in self._last if other is not walk]
+            self._last = [*others[1 - _WALKS_KEPT :], longer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +214,9 @@ class Place:
 
     root: Root
     anchor: Root | Sampled
-    messages: Sequence[Mapping[str, Any]]
+    messages: Messages
     """The complete conversation; the turns found are as sampled, including their thoughts."""
-    tail: Sequence[Mapping[str, Any]]
+    tail: Messages
     tail_keys: tuple[MessageKey, ...]
     edited: ForkCause | None
     """The kind of edit, if an assistant message differs from the sampled one."""
@@ -42,8 +224,8 @@ class Place:
     """The flag that the last turn found was a guess among several with the same content."""
     trusted: bool
     """The flag that the client rewrote the last turn found, and the edit was accepted."""
-    step: Step | None = None
-    """The step that `Tree.remember` keeps for a faster search the next time."""
+    step: tuple[Walk, Walk] | None = None
+    """A walk and its extension, which `Tree.remember` keeps for a faster search the next time."""
 
     @property
     def known(self) -> Context | None:
@@ -65,9 +247,9 @@ class Tree:
 
     def locate(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Messages,
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Messages | None = None,
         template_kwargs: Mapping[str, Any] = NO_KWARGS,
     ) -> Place:
         """Follow `messages` down the tree as far as they match recorded messages and turns.
@@ -79,15 +261,15 @@ class Tree:
         if walk is None:
             leading = messages[: num_leading(messages)]
             root = self._root(leading, tools, template_kwargs)
-            walk = Walk(tools, template_kwargs, leading, leading, root, root)
-        return self._go_on(walk, messages[len(walk.said) :], num_cleared)
+            walk = Walk(tools, template_kwargs, leading, leading, root, root, num_cleared)
+        return self._go_on(walk, messages[len(walk.said) :])
 
     def remember(self, place: Place) -> None:
         """Keep how far a conversation was found; do not call this from a thread."""
         if place.step is not None:
-            self._walks.keep(place.step)
+            self._walks.keep(*place.step)
 
-    def _go_on(self, walk: Walk, new: Sequence[Mapping[str, Any]], num_cleared: int) -> Place:
+    def _go_on(self, walk: Walk, new: Messages) -> Place:
         """Follow `new` messages from the end of a walk."""
         keys = [message_key(message) for message in new]
         whole, start = list(new), 0
@@ -104,21 +286,21 @@ class Tree:
             context = anchor.next.get(tuple(keys[start:index])) if asked else None
             replies = context.replies if context else []
             same = [node for node in replies if node.key == keys[index]]
-            edit = None if same else rewritten(replies, message)
+            edit = None if same else _rewritten(replies, message)
             if edit is not None and self._trusts:
                 same = [edit]
             certain = certain and len(same) == 1
             if not same:
                 edited = "args_edit" if edit else "history_edit"
                 continue
-            behind = until_next_reply(new, keys, index) if len(same) > 1 else None
-            anchor, guessed = echoed(same, message, behind)
+            behind = _until_next_reply(new, keys, index) if len(same) > 1 else None
+            anchor, guessed = _echoed(same, message, behind)
             lengths = set(map(len, list(anchor.next)))
-            whole[index] = restored(anchor.message, message)
+            whole[index] = _restored(anchor.message, message)
             edited, trusted, start = None, edit is not None, index + 1
             if certain:
                 sure = start, anchor, trusted
-        step = None if sure is None else Step(walk, walk.to(new, whole, *sure), num_cleared)
+        step = None if sure is None else (walk, walk.to(new, whole, *sure))
         whole = [*walk.whole, *whole]
         tail, tail_keys = whole[len(walk.said) + start :], tuple(keys[start:])
         return Place(walk.root, anchor, whole, tail, tail_keys, edited, guessed, trusted, step)
@@ -126,7 +308,22 @@ class Tree:
     def longest_beginning(self, ids: list[int]) -> tuple[Sampled | None, int]:
         """Return the turn with the longest path that `ids` begin with, and the path's length; None
         and 0 if there is none. A thread may do this while turns are committed."""
-        return _longest_beginning(self.turns, ids)
+        ends: dict[int, int] = {}
+        found: tuple[Sampled | None, int] = (None, 0)
+        for node in tuple(self.turns):  # a turn comes before those that follow it
+            base = node.context.base
+            start = 0 if base is None else ends.get(base.turn)
+            if start is None:
+                continue
+            fed, sampled = node.context.ids, node.ids
+            middle = start + len(fed)
+            end = middle + len(sampled)
+            if end > len(ids) or (sampled and ids[end - 1] != sampled[-1]):
+                continue
+            if ids[middle:end] == sampled and ids[start:middle] == fed:
+                ends[node.turn] = end
+                found = max(found, (node, end), key=lambda one: one[1])
+        return found
 
     def continue_ids(self, ids: list[int], base: Sampled | None, start: int) -> Context:
         """Return the context of a prompt of token ids: the ids after the path to `base`, their
@@ -167,32 +364,6 @@ class Tree:
         context.replies.append(node)
         return node, cause
 
-    def leaves(self) -> list[Sampled]:
-        """Return the last turn of each path, in the order in which they were sampled.
-
-        A reply that no client got, and that no turn continues, is not part of the episode.
-        """
-        counted, extended = self._counted()
-        return [node for node in self.turns if node.turn in counted - extended]
-
-    @property
-    def num_lost(self) -> int:
-        """Return the number of turns that are on no path."""
-        return len(self.turns) - len(self._counted()[0])
-
-    def _counted(self) -> tuple[set[int], set[int]]:
-        """Return the turns that are on a path, and those of them that another turn follows."""
-        counted: set[int] = set()
-        extended: set[int] = set()
-        for node in reversed(self.turns):  # a turn comes before those that follow it
-            if node.delivered or node.turn in counted:
-                counted.add(node.turn)
-                if node.parent is not None:  # a client that continues a reply has seen it
-                    counted.add(node.parent.turn)
-                if node.context.base is not None:
-                    extended.add(node.context.base.turn)
-        return counted, extended
-
     def of_request(self, request: int) -> Sampled | None:
         """Return the turn that answered a request."""
         return next((node for node in self.turns if node.request == request), None)
@@ -206,8 +377,8 @@ class Tree:
 
     def _root(
         self,
-        leading: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
+        leading: Messages,
+        tools: Messages | None,
         template_kwargs: Mapping[str, Any],
     ) -> Root:
         key = root_key(leading, tools, template_kwargs)
@@ -234,35 +405,51 @@ class Tree:
         return context.cause or "history_edit"
 
 
-_SIBLINGS: Mapping[SiblingOf | None, ForkCause] = {
-    "n": "n_sibling",
-    "retry": "retry_sibling",
-    None: "sibling",
-}
+def _rewritten(replies: Sequence[Sampled], message: Mapping[str, Any]) -> Sampled | None:
+    """Return the turn whose tool-call ids a message carries although its content differs."""
+    request = request_of(message)
+    return next((node for node in replies if node.request == request), None)
 
 
-_OF_IDS = "ids"
-"""The root of prompts that are not conversations."""
+def _echoed(
+    same: Sequence[Sampled], message: Mapping[str, Any], behind: tuple[MessageKey, ...] | None
+) -> tuple[Sampled, bool]:
+    """Return which of several equal turns a client echoes, and whether that is a guess.
+
+    The tool-call ids decide; else the exact text; else a turn that the next messages (`behind`)
+    have followed before; else the last turn that reached the client.
+    """
+    if len(same) == 1:
+        return same[0], False
+    request, text = request_of(message), text_of(message.get("content"))
+    for node in same:
+        if node.request == request:
+            return node, False
+    exact = [node for node in same if text_of(node.message.get("content")) == text] or same
+    if len(exact) == 1:
+        return exact[0], False
+    followed = [node for node in exact if behind is not None and behind in node.next]
+    reached = [node for node in exact if node.delivered]
+    return (followed or reached or exact)[-1], True
 
 
-def _longest_beginning(turns: Sequence[Sampled], ids: list[int]) -> tuple[Sampled | None, int]:
-    """Return the turn with the longest path that `ids` begin with, and the length of its path."""
-    ends: dict[int, int] = {}
-    found: tuple[Sampled | None, int] = (None, 0)
-    for node in tuple(turns):  # a turn comes before those that follow it
-        base = node.context.base
-        start = 0 if base is None else ends.get(base.turn)
-        if start is None:
-            continue
-        fed, sampled = node.context.ids, node.ids
-        middle = start + len(fed)
-        end = middle + len(sampled)
-        if end > len(ids) or (sampled and ids[end - 1] != sampled[-1]):
-            continue
-        if ids[middle:end] == sampled and ids[start:middle] == fed:
-            ends[node.turn] = end
-            found = max(found, (node, end), key=lambda one: one[1])
-    return found
+def _until_next_reply(
+    messages: Messages, keys: Sequence[MessageKey], index: int
+) -> tuple[MessageKey, ...] | None:
+    """Return the keys between the assistant message `index` and the next one; None if none."""
+    for later in range(index + 1, len(messages)):
+        if messages[later]["role"] == "assistant":
+            return tuple(keys[index + 1 : later])
+    return None
+
+
+def _restored(ours: Mapping[str, Any], echo: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the sampled message, with the tool-call ids by which the client knows it."""
+    theirs = echo.get("tool_calls") or ()
+    if not theirs or len(theirs) != len(ours.get("tool_calls") or ()):
+        return ours
+    calls = zip(ours["tool_calls"], theirs, strict=True)
+    return {**ours, "tool_calls": [{**call, "id": other.get("id")} for call, other in calls]}
 
 
 def _offers(offered: Sequence[str], wanted: Sequence[str]) -> bool:

@@ -24,10 +24,8 @@ from tokenizers import Encoding, Tokenizer
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime.lru_dict import LruDict
 
-from .compat import Fitting
-from .continuation import Render, by_count, by_sentinel
-from .probe import Rung, Shape, find_shape
-from .template import NO_KWARGS, RESERVED, ChatTemplate, read_json
+from .continuation import Messages, Rung, Shape, Tools, by_count, by_sentinel, find_shape
+from .template import NO_KWARGS, RESERVED, ChatTemplate, Fitting, read_json
 
 _log = logging.getLogger(__name__)
 
@@ -71,11 +69,13 @@ class ChatFormat:
         self, tokenizer: Tokenizer, template: ChatTemplate, eos_ids: Iterable[int]
     ) -> None:
         self._tokenizer = tokenizer
-        self._template = template
+        self.template = template
+        """The template that renders messages."""
         added = tokenizer.get_added_tokens_decoder()
         special = [re.escape(token.content) for token in added.values() if token.special]
         self._special = re.compile("|".join(special)) if special else None
-        self._added = {token.content: id for id, token in added.items()}
+        self.added_tokens = {token.content: id for id, token in added.items()}
+        """The tokens that stand for a text of their own, whatever is around it."""
         self._shapes: LruDict[str, Shape] = LruDict(_SHAPES_KEPT)
         self._probing = threading.Lock()
         self._fitting = Fitting.of(template)
@@ -85,7 +85,7 @@ class ChatFormat:
         shape = self.shape()
         self.rung: Rung = shape.rung
         self.why = shape.why
-        ends = [self._added[text] for text in shape.end.texts] if shape.end else []
+        ends = [self.added_tokens[text] for text in shape.end.texts] if shape.end else []
         opens = shape.end is not None and shape.end.opens
         self.close_id = ends[0] if ends and not opens else None
         self.opener_ids = frozenset(ends if opens else ())
@@ -127,8 +127,8 @@ class ChatFormat:
             shape = self._shapes.get(key)
             if shape is None:
                 render = functools.partial(self.render, kwargs=kwargs)
-                shape = find_shape(render, self.encode, self._added)
-                if self._template.tool_use:  # a different template, never rendered without tools
+                shape = find_shape(render, self.encode, self.added_tokens)
+                if self.template.tool_use:  # a different template, never rendered without tools
                     shape = replace(shape, tools_in_tail=True)
                 self._shapes[key] = shape
             return shape
@@ -143,8 +143,8 @@ class ChatFormat:
 
     def prompt(
         self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
+        messages: Messages,
+        tools: Tools,
         kwargs: Mapping[str, Any] = NO_KWARGS,
         *,
         most: int | None = None,
@@ -159,8 +159,8 @@ class ChatFormat:
     def suffix(
         self,
         reply: Mapping[str, Any],
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
+        messages: Messages,
+        tools: Tools,
         kwargs: Mapping[str, Any] = NO_KWARGS,
         *,
         most: int | None = None,
@@ -174,17 +174,16 @@ class ChatFormat:
             ValueError: the template refuses these messages, or it has no local turns.
         """
         shape = self.shape(kwargs)
-        if shape.end is None:
-            raise ValueError("this chat template does not end assistant turns")
         tools = tools if shape.tools_in_tail else None
-        tail = by_sentinel(self._bound(kwargs), shape.end, reply, messages, tools)
+        render = functools.partial(self.render, kwargs=kwargs)
+        tail = by_sentinel(render, shape.known_end, reply, messages, tools)
         return self.encode(tail, most=most)
 
     def counted_suffix(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Messages,
         num_new: int,
-        tools: Sequence[Mapping[str, Any]] | None,
+        tools: Tools,
         kwargs: Mapping[str, Any] = NO_KWARGS,
         *,
         most: int | None = None,
@@ -194,16 +193,14 @@ class ChatFormat:
         Raises:
             ValueError: the template refuses these messages, or it has no local turns.
         """
-        end = self.shape(kwargs).end
-        if end is None:
-            raise ValueError("this chat template does not end assistant turns")
-        tail = by_count(self._bound(kwargs), end, messages, num_new, tools)
+        render = functools.partial(self.render, kwargs=kwargs)
+        tail = by_count(render, self.shape(kwargs).known_end, messages, num_new, tools)
         return self.encode(tail, most=most)
 
     def moves_systems(
         self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
+        messages: Messages,
+        tools: Tools,
     ) -> bool:
         """Return whether system messages behind the first are merged at the front, because the
         template has no other place for them."""
@@ -214,16 +211,6 @@ class ChatFormat:
         if len(ids) > _LONG_IDS:
             return self._tokenizer.decode_batch([ids], skip_special_tokens=False)[0]
         return self._tokenizer.decode(ids, skip_special_tokens=False)
-
-    @property
-    def added_tokens(self) -> Mapping[str, int]:
-        """Return the tokens that stand for a text of their own, whatever is around it."""
-        return self._added
-
-    @property
-    def template(self) -> ChatTemplate:
-        """Return the template that renders messages."""
-        return self._template
 
     def encode_raw(self, text: str, *, most: int | None = None) -> list[int]:
         """Encode a text that is a complete prompt, with the tokens the tokenizer puts before texts.
@@ -273,8 +260,8 @@ class ChatFormat:
 
     def render(
         self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
+        messages: Messages,
+        tools: Tools,
         add_generation_prompt: bool = True,
         kwargs: Mapping[str, Any] = NO_KWARGS,
     ) -> str:
@@ -295,11 +282,8 @@ class ChatFormat:
         """Return a rendered conversation without the marks, as users of the model would see it."""
         return rendered.replace(_BREAK, "")
 
-    def _for(self, tools: Sequence[Mapping[str, Any]] | None) -> tuple[ChatTemplate, Fitting]:
-        return self._with_tools if tools else (self._template, self._fitting)
-
-    def _bound(self, kwargs: Mapping[str, Any]) -> Render:
-        return functools.partial(self.render, kwargs=kwargs)
+    def _for(self, tools: Tools) -> tuple[ChatTemplate, Fitting]:
+        return self._with_tools if tools else (self.template, self._fitting)
 
     def _log_rung(self) -> None:
         if self.rung == "full":

@@ -5,25 +5,26 @@
 
 Either way the tail begins at or directly after an added token, where tokenizers never merge, so its
 tokens can be appended to the sampled ones.
+
+The two are the first rungs of a ladder, `sentinel` and `eos_count`; on the last, `full`, every turn
+is rendered anew. A few conversations rendered at start-up show how a template writes turns
+(`Shape`). Each model gets the first rung that all these probes confirm.
 """
 
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
+
+from .template import OPENING, SENTINEL
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
 Render = Callable[..., str]
 """A function (messages, tools, add_generation_prompt=True) that raises ValueError on refusal."""
-
-SENTINEL = f"said{secrets.token_hex(8)}"
-"""A stand-in for the sampled text. No text can contain it: each process draws it anew."""
-OPENING: Mapping[str, Any] = {"role": "user", "content": "."}
 
 
 @dataclass(frozen=True)
@@ -88,3 +89,226 @@ def _stand_in(call: Mapping[str, Any], end: TurnEnd) -> dict[str, Any]:
     name = end.pattern.sub("", call["function"]["name"])  # models may use any name
     function = {"name": name, "arguments": f'{{"said": "{SENTINEL}"}}'}
     return {"id": call.get("id"), "type": "function", "function": function}
+
+
+Rung = Literal["sentinel", "eos_count", "full"]
+Encode = Callable[[str], list[int]]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The way one template, with one set of template arguments, writes conversations."""
+
+    end: TurnEnd | None
+    """The end of an assistant turn; None if it cannot be told from the text."""
+    rungs: tuple[Rung, ...] = ()
+    """The rungs that all probes confirm, best first; `full` is always possible."""
+    why: str = ""
+    """The reason against the rungs above the first of `rungs`; empty if that is the top one."""
+    edits: bool = False
+    """The flag that a continuation may also hold assistant messages that a client rewrote."""
+    tools_in_tail: bool = True
+    """The flag that the text after a reply depends on the offered tools; else they are omitted."""
+    drops_thinking: bool = False
+    """The flag that thoughts of earlier turns vanish once a user speaks again."""
+
+    @property
+    def known_end(self) -> TurnEnd:
+        """Return the end of an assistant turn.
+
+        Raises:
+            ValueError: it cannot be told from the text.
+        """
+        if self.end is None:
+            raise ValueError("this chat template does not end assistant turns")
+        return self.end
+
+    @property
+    def rung(self) -> Rung:
+        """Return the rung on which a continuation is tried first."""
+        return self.rungs[0] if self.rungs else "full"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A conversation: messages before a reply, the reply, new messages, and the tools offered."""
+
+    name: str
+    before: Sequence[Mapping[str, Any]]
+    reply: Mapping[str, Any]
+    new: Sequence[Mapping[str, Any]]
+    tools: Tools = None
+
+    @property
+    def whole(self) -> list[Mapping[str, Any]]:
+        return [*self.before, self.reply, *self.new]
+
+
+def find_shape(render: Render, encode: Encode, added: Mapping[str, int]) -> Shape:
+    """Probe a template. `added`: the tokenizer's added tokens, whose texts no others spell.
+
+    A conversation that the template refuses (tools, for a template without them) proves nothing; a
+    plain one must work.
+    """
+    end = _find_end(render, added)
+    drops = _drops_thinking(render)
+    if end is None:
+        return Shape(None, why="no added token ends an assistant turn", drops_thinking=drops)
+    faults: dict[Rung, str] = {rung: _fault(render, encode, end, rung, PROBES) for rung in _SPLICES}
+    rungs: tuple[Rung, ...] = tuple(rung for rung, fault in faults.items() if not fault)
+    ruled_out = [f"{rung}: {fault}" for rung, fault in faults.items() if fault]
+    return Shape(
+        end,
+        rungs,
+        "" if "sentinel" in rungs else "; ".join(ruled_out),
+        edits=not any(_fault(render, encode, end, rung, EDITS) for rung in rungs),
+        tools_in_tail=_tools_in_tail(render, end),
+        drops_thinking=drops,
+    )
+
+
+def _alone(render: Render, end: TurnEnd, probe: Probe) -> str:
+    return by_sentinel(render, end, probe.reply, probe.new, probe.tools)
+
+
+def _counted(render: Render, end: TurnEnd, probe: Probe) -> str:
+    return by_count(render, end, probe.whole, len(probe.new), probe.tools)
+
+
+_Splice = Callable[[Render, TurnEnd, Probe], str]
+_SPLICES: Mapping[Rung, _Splice] = {"sentinel": _alone, "eos_count": _counted}
+
+
+def _fault(
+    render: Render, encode: Encode, end: TurnEnd, rung: Rung, probes: Sequence[Probe]
+) -> str:
+    """Return the first probe with a wrong tail, and the reason; or ""."""
+    for index, probe in enumerate(probes):
+        try:
+            whole = render(probe.whole, probe.tools)
+        except ValueError as error:
+            if index == 0:
+                return f"{probe.name}: {error}"
+            continue
+        if SENTINEL not in whole and index:  # the template does not show calls
+            continue
+        try:
+            tail = _SPLICES[rung](render, end, probe)
+        except ValueError as error:
+            return f"{probe.name}: {error}"
+        if not _is_tail(encode, end, whole, tail):
+            return f"{probe.name}: the tail is not that of the whole conversation"
+    return ""
+
+
+def _tools_in_tail(render: Render, end: TurnEnd) -> bool:
+    for probe in (probe for probe in PROBES if probe.tools):
+        try:
+            offered = _alone(render, end, probe)
+        except ValueError:  # it is refused later, too
+            continue
+        try:
+            if offered != _alone(render, end, replace(probe, tools=None)):
+                return True
+        except ValueError:
+            return True
+    return False
+
+
+def _is_tail(encode: Encode, end: TurnEnd, whole: str, tail: str) -> bool:
+    """Return whether `tail` is all text after the reply, and its tokens stand by themselves."""
+    head = whole.removesuffix(tail)
+    said = head[head.rfind(SENTINEL) :]
+    ends = len(end.pattern.findall(said))
+    if not tail or head == whole or SENTINEL not in head or SENTINEL in tail:
+        return False
+    if end.opens:
+        whole_turn = not ends and end.pattern.match(tail)
+    else:
+        whole_turn = ends == 1 and head.endswith(end.texts)
+    return bool(whole_turn) and encode(head) + encode(tail) == encode(whole)
+
+
+def _find_end(render: Render, added: Mapping[str, int]) -> TurnEnd | None:
+    said = {"role": "assistant", "content": SENTINEL}
+    try:
+        rendered = render([OPENING, said], None, add_generation_prompt=False)
+    except ValueError:
+        return None
+    any_added = TurnEnd(tuple(added)).pattern if added else None
+    after = rendered.rpartition(SENTINEL)[2].lstrip()
+    if any_added is None or SENTINEL not in rendered:
+        return None
+    if close := any_added.match(after):
+        return TurnEnd((close[0],))
+    openers: list[str] = []
+    for new in ([OPENING], [{"role": "tool", "tool_call_id": "call_0_0", "content": "."}], []):
+        try:
+            after = render([OPENING, said, *new], None).rpartition(SENTINEL)[2]
+        except ValueError:
+            continue
+        opener = any_added.match(after)
+        if opener is None:
+            return None
+        openers.append(opener[0])
+    return TurnEnd(tuple(dict.fromkeys(openers)), opens=True) if openers else None
+
+
+def _drops_thinking(render: Render) -> bool:
+    said = {"role": "assistant", "content": "Yes.", "reasoning_content": SENTINEL}
+    try:
+        return SENTINEL not in render([OPENING, said, OPENING], None)
+    except ValueError:
+        return False
+
+
+def _say(role: str, content: str, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+def _call(position: int, arguments: str) -> dict[str, Any]:
+    function = {"name": "f", "arguments": arguments}
+    return {"type": "function", "id": f"call_0_{position}", "function": function}
+
+
+def _probes() -> tuple[list[Probe], list[Probe]]:
+    parameters = {"type": "object", "properties": {"q": {"type": "string"}}}
+    tools = [
+        {
+            "type": "function",
+            "function": {"name": "f", "description": "d", "parameters": parameters},
+        }
+    ]
+    marked = f'{{"q": "\u00e9{SENTINEL}"}}'
+    earlier = [_say("user", "Go on: h\u00e9llo"), _say("assistant", "Well."), dict(OPENING)]
+    system = [_say("system", "Be brief."), *earlier]
+    plain, user = _say("assistant", SENTINEL), _say("user", " more?")
+    calls = _say("assistant", SENTINEL, tool_calls=[_call(0, marked)])
+    empty = _say("assistant", "", tool_calls=[_call(0, "{}"), _call(1, marked)])
+    thinks = {"reasoning_content": "Hm\u2026\n"}
+    answer = _say("tool", "12 \u2713\n", tool_call_id="call_0_0", name="f")
+    other = {**answer, "tool_call_id": "call_0_1", "content": "error: x"}
+    cycle = [*earlier, {**calls, "content": "", "tool_calls": [_call(0, "{}")], **thinks}, answer]
+    said = _say("assistant", "No.")
+    probes = [
+        Probe("a plain turn", earlier, plain, [user]),
+        Probe("a first turn", earlier[:1], plain, [user]),
+        Probe("a system message", system, plain, [user]),
+        Probe("tools offered", system, plain, [user], tools),
+        Probe("a tool's answer", earlier, calls, [answer], tools),
+        Probe("parallel tool answers", earlier, empty, [answer, other], tools),
+        Probe("a thought in a tool cycle", earlier, {**calls, **thinks}, [answer], tools),
+        Probe("a second tool cycle", cycle, {**calls, **thinks}, [answer], tools),
+        Probe("a user after a tool cycle", cycle, {**plain, **thinks}, [user], tools),
+        Probe("a user after an answered call", earlier, calls, [answer, user], tools),
+    ]
+    called = _say("assistant", "", tool_calls=[_call(0, "{}")], **thinks)
+    edits = [
+        Probe("an edited turn", earlier, plain, [user, said, user]),
+        Probe("an edited thought", earlier, calls, [answer, {**said, **thinks}, user], tools),
+        Probe("an edited call", earlier, plain, [user, called, answer], tools),
+    ]
+    return probes, edits
+
+
+PROBES, EDITS = _probes()

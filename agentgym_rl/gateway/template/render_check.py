@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
 
-from agentgym_rl.core.prompt import Prompt
 from agentgym_rl.gateway.messages import text_of, thoughts_of
 from agentgym_rl.gateway.session.tree import Context, Sampled
 
@@ -38,7 +37,6 @@ _LOOKAHEAD = 16
 class Fed:
     """The input from which one turn is sampled."""
 
-    prompt: Prompt
     context: Context
     messages: Sequence[Mapping[str, Any]]
     """The messages as the client sent them."""
@@ -63,7 +61,7 @@ def compare(chat: ChatFormat, fed: Fed) -> Verdict:
         rendered = chat.render(fed.messages, fed.tools, kwargs=fed.kwargs)
     except ValueError:
         return "other"
-    if chat.encode(rendered) == fed.prompt.whole():
+    if chat.encode(rendered) == fed.context.path.whole():
         return None
     pieces = _pieces(chat, fed.context)
     ours, theirs = "".join(text for text, _ in pieces), chat.unmarked(rendered)

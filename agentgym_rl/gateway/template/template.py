@@ -1,18 +1,24 @@
-"""A model's chat template, which turns messages into text exactly as transformers renders it.
+"""A model's chat template: it turns messages into text exactly as transformers renders it.
 
 An import of transformers would cost seconds and load torch. This module is therefore plain jinja2
 plus the additions of transformers (`generation` blocks, `raise_exception`, `strftime_now`, loop
 controls, its own `tojson`). Tests compare it with `transformers.apply_chat_template`.
+
+Clients send messages in OpenAI's form, and templates differ: `Fitting` adapts the messages.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from jinja2 import TemplateError, meta, nodes, pass_context
 from jinja2.ext import Extension, loopcontrols
 from jinja2.runtime import Context, Macro
@@ -20,9 +26,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.model_folder import template_files
+from agentgym_rl.gateway.messages import REASONING, text_of
+from agentgym_rl.gateway.request.body import has_many_values
 
-REASONING = ("reasoning_content", "thinking", "reasoning")
-"""The field names for a model's thoughts in clients and templates."""
 RESERVED = frozenset(
     {
         *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),
@@ -31,6 +37,9 @@ RESERVED = frozenset(
 )
 """The names that a client's template arguments may not have."""
 NO_KWARGS: Mapping[str, Any] = {}
+SENTINEL = f"said{secrets.token_hex(8)}"
+"""A stand-in for the sampled text. No text can contain it: each process draws it anew."""
+OPENING: Mapping[str, Any] = {"role": "user", "content": "."}
 _REFUSALS = (
     *(TemplateError, TypeError, LookupError, AttributeError, ArithmeticError),
     RecursionError,
@@ -106,7 +115,7 @@ class ChatTemplate:
             others = f"; it has only templates named {', '.join(named)}" if named else ""
             raise ConfigError(
                 f"{folder} has no chat template (chat_template.jinja, or chat_template in "
-                f"tokenizer_config.json); a base model cannot be spoken to in messages{others}"
+                f"tokenizer_config.json); a base model does not take chat messages{others}"
             )
         special_tokens = _special_tokens(tokenizer_config)
         tooled = named.get("tool_use", source)
@@ -302,3 +311,107 @@ def _counting(context: Context, items: Any) -> Iterator[Any]:
 
 def _raise_exception(message: str) -> None:
     raise TemplateError(message)
+
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """The message format a template expects, found by rendering; `fit` applies it."""
+
+    string_arguments: bool
+    """The flag of a template that writes string arguments as they are; others need objects."""
+    short_ids: bool
+    """The flag for tool-call ids of nine letters and digits, as Mistral's models need them."""
+    systems_anywhere: bool
+    """The flag that system messages may stand anywhere; else there is one, at the front."""
+
+    @classmethod
+    def of(cls, template: ChatTemplate) -> Fitting:
+        """Probe a template."""
+        return cls(_takes_strings(template), _wants_short_ids(template), _has_places(template))
+
+    def fit(self, messages: Sequence[Message]) -> list[Message]:
+        """Return messages with content, arguments, ids and system messages as required."""
+        if self.moves_systems(messages):
+            messages = _gathered(messages)
+        return [self._fit(message) for message in messages]
+
+    def moves_systems(self, messages: Sequence[Message]) -> bool:
+        """Return whether system messages must be merged at the front."""
+        late = any(message["role"] == "system" for message in messages[1:])
+        return late and not self.systems_anywhere
+
+    def _fit(self, message: Message) -> Message:
+        content = message.get("content")
+        if not isinstance(content, str):
+            message = {**message, "content": None if content is None else text_of(content)}
+        if message.get("tool_calls") and not self.string_arguments:
+            message = {**message, "tool_calls": [_parsed(call) for call in message["tool_calls"]]}
+        return _with_short_ids(message) if self.short_ids else message
+
+
+def _takes_strings(template: ChatTemplate) -> bool:
+    arguments = '{"q":  "x"}'
+    return arguments in (_shown(template, [OPENING, _calling("c", arguments)]) or "")
+
+
+def _wants_short_ids(template: ChatTemplate) -> bool:
+    if _shown(template, [OPENING, _calling("call_0_0", {})]) is not None:
+        return False
+    return _shown(template, [OPENING, _calling(_short_id("call_0_0"), {})]) is not None
+
+
+def _has_places(template: ChatTemplate) -> bool:
+    """Return whether a second system message appears, and one behind a reply appears behind it."""
+    first, late = ({"role": "system", "content": text} for text in (".", SENTINEL))
+    said = {"role": "assistant", "content": "Well."}
+    second = _shown(template, [first, late, OPENING]) or ""
+    behind = _shown(template, [OPENING, said, late, OPENING]) or ""
+    return SENTINEL in second and SENTINEL in behind.partition("Well.")[2]
+
+
+def _shown(template: ChatTemplate, messages: Sequence[Message]) -> str | None:
+    """Return the rendered messages; None if the template refuses them."""
+    try:
+        return template.render(messages)
+    except ValueError:
+        return None
+
+
+def _calling(id: str, arguments: Any) -> dict[str, Any]:
+    call = {"type": "function", "id": id, "function": {"name": "f", "arguments": arguments}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+def _gathered(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with all system messages merged into one, at the front."""
+    systems = [text_of(m.get("content")) for m in messages if m["role"] == "system"]
+    others = [message for message in messages if message["role"] != "system"]
+    return [{"role": "system", "content": "\n\n".join(systems)}, *others]
+
+
+def _parsed(call: Message) -> Message:
+    function = dict(call["function"])
+    arguments = function.get("arguments")
+    if isinstance(arguments, str) and has_many_values(arguments):
+        return call
+    try:
+        function["arguments"] = msgspec.json.decode(function["arguments"])
+    except (msgspec.DecodeError, TypeError, RecursionError):  # the template gets the text itself
+        return call
+    return {**call, "function": function}
+
+
+def _with_short_ids(message: Message) -> Message:
+    if id := message.get("tool_call_id"):
+        return {**message, "tool_call_id": _short_id(id)}
+    if calls := message.get("tool_calls"):
+        return {**message, "tool_calls": [{**c, "id": _short_id(c.get("id"))} for c in calls]}
+    return message
+
+
+def _short_id(id: Any) -> str:
+    """Return nine letters and digits; equal ids stay equal."""
+    return hashlib.blake2b(str(id).encode("utf-8", "replace"), digest_size=8).hexdigest()[:9]

@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from agentgym_rl.core.chat import Message, ToolSpec
+from agentgym_rl.core.chat import Message, ToolSpec, is_dict, is_mapping
 from agentgym_rl.gym.tool_env import text_of
 
 _MAX_DEPTH = 4
@@ -42,29 +42,29 @@ def names_of(tools: Sequence[ToolSpec]) -> list[str]:
 
 def function_of(tool: Any) -> Mapping[str, Any]:
     """Return the `function` part of a tool's schema; empty if it has none."""
-    found = tool.get("function") if isinstance(tool, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    found = tool.get("function") if is_mapping(tool) else None
+    return found if is_mapping(found) else {}
 
 
 def junk_for(tool: ToolSpec) -> dict[str, Any]:
     """Return arguments that fit a tool's schema and mean nothing."""
     found = _junk(function_of(tool).get("parameters"), _MAX_DEPTH)
-    return found if isinstance(found, dict) else {}
+    return found if is_dict(found) else {}
 
 
 def _junk(schema: Any, depth: int) -> Any:
-    if not isinstance(schema, Mapping) or depth == 0:
+    if not is_mapping(schema) or depth == 0:
         return "x"
-    choices = schema.get("enum")
+    choices: Any = schema.get("enum")
     if isinstance(choices, Sequence) and choices:
-        return choices[0]
+        return cast(Sequence[Any], choices)[0]
     for word in ("anyOf", "oneOf"):
         if isinstance(schema.get(word), Sequence) and schema[word]:
             return _junk(schema[word][0], depth - 1)
     match schema.get("type"):
         case "object":
             properties = schema.get("properties")
-            inner = properties if isinstance(properties, Mapping) else {}
+            inner: Mapping[str, Any] = properties if is_mapping(properties) else {}
             return {name: _junk(each, depth - 1) for name, each in inner.items()}
         case "array":
             return [_junk(schema.get("items"), depth - 1)]
@@ -133,7 +133,7 @@ def _calls(name: str) -> dict[str, Message]:
         "unknown tool": calling(("no_such_tool", {})),
         "private name": calling(("__init__", {})),
         "surrogates as name": calling(("\ud800", {})),
-        "100 calls": calling(*[(name, {})] * 100),
+        "100 calls": calling(*[(name, "{}")] * 100),
     }
 
 
@@ -209,7 +209,7 @@ def _call_everything(view: View) -> Message | None:
     if view.turn >= JUNK_TURNS:
         return saying("done")
     named = [tool for tool in view.tools if isinstance(function_of(tool).get("name"), str)]
-    junk = [junk_for(tool) if view.turn != 1 else {} for tool in named]
+    junk = [junk_for(tool) if view.turn != 1 else dict[str, Any]() for tool in named]
     return calling(*zip(names_of(named), junk, strict=True), turn=view.turn)
 
 

@@ -1,20 +1,136 @@
-"""The environment under test: made by `make`, played here, and played in another process."""
+"""The environment under test: made by `make`, and played here by scripted agents, whose episodes
+are recorded, or in another process."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentgym_rl.core.chat import Message
+from agentgym_rl.core.errors import InfraError
 from agentgym_rl.core.task import Split, Task, TaskSource
-from agentgym_rl.gym.env import Env
+from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.specs import EnvSpec, Spec, wrapped
 from agentgym_rl.gym.sync_env import SyncEnv, to_async
 from agentgym_rl.gym.wrappers import StepTimeout
 
 from .elsewhere import Elsewhere, look_elsewhere
-from .play import Play
-from .policies import BAD_ANSWERS, IDLE, ORACLE, Policy, hostile
+from .policies import BAD_ANSWERS, IDLE, ORACLE, Policy, View, hostile
 from .support import Closing, Spy, Wanted, first_tasks
+
+MAX_TURNS = 50
+"""The most turns of an episode, if the environment has no limit of its own."""
+
+
+class Play:
+    """An episode of `policy` with `task`, played turn by turn.
+
+    An error of the environment ends the episode and is recorded; an InfraError is raised.
+    """
+
+    def __init__(
+        self, env: Env, spy: Spy, task: Task, policy: Policy, given: Mapping[str, Any]
+    ) -> None:
+        self.env, self.spy, self.task, self.policy = env, spy, task, policy
+        self._given = given
+        self._spied = (len(spy.resets), len(spy.steps))
+        self._view: View
+        self.first: list[Message] | None = None
+        """The first messages; None if `reset` failed."""
+        self.info: dict[str, Any] = {}
+        self.actions: list[Message] = []
+        self.steps: list[Step] = []
+        self.error: Exception | None = None
+        """The exception that ended the episode, of the environment or of `make`'s wrappers."""
+        self.raised: Exception | None = None
+        """The exception of the environment itself, or the StepTimeout."""
+
+    async def start(self) -> bool:
+        """Reset the environment; return whether that worked."""
+        try:
+            first, self.info = await self.env.reset(
+                seed=self.task.seed, options={"task": self.task, **self._given}
+            )
+            gold = self.env.solve()
+        except InfraError:
+            raise
+        except Exception as error:
+            self._failed(error)
+            return False
+        self.first = list(first)
+        self._view = View(list(first), self.env.tools, gold)
+        return True
+
+    @property
+    def gold(self) -> int | None:
+        """Return the number of messages that `solve` returned; None if it returned None."""
+        return None if self._view.gold is None else len(self._view.gold)
+
+    async def turn(self) -> bool:
+        """Play one turn; return whether another may follow."""
+        view = self._view
+        action = self.policy.act(view)
+        if action is None:
+            return False
+        self.actions.append(action)
+        try:
+            step = await self.env.step(action)
+        except InfraError:
+            raise
+        except Exception as error:
+            self._failed(error)
+            return False
+        self.steps.append(step)
+        view.messages += [action, *step.observation]
+        view.turn += 1
+        return not self.ended and view.turn < (self.env.max_turns or MAX_TURNS)
+
+    async def run(self, *, max_turns: int | None = None) -> Play:
+        """Play the episode to its end, or `max_turns` of it; return self."""
+        if await self.start():
+            while await self.turn() and (max_turns is None or len(self.steps) < max_turns):
+                pass
+        return self
+
+    def _failed(self, error: Exception) -> None:
+        self.error = error
+        self.raised = error if isinstance(error, StepTimeout) else self.spy.raised
+
+    # ------------------------------------------------------------ results
+    @property
+    def ended(self) -> bool:
+        """Return whether the last step ended the episode."""
+        return bool(self.steps) and (self.steps[-1].terminated or self.steps[-1].truncated)
+
+    @property
+    def reward(self) -> float:
+        """Return the sum of the rewards of all steps."""
+        return sum(step.reward for step in self.steps)
+
+    @property
+    def raw_resets(self) -> list[Any]:
+        """Return the results of the environment's own `reset` in this play."""
+        return self.spy.resets[self._spied[0] :]
+
+    @property
+    def raw_steps(self) -> list[Any]:
+        """Return the results of the environment's own `step` in this play."""
+        return self.spy.steps[self._spied[1] : self._spied[1] + len(self.actions)]
+
+    def transcript(self) -> str:
+        """Return, as text, all that must be equal when the same episode is played again."""
+        said = [[s.observation, s.reward, s.terminated, s.truncated] for s in self.steps]
+        return as_text([self.first, said, type(self.error).__name__ if self.error else ""])
+
+    def __str__(self) -> str:
+        return f"{self.policy.name} on task {self.task.id}"
+
+
+def as_text(value: Any) -> str:
+    """Return `value` as JSON text; a part that is not JSON becomes its repr."""
+    return json.dumps(value, default=repr)
+
 
 SOURCE_SEED = 7
 HOSTILE_TURNS = 3

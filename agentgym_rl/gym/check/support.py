@@ -13,13 +13,13 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import SandboxConfig, VerifierConfig
-from agentgym_rl.core.chat import Message
+from agentgym_rl.core.chat import Message, is_mapping, is_tuple
 from agentgym_rl.core.errors import InfraError
 from agentgym_rl.core.task import Task, TaskSource
 from agentgym_rl.gym.env import Env, Step
@@ -67,7 +67,7 @@ class Closing:
 
 
 @contextlib.contextmanager
-def infra_alone() -> Iterator[None]:
+def infra_alone() -> Generator[None]:
     """Raise the InfraError alone if an exception group holds one; else leave the group as it is.
 
     Raises:
@@ -76,18 +76,12 @@ def infra_alone() -> Iterator[None]:
     try:
         yield
     except ExceptionGroup as group:
-        found = _first(group)
+        found = group.subgroup(InfraError)
+        while isinstance(found, ExceptionGroup):
+            found = found.exceptions[0]
         if found is None:
             raise
         raise found from group
-
-
-def _first(group: ExceptionGroup[Exception]) -> InfraError | None:
-    for error in group.exceptions:
-        found = _first(error) if isinstance(error, ExceptionGroup) else error
-        if isinstance(found, InfraError):
-            return found
-    return None
 
 
 SETTLE_S = 2.0
@@ -144,7 +138,7 @@ class Wanted:
 
 
 @contextlib.asynccontextmanager
-async def started(env: Env, wanted: Wanted, closing: Closing) -> AsyncIterator[dict[str, Any]]:
+async def started(env: Env, wanted: Wanted, closing: Closing) -> AsyncGenerator[dict[str, Any]]:
     """Start the services `env` asks for; yield them as options of `reset`, and close `env` at exit.
 
     Raises:
@@ -198,7 +192,7 @@ class Spy(Wrapper):
         return found
 
     def _lend(self, what: str, found: Any) -> None:
-        messages = found if isinstance(found, Mapping) else found[0] if _is_tuple(found) else found
+        messages = found if is_mapping(found) else found[0] if is_tuple(found) and found else found
         self._lent.append((what, messages, copy.deepcopy(messages)))
 
     def changed(self) -> str:
@@ -207,7 +201,3 @@ class Spy(Wrapper):
             if now != before:
                 return f"{what} was {before!r:.150} and became {now!r:.150}"
         return ""
-
-
-def _is_tuple(found: Any) -> bool:
-    return isinstance(found, tuple) and len(found) > 0

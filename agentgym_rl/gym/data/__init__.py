@@ -1,10 +1,9 @@
 """Tasks from the rows of files and of Hugging Face data sets, for environments of any kind.
 
     rows.py       the choice of rows: a path or a data set, the held-out part, the digest of all
-    reader.py     the interface to rows, and the detection of a changed file
-    formats.py    rows of JSON and parquet files; hub.py: of a data set on the Hugging Face hub
+    readers.py    rows of JSON and parquet files, and of a data set on the Hugging Face hub
     fields.py     the checked fields of a row, or the reason why it is refused
-    index.py      the index of all tasks and their places; tasks.py: the tasks, `row_tasks`
+    index.py      the index of all tasks and their places, and `row_tasks`, which makes them
     epochs.py     an endless, reshuffled repetition of a source, and resumable iteration
 
 An environment turns a row into a `RowTask`; everything else is here. No part of a row is ever
@@ -24,18 +23,18 @@ from .fields import (
     shorten,
     text_field,
 )
-from .hub import hub_splits
 from .index import (
     ChooseMaker,
     MakeTasks,
     RowIndex,
     RowTask,
+    RowTasks,
     build_index,
+    row_tasks,
     weight_of,
 )
-from .reader import Found, Place, Reader
+from .readers import Found, Place, Reader, hub_splits
 from .rows import CONTENT, Rows, content_of, files_of, open_file
-from .tasks import RowTasks, row_tasks
 
 __all__ = [
     "CONTENT",

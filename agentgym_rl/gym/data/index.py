@@ -1,4 +1,5 @@
-"""The index of the tasks in the rows, and of their places; the tasks are made on demand."""
+"""The index of the tasks in the rows, and of their places; and the task source that makes them on
+demand."""
 
 from __future__ import annotations
 
@@ -8,14 +9,15 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple, get_args
 
 from agentgym_rl.core.errors import ArlError, ConfigError
-from agentgym_rl.core.task import MAX_WEIGHT, Split, Task, derived_number
+from agentgym_rl.core.task import MAX_WEIGHT, Split, Task, TaskSource, derived_number
 
 from .fields import Row, RowRefused, check_text, shorten
-from .reader import Place, Reader
-from .rows import content_of
+from .readers import Place, Reader
+from .rows import CONTENT, Rows, content_of
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +82,11 @@ class RowIndex:
     def __len__(self) -> int:
         return len(self._digest)
 
+    @property
+    def num_held(self) -> int:
+        """Return the number of tasks held out for evaluations."""
+        return sum(self._is_eval)
+
     def numbers(self, split: Split) -> list[int]:
         """Return the numbers of the tasks of `split`, in the order of their rows."""
         held = split == "eval"
@@ -123,8 +130,8 @@ class RowIndex:
             "tasks_refused": self.num_tasks_refused,
             "rows_left_out": self.num_left_out,
             "reasons": list(self.reasons),
-            "tasks_train": len(self) - sum(self._is_eval),
-            "tasks_eval": sum(self._is_eval),
+            "tasks_train": len(self) - self.num_held,
+            "tasks_eval": self.num_held,
             "data": f"{self._data:032x}",
         }
 
@@ -306,7 +313,7 @@ def _tell(index: RowIndex, names: str) -> None:
 
 def _tell_splits(index: RowIndex, names: str, *, by_hash: bool) -> None:
     """Log how many tasks are held out, and how they were chosen."""
-    held = sum(index._is_eval)
+    held = index.num_held
     how = "as their file or split says"
     if by_hash:
         how = (
@@ -319,3 +326,56 @@ def _tell_splits(index: RowIndex, names: str, *, by_hash: bool) -> None:
         "%s: %d tasks to train on, %d held out for evaluations, %s",
         names, len(index) - held, held, how,
     )  # fmt: skip
+
+
+class RowTasks(TaskSource):
+    """The tasks of one split of an index, shuffled: a pure function of (rows, split, seed, index).
+
+    `Task.id` holds the row's own id, if it has one, and a digest of its question; `Task.seed` is
+    derived from the id; `Task.weight` is the row's.
+    """
+
+    def __init__(self, index: RowIndex, split: Split, *, seed: int = 0) -> None:
+        if split not in get_args(Split):
+            raise ConfigError(f"no split is called {split!r}; allowed: train, eval")
+        self.index = index
+        self._split: Split = split
+        self._seed = seed
+
+        def shuffled(number: int) -> int:
+            return derived_number(f"{seed}/{index.digest(number)}")
+
+        self._numbers = array("L", sorted(index.numbers(split), key=shuffled))
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: int, /) -> Task:
+        if not 0 <= index < len(self._numbers):
+            raise IndexError(f"task index {index}: expected 0 to {len(self._numbers) - 1}")
+        return self.index.task(self._numbers[index])
+
+    def describe(self) -> dict[str, Any]:
+        told = self.index.describe()
+        content = content_of(told["data"], self._split, self._seed)
+        return told | {"split": self._split, "seed": self._seed, CONTENT: content}
+
+
+def row_tasks(split: Split, rows: Rows, choose: ChooseMaker, *, seed: int = 0) -> RowTasks:
+    """Return the tasks of `split` that `choose` makes of `rows`.
+
+    Every row is read once, by the first call of a process with these arguments. `choose` is
+    compared, so it must be a module's function or a callable frozen dataclass. Rows without a task
+    are counted and logged.
+
+    Raises:
+        ConfigError: the data is absent or malformed, or no row makes a task.
+    """
+    return RowTasks(_index(rows, choose, rows.stamps()), split, seed=seed)
+
+
+@lru_cache(maxsize=4)  # train and eval share one, and `arl train` asks for each more than once
+def _index(rows: Rows, choose: ChooseMaker, stamps: tuple[object, ...]) -> RowIndex:
+    return build_index(
+        rows.readers(), choose, eval_fraction=rows.eval_fraction, weight_field=rows.weight_field
+    )

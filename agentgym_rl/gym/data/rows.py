@@ -15,9 +15,7 @@ from typing import Any
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import Split
 
-from .formats import JsonFile, ParquetFile
-from .hub import hub_splits
-from .reader import Reader
+from .readers import JsonFile, ParquetFile, Reader, hub_splits
 
 CONTENT = "content"
 """The key of the digest in the result of a source's `describe`."""

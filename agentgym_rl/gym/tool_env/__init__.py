@@ -1,13 +1,27 @@
 """Environments whose tools are methods: schemas from type hints, answers to any malformed call.
 
 Most environments need only `ToolEnv` and `@tool`; `read_call`, `reply_to` and `answer_calls` are
-the same machinery for tools that are not methods.
+the same machinery for tools that are not methods, `one_argument_tool` and `argument_of` for a tool
+that takes one string.
 """
 
-from .answers import Answered, Results, answer_calls, as_text
-from .calls import BadCall, Call, listed, read_call, reply_to, text_of
+from .calls import (
+    Answered,
+    BadCall,
+    Call,
+    Results,
+    ToolError,
+    answer_calls,
+    argument_of,
+    as_text,
+    listed,
+    one_argument_tool,
+    read_call,
+    reply_to,
+    text_of,
+)
 from .env import ToolEnv
-from .schema import Tool, ToolError, tool
+from .schema import Tool, tool
 
 __all__ = [
     "Answered",
@@ -18,8 +32,10 @@ __all__ = [
     "ToolEnv",
     "ToolError",
     "answer_calls",
+    "argument_of",
     "as_text",
     "listed",
+    "one_argument_tool",
     "read_call",
     "reply_to",
     "text_of",

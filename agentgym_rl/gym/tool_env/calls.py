@@ -1,13 +1,25 @@
-"""The parsing of a model's message and its tool calls, however malformed they are."""
+"""The tool calls of a model's message: read, however malformed, and answered; they run
+concurrently, and errors become text."""
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import inspect
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from agentgym_rl.core.chat import Message
+from pydantic_core import to_jsonable_python
+
+from agentgym_rl.core.chat import Message, ToolSpec, is_list, is_mapping
+from agentgym_rl.core.errors import InfraError
+
+
+class ToolError(Exception):
+    """An error for tools to raise: the agent reads "error: " and its text. Nothing is logged."""
 
 
 class BadCall(ValueError):
@@ -26,16 +38,16 @@ class Call:
 def text_of(message: Message) -> str:
     """Return the text of a message with a string, a list of parts or nothing as its content."""
     content = message.get("content")
-    if isinstance(content, list):
-        texts = [part.get("text") for part in content if isinstance(part, Mapping)]
+    if is_list(content):
+        texts = [part.get("text") for part in content if is_mapping(part)]
         return "".join(text for text in texts if isinstance(text, str))
     return content if isinstance(content, str) else ""
 
 
 def listed(calls: Any) -> list[Mapping[str, Any]]:
     """Return the calls of a message as a list; an item that is no mapping becomes an empty one."""
-    many = calls if isinstance(calls, list) else [calls]
-    return [call if isinstance(call, Mapping) else {} for call in many]
+    many = calls if is_list(calls) else [calls]
+    return [call if is_mapping(call) else {} for call in many]
 
 
 def read_call(call: Mapping[str, Any]) -> Call:
@@ -45,12 +57,12 @@ def read_call(call: Mapping[str, Any]) -> Call:
         BadCall: the call has no name, or its arguments have another type.
     """
     function = call.get("function")
-    if not isinstance(function, Mapping):
+    if not is_mapping(function):
         raise BadCall("no function")
     name, arguments = function.get("name"), function.get("arguments")
     if not isinstance(name, str):
         raise BadCall("the name of the function is no string")
-    if isinstance(arguments, Mapping):
+    if is_mapping(arguments):
         try:
             arguments = json.dumps(arguments)
         except (TypeError, ValueError, RecursionError) as error:
@@ -60,8 +72,178 @@ def read_call(call: Mapping[str, Any]) -> Call:
     return Call(name, arguments)
 
 
+def one_argument_tool(name: str, description: str, argument: str) -> ToolSpec:
+    """Return the OpenAI function schema of a tool that takes one string."""
+    parameters = {
+        "type": "object",
+        "properties": {argument: {"type": "string"}},
+        "required": [argument],
+    }
+    function = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def argument_of(call: Mapping[str, Any], *, tool: str, argument: str) -> str:
+    """Return the one string that the tool is called with.
+
+    Raises:
+        BadCall: the call is of another tool or has another form.
+    """
+    found = read_call(call)
+    if found.name != tool:
+        raise BadCall(f"the only tool is {tool}")
+    try:
+        arguments = json.loads(found.arguments)
+    except (ValueError, RecursionError) as error:
+        raise BadCall("arguments are no JSON") from error
+    if not is_mapping(arguments) or list(arguments) != [argument]:
+        raise BadCall(f"expected one argument, {argument}")
+    if not isinstance(arguments[argument], str):
+        raise BadCall(f"{argument} is no string")
+    return arguments[argument]
+
+
 def reply_to(call: Mapping[str, Any], content: str) -> Message:
     """Return the tool message that answers a call."""
     call_id = call.get("id")
     call_id = call_id if isinstance(call_id, str) else ""
     return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+log = logging.getLogger(__name__)
+
+Results = Callable[[Call], Any]
+"""A function that executes a call: it returns a result, or an awaitable of one."""
+
+_MAX_ERROR_CHARS = 400
+
+_SHORTAGES = {
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO),
+    *(errno.ENETDOWN, errno.ENETUNREACH),
+}
+"""The errors of a machine that lacks resources, independent of a call's arguments; other errors,
+such as ENOENT, may be caused by the arguments."""
+
+_MAX_WARNED = 100
+_warned: set[str] = set()
+"""The tools of this process that have raised unexpected exceptions."""
+
+
+@dataclass(slots=True)
+class Answered:
+    """The answers to a message's calls."""
+
+    messages: list[Message] = field(default_factory=list[Message])
+    """The tool messages, one per call, in the order of the calls."""
+    errors: list[str] = field(default_factory=list[str])
+    """The texts of the failed calls, the same as in their messages."""
+
+
+async def answer_calls(
+    calls: Any, run: Results, *, max_calls: int = 32, max_concurrent: int = 8
+) -> Answered:
+    """Answer the value of `tool_calls`, however malformed, by means of `run`.
+
+    Calls start in their order. A call that does not wait ends before the next one starts; at most
+    `max_concurrent` wait at a time. Calls beyond `max_calls` in a message are refused. A failure
+    is answered with a text that starts with "error:".
+
+    Raises:
+        InfraError: a tool raised it; or it raised MemoryError, ConnectionError, or an OSError
+            for a lack of handles, memory, disk or network.
+    """
+    many = listed(calls)
+    texts = [f"error: more than {max_calls} calls in a message"] * len(many)
+    failed = [True] * len(many)
+    slots = asyncio.Semaphore(max_concurrent)
+    infra: list[InfraError] = []
+
+    async def answer(index: int, call: Mapping[str, Any]) -> None:
+        try:
+            async with slots:
+                texts[index], failed[index] = await _answer(call, run)
+        except InfraError as error:
+            infra.append(error)
+
+    taken = list(enumerate(many[:max_calls]))
+    if len(taken) == 1:
+        await answer(*taken[0])
+    else:
+        async with asyncio.TaskGroup() as group:
+            for index, call in taken:
+                group.create_task(answer(index, call))
+    if infra:
+        raise infra[0]
+    return Answered(
+        [reply_to(call, text) for call, text in zip(many, texts, strict=True)],
+        [text for text, bad in zip(texts, failed, strict=True) if bad],
+    )
+
+
+async def _answer(call: Mapping[str, Any], run: Results) -> tuple[str, bool]:
+    """Return the text that answers a call, and whether it is an error."""
+    name = ""
+    try:
+        read = read_call(call)
+        name = read.name
+        result = run(read)
+        if inspect.isawaitable(result):
+            result = await _result(result)
+        return as_text(result), False
+    except InfraError:
+        raise
+    except (BadCall, ToolError) as error:
+        return _error(str(error)), True
+    except (Exception, SystemExit) as error:
+        said = f"{type(error).__name__}: {error}"
+        if _is_infra(error):
+            raise InfraError(f"tool {name}: {said}") from error
+        _tell(name, error)
+        return _error(said), True
+
+
+def _is_infra(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno in _SHORTAGES:
+        return True
+    return isinstance(error, MemoryError | ConnectionError)
+
+
+def _tell(name: str, error: BaseException) -> None:
+    """Warn about a tool once; the agent gets each error, and `tool_errors` counts them."""
+    is_first = name not in _warned and len(_warned) < _MAX_WARNED
+    if is_first:
+        _warned.add(name)
+    log.log(
+        logging.WARNING if is_first else logging.DEBUG,
+        "tool %.100r raised %s: the agent reads it as an error of its call; a tool raises "
+        "ToolError for those (further ones of this tool are logged at level DEBUG)",
+        name, type(error).__name__, exc_info=error,
+    )  # fmt: skip
+
+
+async def _result(waiting: Awaitable[Any]) -> Any:
+    try:
+        return await waiting
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("the tool was cancelled by its own code") from error
+
+
+def as_text(result: Any) -> str:
+    """Return a tool's result as text for the agent: strings unchanged, everything else as JSON."""
+    if not isinstance(result, str):
+        result = json.dumps(to_jsonable_python(result), ensure_ascii=False)
+    return _sendable(result)
+
+
+def _error(text: str) -> str:
+    text = text if len(text) <= _MAX_ERROR_CHARS else f"{text[:_MAX_ERROR_CHARS]}..."
+    return f"error: {_sendable(text)}"
+
+
+def _sendable(text: str) -> str:
+    """Replace lone surrogates by question marks: they cannot be encoded as UTF-8."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -15,8 +15,7 @@ from agentgym_rl.core.task import Task, checked_task
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.sandbox import SandboxBackend
 
-from .answers import answer_calls
-from .calls import BadCall, Call, text_of
+from .calls import BadCall, Call, answer_calls, text_of
 from .schema import Tool, is_tool
 
 _call_number: ContextVar[int] = ContextVar("_call_number", default=0)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from agentgym_rl.core.chat import ToolSpec
+from agentgym_rl.core.chat import ToolSpec, is_dict, is_list
 
 from .calls import BadCall
 
@@ -20,10 +20,6 @@ _CONFIG = ConfigDict(strict=True, allow_inf_nan=False)
 _SECTION = re.compile(r"(Args|Arguments|Returns|Raises|Yields|Examples?|Notes?):\s*")
 _ARGUMENT = re.compile(r"(?P<name>\w+)\s*(?:\([^)]*\))?:\s*(?P<text>.*)")
 _MAX_PROBLEMS = 3
-
-
-class ToolError(Exception):
-    """An error for tools to raise: the agent reads "error: " and its text. Nothing is logged."""
 
 
 @overload
@@ -154,13 +150,13 @@ def _parameters(schema: dict[str, Any], described: Mapping[str, str]) -> dict[st
 
 def _untitled(schema: Any) -> Any:
     """Remove the titles that pydantic makes of names; keep a property called title."""
-    if isinstance(schema, list):
+    if is_list(schema):
         return [_untitled(each) for each in schema]
-    if not isinstance(schema, dict):
+    if not is_dict(schema):
         return schema
     return {
         key: {name: _untitled(each) for name, each in value.items()}
-        if key in ("properties", "$defs") and isinstance(value, dict)
+        if key in ("properties", "$defs") and is_dict(value)
         else _untitled(value)
         for key, value in schema.items()
         if not (key == "title" and isinstance(value, str))

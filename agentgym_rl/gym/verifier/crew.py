@@ -16,8 +16,7 @@ from agentgym_rl.core.errors import ConfigError, VerifierError
 from agentgym_rl.gym.verifier import wire
 from agentgym_rl.runtime.frozen import LOOK_EVERY_S
 
-from .worker import Worker
-from .zygote import Imports, Zygote
+from .processes import Imports, Worker, Zygote
 
 log = logging.getLogger(__name__)
 
@@ -148,10 +147,10 @@ class Crew:
         if self._retry is None and self._zygote.frozen():
             words = self._zygote.last_words()
             self._zygote.kill()
-            how = "the process that forks the workers was frozen: somebody had stopped it (SIGSTOP)"
+            how = "the process that forks the workers was frozen: it had been stopped (SIGSTOP)"
             self._replace_zygote(how, words, blameless=True)
         for worker in [w for w in self._workers.values() if w.frozen()]:
-            how = "it was frozen: somebody had stopped it (SIGSTOP)"
+            how = "it was frozen: it had been stopped (SIGSTOP)"
             log.warning("a verifier worker (pid %d) is replaced: %s", worker.pid, how)
             self._ended(worker)
             self.retire(worker)
@@ -169,7 +168,7 @@ class Crew:
     def _replace_zygote(self, how: str, words: str, *, blameless: bool) -> None:
         """Replace the zygote and all its workers; redo all imports except the one in progress."""
         how = "\n".join(filter(None, [how, words]))
-        log.warning("the verifier pool begins anew: %s", how)
+        log.warning("the verifier pool starts again: %s", how)
         if target := self._imports.current:
             killed = VerifierError(f"importing {target!r} was cut short: {how}; {_ROOM_ENOUGH}")
             self._imports.ended(target, killed if blameless else _not_callable(target, how))
@@ -243,7 +242,9 @@ class Crew:
     def _framed(self, worker: Worker, number: int, body: bytes) -> None:
         if worker.ready:
             self._on_frame(worker, number, body)
-        elif number != wire.READY or (problem := wire.decode(body)):
+            return
+        problem = wire.decode(body) if number == wire.READY else f"it began with frame {number}"
+        if problem:
             self._failed(f"a worker could not be locked in: {problem}")
             self.retire(worker)
         else:

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from agentgym_rl.core.errors import ConfigError, VerifierError
-from agentgym_rl.gym.step_clock import OffTheClock
 from agentgym_rl.gym.verifier import wire
+from agentgym_rl.gym.wrappers.timeout import OffTheClock
 
 from .crew import Crew, CrewOptions
-from .worker import Worker
+from .processes import Worker
 
 Status = Literal["done", "error", "timeout", "crash", "memory"]
 """The status of a call. `done`: the function returned. `error`: it raised. The other three, each
@@ -172,7 +172,7 @@ class VerifierPool:
             on_free=self._pump,
             on_frame=self._answered,
             on_lost=self._lost,
-            on_broken=self._break,
+            on_broken=self._fail_all,
         )
         try:
             await self._start(self._crew)
@@ -432,9 +432,6 @@ class VerifierPool:
             )  # fmt: skip
 
     # ------------------------------------------------------------------ the end
-    def _break(self, error: VerifierError) -> None:
-        self._fail_all(error)
-
     def _fail_all(self, error: VerifierError) -> None:
         self._broken = error
         jobs = [*self._queue, *self._running.values()]
@@ -456,4 +453,5 @@ def _checked(body: bytes) -> tuple[Status, Any, str] | None:
     match answer:
         case [status, value, str(error)] if status in _ANSWERS:
             return status, value, error
-    return None
+        case _:
+            return None

@@ -4,13 +4,19 @@
 
 `make` puts these four around every environment. `wrappers=` of `make` (`[[env.wrappers]]` in a
 configuration) go between them, around Attempts if `max_attempts` is above 1, and inside one more
-PassiveChecker. Each wrapper has its own file here.
+PassiveChecker.
 """
 
 from .attempts import Attempts
-from .common import OrderEnforcing, PassiveChecker, Record, TransformReward, TurnLimit
 from .timeout import StepTimeout, Timeout, within
-from .wrapper import Wrapper
+from .wrapper import (
+    OrderEnforcing,
+    PassiveChecker,
+    Record,
+    TransformReward,
+    TurnLimit,
+    Wrapper,
+)
 
 __all__ = [
     "Attempts",

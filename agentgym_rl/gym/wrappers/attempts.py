@@ -7,11 +7,11 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.core.chat import Message
+from agentgym_rl.core.chat import Message, is_mapping
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gym.env import Env, Step
 
-from .wrapper import Wrapper
+from .wrapper import Wrapper, checked_limit
 
 FEEDBACK = "That is not right yet. Try again."
 
@@ -50,11 +50,9 @@ class Attempts(Wrapper):
         turns: int | None = None,
     ) -> None:
         super().__init__(env)
-        if not isinstance(max_attempts, int) or isinstance(max_attempts, bool) or max_attempts < 1:
-            raise ConfigError(f"max_attempts: got {max_attempts!r}, expected a whole number from 1")
         if not 0 <= discount <= 1:
             raise ConfigError(f"discount: got {discount!r}, expected a number from 0 to 1")
-        self._max_attempts = max_attempts
+        self._max_attempts = checked_limit("max_attempts", max_attempts)
         self._feedback = feedback
         self._discount = discount
         self._success = success
@@ -124,7 +122,7 @@ def _unanswered(action: Message, observation: list[Message]) -> list[Message]:
     """Return answers to the unanswered tool calls: chat formats require one for each."""
     answered = {message.get("tool_call_id") for message in observation}
     calls = action.get("tool_calls")
-    ids = [c["id"] for c in calls or () if isinstance(c, Mapping) and isinstance(c.get("id"), str)]
+    ids = [c["id"] for c in calls or () if is_mapping(c) and isinstance(c.get("id"), str)]
     return [
         {"role": "tool", "tool_call_id": name, "content": "This ended the attempt."}
         for name in ids
@@ -134,7 +132,7 @@ def _unanswered(action: Message, observation: list[Message]) -> list[Message]:
 
 def _with_feedback(observation: list[Message], feedback: str) -> list[Message]:
     """Add `feedback` to `observation`; merge user messages: not all chat formats take two."""
-    last = observation[-1] if observation else {}
+    last: Message = observation[-1] if observation else {}
     if last.get("role") == "user" and isinstance(last.get("content"), str):
         return [*observation[:-1], {**last, "content": f"{last['content']}\n\n{feedback}"}]
     return [*observation, {"role": "user", "content": feedback}]

@@ -1,13 +1,34 @@
-"""The base class of all wrappers: an environment that forwards everything."""
+"""The base class of all wrappers, which forwards everything, and the small wrappers.
+
+No step outside an episode, a limit of turns, results checked against the contract, another reward,
+and a record of messages and rewards for people to read.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agentgym_rl.core.chat import Message, ToolSpec
+from agentgym_rl.core.chat import Message, ToolSpec, is_dict, is_list, is_mapping, text_message
+from agentgym_rl.core.errors import ConfigError, EnvError
 from agentgym_rl.core.task import TaskSource
+from agentgym_rl.core.trajectory import added_reward
 from agentgym_rl.gym.env import Env, Origin, Step
+from agentgym_rl.runtime.imports import import_object
+
+
+def checked_limit(name: str, value: object) -> int:
+    """Return a limit of turns or attempts.
+
+    Raises:
+        ConfigError: it is no whole number above 0.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name}: got {value!r}, expected a whole number above 0")
+    return value
 
 
 class _Tasks:
@@ -43,7 +64,9 @@ class Wrapper(Env):
         return self.env.spec
 
     @spec.setter
-    def spec(self, spec: Origin | None) -> None:
+    def spec(  # pyright: ignore[reportIncompatibleVariableOverride]
+        self, spec: Origin | None
+    ) -> None:
         self.env.spec = spec
 
     @property
@@ -86,3 +109,210 @@ class Wrapper(Env):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.env!r})"
+
+
+class OrderEnforcing(Wrapper):
+    """A wrapper that makes `step` before `reset`, or after the episode's end, an error."""
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        self._missing = "call reset first"
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        self._missing = "reset failed, or is not finished"
+        found = await self.env.reset(seed=seed, options=options)
+        self._missing = ""
+        return found
+
+    async def step(self, action: Message) -> Step:
+        """Forward the step.
+
+        Raises:
+            EnvError: there is no episode.
+        """
+        if self._missing:
+            raise EnvError(f"step without an episode: {self._missing}")
+        step = await self.env.step(action)
+        if step.terminated or step.truncated:
+            self._missing = "the last one has ended; call reset"
+        return step
+
+    async def close(self) -> None:
+        self._missing = "the environment is closed"
+        await self.env.close()
+
+
+class TurnLimit(Wrapper):
+    """A wrapper that truncates the episode at step `max_turns`, unless that step ends it anyway.
+
+    Raises:
+        ConfigError: `max_turns` is no whole number above 0.
+    """
+
+    def __init__(self, env: Env, max_turns: int) -> None:
+        super().__init__(env)
+        self._max_turns = checked_limit("max_turns", max_turns)
+        self._turns = 0
+
+    @property
+    def max_turns(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._max_turns
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        self._turns = 0
+        return await self.env.reset(seed=seed, options=options)
+
+    async def step(self, action: Message) -> Step:
+        step = await self.env.step(action)
+        self._turns += 1
+        if self._turns < self._max_turns or step.terminated or step.truncated:
+            return step
+        return step._replace(truncated=True, info={**step.info, "stop_reason": "max_turns"})
+
+
+class PassiveChecker(Wrapper):
+    """A checker of the results of `reset` and `step`; `arl check` judges their behaviour."""
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        return checked_reset(await self.env.reset(seed=seed, options=options))
+
+    async def step(self, action: Message) -> Step:
+        return checked_step(await self.env.step(action))
+
+
+def checked_reset(result: Any) -> tuple[list[Message], dict[str, Any]]:
+    """Check the result of an environment's `reset`; return it with message content as text.
+
+    Raises:
+        TypeError: it is not (messages, info).
+        ValueError: a message has a part that is not text.
+    """
+    match result:
+        case (messages, info) if is_list(messages) and is_dict(info) and _are_messages(messages):
+            return _as_text(messages), info
+        case _:
+            raise TypeError(
+                f"env.reset must return (list of messages, info dict), got {result!r:.200}"
+            )
+
+
+def checked_step(result: Any) -> Step:
+    """Check the result of an environment's `step`; return it as a Step. Numpy scalars are allowed.
+
+    Raises:
+        TypeError, ValueError: it is no five-tuple of the contract's types, or has a number that is
+            not finite.
+    """
+    try:
+        observation, given, terminated, truncated, info = result
+        reward = float(given)
+        metrics = info.get("metrics")
+        if metrics:
+            metrics = {name: float(value) for name, value in metrics.items()}
+    except (TypeError, ValueError, AttributeError) as error:
+        raise TypeError(
+            "env.step must return (observation, reward, terminated, truncated, info) with a "
+            f"number as reward and numbers as info['metrics'], got {result!r:.200}"
+        ) from error
+    if not is_list(observation) or not _are_messages(observation):
+        raise TypeError(f"env.step's observation must be a list of messages, got {observation!r}")
+    added_reward(0.0, reward, what="env.step's reward")
+    if metrics and not all(map(math.isfinite, metrics.values())):
+        raise ValueError(f"env.step's metrics must be finite, got {metrics}")
+    text = _as_text(observation)
+    if metrics:
+        info = {**info, "metrics": metrics}
+    elif (
+        text is observation
+        and type(result) is Step
+        and type(given) is float
+        and type(terminated) is type(truncated) is bool
+    ):
+        return result  # unchanged, as most steps are
+    return Step(text, reward, bool(terminated), bool(truncated), info)
+
+
+def _are_messages(items: list[Any]) -> bool:
+    """Return whether all items are mappings."""
+    return all(map(is_mapping, items))
+
+
+def _as_text(messages: list[Message]) -> list[Message]:
+    """Return the messages with lists of parts joined to one text: later code reads only text."""
+    for message in messages:
+        if is_list(message.get("content")):
+            return [text_message(message) for message in messages]
+    return messages
+
+
+RewardFunction = Callable[[Step], float]
+
+
+class TransformReward(Wrapper):
+    """A wrapper that pays `function(step)` for a step; `function` may be "module:function".
+
+    The environment's own reward is kept in `info["reward_components"]["unshaped"]`.
+    """
+
+    def __init__(self, env: Env, function: RewardFunction | str) -> None:
+        super().__init__(env)
+        self._function: RewardFunction = (
+            import_object(function) if isinstance(function, str) else function
+        )
+
+    async def step(self, action: Message) -> Step:
+        step = await self.env.step(action)
+        components = {**step.info.get("reward_components", {}), "unshaped": step.reward}
+        return step._replace(
+            reward=float(self._function(step)), info={**step.info, "reward_components": components}
+        )
+
+
+class Record(Wrapper):
+    """A wrapper that keeps the transcript and adds `info["episode"]` to the last step.
+
+    The value is Gymnasium's {"r": sum of rewards, "l": steps, "t": seconds since reset}. `render()`
+    returns the transcript as text.
+    """
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        self.transcript: list[Message] = []
+        """The messages of the episode so far, the agent's included; the list is not shared."""
+        self._return, self._steps, self._start = 0.0, 0, 0.0
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        messages, info = await self.env.reset(seed=seed, options=options)
+        self.transcript = list(messages)
+        self._return, self._steps, self._start = 0.0, 0, time.monotonic()
+        return messages, info
+
+    async def step(self, action: Message) -> Step:
+        step = await self.env.step(action)
+        self.transcript += [action, *step.observation]
+        self._return += step.reward
+        self._steps += 1
+        if not (step.terminated or step.truncated):
+            return step
+        seconds = time.monotonic() - self._start
+        episode = {"r": self._return, "l": self._steps, "t": seconds}
+        return step._replace(info={**step.info, "episode": episode})
+
+    def render(self) -> str:
+        """Return the transcript as text, one paragraph per message."""
+        return "\n\n".join(f"[{m.get('role', '?')}] {_said(m)}" for m in self.transcript)
+
+
+def _said(message: Message) -> str:
+    content = message.get("content")
+    said = content if isinstance(content, str) else json.dumps(content) if content else ""
+    calls = message.get("tool_calls")
+    return "\n".join(filter(None, [said, json.dumps(calls) if calls else ""]))

@@ -14,11 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import AgentError, ConfigError, InfraError
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym.agent import Agent
-from agentgym_rl.gym.env import Env
+from agentgym_rl import Agent, AgentError, ConfigError, Env, InfraError, Message, Task
 from arl_agents.bridge import EnvTools
 from arl_agents.extras import import_extra
 

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import IO
 
-from agentgym_rl.core.errors import AgentError, InfraError
+from agentgym_rl import AgentError, InfraError
 
 DRAIN_S = 1.0
 """The time to read output written before the end; only a process outside the group, which still

@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from agentgym_rl.core.chat import ToolSpec
+from agentgym_rl import ToolSpec
 from agentgym_rl.runtime.http_server import Receive, Scope, Send, reply, serving
 
 MAX_WAITING = 64

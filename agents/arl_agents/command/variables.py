@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentgym_rl.core.chat import Message, ToolSpec
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl import ConfigError, Message, ToolSpec
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -18,15 +17,15 @@ if TYPE_CHECKING:
 PASSED = ("PATH", "HOME", "LANG")
 """The variables of this process that are passed on; others may hold secrets."""
 TOLD = {
-    "OPENAI_BASE_URL": "the model, for OpenAI clients",
-    "OPENAI_API_KEY": "opens this episode's session, and nothing else",
+    "OPENAI_BASE_URL": "base URL of the model, for OpenAI clients",
+    "OPENAI_API_KEY": "the key of this episode's session; it is valid for nothing else",
     "ANTHROPIC_BASE_URL": "the same server, for Anthropic clients",
     "ANTHROPIC_API_KEY": "the same key",
     "ARL_MODEL": "name of the model",
-    "ARL_TASK_FILE": "JSON: task_id, messages (the first ones), tools (OpenAI functions)",
-    "ARL_ANSWER_FILE": "where the final message may be written",
-    "ARL_MCP_URL": "the tools as an MCP server over streamable HTTP, if there are any",
-    "TMPDIR": "the folder that the program runs in; it is removed in the end",
+    "ARL_TASK_FILE": "JSON file: task_id, messages (the first ones), tools (OpenAI functions)",
+    "ARL_ANSWER_FILE": "path where the program may write the final message",
+    "ARL_MCP_URL": "URL of the tools as an MCP server (streamable HTTP), if there are any",
+    "TMPDIR": "the working folder of the program; it is removed at the end",
 }
 
 
@@ -42,7 +41,7 @@ def own_variables(named: Sequence[str]) -> dict[str, str]:
         if name in TOLD or not name:
             raise ConfigError(f"env: got {each!r}; the agent sets {', '.join(TOLD)} itself")
         if not given and name not in os.environ:
-            raise ConfigError(f"env: {name} is to be passed on, and is not set here")
+            raise ConfigError(f"env: {name} cannot be passed on: it is not set")
         found[name] = value if given else os.environ[name]
     return found
 

@@ -1,6 +1,6 @@
 """Programming tasks: generated families and data sets, graded by hidden tests in sandboxes."""
 
-from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl import EnvSpec
 
 SPEC = EnvSpec(
     id="code-v0",

@@ -7,22 +7,18 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import EnvError, SandboxError
-from agentgym_rl.core.task import Split, Task, TaskSource, checked_task
-from agentgym_rl.gym.env import Env, Step
+from agentgym_rl import Env, EnvError, Message, SandboxError, Step, Task, TaskSource
+from agentgym_rl.core.task import Split, checked_task
 from agentgym_rl.gym.sandbox import SandboxBackend
 from agentgym_rl.gym.tool_env import text_of
 
 from .extract import MAX_PROGRAM_CHARS, last_program
-from .generated import Recipe
+from .generated import GeneratedTasks, Recipe, solve
 from .grader import Grade, Grader
 from .options import Options
-from .oracle import solve
 from .problem import Problem
 from .python_tool import TOOL, PythonTool
 from .rows import row_tasks
-from .source import GeneratedTasks
 from .verdict import Verdict
 
 NO_CODE = f"no ```python block of at most {MAX_PROGRAM_CHARS} characters"
@@ -156,5 +152,7 @@ class CodeEnv(Env):
                 return Problem.from_json(task.data["problem"])
             recipe = Recipe.from_json(task.data, seed=task.seed)
         except (KeyError, TypeError, ValueError) as error:
-            raise EnvError(f"task {task.id} is none of the code environment: {error!r}") from error
+            raise EnvError(
+                f"task {task.id} is not a task of the code environment: {error!r}"
+            ) from error
         return recipe.problem(num_hidden=self._options.num_hidden)

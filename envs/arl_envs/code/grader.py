@@ -19,16 +19,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.core.errors import SandboxError, SandboxLost
-from agentgym_rl.gym.sandbox import ExecResult, Limits, Sandbox, SandboxBackend, Status
+from agentgym_rl import Sandbox, SandboxError, SandboxLost
+from agentgym_rl.gym.sandbox import ExecResult, Limits, SandboxBackend, Status
 
 from . import driver
-from .blame import CREATE_TIMEOUT_S, blame
 from .calculator.statements import view_of
 from .compare import equal, same_text, same_value, value_of
 from .driver import encode
 from .problem import CallTest, Problem, Test, TextTest
-from .verdict import Verdict
+from .verdict import CREATE_TIMEOUT_S, Verdict, blame
 
 OUTPUT_MARGIN_BYTES = 1 << 16
 """The bytes that a submission may print beyond twice the expected answer; the rest is not read."""

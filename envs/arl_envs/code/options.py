@@ -60,7 +60,7 @@ class Options:
         values = {name: getattr(self, name) for name in about_generated}
         chosen = [name for name, value in values.items() if value and value != _DEFAULTS[name]]
         if self.rows and chosen:
-            raise TypeError(f"{', '.join(chosen)}: of generated tasks, not of rows")
+            raise TypeError(f"{', '.join(chosen)}: only for generated tasks, not for rows")
         if not self.rows and not self.chosen_families():
             raise TypeError("no family is of these topics and these families")
 

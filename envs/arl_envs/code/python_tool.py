@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import SandboxLost
-from agentgym_rl.gym.sandbox import ExecResult, Sandbox, SandboxBackend, Status
-from agentgym_rl.gym.tool_env import BadCall, listed, reply_to
-from arl_envs.tool_calls import argument_of, one_argument_tool
+from agentgym_rl import Message, Sandbox, SandboxLost
+from agentgym_rl.gym.sandbox import ExecResult, SandboxBackend, Status
+from agentgym_rl.gym.tool_env import BadCall, argument_of, listed, one_argument_tool, reply_to
 
-from .blame import CREATE_TIMEOUT_S, blame
+from .verdict import CREATE_TIMEOUT_S, blame
 
 TOOL = one_argument_tool("python", "Run a Python program and see what it prints.", "code")
 DEADLY = "[the program was the end of its sandbox]"

@@ -8,7 +8,7 @@ tasks     seeds, split by the openings of their episodes
 oracle    shortest paths, in environments that show their transitions
 """
 
-from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl import EnvSpec
 
 SPEC = EnvSpec(
     id="gymnasium-v0",

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl import ConfigError
 
 MAX_NAMED = 32
 """The longest list of action numbers shown in full; a longer one shows the first and the last."""

@@ -11,12 +11,10 @@ from typing import Any, Literal, get_args
 
 import gymnasium
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import Split, TaskSource, checked_task
+from agentgym_rl import ConfigError, Message, Step, SyncEnv, TaskSource
+from agentgym_rl.core.task import Split, checked_task
 from agentgym_rl.gym.data import derived_number
-from agentgym_rl.gym.env import Step
-from agentgym_rl.gym.sync_env import Executor, SyncEnv
+from agentgym_rl.gym.sync_env import Executor
 from agentgym_rl.gym.tool_env import listed, reply_to, text_of
 
 from .actions import actions_of

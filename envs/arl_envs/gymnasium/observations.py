@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl import ConfigError
 
 MAX_NUMBERS = 1024
 """The largest array that is written as text."""

@@ -1,6 +1,6 @@
 """Generated math problems with a calculator: four levels, checked answers, no downloads."""
 
-from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl import EnvSpec
 
 SPEC = EnvSpec(
     id="math-v0",

@@ -6,20 +6,16 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import EnvError
-from agentgym_rl.core.task import Split, Task, TaskSource
-from agentgym_rl.gym.env import Env, Step
+from agentgym_rl import Env, EnvError, Message, Step, Task, TaskSource, Verifier
+from agentgym_rl.core.task import Split
 from agentgym_rl.gym.tool_env import text_of
-from agentgym_rl.gym.verifier import Verifier, VerifierPool
+from agentgym_rl.gym.verifier import VerifierPool
 
 from .answers import Verdict
-from .answers import judge as judge_number
-from .calls import answer_calls
-from .checker import Judgement, Quiz, judge
-from .options import Options
+from .calculator import answer_calls
+from .judge import Judgement, Quiz, judge, judge_number
+from .options import Options, check_task
 from .oracle import answer_message, solve
-from .playable import check_task
 from .rows import row_tasks
 from .source import MathTasks
 

@@ -1,17 +1,59 @@
-"""The user's options of the math environment."""
+"""The user's options of the math environment, the levels of difficulty that they choose from, and
+the check that a task can be played with them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
-from agentgym_rl.core.chat import ToolSpec
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl import ConfigError, EnvError, ToolSpec
+from agentgym_rl.core.task import checked_task
+from arl_envs.math.symbolic.expression import Unreadable
 
-from .calculator import WHOLE_EXPRESSION, Calculator
-from .final import Mark
-from .levels import level_of
+from .answers import Kind, Mark, read_number
+from .calculator import ONE_OPERATION, WHOLE_EXPRESSION, Calculator
+from .generated import Problem, expression, long_story, rational, short_story
+from .judge import check_gold
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A difficulty level."""
+
+    number: int
+    generate: Callable[[random.Random], Problem]
+    calculator: Calculator
+    max_turns: int
+    """The most assistant messages in an episode, the final answer included."""
+
+    def problem(self, seed: int) -> Problem:
+        """Return the problem of `seed`: a pure function of level and seed, in any process."""
+        return self.generate(random.Random(f"arl-math/{self.number}/{seed}"))
+
+
+LEVELS = {
+    level.number: level
+    for level in (
+        Level(1, short_story, ONE_OPERATION, 4),
+        Level(2, expression, WHOLE_EXPRESSION, 8),
+        Level(3, long_story, WHOLE_EXPRESSION, 10),
+        Level(4, rational, WHOLE_EXPRESSION, 8),
+    )
+}
+
+
+def level_of(number: object) -> Level:
+    """Return the level with this `number`.
+
+    Raises:
+        ConfigError: there is no such level.
+    """
+    if isinstance(number, bool) or not isinstance(number, int) or number not in LEVELS:
+        raise ConfigError(f"math has no level {number!r}; allowed: {', '.join(map(str, LEVELS))}")
+    return LEVELS[number]
+
 
 _TURNS_OF_ROWS = 8
 
@@ -33,7 +75,7 @@ class Options:
     calculator_for_rows: bool = False
     """The switch for a calculator with rows; generated problems always have one."""
     mark: Mark = "boxed"
-    """The mark of the final answer in replies to rows (see `final.py`)."""
+    """The mark of the final answer in replies to rows (see `answers.py`)."""
     verify_timeout_s: float = 5.0
     """The time limit for the algebra of one answer to a row, in seconds; there are two attempts."""
 
@@ -42,7 +84,7 @@ class Options:
         if not isinstance(self.rows, Mapping):
             raise ConfigError(f'rows: got {self.rows!r}, expected a table such as {{"path": FILE}}')
         if self.rows and self.level != 1:
-            raise ConfigError("level: of generated problems, not of rows")
+            raise ConfigError("level: only for generated problems, not for rows")
         if self.mark not in get_args(Mark):
             raise ConfigError(f"mark: got {self.mark!r}; allowed: {', '.join(get_args(Mark))}")
         if not isinstance(self.calculator_for_rows, bool):
@@ -74,3 +116,32 @@ class Options:
     def given(self) -> dict[str, Any]:
         """Return the keyword arguments that make the same options."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+KINDS = (*get_args(Kind), "symbolic")
+
+
+def check_task(task: object, options: Options) -> None:
+    """Check that an environment with these options can play `task`.
+
+    Raises:
+        EnvError: `task` cannot be played.
+    """
+    task = checked_task(task)
+    data = task.data
+    level = data.get("level", options.level)
+    if level != options.level:
+        raise EnvError(f"task {task.id} is of level {level}, not {options.level}")
+    if not isinstance(data.get("question"), str) or data.get("kind") not in KINDS:
+        raise EnvError(f"task {task.id}: expected question, answer and kind {KINDS}")
+    answer, kind = data.get("answer"), data["kind"]
+    if not isinstance(answer, str):
+        raise EnvError(f"task {task.id}: answer {answer!r} is no text")
+    if kind != "symbolic":
+        if read_number(answer, kind) is None:
+            raise EnvError(f"task {task.id}: {answer!r} is no {kind}")
+        return
+    try:
+        check_gold(answer, data["question"])
+    except Unreadable as error:
+        raise EnvError(f"task {task.id}: the answer {answer!r} cannot be read: {error}") from error

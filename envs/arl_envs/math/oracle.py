@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import EnvError
-from agentgym_rl.core.task import Task
+from agentgym_rl import EnvError, Message, Task
 
-from .levels import level_of
+from .options import level_of
 
 
 def solve(task: Task) -> list[Message]:

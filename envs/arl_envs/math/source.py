@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import get_args
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import Split, Task, TaskSource
+from agentgym_rl import ConfigError, Task, TaskSource
+from agentgym_rl.core.task import Split
 from agentgym_rl.gym.data import derived_number
 from arl_envs.splits import split_of
 
-from .levels import Level, level_of
+from .options import Level, level_of
 
 
 class MathTasks(TaskSource):

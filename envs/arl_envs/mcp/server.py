@@ -1,4 +1,5 @@
-"""The connection to an MCP server: started, used with timeouts, ended."""
+"""The connection to an MCP server: started, used with timeouts, ended; its tools and results in the
+format of the OpenAI API."""
 
 from __future__ import annotations
 
@@ -8,15 +9,40 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from agentgym_rl.core.chat import ToolSpec
-from agentgym_rl.core.errors import ConfigError, InfraError
-from agentgym_rl.gym.tool_env.schema import ToolError
+from agentgym_rl import ConfigError, InfraError, ToolError, ToolSpec
 
 from .child import Child
-from .texts import result_text, tool_spec
 
 if TYPE_CHECKING:
     from mcp import Client
+    from mcp.types import CallToolResult, Tool
+
+
+def tool_spec(tool: Tool) -> ToolSpec:
+    """Return the OpenAI function tool for a tool of a server."""
+    function = {
+        "name": tool.name,
+        "description": tool.description or tool.title or "",
+        "parameters": tool.input_schema,
+    }
+    return {"type": "function", "function": function}
+
+
+def result_text(result: CallToolResult, *, max_chars: int) -> str:
+    """Return a tool's result, a paragraph per block; blocks that are no text are only named.
+
+    The text has at most `max_chars` characters: the middle of a longer one is left out.
+    """
+    blocks = [
+        block.text if block.type == "text" else f"({block.type}: not shown)"
+        for block in result.content
+    ]
+    text = "\n\n".join(blocks) or "(no output)"
+    if len(text) <= max_chars:
+        return text
+    half = max(1, (max_chars - 7) // 2)
+    return f"{text[:half]} [...] {text[-half:]}"
+
 
 MAX_PAGES = 100
 CLOSE_TIMEOUT_S = 4.0

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentgym_rl.core.chat import Message, ToolSpec
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gym.env import Env, Step
-from agentgym_rl.gym.tool_env.answers import answer_calls
-from agentgym_rl.gym.tool_env.calls import Call, listed
+from agentgym_rl import ConfigError, Env, Message, Step, ToolSpec
+from agentgym_rl.gym.tool_env.calls import Call, answer_calls, listed
 from agentgym_rl.gym.wrappers import Wrapper
 
 from .server import McpServer

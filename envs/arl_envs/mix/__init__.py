@@ -1,6 +1,6 @@
 """A mix of several environments: tasks are interleaved by weight, members keep their own limits."""
 
-from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl import EnvSpec
 
 SPEC = EnvSpec(
     id="mix-v0",

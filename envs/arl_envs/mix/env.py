@@ -7,10 +7,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import ConfigError, EnvError
+from agentgym_rl import ConfigError, Env, EnvError, Message, Step
 from agentgym_rl.core.task import Split
-from agentgym_rl.gym.env import Env, Step
 
 from .members import Envs, members_of
 from .source import MixTasks, opened

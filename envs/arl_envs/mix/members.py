@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import Split, TaskSource
-from agentgym_rl.gym.env import Env
-from agentgym_rl.gym.registry import spec
-from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl import ConfigError, Env, EnvSpec, TaskSource, spec
+from agentgym_rl.core.task import Split
 
 _KEYS = {"id", "name", "weight", "options"}
 _FORMS = (

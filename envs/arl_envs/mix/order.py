@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import gcd, lcm
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl import ConfigError
 from agentgym_rl.gym.data import derived_number
 
 MAX_CYCLE = 100_000

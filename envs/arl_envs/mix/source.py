@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
-from agentgym_rl.core.errors import ConfigError, EnvError
-from agentgym_rl.core.task import Split, Task, TaskSource, checked_task, length_of
+from agentgym_rl import ConfigError, EnvError, Task, TaskSource
+from agentgym_rl.core.task import Split, checked_task, length_of
 from agentgym_rl.gym.data import CONTENT, content_of, without_end
 
 from .members import Member
@@ -94,4 +94,4 @@ def opened(task: object) -> tuple[str, Task]:
     match task.data:
         case {"env": str(name), "id": str(id), "data": dict(data)}:
             return name, replace(task, id=id, data=data)
-    raise EnvError(f"task {task.id} is none of a mix: its data must be env, id and data")
+    raise EnvError(f"task {task.id} is not a task of a mix: its data must be env, id and data")

@@ -5,7 +5,7 @@ actions  the form of an action, from the server's schema
 session  one WebSocket, one session of the server
 """
 
-from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl import EnvSpec
 
 SPEC = EnvSpec(
     id="openenv-v0",

@@ -1,19 +1,49 @@
-"""An environment behind an OpenEnv server, for chat agents."""
+"""An environment behind an OpenEnv server, for chat agents; the server's JSON schema gives the form
+of an action."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym.env import Env, Step
+from agentgym_rl import ConfigError, Env, EnvError, InfraError, Message, Step, Task, ToolSpec
 from agentgym_rl.gym.tool_env import listed, reply_to, text_of
 
-from .actions import METADATA, TOOL, ActionForm, form_of
 from .session import BadAction, Session, schema
+
+TOOL = "act"
+METADATA = "metadata"
+"""A field of every OpenEnv action and observation that is not for the agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionForm:
+    """The form of an agent's actions: the text of a reply, or calls of a tool."""
+
+    text_field: str | None
+    """The field for the text of a reply; None: actions are calls of `tool`."""
+    tool: ToolSpec
+
+
+def form_of(schema: Mapping[str, Any]) -> ActionForm:
+    """Return the text form if the only field (or required one) is a string, else the tool form."""
+    fields = {k: v for k, v in schema.get("properties", {}).items() if k != METADATA}
+    required = [name for name in schema.get("required", ()) if name in fields]
+    only = required if len(required) == 1 else list(fields)
+    is_text = len(only) == 1 and _is_string(fields[only[0]]) and len(required) <= 1
+    parameters: dict[str, Any] = {"type": "object", "properties": fields, "required": required}
+    if "$defs" in schema:
+        parameters["$defs"] = schema["$defs"]
+    description = str(schema.get("description") or "Act in the environment.")
+    function = {"name": TOOL, "description": description, "parameters": parameters}
+    return ActionForm(only[0] if is_text else None, {"type": "function", "function": function})
+
+
+def _is_string(field: Any) -> bool:
+    return isinstance(field, Mapping) and field.get("type") == "string" and "enum" not in field
+
 
 _SEEDS = 2**31
 """The bound of seeds for other generators, which take smaller ones; a seed keeps its split."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
+from agentgym_rl import ConfigError, EnvError, InfraError
 
 MAX_BYTES = 64 << 20
 CONNECT_TIMEOUT_S = 15.0

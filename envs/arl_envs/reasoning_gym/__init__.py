@@ -7,7 +7,7 @@ screen     the allowed form of answers that the package's scorer would execute
 inside     the code that runs in the verifier pool only: generators and scorers
 """
 
-from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl import EnvSpec
 
 SPEC = EnvSpec(
     id="reasoning_gym-v0",

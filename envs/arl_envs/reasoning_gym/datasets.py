@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl import ConfigError
 
 LARGEST_SEED = 2**32 - 2
 """The largest seed; some datasets take no larger ones, and add an index."""

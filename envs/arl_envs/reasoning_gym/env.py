@@ -9,12 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
-from agentgym_rl.core.task import SeededTasks, Split, Task, checked_task
-from agentgym_rl.gym.env import Env, Step
+from agentgym_rl import ConfigError, Env, EnvError, InfraError, Message, Step, Task, Verifier
+from agentgym_rl.core.task import SeededTasks, Split, checked_task
 from agentgym_rl.gym.tool_env import listed, reply_to, text_of
-from agentgym_rl.gym.verifier import Called, Verifier
+from agentgym_rl.gym.verifier import Called
 
 from .datasets import check
 from .extract import final_answer

@@ -6,7 +6,7 @@ env.py      asks the prompt, scores the one reply     options.py   the options o
 tasks.py    rows to tasks: prompt, processor, split    scoring.py   calling the function
 """
 
-from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl import EnvSpec
 
 SPEC = EnvSpec(
     id="reward-v0",

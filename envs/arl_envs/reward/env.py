@@ -6,10 +6,8 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import EnvError
-from agentgym_rl.core.task import Split, Task, TaskSource, checked_task
-from agentgym_rl.gym.env import Env, Step
+from agentgym_rl import Env, EnvError, Message, Step, Task, TaskSource
+from agentgym_rl.core.task import Split, checked_task
 from agentgym_rl.gym.tool_env import text_of
 
 from .options import Options
@@ -66,7 +64,9 @@ class RewardEnv(Env):
         try:
             messages, self._row = task_parts(task.data)
         except ValueError as error:
-            raise EnvError(f"task {task.id} is none of the reward environment: {error}") from error
+            raise EnvError(
+                f"task {task.id} is not a task of the reward environment: {error}"
+            ) from error
         self._task = task
         return [dict(message) for message in messages], {"task_id": task.id}
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl import ConfigError
 from agentgym_rl.gym.data import Rows
 from agentgym_rl.runtime.imports import import_object
 

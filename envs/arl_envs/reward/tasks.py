@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agentgym_rl import ConfigError
 from agentgym_rl.core.chat import text_message
-from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import Split
 from agentgym_rl.gym.data import Row, RowRefused, RowTask, RowTasks, row_tasks, shorten, weight_of
 from agentgym_rl.runtime.imports import import_object

@@ -1,6 +1,6 @@
 """An environment for tool use in a shop: a relational world, requests, and a checked end state."""
 
-from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl import EnvSpec
 
 SPEC = EnvSpec(
     id="tools-v0",

@@ -6,7 +6,9 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from . import about_orders, about_people
+from arl_envs.tools import about_people
+from arl_envs.tools import orders as about_orders
+
 from .goals import Goal
 from .levels import Level
 from .scene import Open, Scene

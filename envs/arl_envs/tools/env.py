@@ -5,19 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import EnvError
-from agentgym_rl.core.task import Split, Task
-from agentgym_rl.gym.env import Step
-from agentgym_rl.gym.tool_env import ToolEnv
+from agentgym_rl import EnvError, Message, Step, Task, ToolEnv
+from agentgym_rl.core.task import Split
 
 from .answers import Verdict, is_question, judge
 from .goals import Ask
 from .levels import level_of
-from .oracle import solve
-from .problem import Problem, problem_of
+from .problem import Problem, ToolsTasks, problem_of, solve
 from .shop import Database, Desk
-from .source import ToolsTasks
 
 MAX_QUESTIONS = 3
 """The number of questions that get a reply; the next one counts as the final message."""

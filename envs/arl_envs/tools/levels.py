@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl import ConfigError
 
 from .shop import tools_of
 from .world import Size

@@ -1,19 +1,26 @@
-"""A request, its world, and the required result."""
+"""A request, its world, and the required result; the endless, seeded tasks, of which the hash of
+the request separates held-out ones; and the perfect agent."""
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, get_args
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl import ConfigError, Message, Task, TaskSource
+from agentgym_rl.core.task import Split
+from agentgym_rl.gym.data import derived_number
+from arl_envs.splits import split_of
 
-from .by_name import by_name
+from .answers import answer
 from .compose import Plan, composed
 from .goals import Ask, Goal, GoldCall
 from .levels import Level
+from .orders import by_name
 from .shop import WRITES, Database, Desk, Row
 from .shop.rules import Attempt, Refused, attempt_of
 from .world import World, draw
@@ -128,3 +135,55 @@ def _done(desk: Desk, call: GoldCall) -> tuple[str, bool]:
 _MAX_DRAWS = 1000
 _LEAST_CHARS = 3
 _REFERENCE = re.compile(r"ref (\d+)")
+
+
+class ToolsTasks(TaskSource):
+    """The tasks of one level and split; a pure function of (level, split, seed, index).
+
+    `Task.seed` regenerates the world; `Task.data` holds the level, its turned knobs and the
+    request. Train and eval share no request, whatever their seeds.
+    """
+
+    def __init__(self, split: Split, *, seed: int, level: Level) -> None:
+        if split not in get_args(Split):
+            raise ConfigError(f"no split is called {split!r}; allowed: train, eval")
+        self._split: Split = split
+        self._seed = seed
+        self._level = level
+
+    def __getitem__(self, index: int, /) -> Task:
+        if index < 0:
+            raise IndexError(f"task index {index}: expected 0 or more")
+        attempt = 0
+        while True:  # each split has about half of all requests
+            key = f"{self._level.name}/{self._split}/{self._seed}/{index}/{attempt}"
+            seed = derived_number(key, bits=56)
+            request = problem_of(self._level, seed).request
+            if split_of(request) == self._split:
+                data: dict[str, Any] = {"level": self._level.number, "request": request}
+                if self._level.knobs:
+                    data["knobs"] = dict(self._level.knobs)
+                name = f"tools{self._level.number}-{self._split}-{self._seed}-{index}"
+                return Task(id=name, seed=seed, data=data, split=self._split)
+            attempt += 1
+
+
+def solve(problem: Problem) -> list[Message]:
+    """Return the assistant messages of a perfect episode: one call per message, a question
+    if one is needed, then the answer."""
+    said = [call_message(call, call_id=f"call_{i}") for i, call in enumerate(problem.calls)]
+    if problem.ask is not None:
+        said.insert(problem.ask.after, text_message(problem.ask.question))
+    return [*said, text_message(answer(problem.facts))]
+
+
+def call_message(call: GoldCall, *, call_id: str) -> dict[str, Any]:
+    """Return an assistant message that makes one call."""
+    function = {"name": call.tool, "arguments": json.dumps(dict(call.arguments))}
+    made = {"id": call_id, "type": "function", "function": function}
+    return {"role": "assistant", "content": None, "tool_calls": [made]}
+
+
+def text_message(text: str) -> dict[str, Any]:
+    """Return an assistant message without a call."""
+    return {"role": "assistant", "content": text}

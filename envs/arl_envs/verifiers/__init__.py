@@ -7,7 +7,7 @@ life     one such process, from its start to its end
 there    the program in that process; inside has the code that it runs; they import nothing of ours
 """
 
-from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl import EnvSpec
 
 SPEC = EnvSpec(
     id="verifiers-v0",

@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.core.errors import ConfigError, InfraError
+from agentgym_rl import ConfigError, InfraError
 
 from .life import GRACE_S, Life
 

@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import ConfigError, EnvError
-from agentgym_rl.core.task import Split, Task
-from agentgym_rl.gym.env import Env, Step
+from agentgym_rl import ConfigError, Env, EnvError, Message, Step, Task
+from agentgym_rl.core.task import Split
 from agentgym_rl.gym.tool_env import listed, reply_to, text_of
 
 from .bridge import bridge_to, interpreter, longest_call_s

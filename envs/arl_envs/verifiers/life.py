@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
+from agentgym_rl import ConfigError, EnvError, InfraError
 
 _LAST_LINES = 8
 _EXIT_S = 5.0

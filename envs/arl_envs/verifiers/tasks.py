@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 import msgspec
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import Split, Task, TaskSource
+from agentgym_rl import ConfigError, Task, TaskSource
+from agentgym_rl.core.task import Split
 from agentgym_rl.gym.data import derived_number
 from arl_envs.splits import split_of
 

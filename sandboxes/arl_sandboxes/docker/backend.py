@@ -13,13 +13,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from agentgym_rl.core.errors import (
-    ConfigError,
-    SandboxError,
-    SandboxLost,
-    SandboxStartTimeout,
-    SandboxUnavailable,
-)
+from agentgym_rl import ConfigError, SandboxError, SandboxLost, SandboxUnavailable
+from agentgym_rl.core.errors import SandboxStartTimeout
 from agentgym_rl.gym.sandbox import Capabilities, Limits, ProbeReport, SandboxBackend, SandboxStats
 from arl_sandboxes import runner
 from arl_sandboxes.arguments import require_sdk

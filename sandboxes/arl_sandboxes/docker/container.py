@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from agentgym_rl.core.errors import SandboxError, SandboxLost
+from agentgym_rl import SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import WORK_DIR, Limits
 from arl_sandboxes import runner
 
@@ -113,7 +113,9 @@ def _try_socket(address: str) -> None:
         try:
             trial.connect(path)
         except OSError as error:
-            raise OSError(error.errno, f"nobody answers at {address}: {error.strerror}") from None
+            raise OSError(
+                error.errno, f"no server answers at {address}: {error.strerror}"
+            ) from None
 
 
 class Container:

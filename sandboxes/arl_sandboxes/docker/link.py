@@ -9,7 +9,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, cast
 
-from agentgym_rl.core.errors import SandboxLost
+from agentgym_rl import SandboxLost
 from arl_sandboxes.runner_words import Refused
 
 _HEADER = struct.Struct(">BxxxI")  # of a docker frame: stream number, length

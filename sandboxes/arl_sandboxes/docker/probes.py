@@ -7,7 +7,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.core.errors import SandboxError
+from agentgym_rl import SandboxError
 from agentgym_rl.gym.sandbox import Capabilities, Limits, Probe, ProbeReport
 from arl_sandboxes.runner_words import Refused
 

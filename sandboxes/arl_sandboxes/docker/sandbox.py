@@ -11,12 +11,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agentgym_rl.core.errors import SandboxError, SandboxLost
+from agentgym_rl import Sandbox, SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import (
     Capabilities,
     ExecResult,
     Limits,
-    Sandbox,
     SandboxStats,
     Session,
     SessionKind,

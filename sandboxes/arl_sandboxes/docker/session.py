@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any, Protocol
 
-from agentgym_rl.core.errors import SandboxError, SandboxLost
+from agentgym_rl import SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import ExecResult, Limits, Session, SessionKind
 from arl_sandboxes.runner_words import Refused, b64
 

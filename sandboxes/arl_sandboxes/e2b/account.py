@@ -9,7 +9,7 @@ from typing import Any
 from e2b import AsyncSandbox, SandboxQuery
 from e2b.exceptions import NotFoundException, SandboxException
 
-from agentgym_rl.core.errors import SandboxError, SandboxUnavailable
+from agentgym_rl import SandboxError, SandboxUnavailable
 
 from .calls import deadline
 

@@ -14,7 +14,7 @@ import httpx
 from connectrpc.errors import ConnectError
 from e2b.exceptions import AuthenticationException, SandboxException, ServiceBusyException
 
-from agentgym_rl.core.errors import SandboxError, SandboxLost, SandboxUnavailable
+from agentgym_rl import SandboxError, SandboxLost, SandboxUnavailable
 
 FAILURES = (
     *(SandboxException, ServiceBusyException),

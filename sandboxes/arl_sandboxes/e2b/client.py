@@ -7,7 +7,7 @@ import itertools
 import json
 from typing import Any, Protocol
 
-from agentgym_rl.core.errors import SandboxLost
+from agentgym_rl import SandboxLost
 from arl_sandboxes.runner_words import Refused
 
 PROTOCOL = 1

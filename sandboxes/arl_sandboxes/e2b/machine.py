@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from e2b import AsyncCommandHandle, AsyncSandbox, CommandExitException
 
-from agentgym_rl.core.errors import SandboxError, SandboxLost
+from agentgym_rl import SandboxError, SandboxLost
 from arl_sandboxes.runner import source
 
 from . import inside

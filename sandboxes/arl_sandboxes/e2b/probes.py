@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from agentgym_rl.core.errors import SandboxError, SandboxUnavailable
+from agentgym_rl import SandboxError, SandboxUnavailable
 from agentgym_rl.gym.sandbox import Capabilities, Probe, ProbeReport
 
 if TYPE_CHECKING:

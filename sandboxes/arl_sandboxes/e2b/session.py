@@ -6,7 +6,7 @@ import asyncio
 import errno
 from collections.abc import Callable
 
-from agentgym_rl.core.errors import SandboxError, SandboxLost
+from agentgym_rl import SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import ExecResult, Session, SessionKind, Status
 from arl_sandboxes.runner_words import Refused, b64, result_of
 

@@ -14,14 +14,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self
 
-from agentgym_rl.core.errors import (
-    ConfigError,
-    SandboxError,
-    SandboxLost,
-    SandboxStartTimeout,
-    SandboxUnavailable,
-    leaves,
-)
+from agentgym_rl import ConfigError, SandboxError, SandboxLost, SandboxUnavailable
+from agentgym_rl.core.errors import SandboxStartTimeout, leaves
 from agentgym_rl.gym.sandbox import Capabilities, Limits, ProbeReport, SandboxBackend, SandboxStats
 from agentgym_rl.runtime.frozen import LOOK_EVERY_S
 from agentgym_rl.runtime.log import Repeated

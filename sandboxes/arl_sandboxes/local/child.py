@@ -1,4 +1,5 @@
-"""A prepared process of a slot: it waits for its program, becomes the program, and ends."""
+"""A prepared process of a slot: it waits for its program, becomes the program, and ends; and the
+writer of its input, which sends later what does not fit at once."""
 
 from __future__ import annotations
 
@@ -10,10 +11,51 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentgym_rl.core.errors import SandboxError
+from agentgym_rl import SandboxError
 
-from .feed import Feed
 from .inside import wire
+
+
+class Feed:
+    """A socket writer without a result: a closed peer is no error, as its end is noticed elsewhere.
+
+    Closing the socket without `stop` would leave the event loop a descriptor that it does not own.
+    """
+
+    def __init__(self, conn: socket.socket) -> None:
+        self._conn = conn
+        self._loop = asyncio.get_running_loop()
+        self._rest = memoryview(b"")
+
+    def send(self, data: bytes, handles: Sequence[int] = ()) -> None:
+        """Send data; handles go with the first byte."""
+        assert not self._rest, "one thing after the other"
+        view = memoryview(data)
+        try:
+            if handles:
+                sent = socket.send_fds(self._conn, [view[: 1 << 16]], handles)
+            else:
+                sent = self._conn.send(view)
+        except OSError:
+            return
+        if sent < len(view):
+            self._rest = view[sent:]
+            self._loop.add_writer(self._conn, self._more)
+
+    def _more(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            try:
+                self._rest = self._rest[self._conn.send(self._rest) :]
+            except (BrokenPipeError, ConnectionError):
+                self._rest = memoryview(b"")
+        if not self._rest:
+            self._loop.remove_writer(self._conn)
+
+    def stop(self) -> None:
+        """Stop sending, and discard the rest. Idempotent."""
+        if self._rest:
+            self._rest = memoryview(b"")
+            self._loop.remove_writer(self._conn)
 
 
 @dataclass(frozen=True, slots=True)

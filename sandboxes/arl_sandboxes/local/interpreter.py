@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentgym_rl.core.errors import ConfigError, SandboxUnavailable
+from agentgym_rl import ConfigError, SandboxUnavailable
 
 from .hidden import below, hidden
 from .slot import SlotConfig

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from agentgym_rl.core.errors import SandboxError
+from agentgym_rl import SandboxError
 from agentgym_rl.gym.sandbox import Capabilities, Probe, ProbeReport
 
 from .cgroup import Hierarchy

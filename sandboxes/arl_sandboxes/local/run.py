@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentgym_rl.core.errors import SandboxError, SandboxLost
+from agentgym_rl import SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import ExecResult, Limits, Status
 from arl_sandboxes.arguments import checked_files
 

@@ -11,11 +11,10 @@ import struct
 import time
 from typing import Protocol
 
-from agentgym_rl.core.errors import SandboxError, SandboxLost
+from agentgym_rl import SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import Capabilities, ExecResult, Limits, Session, SessionKind, Status
 
-from .child import Child
-from .feed import Feed
+from .child import Child, Feed
 from .inside import wire
 from .output import Output
 from .run import null

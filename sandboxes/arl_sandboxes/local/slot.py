@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import arl_isolation
-from agentgym_rl.core.errors import SandboxError, SandboxLost, SandboxUnavailable
+from agentgym_rl import SandboxError, SandboxLost, SandboxUnavailable
 from agentgym_rl.runtime.frozen import Vital
 
 from .cgroup import Cgroup
@@ -181,7 +181,7 @@ class Slot:
 
     def _close_frozen(self, pid: int) -> None:
         self.frozen = True
-        self.close(f"it is frozen: somebody has stopped its process {pid} (SIGSTOP)")
+        self.close(f"it is frozen: its process {pid} was stopped (SIGSTOP)")
 
     @property
     def was_ready(self) -> bool:

@@ -1,6 +1,6 @@
 """The criteria, a file per subject, in the order in which they are judged."""
 
-from agentgym_rl.gym.check.criterion import Criterion
+from agentgym_rl.gym.check.report import Criterion
 
 from . import (
     endings,

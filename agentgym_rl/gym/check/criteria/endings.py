@@ -9,10 +9,9 @@ from typing import Any
 from agentgym_rl.core.errors import EnvError
 from agentgym_rl.core.task import Task
 from agentgym_rl.gym.check import support
-from agentgym_rl.gym.check.criterion import Violation, criterion
-from agentgym_rl.gym.check.play import MAX_TURNS
 from agentgym_rl.gym.check.policies import BAD_ANSWERS, CALL_EVERYTHING, IDLE, NO_OP, Policy, saying
-from agentgym_rl.gym.check.subject import Subject
+from agentgym_rl.gym.check.report import Violation, criterion
+from agentgym_rl.gym.check.subject import MAX_TURNS, Subject
 from agentgym_rl.gym.env import Env, Step
 
 
@@ -63,8 +62,8 @@ async def _must_refuse(env: Env, when: str) -> None:
 
 @criterion(
     "truncation",
-    "a turn limit sets truncated and nothing else; what has terminated is not truncated",
-    fix="return terminated=True where the task itself ends; leave limits to max_turns",
+    "a turn limit sets only truncated; a terminated episode is not truncated",
+    fix="return terminated=True if the task itself ends; leave limits to max_turns",
     needs=("step-tuple",),
 )
 async def truncation(subject: Subject) -> None:

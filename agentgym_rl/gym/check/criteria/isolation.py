@@ -12,8 +12,6 @@ from typing import Any
 
 from agentgym_rl.core.task import Task
 from agentgym_rl.gym.check import support
-from agentgym_rl.gym.check.criterion import NotJudged, Violation, criterion
-from agentgym_rl.gym.check.play import Play
 from agentgym_rl.gym.check.policies import (
     BAD_ANSWERS,
     CALL_EVERYTHING,
@@ -23,7 +21,8 @@ from agentgym_rl.gym.check.policies import (
     Policy,
     hostile,
 )
-from agentgym_rl.gym.check.subject import Subject
+from agentgym_rl.gym.check.report import NotJudged, Violation, criterion
+from agentgym_rl.gym.check.subject import Play, Subject
 from agentgym_rl.gym.check.support import grown, leftovers
 from agentgym_rl.runtime.loop_lag import LoopLag
 
@@ -37,8 +36,8 @@ TRIES = 6
 
 @criterion(
     "isolation",
-    f"{NUM_TOGETHER} instances that are played at once do what each does alone",
-    fix="keep what an episode has in self, set in reset; nothing in the class or the module",
+    f"{NUM_TOGETHER} concurrent instances behave as each does alone",
+    fix="keep the state of an episode in self, set in reset; none in the class or the module",
     needs=("replay",),
 )
 async def isolation(subject: Subject) -> None:
@@ -149,6 +148,7 @@ async def cancel(subject: Subject) -> None:
     if not sys.platform.startswith("linux"):
         raise NotJudged("the criterion reads /proc, which this system does not have")
     more: Counter[str] = Counter()
+    cancelled = 0
     for number in range(ROUNDS):
         before = leftovers()
         cancelled = await _cancel_everywhere(subject)

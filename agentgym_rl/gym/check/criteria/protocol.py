@@ -8,10 +8,10 @@ import json
 import math
 import numbers
 import pickle
-from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.gym.check.criterion import Violation, criterion
+from agentgym_rl.core.chat import is_dict, is_list, is_mapping, is_tuple
+from agentgym_rl.gym.check.report import Violation, criterion
 from agentgym_rl.gym.check.subject import Subject
 from agentgym_rl.gym.env import RESERVED_INFO
 from agentgym_rl.gym.specs import EnvSpec
@@ -85,25 +85,25 @@ def _ways_to_reset(subject: Subject) -> list[dict[str, Any]]:
 async def step_tuple(subject: Subject) -> None:
     for play in await subject.plays():
         for raw in play.raw_steps:
-            if not isinstance(raw, tuple) or len(raw) != 5:
+            if not is_tuple(raw) or len(raw) != 5:
                 raise Violation(f"{play}: step returned {raw!r:.200}; expected a tuple of five")
-            if not isinstance(raw[0], list) or not isinstance(raw[4], dict):
+            if not is_list(raw[0]) or not is_dict(raw[4]):
                 got = f"{type(raw[0]).__name__} and {type(raw[4]).__name__}"
                 raise Violation(f"{play}: observation and info are {got}; expected list and dict")
-            if not all(isinstance(message, Mapping) for message in raw[0]):
+            if not all(is_mapping(message) for message in raw[0]):
                 raise Violation(f"{play}: the observation {raw[0]!r:.200} is no list of messages")
 
 
 @criterion(
     "reward",
     "every reward is a finite number",
-    fix="return a float; where no reward can be known raise an error instead of paying NaN or 0",
+    fix="return a float; if no reward can be known, raise an error instead of returning NaN or 0",
     needs=("step-tuple",),
 )
 async def reward(subject: Subject) -> None:
     for play in await subject.plays():
         for _, paid, *_ in play.raw_steps:
-            is_number = isinstance(paid, numbers.Real) and not isinstance(paid, bool)
+            is_number = not isinstance(paid, bool) and isinstance(paid, numbers.Real)
             if not is_number or not math.isfinite(paid):
                 raise Violation(f"{play}: a reward of {paid!r} ({type(paid).__name__})")
 
@@ -144,15 +144,15 @@ async def info(subject: Subject) -> None:
 
 def _info_problem(key: str, value: Any) -> str:
     if key in _TABLES:
-        fits = isinstance(value, Mapping) and all(map(_is_number, value.values()))
+        fits = is_mapping(value) and all(map(_is_number, value.values()))
         return "" if fits and all(isinstance(k, str) for k in value) else "expected {name: number}"
     if key in _NUMBERS:
         return "" if _is_number(value) else "expected a number"
     if key in _LISTS:
-        fits = isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+        fits = (is_list(value) or is_tuple(value)) and all(isinstance(each, str) for each in value)
         return "" if fits else "expected a list of texts"
     if key == "episode":
-        return "" if isinstance(value, Mapping) else "expected {r, l, t}"
+        return "" if is_mapping(value) else "expected {r, l, t}"
     return "" if isinstance(value, str) else "expected text"
 
 
@@ -192,7 +192,7 @@ async def spec(subject: Subject) -> None:
 
 @criterion(
     "malformed-actions",
-    "step never raises, whatever it is told: broken calls, 1 MB, NULs, lone surrogates",
+    "step never raises for any action: broken calls, 1 MB, NULs, lone surrogates",
     fix="treat the action as hostile: action.get(…), check types, answer a bad call with a tool "
     "message that says what is wrong (agentgym_rl.ToolEnv does)",
     needs=("reset-tuple",),

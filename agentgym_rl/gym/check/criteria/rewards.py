@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentgym_rl.gym.check.criterion import NotJudged, Violation, criterion
-from agentgym_rl.gym.check.play import Play
 from agentgym_rl.gym.check.policies import (
     BAD_ANSWERS,
     CALL_EVERYTHING,
@@ -16,7 +14,8 @@ from agentgym_rl.gym.check.policies import (
     REPEAT,
     Policy,
 )
-from agentgym_rl.gym.check.subject import Subject
+from agentgym_rl.gym.check.report import NotJudged, Violation, criterion
+from agentgym_rl.gym.check.subject import Play, Subject
 from agentgym_rl.gym.tool_env import text_of
 
 TOLERANCE = 1e-9
@@ -40,7 +39,7 @@ async def _played(subject: Subject, *policies: Policy) -> tuple[list[Play], floa
 
 @criterion(
     "gold",
-    "the solution of solve() is paid in full",
+    "the solution of solve() gets the full reward",
     fix="correct solve() or the scoring; where an episode can pay another maximum than 1.0 say so: "
     "reward_range = (least, most)",
     needs=_NEEDS,
@@ -52,7 +51,7 @@ async def gold(subject: Subject) -> None:
         raise NotJudged("the environment has no solve(): its tasks may be unsolvable")
     for play in known:
         if abs(play.reward - most) > TOLERANCE or not play.ended:
-            end = "" if play.ended else ", and the episode goes on"
+            end = "" if play.ended else ", and the episode continues"
             raise Violation(
                 f"{play}: {play.gold} messages of solve() were paid {play.reward:g}{end}; "
                 f"expected {most:g}; the last was {play.actions[-1:]!r:.200}"
@@ -60,7 +59,10 @@ async def gold(subject: Subject) -> None:
 
 
 @criterion(
-    "no-op", "saying nothing pays nothing", fix="an empty answer is wrong: " + _HIDING, needs=_NEEDS
+    "no-op",
+    "an empty message gets no reward",
+    fix="an empty answer is wrong: " + _HIDING,
+    needs=_NEEDS,
 )
 async def no_op(subject: Subject) -> None:
     await _never_paid(subject, NO_OP)
@@ -68,7 +70,7 @@ async def no_op(subject: Subject) -> None:
 
 @criterion(
     "echo",
-    "repeating the question, or what was said last, pays nothing",
+    "repeating the question, or the last message, gets no reward",
     fix="the question must not hold its answer; " + _HIDING,
     needs=_NEEDS,
 )
@@ -78,8 +80,8 @@ async def echo(subject: Subject) -> None:
 
 @criterion(
     "call-everything",
-    "calling all tools with junk pays nothing",
-    fix="pay for what was achieved, not for calls that were made",
+    "calling all tools with junk gets no reward",
+    fix="give rewards for results, not for calls",
     needs=_NEEDS,
 )
 async def call_everything(subject: Subject) -> None:
@@ -90,7 +92,7 @@ async def call_everything(subject: Subject) -> None:
 
 @criterion(
     "bad-answers",
-    f"{len(BAD_ANSWERS)} answers that say everything or nothing are paid the least",
+    f"{len(BAD_ANSWERS)} answers that name everything or nothing get the least reward",
     fix=_HIDING + "; no partial credit for containing it",
     needs=_NEEDS,
 )

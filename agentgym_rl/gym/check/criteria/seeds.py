@@ -6,14 +6,13 @@ import contextlib
 import pickle
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
-from agentgym_rl.gym.check.criterion import NotJudged, Violation, criterion
 from agentgym_rl.gym.check.elsewhere import SEEDS, first_messages
-from agentgym_rl.gym.check.play import Play
 from agentgym_rl.gym.check.policies import BAD_ANSWERS, CALL_EVERYTHING, ORACLE
-from agentgym_rl.gym.check.subject import Subject
+from agentgym_rl.gym.check.report import NotJudged, Violation, criterion
+from agentgym_rl.gym.check.subject import Play, Subject
 from agentgym_rl.gym.check.support import task_text
 
 from .tasks import is_one_game
@@ -64,7 +63,7 @@ def _global_state() -> dict[str, bytes]:
 
 
 @contextlib.contextmanager
-def _own_global_state() -> Iterator[None]:
+def _own_global_state() -> Generator[None]:
     """Restore the process's random number generators at exit."""
     numpy: Any = sys.modules.get("numpy")
     before = random.getstate(), numpy.random.get_state() if numpy else None
@@ -155,7 +154,7 @@ def difference(one: str, two: str) -> str:
 @criterion(
     "reset-again",
     "reset of a used instance, after the end or in the middle, begins an episode like any other",
-    fix="set everything an episode has in reset, not in __init__",
+    fix="set all state of an episode in reset, not in __init__",
     needs=("replay",),
 )
 async def reset_again(subject: Subject) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, get_args
 
 from agentgym_rl.core.task import Split, Task, TaskSource, length_of
-from agentgym_rl.gym.check.criterion import NotJudged, Violation, criterion
-from agentgym_rl.gym.check.forms import json_problem
+from agentgym_rl.gym.check.report import NotJudged, Violation, criterion
 from agentgym_rl.gym.check.subject import Subject
 from agentgym_rl.gym.check.support import task_text
+
+from .messages import json_problem
 
 NUM_PURE = 32
 NUM_TASKS = 256
@@ -20,7 +22,7 @@ _SEED_LIMIT = 2**63
 @criterion(
     "tasks",
     "task_source(split, seed=…, **options) gives tasks of both splits, with the env's own options",
-    fix="take in task_source the options that __init__ takes; `train` and `eval` both need tasks",
+    fix="task_source must accept the options of __init__; `train` and `eval` both need tasks",
 )
 async def tasks(subject: Subject) -> None:
     for split in get_args(Split):
@@ -30,9 +32,13 @@ async def tasks(subject: Subject) -> None:
             raise Violation(f"the {split} tasks: {error!r:.400}") from error
         if not found:
             raise Violation(f"there are no {split} tasks")
-        for task in found:
-            if not isinstance(task, Task):
-                raise Violation(f"{split}: got {task!r:.100}, expected a Task")
+        if wrong := _not_tasks(found):
+            raise Violation(f"{split}: got {wrong[0]!r:.100}, expected a Task")
+
+
+def _not_tasks(found: Sequence[Any]) -> list[Any]:
+    """Return the items that are no Task: foreign code made them."""
+    return [item for item in found if not isinstance(item, Task)]
 
 
 @criterion(
@@ -89,7 +95,7 @@ async def task_data(subject: Subject) -> None:
 
 
 def _task_problem(task: Any, split: Split) -> str:
-    if not isinstance(task, Task):
+    if _not_tasks([task]):
         return f"got {type(task).__name__}, expected a Task"
     if not isinstance(task.id, str) or not task.id:
         return f"id {task.id!r}, expected text"

@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 
 from agentgym_rl.gym.verifier.inside import seccomp
@@ -34,9 +34,9 @@ class Lock:
     memory_mb: int
     """The address space that a worker may use on top of that at its start."""
     isolated: bool
-    held: list[str] = field(default_factory=list)
+    held: list[str] = field(default_factory=list[str])
     """The words for the accesses refused in the trial: network, writes, exec, signals, reads."""
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list[str])
     """The features that this machine lacks, as text."""
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class Lock:
             self._domain = may_read(readable())
 
     @contextlib.contextmanager
-    def _noted(self, step: str) -> Iterator[None]:
+    def _noted(self, step: str) -> Generator[None]:
         try:
             yield
         except (OSError, KeyError) as error:  # KeyError: no numbers for this machine type

@@ -37,7 +37,7 @@ class Zygote:
     def run(self) -> None:
         """Execute the host's commands until it closes the socket."""
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._woken, select.POLLIN)

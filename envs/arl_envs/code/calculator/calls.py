@@ -76,7 +76,7 @@ class Calls(Lifting):
         )
         if function is self._modules["math"]["isclose"] and not isinstance(args[1], Open):
             if unknown := set(named) - {"rel_tol", "abs_tol"}:
-                raise Refused(f"an option of isclose that there is not: {sorted(unknown)}")
+                raise Refused(f"an unknown option of isclose: {sorted(unknown)}")
             bounds = named.get("rel_tol", 1e-9), named.get("abs_tol", 0.0)
             return replace(found, wanted=(args[0].node, args[1], *bounds))
         if function in (abs, self._modules["math"]["fabs"]) and args[0].difference:
@@ -101,7 +101,7 @@ class Calls(Lifting):
         if isinstance(function, type) and function.__name__ in TYPES:
             function = BUILTINS.get(function.__name__, function)
         if not callable(function) or isinstance(function, Class | Built):
-            raise Refused(f"a call of what is not known: {show(node)}")
+            raise Refused(f"a call of an unknown function: {show(node)}")
         given = [self._function(arg) for arg in args]
         return function(*given, **{name: self._function(value) for name, value in named.items()})
 
@@ -150,7 +150,7 @@ class Calls(Lifting):
     ) -> Any:
         """Return a call that depends on the answer as an expression, for the view to compute."""
         if named or helper.scopes[1:]:
-            raise Refused(f"{node.name} depends on what is returned")
+            raise Refused(f"{node.name} depends on the returned value")
         found = self._joined(
             list(args), lambda parts: ast.Call(ast.Name(node.name, ast.Load()), parts, [])
         )

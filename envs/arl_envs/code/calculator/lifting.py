@@ -116,7 +116,7 @@ class Lifting(ABC):
             for name, known in table.items():
                 if known is function:
                     return ast.Attribute(ast.Name(module, ast.Load()), name, ast.Load())
-        raise Refused(f"a call of what is not known: {function!r:.60}")
+        raise Refused(f"a call of an unknown function: {function!r:.60}")
 
     def _lifted_function(self, node: ast.Call, function: Any) -> ast.expr:
         if isinstance(function, Helper):
@@ -132,7 +132,7 @@ class Lifting(ABC):
     def _closed(self, value: Any, node: ast.AST | Any, *, deep: bool = True) -> Any:
         """Return `value`, which must not depend on the answer."""
         if isinstance(value, Open | Every) or (deep and has_open(value)):
-            raise Refused(f"it depends on what is returned: {show(node)}")
+            raise Refused(f"it depends on the returned value: {show(node)}")
         return value
 
     def _step(self) -> None:

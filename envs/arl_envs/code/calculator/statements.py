@@ -110,7 +110,7 @@ class Calculator(Expressions):
         elif isinstance(truth, Open):
             self.asserted.append(truth)
         elif not truth:
-            raise Refused(f"it fails whatever is returned: {show(node)}")
+            raise Refused(f"it fails for every returned value: {show(node)}")
 
     def _loop(self, node: ast.For | ast.While, values: Iterator[Any] | None) -> None:
         while True:

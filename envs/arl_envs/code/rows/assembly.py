@@ -1,4 +1,5 @@
-"""The step from a draft to a problem: the deciding tests, the statement, the limits."""
+"""The step from a draft to a problem: the deciding tests, the limits, the imports that a function
+may rely on, and the statement (the row's text, examples, and the function or program to write)."""
 
 from __future__ import annotations
 
@@ -9,14 +10,90 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl.gym.data import RowRefused
+from arl_envs.code.calculator.values import ANSWER
 from arl_envs.code.driver import encode
 from arl_envs.code.grader import passes
 from arl_envs.code.problem import CallTest, Problem, TextTest
 
 from .draft import Draft
-from .example import is_example
-from .prelude import PRELUDE
-from .statement import statement_of
+from .example import is_example, squeezed
+
+PRELUDE = """\
+import bisect, collections, copy, datetime, functools, heapq, itertools, math, operator
+import random, re, string, sys
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from functools import cache, cmp_to_key, lru_cache, reduce
+from heapq import heapify, heappop, heappush, heappushpop, heapreplace, nlargest, nsmallest
+from itertools import accumulate, chain, combinations, combinations_with_replacement, count
+from itertools import cycle, groupby, islice, pairwise, permutations, product, repeat, zip_longest
+from math import ceil, comb, factorial, floor, gcd, inf, isqrt, log, log2, pi, sqrt
+from typing import *
+sys.setrecursionlimit(50_000)
+"""
+"""The code before a solution: standard library only; names that the solution defines win."""
+
+
+MAX_EXAMPLES = 3
+MAX_EXAMPLE_CHARS = 1000
+
+PROGRAM = (
+    "Write a Python program that reads from standard input and prints the answer to standard "
+    "output."
+)
+
+
+def statement_of(draft: Draft) -> str:
+    """Return the complete text for the agent. Shown tests are added as examples if the row's text
+    lacks them: at most three, and no long ones."""
+    parts = [draft.statement.strip()]
+    examples = [text for test in draft.shown if (text := _example(test, draft))]
+    if examples:
+        parts.append("Examples:\n\n" + "\n\n".join(examples[:MAX_EXAMPLES]))
+    parts.append(_form(draft) if draft.entry else PROGRAM)
+    if draft.starter.strip():
+        fence = "```" if "```" not in draft.starter else "````"
+        parts.append(f"Start from this code:\n\n{fence}python\n{draft.starter.rstrip()}\n{fence}")
+    return "\n\n".join(parts)
+
+
+def _form(draft: Draft) -> str:
+    if re.search(r"^\s*class\s+Solution\b", draft.starter, re.MULTILINE):
+        return f"Write the Python class `Solution` with the method `{draft.entry}`."
+    if draft.starter.strip():
+        return f"Write the Python function `{draft.entry}`."
+    counts = sorted({len(test.args) for test in draft.tests if isinstance(test, CallTest)})
+    number = " or ".join(map(str, counts))
+    return (
+        f"Write a Python function `{draft.entry}` that takes {number} "
+        f"argument{'' if counts == [1] else 's'} and returns the answer."
+    )
+
+
+def _example(test: CallTest | TextTest, draft: Draft) -> str:
+    """Return `test` in words; "" if the statement has it already, or if it is too long."""
+    if isinstance(test, TextTest):
+        text = (
+            f"Input:\n```\n{test.stdin.rstrip()}\n```\nOutput:\n```\n{test.expected.rstrip()}\n```"
+        )
+        known = _has(draft.statement, [test.stdin, test.expected])
+    else:
+        args = ", ".join(map(repr, test.args))
+        call = f"{draft.entry}({args})"
+        text = f"`{call}` returns `{test.expected!r}`"
+        if test.view:
+            said = re.sub(rf"\b{ANSWER}\b", lambda _: call, test.view)
+            text = "" if "\n" in said else f"`{said}` is `{test.expected!r}`"
+        known = _has(draft.statement, [*test.args, test.expected])
+    return "" if known or len(text) > MAX_EXAMPLE_CHARS else text
+
+
+def _has(statement: str, parts: Sequence[Any]) -> bool:
+    """Return whether all `parts` occur in `statement`, with any spaces and quotes."""
+    haystack = squeezed(statement)
+    texts = (part if isinstance(part, str) else repr(part) for part in parts)
+    return all(squeezed(text) in haystack for text in texts)
+
 
 LONGEST_TIME_LIMIT_S = 30.0
 
@@ -54,7 +131,7 @@ def problem_of(draft: Draft, limits: Limits) -> Problem:
         python_equality=True,
     )
     if all(_says_nothing(problem, test) for test in hidden):
-        raise RowRefused("the tests ask for nothing: a program without output would pass")
+        raise RowRefused("the tests expect no output: a program without output would pass")
     size = len(json.dumps(problem.to_json()))
     if size > limits.max_bytes:
         raise RowRefused(f"{size} bytes with {len(hidden)} tests, more than {limits.max_bytes}")
@@ -81,7 +158,7 @@ def _hidden(draft: Draft) -> Sequence[CallTest | TextTest]:
         if _input(test) not in shown and not is_example(test, draft.statement, draft.entry)
     ]
     if not hidden:
-        raise RowRefused("every test is shown: who knows them by heart would pass")
+        raise RowRefused("every test is shown: a program that memorizes them would pass")
     if len(set(map(_output, hidden))) == 1 < len(hidden):
         return list(unique.values())  # a constant would pass the rest
     return hidden

@@ -1,17 +1,109 @@
-"""Tests from pairs of input and output in the notation of data sets."""
+"""Tests from pairs of input and output in the notation of data sets: the values that a test may
+hold, and the allowed distance of a number from the one that a row expects."""
 
 from __future__ import annotations
 
 import keyword
+import math
 import re
-from collections.abc import Sequence
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentgym_rl.gym.data import RowRefused, check_text, parse_json, shorten
-from arl_envs.code.problem import CallTest, TextTest
+from arl_envs.code.driver import encode
+from arl_envs.code.problem import CallTest, TextTest, Tolerance
 
-from .tolerance import PRINTED, rounding_of
-from .values import check_value
+ROUNDING = Tolerance(relative=1e-6, absolute=1e-12)
+"""The tolerance for equality in a row: right solutions differ in the last digits, and by their
+remainder around 0. For expected numbers so small that 0 would pass, see `rounding_of`."""
+PRINTED = Tolerance(relative=1e-6, absolute=1e-6)
+"""The tolerance of printed numbers, as in programming contests."""
+
+_WIDE = 0.5
+
+
+def rounding_of(expected: Any) -> Tolerance:
+    """Return `ROUNDING`, but not so wide that 0 passes for a smaller expected number."""
+    least = min(filter(None, map(abs, _floats(expected))), default=1.0)
+    return Tolerance(ROUNDING.relative, min(ROUNDING.absolute, ROUNDING.relative * least))
+
+
+def tolerance_of(expected: Any, *, relative: float = 0.0, absolute: float = 0.0) -> Tolerance:
+    """Return the tolerance that a row itself gives for `expected`.
+
+    Raises:
+        RowRefused: a bound is negative or not finite, or so wide that it tests nothing: `relative`
+            is 1 or more, or the allowed difference is 0.5 or more and no smaller than every
+            expected float, as 0 would then pass.
+    """
+    for bound in (relative, absolute):
+        if not 0 <= bound <= sys.float_info.max:
+            raise RowRefused(f"tolerance: got {bound:g}, expected a finite number from 0")
+    sizes = list(map(abs, _floats(expected)))
+    if sizes:
+        allowed = max(relative * max(sizes), absolute)
+        if relative >= 1 or allowed >= max(_WIDE, *sizes):
+            raise RowRefused(f"a tolerance of {allowed:g} around {max(sizes):g} says nothing")
+    return Tolerance(float(relative), float(absolute))
+
+
+def _floats(value: Any) -> list[float]:
+    if isinstance(value, float | complex):
+        return [abs(value)]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list | tuple | set | frozenset | deque):
+        return []
+    return [number for item in value for number in _floats(item)]
+
+
+MAX_INTEGER_BITS = 13_000
+"""The most bits of a whole number: Python reads and writes no number above 4300 digits."""
+
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+
+
+def check_value(value: Any, what: str, *, from_json: bool) -> Any:
+    """Return `value` if a test can hold it: numbers and text in containers.
+
+    With `from_json`, numbers must be finite, and dictionaries must not have keys that read like
+    whole numbers: the data set's author may have meant numbers, which JSON cannot write as keys.
+
+    Raises:
+        RowRefused: no test can hold it.
+    """
+    try:
+        encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RowRefused(f"{what}: {error or 'nested too deeply'}") from error
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            _check_keys(item, what, from_json=from_json)
+            pending += [*item.keys(), *item.values()]
+        elif isinstance(item, list | tuple | set | frozenset | deque):
+            pending += item
+        else:
+            _check_scalar(item, what, from_json=from_json)
+    return value
+
+
+def _check_keys(value: Mapping[Any, Any], what: str, *, from_json: bool) -> None:
+    if from_json and (key := next(filter(_WHOLE_NUMBER.fullmatch, value), None)):
+        raise RowRefused(f"{what}: the key {key!r} may stand for a number: JSON cannot tell")
+
+
+def _check_scalar(item: Any, what: str, *, from_json: bool) -> None:
+    if isinstance(item, float) and (math.isnan(item) or (from_json and math.isinf(item))):
+        raise RowRefused(f"{what}: {item} is no finite number")
+    if isinstance(item, int) and item.bit_length() > MAX_INTEGER_BITS:
+        raise RowRefused(f"{what}: a whole number of {item.bit_length()} bits is too large")
+    if isinstance(item, str):
+        check_text(item, what)
+
 
 _RETURNS_LIST = re.compile(r"->\s*(typing\.)?list\b", re.IGNORECASE)
 

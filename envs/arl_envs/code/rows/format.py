@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl import ConfigError
 from agentgym_rl.gym.data import Row
 
 from . import apps, deepcoder, humaneval, kodcode, livecodebench, mbpp

@@ -10,8 +10,7 @@ from typing import Any
 from agentgym_rl.gym.data import Row, RowRefused, json_field, optional_text, shorten, text_field
 
 from .draft import Draft
-from .listed import entry_of, listed_tests
-from .packed import unpack
+from .listed import entry_of, listed_tests, unpack
 
 
 def draft_of(row: Row) -> Draft:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl import ConfigError
 from agentgym_rl.core.task import Split
 from agentgym_rl.gym.data import Row, Rows, RowTask, RowTasks
 from agentgym_rl.gym.data import row_tasks as tasks_of_rows

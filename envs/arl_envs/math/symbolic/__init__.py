@@ -1,10 +1,10 @@
 """Symbolic answers: read here, compared here as far as that is cheap, else by algebra.
 
     notation.py     one spelling for the many spellings of the same thing
-    tokens.py parser.py expression.py     an expression as a tree, as written; latex.py, back again
+    tokens.py parser.py expression.py     an expression as a tree, as written
     reading.py relations.py shapes.py      an answer: number, set, interval, matrix, ...
     matrices.py sets.py names.py letters.py      kinds of answers with rules of their own
-    asked.py spoken.py units.py      the unit that a question asks for, and words after numbers
+    asked.py units.py      the unit that a question asks for, and words after numbers
     leftover.py     the work that is left in it      numeric.py     its value in floats
     matching.py     shape by shape      literal.py     leaves, in microseconds
     algebra.py      leaves, by algebra, in a process that can be killed: numbers by exact.py,

@@ -1,5 +1,6 @@
-"""Equality by algebra: `exact` decides on numbers; with variables, math-verify must report
-equality, and `exact` must not find a point where the two differ.
+"""Equality by algebra, for which trees become LaTeX with only one reading: `exact` decides on
+numbers; with variables, math-verify must report equality, and `exact` must not find a point where
+the two differ.
 
 This module must run in a process that can be killed: an answer may take for ever, or all the
 memory. math-verify's own time limits are signals, so they are switched off.
@@ -15,12 +16,61 @@ from math_verify import LatexExtractionConfig, parse, verify
 from sympy import Expr, simplify
 
 from .exact import Unknown, agree, equal
-from .expression import Node, symbols
-from .latex import write
+from .expression import Node, numeral, symbols
 from .literal import Undecided, literal_leaf, literal_relation
 from .matching import Matcher
 from .reading import read
 from .shapes import Relation
+
+
+def write(node: Node) -> str:
+    """Return LaTeX of `node`, with every operand in brackets and decimals as exact fractions."""
+    args = [write(arg) for arg in node.args]
+    match node.op:
+        case "number":
+            assert node.value is not None
+            above, below = node.value.numerator, node.value.denominator
+            return str(above) if below == 1 else rf"\frac{{{above}}}{{{below}}}"
+        case "symbol":
+            name, _, index = node.name.partition("_")
+            return f"{name}_{{{index}}}" if index else name
+        case "constant":
+            return {"pi": r"\pi", "infty": r"\infty"}.get(node.name, node.name)
+        case "sum":
+            return " + ".join(f"({arg})" for arg in args)
+        case "negative":
+            return f"-({args[0]})"
+        case "product":
+            return r" \cdot ".join(f"({arg})" for arg in args)
+        case "quotient":
+            return rf"\frac{{{args[0]}}}{{{args[1]}}}"
+        case "power":
+            return f"({args[0]})^{{{args[1]}}}"
+        case "root" if _is_odd_root_of_negative(node):
+            return rf"-(\sqrt[{args[0]}]{{{write(node.args[1].args[0])}}})"
+        case "root":
+            return rf"\sqrt[{args[0]}]{{{args[1]}}}"
+        case "factorial":
+            return f"({args[0]})!"
+        case "binomial":
+            return rf"\binom{{{args[0]}}}{{{args[1]}}}"
+        case "abs":
+            return rf"\left|{args[0]}\right|"
+        case "floor" | "ceiling":
+            side = "floor" if node.op == "floor" else "ceil"
+            return rf"\l{side} {args[0]} \r{side}"
+        case "call" if node.name == "log" and len(args) == 2:
+            return rf"\log_{{{args[1]}}}({args[0]})"
+        case _:
+            return rf"\{node.name}({', '.join(args)})"
+
+
+def _is_odd_root_of_negative(node: Node) -> bool:
+    """Return whether the root is like that of -8 with degree 3: real, -2, not the principal one."""
+    degree, radicand = node.args
+    odd = degree.value is not None and degree.value.denominator == 1 and degree.value % 2 == 1
+    return odd and radicand.op == "negative" and numeral(radicand) is not None
+
 
 # The warning is that there is no time limit, but the process has one.
 logging.getLogger("math_verify").setLevel(logging.ERROR)

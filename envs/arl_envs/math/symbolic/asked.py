@@ -14,8 +14,7 @@ from .canonical import canonical as canonical_node
 from .expression import Node, Unreadable
 from .notation import plain
 from .parser import parse
-from .spoken import MATH, said_in
-from .units import CURRENCIES, MEASURES, canonical, known, singular
+from .units import CURRENCIES, MATH, MEASURES, canonical, known, said_in, singular
 
 _LENGTHS = frozenset(("m", "cm", "mm", "km", "inch", "foot", "yard", "mile"))
 _TIMES = frozenset(("second", "minute", "hour", "day", "week", "month", "year"))

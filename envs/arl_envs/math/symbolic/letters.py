@@ -13,7 +13,7 @@ from collections import Counter
 from functools import lru_cache
 
 from .expression import Node, symbols, walk
-from .spoken import said_in
+from .units import said_in
 
 _LISTED = re.compile(
     r"(?:\\(?:text(?:bf|rm)?|mathrm|mathbf)\s*\{\s*|(?<![A-Za-z0-9\\]))"

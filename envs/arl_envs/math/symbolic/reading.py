@@ -21,8 +21,7 @@ from .shapes import (
     Shape,
     Words,
 )
-from .spoken import marked
-from .units import split_unit
+from .units import marked, split_unit
 
 MAX_DEPTH = 6
 MAX_ITEMS = 100

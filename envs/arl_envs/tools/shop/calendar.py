@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.gym.tool_env import ToolError, tool
+from agentgym_rl import ToolError, tool
 
 from .rules import Rulebook
 

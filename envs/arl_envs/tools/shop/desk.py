@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from .calendar import Calendar
-from .customers import Customers
-from .sales import Sales
-from .tickets import Tickets
+from .customers import Customers, Tickets
+from .orders import Sales
 
 
 class Desk(Customers, Sales, Calendar, Tickets):

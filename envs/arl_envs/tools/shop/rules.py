@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.gym.tool_env import ToolError
+from agentgym_rl import ToolError
 
 from .database import Database
 

@@ -1,0 +1,226 @@
+"""Anthropic Messages: `POST /v1/messages`, and the count of a request's prompt tokens.
+
+Replies are blocks of thoughts, text and tool calls, in sampled order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from agentgym_rl.gateway.dialects import Dialect, Question, Reply, Route, Writer
+from agentgym_rl.gateway.errors import ApiError
+from agentgym_rl.gateway.parsers import Event, ToolCall
+from agentgym_rl.gateway.request.chat_request import ChatRequest
+from agentgym_rl.gateway.session.session import Session
+
+from .messages_request import count_request, input_of, reply_request
+
+_encode = msgspec.json.Encoder().encode
+_STOPS = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "content_filter": "refusal",
+}
+
+
+class MessagesWriter(Writer):
+    """A writer that sends text as it is sampled, and each tool call as its block closes."""
+
+    def __init__(self, turn: Reply, *, model: str) -> None:
+        self._turn = turn
+        self._head = {
+            "id": f"msg_{turn.id}",
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+        }
+        self._said: list[Event] = []
+        self._num_blocks = 0
+        self._num_calls = 0
+        self._open = ""
+        """The type of the block whose deltas are being sent, or ""."""
+
+    def whole(self) -> bytes:
+        return _encode(
+            {**self._head, "content": self._content(), **self._ending(), "usage": self._usage()}
+        )
+
+    def take(self, turn: Reply, events: Sequence[Event]) -> None:
+        self._said += events
+
+    def begin(self) -> bytes:
+        message = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None}
+        usage = {**self._usage(), "output_tokens": 0}
+        return _event("message_start", message={**message, "usage": usage})
+
+    def events(self, turn: Reply, events: Sequence[Event]) -> bytes:
+        return b"".join(data for event in events for data in self._pieces(event))
+
+    def end(self) -> bytes:
+        pieces = self._closed()
+        pieces.append(_event("message_delta", delta=self._ending(), usage=self._usage()))
+        return b"".join((*pieces, _event("message_stop")))
+
+    def _pieces(self, event: Event) -> list[bytes]:
+        if isinstance(event, ToolCall):
+            return self._call(event)
+        return self._words(*_spoken(event))
+
+    def _words(self, kind: str, text: str) -> list[bytes]:
+        """Write a piece of text or thought, in the open block or in a new one."""
+        pieces: list[bytes] = []
+        if self._open != kind:
+            pieces += self._closed()
+            pieces.append(self._start(_EMPTY[kind]))
+            self._open = kind
+        return [*pieces, self._delta({"type": f"{kind}_delta", kind: text})]
+
+    def _call(self, call: ToolCall) -> list[bytes]:
+        pieces = self._closed()
+        block = self._tool_use(call, self._num_calls)
+        self._num_calls += 1
+        written = bytes(block["input"]).decode()
+        pieces.append(self._start({**block, "input": {}}))
+        self._open = "tool_use"
+        pieces.append(self._delta({"type": "input_json_delta", "partial_json": written}))
+        return [*pieces, *self._closed()]
+
+    def _start(self, block: dict[str, Any]) -> bytes:
+        return _event("content_block_start", index=self._num_blocks, content_block=block)
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        return _event("content_block_delta", index=self._num_blocks, delta=delta)
+
+    def _closed(self) -> list[bytes]:
+        """Write the end of the open block, if one is open."""
+        if not self._open:
+            return []
+        pieces: list[bytes] = []
+        if self._open == "thinking":
+            pieces.append(self._delta({"type": "signature_delta", "signature": self._turn.id}))
+        pieces.append(_event("content_block_stop", index=self._num_blocks))
+        self._num_blocks += 1
+        self._open = ""
+        return pieces
+
+    def _content(self) -> list[dict[str, Any]]:
+        blocks: list[dict[str, Any]] = []
+        num_calls = 0
+        for event in self._said:
+            if isinstance(event, ToolCall):
+                blocks.append(self._tool_use(event, num_calls))
+                num_calls += 1
+                continue
+            kind, text = _spoken(event)
+            if not blocks or blocks[-1]["type"] != kind:
+                signed = {"signature": self._turn.id} if kind == "thinking" else {}
+                blocks.append({**_EMPTY[kind], **signed})
+            blocks[-1][kind] += text
+        return blocks
+
+    def _tool_use(self, call: ToolCall, position: int) -> dict[str, Any]:
+        return {
+            "type": "tool_use",
+            "id": self._turn.call_id(position),
+            "name": call.name,
+            "input": input_of(call),
+        }
+
+    def _ending(self) -> dict[str, Any]:
+        reason, stop = _STOPS[self._turn.finish_reason], self._turn.stop_string
+        stopped = reason == "end_turn" and stop is not None
+        return {
+            "stop_reason": "stop_sequence" if stopped else reason,
+            "stop_sequence": stop if stopped else None,
+        }
+
+    def _usage(self) -> dict[str, int]:
+        cached = self._turn.num_cached_tokens
+        return {
+            "input_tokens": self._turn.num_prompt_tokens - cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached,
+            "output_tokens": self._turn.num_sampled_tokens,
+        }
+
+
+def _spoken(event: Event) -> tuple[str, str]:
+    """Return the block type and the text of an event that is not a call."""
+    assert not isinstance(event, ToolCall)
+    return ("text", event) if isinstance(event, str) else ("thinking", event.text)
+
+
+_EMPTY: dict[str, dict[str, Any]] = {
+    "text": {"type": "text", "text": ""},
+    "thinking": {"type": "thinking", "thinking": "", "signature": ""},
+}
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return b"event: " + kind.encode() + b"\ndata: " + _encode({"type": kind, **fields}) + b"\n\n"
+
+
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+}
+
+
+Count = Callable[[Session, ChatRequest, int], Awaitable[Mapping[str, Any]]]
+"""A function that returns the body of a `count_tokens` reply, with `input_tokens`, to a request of
+the given number of bytes."""
+
+
+class _AnthropicRoute(Route):
+    request_id = "request-id"
+
+    def error(self, error: ApiError) -> bytes:
+        return _encode(_body(error))
+
+
+class MessagesDialect(_AnthropicRoute, Dialect):
+    """The dialect of `POST /v1/messages`."""
+
+    path = "/v1/messages"
+
+    def read(self, session: Session, body: bytes) -> ChatRequest:
+        return reply_request(session, body)
+
+    def writer(
+        self, session: Session, request: ChatRequest, turns: Sequence[Reply], *, model: str
+    ) -> Writer:
+        return MessagesWriter(turns[0], model=model)
+
+    def error_event(self, error: ApiError) -> bytes:
+        return b"event: error\ndata: " + _encode(_body(error)) + b"\n\n"
+
+
+class CountTokens(_AnthropicRoute, Question):
+    """The path `POST /v1/messages/count_tokens`: the length of the prompt of a reply."""
+
+    path = "/v1/messages/count_tokens"
+
+    def __init__(self, count: Count) -> None:
+        self._count = count
+
+    async def answer(self, session: Session, body: bytes) -> bytes:
+        size = len(body)
+        request = await self.reading(body, size, lambda: count_request(session, body))
+        return _encode(await self._count(session, request, size))
+
+
+def _body(error: ApiError) -> dict[str, object]:
+    message = str(error)
+    if error.code == "context_length_exceeded":
+        message = f"prompt is too long: {message}"  # the words that clients look for
+    kind = _KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}

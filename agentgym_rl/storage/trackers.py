@@ -1,0 +1,167 @@
+"""The experiment trackers of a run's metrics: TensorBoard, Weights & Biases, trackio.
+
+`metrics.jsonl` is the record; a tracker is a copy of it, to be viewed with the tracker's tools. A
+tracker that fails is left out from then on; the run goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import sys
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from agentgym_rl.config import LoggingConfig
+from agentgym_rl.core.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+
+class Tracker(Protocol):
+    """A receiver of numbers by name; a step may come in several parts, steps never go back."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Trackers:
+    """The trackers of a run, by name.
+
+    A tracker is a copy of `metrics.jsonl`, so its failure (a server that is gone, a full disk) is
+    logged once and ends that tracker, never the run.
+    """
+
+    def __init__(self, trackers: Mapping[str, Tracker]) -> None:
+        self._trackers = dict(trackers)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log the numbers of a step; those that are not finite are left out."""
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        self._each(lambda tracker: tracker.log(step, finite))
+
+    def close(self) -> None:
+        """Write all pending metrics, and close the trackers; idempotent."""
+        self._each(lambda tracker: tracker.close())
+        self._trackers = {}
+
+    def _each(self, act: Callable[[Tracker], None]) -> None:
+        for name, tracker in list(self._trackers.items()):
+            try:
+                with _stdout_kept():
+                    act(tracker)
+            except Exception as error:  # foreign code, and its network
+                log.warning("%s gets no more metrics of this run: %r", name, error)
+                del self._trackers[name]
+
+
+class _Logged:
+    """A tracker on top of a run with `log` and `finish`, as wandb and its imitators have."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class _TensorBoard:
+    """The tracker for TensorBoard: event files in the run's folder, which has config.toml, too.
+    `tensorboard --logdir runs` shows all runs.
+
+    https://www.tensorflow.org/tensorboard
+    """
+
+    def __init__(self, run_dir: Path, project: str, settings: Mapping[str, Any]) -> None:
+        from tensorboard.summary import Writer  # pyright: ignore[reportMissingTypeStubs]: has none
+
+        self._writer: Any = Writer(str(run_dir / "tensorboard"))
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _wandb(run_dir: Path, project: str, settings: Mapping[str, Any]) -> Tracker:
+    """Open a run of Weights & Biases. wandb itself reads WANDB_API_KEY, WANDB_MODE=offline etc.
+
+    https://docs.wandb.ai/ref/python
+    """
+    import wandb
+
+    name = run_dir.name
+    run = wandb.init(project=project, name=name, dir=run_dir, config=dict(settings))
+    # An evaluation ends several steps after the version that it evaluates.
+    run.define_metric("eval/version")
+    run.define_metric("eval/*", step_metric="eval/version")
+    return _Logged(run)
+
+
+def _trackio(run_dir: Path, project: str, settings: Mapping[str, Any]) -> Tracker:
+    """Open a run of trackio: a database in the folder TRACKIO_DIR; `trackio show` displays it.
+
+    https://huggingface.co/docs/trackio
+    """
+    import trackio
+
+    return _Logged(
+        cast("Any", trackio).init(  # types some of its parameters only
+            project,
+            name=run_dir.name,
+            config=dict(settings),
+            embed=False,  # no page inside a notebook
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+    )
+
+
+_KINDS: Mapping[str, Callable[[Path, str, Mapping[str, Any]], Tracker]] = {
+    "tensorboard": _TensorBoard,
+    "wandb": _wandb,
+    "trackio": _trackio,
+}
+"""The function that opens each tracker, in the run's folder, its project and with settings. It
+imports the tracker's package."""
+
+
+def open_trackers(config: LoggingConfig, run_dir: Path, *, settings: Mapping[str, Any]) -> Trackers:
+    """Open the trackers of `logging.trackers`, for a run named like its folder.
+
+    Args:
+        settings: The configuration that the trackers show.
+
+    Raises:
+        ConfigError: the package of a tracker is not installed, or the tracker cannot be opened.
+    """
+    opened: dict[str, Tracker] = {}
+    for name in config.trackers:
+        try:
+            with _stdout_kept():
+                opened[name] = _KINDS[name](run_dir, config.project, settings)
+        except Exception as error:
+            Trackers(opened).close()
+            if isinstance(error, ModuleNotFoundError) and error.name == name:
+                raise ConfigError(
+                    f"logging.trackers has {name}, whose package is not installed: "
+                    f"pip install 'agentgym-rl[{name}]'"
+                ) from error
+            raise ConfigError(f"logging.trackers: {name} cannot be opened: {error}") from error
+    return Trackers(opened)
+
+
+@contextlib.contextmanager
+def _stdout_kept() -> Generator[None]:
+    """Redirect the output of trackers to stderr: stdout is for the command's result."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield

@@ -1,0 +1,166 @@
+"""The repeated computations for audits of a run, outside it: the log-probs of recorded rows under
+any kept version, and the training of its batches. Nothing is published or written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from agentgym_rl.algo.balance import fill_bins
+from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.config import Config, TrainerConfig
+from agentgym_rl.core.batch import BatchShard
+from agentgym_rl.core.errors import TrainerError, WeightsError
+from agentgym_rl.core.trajectory import FloatArray, Row
+from agentgym_rl.weights.adapter import is_adapter, merged
+from agentgym_rl.weights.files import read_label, read_version
+
+from .checkpoint import load_checkpoint
+from .policy import Policy
+from .step import make_stepper
+from .usage import Phases
+from .versions_out import fingerprint
+from .world import join_world
+
+
+@contextmanager
+def open_recomputer(
+    trainer: TrainerConfig,
+    *,
+    compute_dtype: Literal["float32", "bfloat16"],
+    model_dir: Path,
+    versions_dir: Path,
+) -> Iterator[Recomputer]:
+    """Open a recomputer of a run: its model and dtype, and its device if this machine has it.
+
+    Raises:
+        TrainerError: the folder holds no model that can be loaded.
+    """
+    torch.set_num_threads(trainer.num_threads)
+    device = "cpu" if trainer.device == "cpu" else "auto"
+    with join_world(device=device) as world:
+        budget = trainer.max_tokens_per_microbatch
+        policy = Policy.load(
+            model_dir,
+            world,
+            compute_dtype=compute_dtype,
+            trainer=TrainerConfig(max_tokens_per_microbatch=budget),
+        )
+        yield Recomputer(policy, versions_dir, model_dir=model_dir, budget=budget)
+
+
+class Recomputer:
+    """A model in memory with the weights of the version that was loaded last."""
+
+    def __init__(self, policy: Policy, versions_dir: Path, *, model_dir: Path, budget: int):
+        self._policy, self._versions_dir, self._budget = policy, versions_dir, budget
+        self._model_dir = model_dir
+
+    def load(self, version: int) -> None:
+        """Load `version` and compute with it from now on; after an error the previous one stays in
+        use.
+
+        Raises:
+            WeightsError: its file is missing or damaged, or is of another version or another model.
+        """
+        if version < 0:
+            raise WeightsError("their policy version was not recorded")
+        path = self._versions_dir / f"v-{version}.safetensors"
+        if not path.exists():
+            raise WeightsError(
+                f"there is no {path}; only a run with --weights.keep_versions=all keeps them all"
+            )
+        state, label = read_version(path), read_label(path)
+        if label.rpartition(".")[2] != str(version):
+            raise WeightsError(f"weights {path} are those of version {label}, not of {version}")
+        parameters = {n: _local(t.detach()) for n, t in self._policy.tensors().items()}
+        if is_adapter(state):
+            state = merged(state, self._model_dir)
+        if names := self._policy.names:
+            state = names.back(state, source=f"weights {path}")
+            # A tied tensor may be in the folder, and so in the version, twice.
+            state = {n: t for n, t in state.items() if n in parameters or n not in names.shapes}
+        found = {name: tuple(tensor.shape) for name, tensor in state.items()}
+        expected = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
+        if found != expected:
+            odd = sorted(name for name, _ in found.items() ^ expected.items())[:3]
+            raise WeightsError(f"weights {path} are of another model: {', '.join(odd)} differ")
+        for name, tensor in parameters.items():
+            tensor.copy_(state[name])
+
+    @torch.no_grad()
+    def logprobs(self, rows: Sequence[Row], *, plain: bool = False) -> list[FloatArray]:
+        """Return the log-probs of each row's trained tokens at their recorded temperatures, packed
+        as in training; with `plain`, of each row alone, as transformers computes it.
+
+        Raises:
+            TrainerError: a row is too long, or holds tokens that cannot have been trained.
+        """
+        _check(rows, self._policy.vocab_size)
+        if plain:
+            with self._policy.unpacked():
+                return [part for row in rows for part in self._packed([row])]
+        return self._packed(rows)
+
+    def _packed(self, rows: Sequence[Row]) -> list[FloatArray]:
+        results: list[FloatArray] = [np.zeros(0, np.float32)] * len(rows)
+        try:
+            for members in fill_bins([len(row) for row in rows], self._budget):
+                found = self._policy.logprobs(pack_rows([rows[i] for i in members]))
+                ends = np.cumsum([rows[i].num_trained for i in members])
+                parts = np.split(found.float().cpu().numpy(), ends[:-1])
+                for i, part in zip(members, parts, strict=True):
+                    results[i] = part
+        except ValueError as error:
+            raise TrainerError(f"recorded rows cannot be recomputed: {error}") from error
+        return results
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """Return the part on this rank; on the only rank, all of it."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _check(rows: Sequence[Row], vocab_size: int) -> None:
+    for row in rows:
+        if row.tokens.min() < 0 or row.tokens.max() >= vocab_size:
+            raise TrainerError(
+                f"token ids {row.tokens.min()}..{row.tokens.max()}, the model has "
+                f"0..{vocab_size - 1}: is it the model of this run?"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """The result of a repeated batch."""
+
+    step: int
+    metrics: dict[str, float]
+    parameters: str
+
+
+def replay_batches(
+    config: Config, shards: Sequence[BatchShard], *, model_dir: Path, checkpoint: Path | None
+) -> Iterator[Replayed]:
+    """Train `shards`, complete batches in order, with one rank, from `checkpoint` on (None: from
+    the model).
+
+    Raises:
+        TrainerError: the checkpoint cannot be loaded, or a batch cannot be trained.
+    """
+    torch.set_num_threads(config.trainer.num_threads)
+    with join_world(device=config.trainer.device) as world:
+        stepper = make_stepper(config, world, model_dir)
+        if checkpoint is not None:
+            load_checkpoint(checkpoint, stepper.policy, stepper.optimizer, critic=stepper.critic)
+        for shard in shards:
+            metrics = stepper.train(shard, Phases())
+            yield Replayed(shard.step, metrics, fingerprint(stepper.policy.trained_state()))

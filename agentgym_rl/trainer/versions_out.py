@@ -1,0 +1,186 @@
+"""The publication of policy versions by the trainer (rank 0), and a hash of a policy's parameters,
+exact and cheap enough to compute at every step."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from agentgym_rl.config import Config, WeightsConfig
+from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.weights.files import prune, write_version
+from agentgym_rl.weights.gloo import Broadcasts
+from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
+from agentgym_rl.weights.transport import SharedFiles, Transport
+from agentgym_rl.weights.vllm_native import NativeTransport
+
+from .client import ControllerClient
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_CHUNK = 1 << 22
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """Return 64 bits, in hex, over names, dtypes, shapes and every bit of the tensors.
+
+    Each tensor contributes a sum modulo 2**64: the bits of each element, as an integer, times an
+    odd number that depends on its position. A change of one element always changes the sum. The
+    order of the additions does not matter, so any number of threads computes the same sum. The
+    order of the mapping does not matter either.
+    """
+    digest = blake2b(digest_size=8)
+    for name in sorted(tensors):
+        tensor = tensors[name].detach()
+        head = f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:{_sum(tensor)};"
+        digest.update(head.encode())
+    return digest.hexdigest()
+
+
+def _sum(tensor: Tensor) -> int:
+    bits = tensor.contiguous().reshape(-1).view(_INTEGERS[tensor.element_size()])
+    total = 0
+    for start in range(0, bits.numel(), _CHUNK):
+        part = bits[start : start + _CHUNK].to(torch.int64)
+        place = torch.arange(start, start + part.numel(), device=part.device)
+        total += int((part * (2 * place + 1)).sum())
+    return total % 2**64
+
+
+_log = logging.getLogger(__name__)
+
+_BETWEEN_TRIES_S = 0.2
+_KEEP_ALL = 2
+"""The number of versions left in shared memory if the run's folder keeps them all."""
+
+
+class VersionsOut:
+    """A publisher of versions, which also keeps and removes them as configured in `weights`.
+
+    `folder` is the run's weights folder (transport shm), and `restart_s` the extra time of a server
+    that has to be restarted first. With `keep_versions = "all"`, `kept` is
+    the folder that has them permanently.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        weights: WeightsConfig,
+        *,
+        restart_s: float,
+        client: ControllerClient,
+        folder: Path,
+        kept: Path,
+        incarnation: int = 0,
+    ):
+        self._publisher = publisher
+        self._weights = weights
+        self._client = client
+        self._folder = folder
+        self._kept = kept
+        self._incarnation = incarnation
+        self._update_timeout_s = weights.update_timeout_s
+        self._begin_timeout_s = restart_s + weights.update_timeout_s
+
+    @property
+    def longest_s(self) -> float:
+        """Return the longest time that `publish` takes, in seconds."""
+        return self._begin_timeout_s + 2 * self._update_timeout_s  # plus the time to write the file
+
+    @property
+    def keeps_all(self) -> bool:
+        """Return whether every version, the first one included, is kept in the run's folder."""
+        return self._weights.keep_versions == "all"
+
+    def keep(self, state: Mapping[str, Tensor], version: int) -> None:
+        """Write a version to the run's folder, permanently.
+
+        Raises:
+            WeightsError: it could not be written.
+        """
+        try:
+            self._kept.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WeightsError(f"cannot keep policy version {version}: {error}") from error
+        path = write_version(self._kept, version, state, incarnation=self._incarnation)
+        path.rename(self._kept / f"v-{version}.safetensors")
+
+    def publish(self, state: Mapping[str, Tensor], version: int) -> Published:
+        """Make engines serve `state` as `version`; tell the controller which engines serve it.
+
+        If no engine serves it, try again, for at most weights.update_timeout_s in all. The waits
+        for an available engine are not included; their total has its own bound.
+
+        Raises:
+            WeightsError: it could not be written, or no engine took it.
+            RunEnding, TrainerError: see `ControllerClient.begin_publication`.
+        """
+        if self.keeps_all:
+            self.keep(state, version)
+        self._publisher.prepare(version, state)
+        left_s, wait_s = self._update_timeout_s, self._begin_timeout_s
+        while True:
+            asked = time.monotonic()
+            engines = self._client.begin_publication(version, timeout_s=wait_s)
+            start = time.monotonic()
+            wait_s -= start - asked
+            try:
+                published = self._publisher.publish(engines, version, timeout_s=left_s)
+                break
+            except PublicationFailed as failure:
+                self._client.end_publication(version, served=(), failed=failure.failed)
+                time.sleep(_BETWEEN_TRIES_S)
+                left_s -= time.monotonic() - start
+                if left_s <= 0:
+                    raise
+                _log.warning("%s; trying again for %.0f s", failure, left_s)
+        self._client.end_publication(version, served=published.served, failed=published.failed)
+        if self._weights.transport == "shm":
+            keep = self._weights.keep_versions
+            prune(self._folder, _KEEP_ALL if keep == "all" else keep)
+        return published
+
+    def close(self) -> None:
+        """Release the resources that are held between publications."""
+        self._publisher.close()
+
+
+def make_publisher(config: Config, folder: Path, *, incarnation: int = 0) -> Publisher:
+    """Return the publisher of the configured run, which keeps every version that it prepares;
+    `folder` is the run's weights folder (transport shm).
+
+    Raises:
+        ConfigError: the transport cannot work here.
+    """
+    return Publisher(
+        transport=_transport(
+            config.weights, folder, incarnation, num_ranks=config.trainer.num_ranks
+        ),
+        interrupt=config.rollout.interrupt,
+        timeout_s=config.weights.update_timeout_s,
+        polls_staging=config.own_engine.type == "vllm",
+        incarnation=incarnation,
+        may_sleep=config.cluster.colocated,
+    )
+
+
+def _transport(
+    weights: WeightsConfig, folder: Path, incarnation: int, *, num_ranks: int
+) -> Transport:
+    """Return the transport of `weights.transport`.
+
+    Raises:
+        ConfigError: the transport cannot work here.
+    """
+    match weights.transport:
+        case "shm":
+            return SharedFiles(folder, incarnation=incarnation)
+        case "gloo":
+            return Broadcasts(timeout_s=weights.update_timeout_s)
+        case backend:
+            return NativeTransport(backend, num_ranks=num_ranks)

@@ -1,0 +1,126 @@
+"""The judge of answers: whether the final answer of a reply is right.
+
+Answers of generated problems are numbers, and compared as such. Answers of data sets are symbolic:
+they are judged here in microseconds where that is possible, else by the verifier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from agentgym_rl import EnvError, InfraError
+
+from .answers import Kind, Mark, Verdict, final_answer, last_boxed, read_number
+from .echoes import echoes
+from .symbolic.expression import Unreadable
+from .symbolic.literal import Undecided, settle
+from .symbolic.reading import read
+from .symbolic.shapes import Shape
+
+COMPARE = "arl_envs.math.symbolic.algebra:compare"
+"""The function that the verifier calls."""
+
+
+class Verifier(Protocol):
+    """An object that calls a function in a process that can be killed."""
+
+    async def call(self, target: str, /, *args: Any, timeout_s: float) -> Any:
+        """Return a result with `status` (done, timeout, crash, error), `value`, `error`, `ms`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict on an answer, and the verifier's time in ms (0: the verifier was not needed)."""
+
+    verdict: Verdict
+    detail: str = ""
+    ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Quiz:
+    """A right answer and its question: `question` decides on units, order and echoes."""
+
+    answer: str
+    question: str = ""
+    mark: Mark = "boxed"
+
+
+def check_gold(answer: str, question: str = "") -> Shape:
+    """Return the shape of a right answer.
+
+    Raises:
+        Unreadable: the answer is not understood, so nothing could be compared with it.
+    """
+    return read(answer, question)
+
+
+def judge_quickly(text: str, quiz: Quiz) -> Judgement:
+    """Judge `text` without algebra.
+
+    Raises:
+        EnvError: the right answer cannot be read.
+        Undecided: the comparison takes algebra; the error's argument is the final answer of `text`.
+    """
+    try:
+        gold = check_gold(quiz.answer, quiz.question)
+    except Unreadable as error:
+        raise EnvError(f"the right answer {quiz.answer!r} cannot be read: {error}") from error
+    said = final_answer(text, quiz.mark)
+    if said is None:
+        return Judgement(Verdict.UNPARSEABLE, f"no final answer ({quiz.mark})")
+    try:
+        answer = read(said, quiz.question, quiz.answer)
+        if echoes(gold, answer, quiz.question):
+            return Judgement(Verdict.WRONG, "a repetition of the question, in other words")
+        right = settle(gold, answer, quiz.question)
+    except Unreadable as error:
+        return Judgement(Verdict.UNPARSEABLE, str(error))
+    except RecursionError:
+        return Judgement(Verdict.UNPARSEABLE, "nested too deep")
+    except Undecided as error:
+        raise Undecided(said) from error
+    return Judgement(Verdict.OK if right else Verdict.WRONG)
+
+
+def judge_number(text: str, *, answer: str, kind: Kind) -> Verdict:
+    r"""Judge whether the last \boxed{} of `text` is exactly `answer`, in time linear in the text.
+
+    Raises:
+        ValueError: `answer` itself is no number of its kind.
+    """
+    gold = read_number(answer, kind)
+    if gold is None:
+        raise ValueError(f"the task's answer {answer!r} is no {kind}")
+    boxed = last_boxed(text)
+    got = None if boxed is None else read_number(boxed, kind)
+    if got is None:
+        return Verdict.UNPARSEABLE
+    return Verdict.OK if got == gold else Verdict.WRONG
+
+
+async def judge(text: str, quiz: Quiz, verifier: Verifier, *, timeout_s: float) -> Judgement:
+    """Judge `text`; the verifier is asked only where algebra is needed.
+
+    An answer that takes longer than `timeout_s` twice (the verifier tries again once) has the
+    verdict `timeout`.
+
+    Raises:
+        EnvError: the right answer cannot be read.
+        InfraError: the verifier itself failed, so nothing is known about the answer.
+    """
+    try:
+        return judge_quickly(text, quiz)
+    except Undecided as undecided:
+        said = str(undecided)
+    result = await verifier.call(COMPARE, quiz.answer, said, quiz.question, timeout_s=timeout_s)
+    if result.status in ("timeout", "memory"):
+        what = f"in {timeout_s:g} s" if result.status == "timeout" else "in the memory there is"
+        return Judgement(Verdict.TIMEOUT, f"not decided {what}, twice", result.ms)
+    if result.status != "done":
+        raise InfraError(f"the verifier failed ({Verdict.CRASH}, {result.status}): {result.error}")
+    if result.value == "gold":
+        raise EnvError(f"the right answer {quiz.answer!r} cannot be read by math-verify")
+    return Judgement(Verdict(result.value), "", result.ms)

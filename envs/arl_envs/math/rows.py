@@ -1,0 +1,168 @@
+"""Problems from the rows of public data sets, by Hugging Face id or local file.
+
+The known row formats, with the question and the answer in each:
+
+    gsm8k        question, answer (a solution, then #### and a number)
+    deepmath     question, final_answer
+    math         problem, answer        MATH-500, DeepScaleR, Polaris, AIME
+    hendrycks    problem, solution (the answer in its last box)
+    plain        question, answer
+
+Other fields are ignored. A row whose answer the checker cannot read is refused, because no
+reply could ever be compared with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from agentgym_rl import ConfigError
+from agentgym_rl.core.task import Split
+from agentgym_rl.gym.data import Row, RowRefused, Rows, RowTask, RowTasks, shorten, text_field
+from agentgym_rl.gym.data import row_tasks as tasks_of_rows
+from arl_envs.math.symbolic.expression import Unreadable
+from arl_envs.math.symbolic.reading import read
+
+from .answers import last_box
+
+
+class Item(NamedTuple):
+    """A row's question and its right answer."""
+
+    question: str
+    answer: str
+
+
+class Format(NamedTuple):
+    fields: tuple[str, ...]
+    """The fields that every row of this format has."""
+    item_of: Callable[[Row], Item]
+
+
+_MARKED = re.compile(r"^[ \t]*####[ \t]*(\S(?:[^\n]*\S)?)[ \t]*$", re.MULTILINE)
+
+
+def gsm8k(row: Row) -> Item:
+    found = _MARKED.findall(text_field(row, "answer"))
+    if not found:
+        raise RowRefused("answer: no line that begins with ####")
+    return _item(row, "question", found[-1])
+
+
+def deepmath(row: Row) -> Item:
+    return _item(row, "question", _said(row, "final_answer"))
+
+
+def math(row: Row) -> Item:
+    return _item(row, "problem", _said(row, "answer"))
+
+
+def hendrycks(row: Row) -> Item:
+    solution = text_field(row, "solution")
+    _, answer = last_box(solution)
+    if answer is None:
+        raise RowRefused("solution: no \\boxed{} in it")
+    return _item(row, "problem", answer)
+
+
+def plain(row: Row) -> Item:
+    return _item(row, "question", _said(row, "answer"))
+
+
+FORMATS: dict[str, Format] = {
+    "gsm8k": Format(("question", "answer"), gsm8k),
+    "deepmath": Format(("question", "final_answer"), deepmath),
+    "math": Format(("problem", "answer"), math),
+    "hendrycks": Format(("problem", "solution"), hendrycks),
+    "plain": Format(("question", "answer"), plain),
+}
+"""The formats by name, in the order in which they are tried."""
+
+
+def format_of(row: Row, where: str) -> str:
+    """Return the name of the first format whose fields `row` has.
+
+    Raises:
+        ConfigError: `row` does not have all fields of any format.
+    """
+    for name, known in FORMATS.items():
+        if all(row.get(field) is not None for field in known.fields):
+            if name == "gsm8k" and not _MARKED.search(str(row["answer"])):
+                continue  # the format "plain" fits
+            return name
+    formats = "; ".join(f"{name}: {', '.join(known.fields)}" for name, known in FORMATS.items())
+    raise ConfigError(
+        f"{where}: fields {sorted(map(str, row))} are those of no known format ({formats})"
+    )
+
+
+def check_format(name: object) -> str:
+    """Return `name` if a format has this name.
+
+    Raises:
+        ConfigError: no format has it.
+    """
+    if name not in FORMATS:
+        raise ConfigError(f"no row format is called {name!r}; allowed: {', '.join(FORMATS)}")
+    return str(name)
+
+
+def _said(row: Row, name: str) -> str:
+    """Return the answer in field `name`: text, a whole number, or a list of one text."""
+    value = row.get(name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
+        return value[0]
+    if isinstance(value, str):
+        return text_field(row, name)
+    raise RowRefused(f"{name}: got {shorten(value)}, expected text or a whole number")
+
+
+def _item(row: Row, question: str, answer: str) -> Item:
+    asked = text_field(row, question)
+    try:
+        read(answer, asked)
+    except Unreadable as error:
+        raise RowRefused(f"the answer {shorten(answer)} cannot be read: {error}") from error
+    return Item(asked, answer)
+
+
+@dataclass(frozen=True, slots=True)
+class MakeQuestion:
+    """A maker of tasks from rows of `format`: `{"kind": "symbolic", "question":…, "answer":…}`."""
+
+    format: str
+
+    def __call__(self, row: Row) -> RowTask:
+        item = FORMATS[self.format].item_of(row)
+        data = {"kind": "symbolic", "question": item.question, "answer": item.answer}
+        return RowTask(item.question, data)
+
+
+@dataclass(frozen=True, slots=True)
+class ChooseFormat:
+    """A choice of the format: the named one, or else that of the first row."""
+
+    format: str | None
+
+    def __call__(self, row: Row, where: str) -> MakeQuestion:
+        return MakeQuestion(self.format or format_of(row, where))
+
+
+def row_tasks(split: Split, *, seed: int = 0, format: str | None = None, **rows: Any) -> RowTasks:
+    """Return the tasks of `split` from the `rows` of a file or a Hugging Face data set.
+
+    `rows` are the fields of `gym.data.Rows`: `path` or `dataset`, and the fields that go
+    with them. `format` is inferred from the fields of the first row, unless it is given. Rows whose
+    answer cannot be read are left out, counted and reported.
+
+    Raises:
+        ConfigError: options do not fit together, data is absent or malformed, or no row makes a
+            task.
+    """
+    chosen = ChooseFormat(None if format is None else check_format(format))
+    return tasks_of_rows(split, Rows.of_options(rows), chosen, seed=seed)
