@@ -2,7 +2,8 @@
 #
 #   make train                        install, then the main job: two minutes on two cores
 #   make train ARGS="--steps 10"      any flag of `arl train`
-#   make test | test-fast | lint      all tests | under two minutes | ruff and pyright
+#   make test | test-fast | lint      ten minutes | under two minutes | ruff and pyright
+#   make test-envs                    environments, sandboxes and attacks on them
 #   make test ARL_EXHAUSTIVE=1        every case of what is otherwise sampled
 #   make test-vllm                    tests against a real vLLM server on the CPU (2 GB, once)
 #   make test-peers                   tests against the real OpenEnv, verifiers and LiteLLM
@@ -10,6 +11,7 @@
 #   make test-agents                  tests with real agent frameworks, in Python and Node.js (and,
 #                                     where make test-vllm has installed it, on vLLM)
 #   make test-docker                  docker sandboxes; starts a daemon where none is (Debian, root)
+#   make mutants                      whether the tests notice planted mistakes; half an hour
 #   make docs                         the documentation as a site, in build/docs/site
 #   make clean                        remove what make made, never runs/
 
@@ -30,6 +32,11 @@ ARGS ?=
 # Neighbouring tests share servers and sandboxes: each process gets a half of them, not every other.
 TWO_AT_ONCE := -n 2 --dist worksteal
 PYTEST_ARGS ?=
+# Run when environments, sandboxes or what they rest on changed (scripts/ci_suites.py).
+ENVS_TESTS := tests/envs tests/security tests/sandboxes tests/gym/check tests/contracts/test_env.py \
+    tests/contracts/test_sandbox.py tests/contracts/test_sandbox_session.py \
+    tests/contracts/test_sandbox_reset.py
+WITHOUT_ENVS := $(addprefix --ignore=,$(ENVS_TESTS))
 
 BIN := $(VENV)/bin
 WITH_AGENTS = ARL_REQUIRE=agents ARL_NODE_MODULES=$(abspath $(VENV_AGENTS))/node/node_modules \
@@ -39,8 +46,8 @@ say = @printf '\033[1m==>\033[0m %s\n'
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help train install install-test install-docs test test-fast test-vllm test-peers bench-peers \
-    test-agents test-docker lint docs clean
+.PHONY: help train install install-test install-docs test test-fast test-envs test-vllm test-peers bench-peers \
+    test-agents test-docker mutants lint docs clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -51,10 +58,13 @@ train: install
 	$(BIN)/arl train --env math --agent react $(ARGS)
 
 test: install-test
-	$(BIN)/python -m pytest $(TWO_AT_ONCE) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(TWO_AT_ONCE) $(WITHOUT_ENVS) $(PYTEST_ARGS)
 
 test-fast: install-test
-	$(BIN)/python -m pytest -m "not slow" $(TWO_AT_ONCE) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow" $(TWO_AT_ONCE) $(WITHOUT_ENVS) $(PYTEST_ARGS)
+
+test-envs: install-test
+	$(BIN)/python -m pytest $(TWO_AT_ONCE) $(ENVS_TESTS) $(PYTEST_ARGS)
 
 test-vllm: install-test $(VENV_VLLM)/.installed
 	ARL_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python $(BIN)/python -m pytest \
@@ -85,6 +95,9 @@ test-agents: install-test $(VENV_AGENTS)/.installed $(VENV_AGENTS)/node/.install
 test-docker: install-test
 	ARL_REQUIRE=local,docker $(BIN)/python scripts/dockerd.py run $(BIN)/python -m pytest \
 	    -k docker tests/contracts tests/e2e tests/sandboxes tests/security $(PYTEST_ARGS)
+
+mutants: install-test
+	nice $(BIN)/python scripts/mutants.py $(ARGS)
 
 lint: install-test
 	$(BIN)/ruff check .

