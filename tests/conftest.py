@@ -1,11 +1,14 @@
 """For all tests."""
 
+import asyncio
 import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvicorn.server
 from hypothesis import settings
 
 # How long an example takes says more about the machine than about the code.
@@ -25,6 +28,19 @@ def shared_data() -> Path:
         pytest.skip(f"no data sets at {folder}; ARL_SHARED_DATA says where they are")
     return folder
 
+
+class _Soon:
+    """The module asyncio as uvicorn sees it, with short sleeps: each server sleeps 0.2 s to end."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(seconds / 10)
+
+
+uvicorn.server.asyncio = _Soon()  # type: ignore[assignment]
 
 _LOGGERS = (None, "agentgym_rl", "arl_envs", "arl_agents", "arl_sandboxes")
 

@@ -27,6 +27,7 @@ from agentgym_rl.core.task import Task
 from agentgym_rl.gym.env import Env
 from agentgym_rl.gym.registry import make, make_agent, spec
 from agentgym_rl.models.resolve import resolve_paths
+from tests.kit.cases import cases
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -48,8 +49,8 @@ def code_lines(file: Path) -> int:
     return len(ast.unparse(tree).replace("\n\n", "\n").strip().splitlines())
 
 
-@pytest.mark.parametrize(
-    ("name", "limit"),
+@cases(
+    "name, limit",
     [
         ("own_env.py", 25),
         ("own_agent.py", 20),
@@ -186,9 +187,7 @@ def test_the_endpoint_s_configuration_equals_its_defaults_and_is_whole(name, eng
     assert set(named) == set(type(engine).model_fields)
 
 
-@pytest.mark.parametrize(
-    "name", ["math.toml", "vllm.toml", "openai.toml", "litellm.toml", "frozenlake.toml"]
-)
+@cases("name", ["math.toml", "vllm.toml", "openai.toml", "litellm.toml", "frozenlake.toml"])
 def test_every_value_is_explained(name):
     lines = (EXAMPLES / name).read_text().splitlines()
     bare = [
@@ -235,6 +234,7 @@ def train(tmp_path: Path, *argv: str) -> dict:
 GSM8K = {"question": "Six times seven?", "answer": "6 * 7 = <<6*7=42>>42\n#### 42"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "engine", [["--engine.urls=['http://127.0.0.1:9']"], ["--engine.python={vllm}"]], ids=str
 )

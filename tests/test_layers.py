@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.cases import cases
+
 ROOT = Path(__file__).parents[1]
 
 # From the bottom up. A package of agentgym_rl that stands on no floor fails the test: place it.
@@ -35,7 +37,7 @@ ALLOWED: Mapping[str, str] = {
     "torch": (
         "algo algo.* trainer trainer.* engines.embedded* "
         "weights.adapter weights.broadcast weights.files weights.gloo "
-        "weights.transport weights.publish weights.shm weights.source weights.vllm_native "
+        "weights.transport weights.publish weights.source weights.vllm_native "
         "engines.vllm.staging engines.vllm.swap engines.vllm.transfer"
     ),
     "vllm": "engines.vllm* weights.vllm_native",
@@ -263,7 +265,7 @@ def test_a_clean_tree_passes(tmp_path):
     assert violations(_plant(tmp_path, CLEAN)) == []
 
 
-@pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
+@cases("planted", PLANTED.values(), ids=PLANTED)
 def test_a_planted_violation_is_found(tmp_path, planted):
     file, text, complaint = planted
     assert any(complaint in found for found in violations(_plant(tmp_path, CLEAN | {file: text})))

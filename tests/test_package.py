@@ -19,6 +19,7 @@ import pytest
 
 import agentgym_rl
 from agentgym_rl.gym import registry
+from tests.kit.cases import cases
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "agentgym_rl"
@@ -98,7 +99,7 @@ def test_the_rollout_side_is_torch_free(module):
     assert "torch" not in imported_by(f"import agentgym_rl.{module}")
 
 
-@pytest.mark.parametrize("name", agentgym_rl.__all__)
+@cases("name", agentgym_rl.__all__)
 def test_public_names_exist(name):
     assert getattr(agentgym_rl, name) is not None
 
@@ -108,7 +109,7 @@ def test_an_unknown_public_name_is_an_attribute_error():
         _ = agentgym_rl.nonsense
 
 
-@pytest.mark.parametrize("folder", ["envs", "agents", "sandboxes"])
+@cases("folder", ["envs", "agents", "sandboxes"])
 def test_plugin_folders_are_plain(folder):
     """A package called `agents` would shadow the one of the OpenAI Agents SDK."""
     assert (ROOT / folder / f"arl_{folder}" / "__init__.py").exists()
@@ -116,7 +117,7 @@ def test_plugin_folders_are_plain(folder):
     assert folder not in PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 
 
-@pytest.mark.parametrize(("group", "name"), POINTS, ids=[name for _, name in POINTS])
+@cases("group, name", POINTS, ids=[name for _, name in POINTS])
 def test_entry_points_resolve(group, name):
     kind = KINDS[group]
     found = registry.spec(POINTS[group, name], kind=kind)
@@ -124,7 +125,7 @@ def test_entry_points_resolve(group, name):
     found.load()
 
 
-@pytest.mark.parametrize(("group", "name"), POINTS, ids=[name for _, name in POINTS])
+@cases("group, name", POINTS, ids=[name for _, name in POINTS])
 def test_entry_points_are_installed(group, name):
     """When this fails alone, the install is older than pyproject.toml: install again."""
     kind = KINDS[group]
@@ -227,6 +228,7 @@ def named_files(file: Path) -> Iterator[str]:
             yield from NAMED_FILE.findall(token.string)
 
 
+@pytest.mark.slow
 def test_every_file_that_the_code_names_is_there():
     missing = [
         f"{file.relative_to(ROOT)}: {name}"
@@ -239,36 +241,6 @@ def test_every_file_that_the_code_names_is_there():
         )
     ]
     assert missing == []
-
-
-OLD_PATHS = {
-    "agentgym_rl.env:Env": agentgym_rl.Env,
-    "agentgym_rl.errors:EnvError": agentgym_rl.EnvError,
-    "agentgym_rl.task:Task": agentgym_rl.Task,
-    "agentgym_rl.wrappers:Record": agentgym_rl.wrappers.Record,
-    "agentgym_rl.wrappers.timeout:Timeout": agentgym_rl.wrappers.Timeout,
-    "agentgym_rl.data:Rows": agentgym_rl.data.Rows,
-    "agentgym_rl.tool_env:ToolEnv": agentgym_rl.ToolEnv,
-    "agentgym_rl.verifier:VerifierHandle": agentgym_rl.Verifier,
-    "agentgym_rl.registry:register": agentgym_rl.register,
-}
-
-
-@pytest.mark.parametrize("path", OLD_PATHS)
-def test_an_old_path_still_works_and_names_the_new_one(path):
-    module, name = path.split(":")
-    with pytest.warns(DeprecationWarning, match=rf"{module}\.{name} is now agentgym_rl\."):
-        found = getattr(importlib.import_module(module), name)
-    assert found is OLD_PATHS[path]
-
-
-def test_an_old_path_has_no_other_names():
-    with pytest.raises(ImportError, match="Nope"):
-        from agentgym_rl.env import Nope  # noqa: F401  # pyright: ignore
-    with pytest.raises(
-        AttributeError, match=r"module 'agentgym_rl\.gym\.env', once agentgym_rl\.env"
-    ):
-        importlib.import_module("agentgym_rl.env").Nope  # noqa: B018
 
 
 ODD_START = re.compile(r"(Of|That|What|Who|Whose|Whether|As|Where|Which|How|Why|By|In|It|They)\b")
@@ -289,7 +261,8 @@ def test_no_further_docstring_begins_with_a_pronoun_or_a_preposition():
         assert len(odd) <= allowed, odd
 
 
-MOST_NAMES, MOST_FILES, MOST_SMALL, SMALL_LINES = 25, 432, 40, 60
+MOST_NAMES, MOST_FILES, MOST_SMALL, SMALL_LINES = 25, 360, 25, 60
+MOST_WHOLE_CONFIG = 40
 NOT_NAMES = ("__pycache__", "__init__.py", "__main__.py", "py.typed")
 
 
@@ -305,3 +278,44 @@ def test_the_package_stays_easy_to_survey():
     assert len(names) <= MOST_NAMES, names
     assert len(files) <= MOST_FILES
     assert len(small) <= MOST_SMALL, sorted(map(str, small))
+
+
+def test_few_functions_are_given_the_complete_configuration():
+    """A function takes the section that it uses; some put a run together from all sections."""
+    whole = [
+        f"{file.relative_to(ROOT)}: {node.name}"
+        for file in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        if isinstance(argument.annotation, ast.Name) and argument.annotation.id == "Config"
+    ]
+    assert len(whole) <= MOST_WHOLE_CONFIG, whole
+
+
+def test_type_checkers_see_the_public_names():
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        (alias.asname, f"{node.module}")
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    homes = {(name, f"agentgym_rl.{home}") for name, home in agentgym_rl._HOMES.items()}
+    modules = {(name, "agentgym_rl.gym") for name in agentgym_rl._MODULES}
+    assert seen == homes | modules
+    assert {name for name, _ in seen} | {"__version__"} == set(agentgym_rl.__all__)
+
+
+def test_plugins_import_public_names_from_the_package():
+    deep = [
+        f"{file.relative_to(ROOT)}:{node.lineno}: {alias.name} of {node.module}"
+        for folder in ("envs", "agents", "sandboxes")
+        for file in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("agentgym_rl.")
+        for alias in node.names
+        if alias.name in agentgym_rl.__all__
+    ]
+    assert deep == []

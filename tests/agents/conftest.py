@@ -23,8 +23,7 @@ from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.engines.scripted import ScriptedEngine
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.sampling import SessionSampling
-from agentgym_rl.gateway.session.session import SessionRecord
+from agentgym_rl.gateway.session.session import SessionRecord, SessionSampling
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gym.agent import Agent
 from agentgym_rl.gym.env import Env

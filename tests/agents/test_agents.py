@@ -13,7 +13,7 @@ from agentgym_rl.core.task import Task
 from agentgym_rl.engines.scripted import ScriptedEngine
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.models.resolve import BUNDLED

@@ -24,6 +24,7 @@ from agentgym_rl.core.trajectory import Outcome
 from agentgym_rl.engines.scripted import Say
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.registry import spec
+from tests.kit.cases import cases
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 TASK = Task("t", 0)
@@ -117,8 +118,8 @@ def test_the_task_file():
     }
 
 
-@pytest.mark.parametrize(
-    ("code", "answer"),
+@cases(
+    "code, answer",
     [
         ("print(' 5 ')", "5"),
         ("print('thinking'); open(os.environ['ARL_ANSWER_FILE'], 'w').write('5\\n')", "5"),
@@ -158,7 +159,7 @@ def test_it_is_ended_with_its_episode():
     env, start = Adding(ends_after=2), time.monotonic()
     run(python(CALL + "while True: call(a=1)"), env)
     assert len(env.actions) == 2
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 60
 
 
 def test_a_program_that_fails_is_the_agents_failure():
@@ -214,7 +215,7 @@ def is_zombie(pid: str) -> bool:
 
 
 def nothing_left_of(file: Path) -> bool:
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while left_of(file) and time.monotonic() < end:
         time.sleep(0.02)
     return left_of(file) == []
@@ -240,7 +241,7 @@ def test_nothing_is_left_of_a_cancelled_episode(tmp_path, num_cancels):
         for _ in range(num_cancels):
             playing.cancel()
             await asyncio.sleep(0.01)
-        await asyncio.wait([playing], timeout=5)
+        await asyncio.wait([playing], timeout=60)
         assert playing.cancelled()
         return len(asyncio.all_tasks()) - before
 
@@ -260,7 +261,7 @@ os.kill(os.getpid(), 9)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    pid, end = done.stdout.strip(), time.monotonic() + 5
+    pid, end = done.stdout.strip(), time.monotonic() + 60
     while Path(f"/proc/{pid}").exists() and not is_zombie(pid) and time.monotonic() < end:
         time.sleep(0.02)
     assert not Path(f"/proc/{pid}").exists() or is_zombie(pid)
@@ -279,10 +280,10 @@ def test_no_handles_are_left():
 
 def test_a_program_that_left_its_group_does_not_hold_the_episode_up(monkeypatch):
     monkeypatch.setattr(programs, "DRAIN_S", 0.2)
-    sleep = "import subprocess; subprocess.Popen(['/bin/sleep', '6'], start_new_session=True)"
+    sleep = "import subprocess; subprocess.Popen(['/bin/sleep', '30'], start_new_session=True)"
     start = time.monotonic()
     assert said(sleep + "; print(5)") == "5"
-    assert time.monotonic() - start < 4
+    assert time.monotonic() - start < 20
 
 
 # ---------------------------------------------------------------------- the tool server
@@ -298,7 +299,7 @@ def test_the_secret_is_asked_for():
 
 def status(url: str) -> int:
     try:
-        with urllib.request.urlopen(url, b"{}", timeout=5) as reply:
+        with urllib.request.urlopen(url, b"{}", timeout=60) as reply:
             return reply.status
     except urllib.error.HTTPError as error:
         with error:
@@ -342,14 +343,14 @@ def test_calls_that_wait_are_told_of_the_end_and_have_a_limit():
 
 
 # ---------------------------------------------------------------------- options
-@pytest.mark.parametrize(
-    ("options", "message"),
+@cases(
+    "options, message",
     [
         ({"argv": []}, "expected a program"),
         ({"argv": "no-such-program-anywhere"}, "no program 'no-such"),
         ({"argv": ["true", 3]}, "expected a program"),
         ({"argv": "true", "env": "PATH"}, "expected a list"),
-        ({"argv": "true", "env": ["NOT_SET_ANYWHERE"]}, "not set here"),
+        ({"argv": "true", "env": ["NOT_SET_ANYWHERE"]}, "it is not set"),
         ({"argv": "true", "env": ["OPENAI_API_KEY=x"]}, "sets"),
         ({}, "argv"),
     ],
@@ -397,4 +398,4 @@ def test_the_episodes_deadline_ends_the_program(scripted):
     start = time.monotonic()
     played = scripted.play(python("import time; time.sleep(600)"), [], env=Adding, episode_s=1.0)
     assert (played.outcome, played.num_turns) == (Outcome.ABORTED, 0)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 60

@@ -6,6 +6,7 @@ from agentgym_rl.core.errors import EnvError
 from agentgym_rl.core.trajectory import Outcome
 from agentgym_rl.engines.scripted import Say
 from agentgym_rl.gym.env import Env, Step
+from tests.kit.cases import cases
 
 pytestmark = pytest.mark.slow  # the SDK takes seconds to import
 
@@ -109,13 +110,13 @@ def test_what_it_says_with_the_answers_is_heard(play):
     assert is_one_row(played)
 
 
-@pytest.mark.parametrize("reply", [call("{}"), call("{}", name="g"), "", "Bye."])
+@cases("reply", [call("{}"), call("{}", name="g"), "", "Bye."])
 def test_the_model_is_not_asked_after_the_end(play, reply):
     played = play(Talk([[]]), [reply, "never said"])
     assert (played.outcome, played.num_turns) == (Outcome.COMPLETED, 1)
 
 
-@pytest.mark.parametrize("reply", [call("{}"), "Hm."])
+@cases("reply", [call("{}"), "Hm."])
 def test_its_turns_have_a_limit(play, reply):
     played = play(Talk([["And?"]] * 9), [reply] * 9, max_turns=3)
     assert (played.outcome, played.num_turns) == (Outcome.TRUNCATED, 3)

@@ -15,8 +15,9 @@ from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.task import Task
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.gym.env import Env, Step
+from tests.kit.cases import cases
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -101,8 +102,8 @@ def text_of(chat, ids) -> str:
     return before.strip() if call and "</tool_call>" in rest else text.strip()
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("name", TALKS)
+@cases("stream", [False, True], ids=["whole", "streamed"])
+@cases("name", TALKS)
 def test_a_conversation_is_one_exact_row(name, stream, opened, chat, need):
     check(opened, chat, lambda client: TALKS[name](client, need, stream=stream))
 

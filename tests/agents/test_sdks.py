@@ -12,6 +12,7 @@ from arl_agents.react import React
 from agentgym_rl.core.trajectory import Outcome
 from agentgym_rl.gym.agent import Agent
 from agentgym_rl.gym.registry import make_agent
+from tests.kit.cases import cases
 
 pytestmark = [
     pytest.mark.slow,  # they take seconds to import
@@ -56,12 +57,12 @@ def check(played) -> None:
     assert sum(each.metrics["tool_calls"] for each in played) > 0
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@cases("name", AGENTS)
 def test_sums_are_one_exact_row_each(name, need, small):
     check(small.play(AGENTS[name](need), "math", episodes=3))
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@cases("name", AGENTS)
 def test_errands_are_one_exact_row_each(name, need, small):
     check(small.play(AGENTS[name](need), "tools", episodes=2))
 

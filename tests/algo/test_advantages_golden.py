@@ -6,18 +6,16 @@ import json
 import os
 from pathlib import Path
 
-import pytest
 import torch
 
 from agentgym_rl.algo.advantages import episode_advantages
+from tests.kit.cases import cases
 
 GOLDEN = Path(os.environ.get("ARL_GOLDEN") or Path(__file__).parents[1] / "kit/golden.json")
 CASES = json.loads(GOLDEN.read_text())["advantages"]
 
 
-@pytest.mark.parametrize(
-    "case", CASES, ids=lambda c: f"{c['config']['baseline']}-{c['config']['scale']}"
-)
+@cases("case", CASES, ids=lambda c: f"{c['config']['baseline']}-{c['config']['scale']}")
 def test_golden_advantages(case):
     found = episode_advantages(case["rewards"], case["group_id"], **case["config"])
     expected = torch.tensor(case["advantages"], dtype=torch.float64)

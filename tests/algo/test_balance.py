@@ -30,6 +30,10 @@ def test_bins_keep_the_budget(lengths, budget):
     assert all(part and sum(lengths[i] for i in part) <= budget for part in bins)
 
 
+def test_bins_are_even_where_one_of_them_is_full():
+    assert fill_bins([6, 3, 3, 1], 6) == [[2], [1, 3], [0]]  # not 6, 6 and 1 tokens
+
+
 def test_impossible_requests_are_refused():
     with pytest.raises(ValueError, match="row 1 has 9 tokens, the budget is 8"):
         fill_bins([3, 9], 8)

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
-import pytest
 import torch
 
 from agentgym_rl.algo.losses import behavior_weights, row_sums_to_come
 from agentgym_rl.config import ClampCorrection, MaskCorrection, SequenceMaskCorrection
+from tests.kit.cases import cases
 
 CORRECTIONS = [ClampCorrection(), MaskCorrection(), SequenceMaskCorrection(low=0, high=9)]
 
 
-@pytest.mark.parametrize("correction", CORRECTIONS, ids=lambda c: c.type)
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@cases("correction", CORRECTIONS, ids=lambda c: c.type)
+@cases("bad", [float("nan"), float("inf"), float("-inf")])
 def test_a_bad_logprob_is_dropped(correction, bad):
     behavior = torch.tensor([-1.0, bad, -2.0])
     proximal = torch.tensor([-1.1, -1.0, -2.1])
@@ -29,6 +29,16 @@ def test_weights_by_correction():
     assert mask.tolist() == [1, 0, 0]
     sequence = behavior_weights(p, b, rows, SequenceMaskCorrection(low=0.5, high=3)).weight
     torch.testing.assert_close(sequence, torch.tensor([1.0, raw[1], 0.0]))
+
+
+def test_the_bounds_of_a_mask_themselves_are_kept():
+    p, rows = torch.tensor([-1.0, 0.0, 1.0]), torch.arange(3)
+    low, one, high = p.exp().tolist()
+    for kind in (MaskCorrection, SequenceMaskCorrection):
+        within = behavior_weights(p, torch.zeros(3), rows, kind(low=low, high=high))
+        torch.testing.assert_close(within.weight, torch.tensor([low, one, high]))
+        beside = behavior_weights(p, torch.zeros(3), rows, kind(low=low * 1.001, high=high * 0.999))
+        assert beside.weight.tolist() == [0, 1, 0]
 
 
 def test_no_tokens_are_no_trouble():

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from agentgym_rl.algo.advantages import generalized_advantages, terminal_rewards, value_loss
+from tests.kit.cases import cases
 
 ROWS = torch.tensor([0, 0, 0, 1, 1])
 
@@ -44,8 +45,8 @@ def test_no_tokens_are_no_trouble():
     assert terminal_rewards(tensor(1), none.long(), none.long()).shape == (0,)
 
 
-@pytest.mark.parametrize(
-    ("value", "clip", "loss", "gradient", "clipped"),
+@cases(
+    "value, clip, loss, gradient, clipped",
     [
         (0.1, 0.2, 0.405, -0.9, 0),  # within the clip: plain squared error
         (0.5, 0.2, 0.32, 0.0, 1),  # toward the return, beyond the clip: no more of it

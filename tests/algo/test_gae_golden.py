@@ -6,16 +6,16 @@ import json
 import os
 from pathlib import Path
 
-import pytest
 import torch
 
 from agentgym_rl.algo.advantages import generalized_advantages
+from tests.kit.cases import cases
 
 GOLDEN = Path(os.environ.get("ARL_GOLDEN") or Path(__file__).parents[1] / "kit/golden.json")
 CASES = json.loads(GOLDEN.read_text())["gae"]
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
+@cases("number", range(len(CASES)))
 def test_golden_gae(number):
     """The file has every token of a row, with zeros at those that do not train."""
     case = CASES[number]

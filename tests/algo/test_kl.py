@@ -7,6 +7,7 @@ import torch
 
 from agentgym_rl.algo.kl import kl_estimates, kl_loss, kl_to_come
 from agentgym_rl.config import KlConfig
+from tests.kit.cases import cases
 
 LOGITS = torch.tensor([0.3, -1.0, 0.8, 0.1], dtype=torch.float64)
 REFERENCE = torch.tensor([0.0, 0.4, -0.3, 0.2], dtype=torch.float64).log_softmax(0)
@@ -18,7 +19,7 @@ def divergence(logits: torch.Tensor) -> torch.Tensor:
     return (x.exp() * (x - REFERENCE)).sum()
 
 
-@pytest.mark.parametrize("estimator", ["k1", "k3"])
+@cases("estimator", ["k1", "k3"])
 def test_the_mean_over_the_policy_is_the_divergence(estimator):
     x = LOGITS.log_softmax(0)
     mean = (x.exp() * kl_estimates(x, REFERENCE, estimator)).sum()
@@ -31,7 +32,7 @@ def test_values():
     assert found == pytest.approx([-0.5, 0.125, 0.14872], abs=1e-5)
 
 
-@pytest.mark.parametrize("estimator", ["k1", "k3"])
+@cases("estimator", ["k1", "k3"])
 def test_on_policy_weights_give_the_gradient_of_the_divergence(estimator):
     """The mean over what the behavior policy samples, summed over the whole vocabulary."""
     kl = KlConfig(coef=0.7, estimator=estimator, on_policy=True, reference="initial")

@@ -9,6 +9,7 @@ from torch import Tensor
 from agentgym_rl.algo.aggregation import aggregation_weights
 from agentgym_rl.algo.losses import LOSSES, LossTokens, PolicyLoss, policy_loss
 from agentgym_rl.config import AlgoConfig
+from tests.kit.cases import cases
 
 ROWS = torch.tensor([0, 0, 1])
 ADVANTAGES = torch.tensor([1.0, 1.0, -2.0], dtype=torch.float64)
@@ -31,8 +32,8 @@ def fresh(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, requires_grad=True)
 
 
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf"), 1e4])
+@cases("name", LOSSES)
+@cases("bad", [float("nan"), float("inf"), float("-inf"), 1e4])
 def test_a_dropped_token_poisons_nothing(name, bad):
     x = fresh(-1.0, -1.5, -2.0)
     anchor = torch.tensor([-1.1, bad, -2.1], dtype=torch.float64)
@@ -46,7 +47,7 @@ def test_a_dropped_token_poisons_nothing(name, bad):
         assert x.grad[1] == 0
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@cases("name", LOSSES)
 def test_on_policy_every_loss_is_the_policy_gradient(name):
     x = fresh(-1.0, -2.0, -0.5)
     found = loss_of(name, x, x.detach(), torch.ones(3, dtype=torch.float64))
@@ -55,13 +56,13 @@ def test_on_policy_every_loss_is_the_policy_gradient(name):
     torch.testing.assert_close(x.grad, -ADVANTAGES)
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@cases("name", LOSSES)
 def test_no_tokens_are_no_trouble(name):
     none = torch.zeros(0, dtype=torch.float64)
     assert loss_of(name, none, none, none).loss.item() == 0
 
 
-@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
+@cases("aggregation", ["token", "sequence", "constant"])
 def test_no_tokens_have_no_weights(aggregation):
     weights = aggregation_weights(
         torch.zeros(0, dtype=torch.int64),

@@ -13,6 +13,7 @@ from agentgym_rl.algo.aggregation import aggregation_weights
 from agentgym_rl.algo.kl import kl_loss
 from agentgym_rl.algo.losses import LossTokens, behavior_weights, policy_loss
 from agentgym_rl.config import AlgoConfig, KlConfig
+from tests.kit.cases import cases
 
 GOLDEN = Path(os.environ.get("ARL_GOLDEN") or Path(__file__).parents[1] / "kit/golden.json")
 CASES = json.loads(GOLDEN.read_text())["policy_loss"]
@@ -57,7 +58,7 @@ def loss_of(case: dict, logprobs: torch.Tensor) -> torch.Tensor:
     return policy_loss(tokens, algo).loss + penalty
 
 
-@pytest.mark.parametrize(
+@cases(
     "case",
     [
         pytest.param(case, id=f"{index}-{case['config']['loss']}-{case['config']['aggregation']}")

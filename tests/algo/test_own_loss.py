@@ -10,6 +10,7 @@ from agentgym_rl.algo.own_loss import check_loss
 from agentgym_rl.config import AlgoConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime.imports import check_findable
+from tests.kit.cases import cases
 
 HERE = "tests.algo.test_own_loss"
 
@@ -88,8 +89,8 @@ def test_the_example_equals_the_formula_of_its_paper(monkeypatch):
     assert policy_loss(given, algo).loss.item() == pytest.approx(-value, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
+@cases(
+    "name, said",
     [
         ("detached", "without gradient"),
         ("short", r"returned \[2\] as value of 6 tokens"),
@@ -111,7 +112,7 @@ def test_options_that_it_has_not_are_refused():
         check_loss(AlgoConfig(loss=f"{HERE}:gained", loss_options={"tau": 1}))
 
 
-@pytest.mark.parametrize("loss", ["ppoo", "module:", ":loss", "a b:loss", "module:a.b"])
+@cases("loss", ["ppoo", "module:", ":loss", "a b:loss", "module:a.b"])
 def test_a_loss_that_is_neither_ours_nor_a_function_is_refused(loss):
     with pytest.raises(ValueError, match="expected ppo, gspo"):
         AlgoConfig(loss=loss)

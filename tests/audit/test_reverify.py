@@ -163,7 +163,7 @@ def test_a_file_that_cannot_be_written_is_explained(run, reverify):
 
 def test_a_file_that_is_there_is_not_written_over(run, reverify):
     done = reverify(run, "--write", run / "episodes.db")
-    assert (done.code, "it is there already" in done.err) == (2, True)
+    assert (done.code, "the file exists" in done.err) == (2, True)
 
 
 def test_what_is_no_run_is_explained(run, reverify):

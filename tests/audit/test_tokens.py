@@ -178,7 +178,10 @@ def test_a_version_under_the_name_of_another(run, rows, arl_audit):
 def test_a_version_nobody_recorded(run, rows, arl_audit):
     lost = np.where(rows[0].loss_mask, -2, -1).astype(np.int32)
     done = arl_audit(run([*rows, replace(rows[0], policy_versions=lost)]))
-    assert "8 trained tokens of version -2 were not recomputed: nobody recorded" in done.out
+    assert (
+        "8 trained tokens of version -2 were not recomputed: their policy version was not"
+        in done.out
+    )
 
 
 # ---------------------------------------------------------------- bfloat16
@@ -200,7 +203,7 @@ def test_bfloat16_notices_raw_logprobs(run, rows, policy, arl_audit):
 def test_what_cannot_be_audited_is_explained(run, rows, arl_audit):
     folder = run(rows)
     assert "pass the folder of a run" in arl_audit(folder / "nowhere").err
-    assert "so it is no run folder" in arl_audit(folder / "weights").err
+    assert "so it is not a run folder" in arl_audit(folder / "weights").err
     assert "expected a number above 0" in arl_audit(folder, "--threshold=0").err
     shutil.rmtree(folder / "weights")
     done = arl_audit(folder)

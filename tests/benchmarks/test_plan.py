@@ -2,14 +2,13 @@
 
 import json
 
-import pytest
-
 from agentgym_rl.config import load_config
 from benchmarks import adaptive, plan
 from benchmarks._plan_paper import Setting, _fixed, paper_rows
+from tests.kit.cases import cases
 
 
-@pytest.mark.parametrize("flags", plan.RUNS.values(), ids=list(plan.RUNS))
+@cases("flags", plan.RUNS.values(), ids=list(plan.RUNS))
 def test_every_run_is_a_configuration_of_its_own(flags):
     def config(*more):
         return load_config(
@@ -19,7 +18,7 @@ def test_every_run_is_a_configuration_of_its_own(flags):
     assert config(*flags) != config()
 
 
-@pytest.mark.parametrize("setting", adaptive.SETTINGS)
+@cases("setting", adaptive.SETTINGS)
 def test_every_way_is_a_configuration_that_can_be_run(setting):
     flags, fixed = adaptive.SETTINGS[setting]
     for way, more in adaptive._ways(fixed).items():

@@ -83,6 +83,7 @@ def examined() -> dict[str, Probe]:
     return {probe.name: probe for probe in asyncio.run(module.examine())}
 
 
+@pytest.mark.slow
 def test_all_parts_of_the_machine_are_looked_at():
     found = examined()
     assert [*found][:8] == MACHINE
@@ -96,6 +97,7 @@ def test_all_parts_of_the_machine_are_looked_at():
     assert text.endswith("works here")
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_said_with_its_fix(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "SHARED_MEMORY", tmp_path / "none")
     monkeypatch.setattr(module, "FREE_BYTES", 10**18)

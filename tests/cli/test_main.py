@@ -15,6 +15,7 @@ from agentgym_rl.cli import eval_targets as eval_arguments
 from agentgym_rl.cli import main as cli
 from agentgym_rl.cli.commands import showing
 from agentgym_rl.core.errors import ConfigError, EngineError, ProcessDied
+from tests.kit.cases import cases
 
 RUNS = "--json --config --model --seed --env --data --agent --engine --sandbox --run"
 FLAGS = {
@@ -58,7 +59,7 @@ def arl(capsys, monkeypatch):
     return arl
 
 
-@pytest.mark.parametrize("command", FLAGS)
+@cases("command", FLAGS)
 def test_help_shows_every_flag(arl, command):
     code, out, _ = arl(command, "--help")
     assert code == 0
@@ -68,7 +69,7 @@ def test_help_shows_every_flag(arl, command):
     }
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "engine", "trainer"])
+@cases("command", ["train", "eval", "engine", "trainer"])
 def test_help_shows_the_keys_of_the_configuration(arl, command):
     _, out, _ = arl(command, "--help")
     assert all(section in out for section in ("  rollout: ", "  algo.behavior_correction (mask): "))
@@ -76,7 +77,7 @@ def test_help_shows_the_keys_of_the_configuration(arl, command):
     assert max(map(len, out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("command", ["", *cli._COMMANDS])
+@cases("command", ["", *cli._COMMANDS])
 def test_help_fits_into_80_columns(arl, command):
     _, out, _ = arl(*command.split(), "--help")
     assert not [line for line in out.splitlines() if len(line) > 80]
@@ -117,8 +118,8 @@ def test_no_command_shows_the_help(arl):
     assert "arl train --env math --agent react" in out
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
+@cases(
+    "line, said",
     [
         ("train --stpes=3", "did you mean --steps?"),
         ("train --stpes 3", "did you mean --steps?"),
@@ -175,8 +176,8 @@ def test_a_failure_is_a_json_object_when_asked_for(arl):
     assert error["message"] in err
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "message"),
+@cases(
+    "error, code, message",
     [
         (KeyboardInterrupt(), 130, "interrupted"),
         (ConfigError("no"), 2, "no"),
@@ -187,7 +188,7 @@ def test_a_failure_is_a_json_object_when_asked_for(arl):
         (BaseExceptionGroup("", [ConfigError("no"), KeyboardInterrupt()]), 130, "interrupted"),
     ],
 )
-@pytest.mark.parametrize("as_json", [False, True])
+@cases("as_json", [False, True])
 def test_an_error_has_its_message_and_exit_code(capsys, error, code, message, as_json):
     assert cli._explain(error, as_json=as_json) == code
     out, err = capsys.readouterr()
@@ -227,8 +228,8 @@ def run(tmp_path, monkeypatch) -> Path:
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
+@cases(
+    "line, said",
     [
         (
             "--run=run",
@@ -261,7 +262,7 @@ def evaluated(*argv: str):
     return asked.config.seed, asked.config.model.path, asked.checkpoint
 
 
-@pytest.mark.parametrize("command", ["audit", "ledger", "timeline", "reverify", "replay --step=3"])
+@cases("command", ["audit", "ledger", "timeline", "reverify", "replay --step=3"])
 def test_a_run_that_is_not_there_is_named(arl, command):
     code, _, err = arl(*command.split(), "runs/none")
     assert (code, "no folder runs/none here" in err) == (2, True)
@@ -335,8 +336,9 @@ def interrupted(*numbers: int, closing_s: float = 0.1, shell: str = 'exec "$@"')
     return process.returncode, [line.decode().strip() for line in said]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("shell", ['exec "$@"', "trap '' INT; exec \"$@\""])
+@pytest.mark.slow
+@cases("number", [signal.SIGINT, signal.SIGTERM])
+@cases("shell", ['exec "$@"', "trap '' INT; exec \"$@\""])
 def test_an_interrupt_closes_everything(number, shell):
     end = ["ready", "closing", "closed", "arl: interrupted"]
     assert interrupted(number, shell=shell) == (130, end)
@@ -349,7 +351,7 @@ def test_a_second_interrupt_waits_for_the_end():
         ["ready", "closing"],
         ["closed", "arl: interrupted"],
     )
-    assert "once more leaves at once" in said[2]
+    assert "a second signal ends the process at once" in said[2]
     assert len(said) == 5
 
 

@@ -158,6 +158,7 @@ def test_a_killed_server_takes_its_children_along_and_the_next_is_executed(tmp_p
     assert "and with it 1 processes that were forked from it" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_frozen_server_is_named_and_woken(tmp_path, child, caplog):
     """Its children go on, their ends are heard of, and others are forked."""
 

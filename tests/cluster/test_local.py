@@ -41,7 +41,7 @@ def wait_dead(pid: int, seconds: float = 5) -> bool:
 
 
 async def watch(path, *specs: ProcessSpec) -> None:
-    async with LocalProcesses(path, stop_timeout_s=1) as processes, asyncio.timeout(20):
+    async with LocalProcesses(path, stop_timeout_s=1) as processes, asyncio.timeout(60):
         for child in specs:
             await processes.start(child)
         async with asyncio.TaskGroup() as tasks:
@@ -77,7 +77,7 @@ def test_the_first_error_of_a_long_log_is_shown(tmp_path):
 
 def test_a_restarted_child_runs_again_and_its_log_goes_on(tmp_path):
     async def play() -> tuple[int, int, str]:
-        async with LocalProcesses(tmp_path, stop_timeout_s=1) as processes, asyncio.timeout(20):
+        async with LocalProcesses(tmp_path, stop_timeout_s=1) as processes, asyncio.timeout(60):
             await processes.start(spec(f"print('up', flush=True)\n{SLEEP}"))
             first = processes.pid("child")
             while "up" not in processes.log_path("child").read_text():  # noqa: ASYNC110
@@ -105,10 +105,10 @@ def test_a_frozen_child_is_lost_though_nobody_asks_it(tmp_path):
         async with LocalProcesses(tmp_path, stop_timeout_s=0.2) as processes:
             await processes.start(spec(SLEEP, finite=True))
             os.kill(processes.pid("child"), signal.SIGSTOP)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await processes.watch()
 
-    with pytest.raises(ProcessDied, match="is frozen: somebody has stopped it"):
+    with pytest.raises(ProcessDied, match="is frozen: it was stopped"):
         asyncio.run(play())
 
 

@@ -9,10 +9,11 @@ from importlib.util import find_spec
 
 import pytest
 
-from agentgym_rl.cluster.demand import Demand
+from agentgym_rl.cluster.demand import Demand, demands
 from agentgym_rl.cluster.slurm import cpus_per_node, script
 from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError
+from tests.kit.cases import cases
 
 
 def job(tmp_path, **keys):
@@ -21,7 +22,9 @@ def job(tmp_path, **keys):
         "cluster.allocation": "embedded:d2+fsdp:d2",
         **{f"cluster.{key}": value for key, value in keys.items()},
     }
-    return script(load_config(None, overrides), tmp_path / "run", ["arl", "train", "it's"])
+    config = load_config(None, overrides)
+    asked = demands(config, gpus=False)
+    return script(config.cluster, asked, tmp_path / "run", ["arl", "train", "it's"])
 
 
 def test_the_script_asks_for_what_the_run_needs(tmp_path):
@@ -44,8 +47,8 @@ def test_one_node_has_no_workers(tmp_path):
     assert "--exclude" in job(tmp_path, nodes=2)
 
 
-@pytest.mark.parametrize(
-    ("demands", "nodes", "gpus", "cpus"),
+@cases(
+    "asked, nodes, gpus, cpus",
     [
         ([Demand("engine", 2, 1), Demand("trainer", 2, 1)], 1, 0, 4),
         ([Demand("engine", 2, 3), Demand("trainer", 2, 1)], 2, 0, 4),
@@ -55,8 +58,8 @@ def test_one_node_has_no_workers(tmp_path):
     ],
     ids=["one", "two", "uneven", "gpus", "none"],
 )
-def test_as_few_cpus_as_will_do(demands, nodes, gpus, cpus):
-    assert cpus_per_node(demands, nodes=nodes, gpus=gpus) == cpus
+def test_as_few_cpus_as_will_do(asked, nodes, gpus, cpus):
+    assert cpus_per_node(asked, nodes=nodes, gpus=gpus) == cpus
 
 
 def test_too_few_gpus_are_refused_with_the_table():

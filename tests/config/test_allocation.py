@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from agentgym_rl.config import dump_toml, load_config
 from agentgym_rl.config.allocation import settings
 from agentgym_rl.core.errors import ConfigError
+from tests.kit.cases import cases
 
 KEY = "cluster.allocation"
 
 
-@pytest.mark.parametrize(
-    ("text", "servers", "gpus", "ranks"),
+@cases(
+    "text, servers, gpus, ranks",
     [
         ("vllm:d4t2+fsdp:d8", 4, 2, 8),
         ("vllm:t2d4 + fsdp : d8", 4, 2, 8),
@@ -45,8 +46,8 @@ def test_without_gpus():
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "says", "caret"),
+@cases(
+    "text, says, caret",
     [
         ("vllm:d4", "no trainer: expected one, such as fsdp:d1", 7),
         ("fsdp:d4", "no engine", 7),
@@ -58,13 +59,13 @@ def test_without_gpus():
         ("vllm:d+fsdp:d4", "expected how many", 6),
         ("vllm:+fsdp:d4", "expected a dimension of vllm, such as d4", 5),
         ("vllm:d4d2+fsdp:d4", "dimension 'd' is given twice", 7),
-        ("vllm:t2+fsdp:d4", "expected vllm:d1", 0),
+        ("vllm:t2+fsdp:d4", "such as vllm:d1", 0),
         ("vllm:d4p2+fsdp:d4", "pipeline stages of servers are not offered", 7),
         ("vllm:d4+fsdp:d4t2", "whole matrices", 15),
         ("embedded:d4t2+fsdp:d4", "allowed: d (data parallelism", 11),
-        ("vllm:d4|fsdp:d2", "as many: vllm has d4 = 4, fsdp d2 = 2", 8),
-        ("fsdp:d4|vllm:d1t2", "as many: vllm has d1 x t2 = 2, fsdp d4 = 4", 8),
-        ("vllm:d4|fsdp[critic]:d4+fsdp:d4", "the first trainer is the policy's", 8),
+        ("vllm:d4|fsdp:d2", "same number: vllm has d4 = 4, fsdp d2 = 2", 8),
+        ("fsdp:d4|vllm:d1t2", "same number: vllm has d1 x t2 = 2, fsdp d4 = 4", 8),
+        ("vllm:d4|fsdp[critic]:d4+fsdp:d4", "the first trainer must be the policy", 8),
         ("vllm:d4+embedded:d1+fsdp:d4", "one kind of engine", 8),
         ("vllm:d4+fsdp:d4+fsdp:d2", "has to be named, critic or ref", 16),
         ("vllm:d4+fsdp:d4+fsdp[critic]:d4", "'|' before it", 16),
@@ -93,8 +94,8 @@ def test_any_text_is_read_or_refused(text):
         assert settings(text)["trainer.num_ranks"] >= 1
 
 
-@pytest.mark.parametrize(
-    ("text", "type", "servers", "gpus", "ranks"),
+@cases(
+    "text, type, servers, gpus, ranks",
     [
         ("vllm:d2|fsdp:d2", "vllm", 2, 1, 2),
         ("fsdp:d4 | vllm:d2t2", "vllm", 2, 2, 4),
@@ -116,8 +117,8 @@ def test_a_bar_shares_devices_as_the_key_does(text, type, servers, gpus, ranks):
     assert compact.model_copy(update={"cluster": by_keys.cluster}) == by_keys
 
 
-@pytest.mark.parametrize(
-    ("keys", "says"),
+@cases(
+    "keys, says",
     [
         (
             {"engine.type": "vllm", "engine.num_servers": 2, "engine.tensor_parallel_size": 2},
@@ -128,7 +129,7 @@ def test_a_bar_shares_devices_as_the_key_does(text, type, servers, gpus, ranks):
         ({"engine.type": "vllm", "weights.transport": "nccl"}, "use shm or gloo"),
         ({"engine.type": "vllm", "engine.gpus": [1]}, r"engine.gpus \[1\] and trainer.gpus \[\]"),
         ({"eval.every": 2}, "start one engine more"),
-        ({"engine.type": "openai"}, "somebody else's, and cannot sleep"),
+        ({"engine.type": "openai"}, "is not started here, and cannot sleep"),
     ],
 )
 def test_what_cannot_share_devices_is_refused(keys, says):

@@ -22,6 +22,7 @@ from agentgym_rl.config import (
 )
 from agentgym_rl.config.section import differences
 from agentgym_rl.core.errors import ConfigError
+from tests.kit.cases import cases
 
 
 def refusal(overrides: dict | None = None, *, path: Path | None = None) -> str:
@@ -43,8 +44,8 @@ def test_defaults():
     assert load_config() == Config()
 
 
-@pytest.mark.parametrize(
-    ("wrong", "right"),
+@cases(
+    "wrong, right",
     [
         ("rolout", "rollout"),
         ("rollout.max_stalenes", "rollout.max_staleness"),
@@ -68,8 +69,8 @@ def test_the_near_match_comes_from_the_named_correction():
     assert "did you mean algo.behavior_correction.cap?" in message
 
 
-@pytest.mark.parametrize(
-    ("key", "text", "value"),
+@cases(
+    "key, text, value",
     [
         ("rollout.max_staleness", "4", 4),
         ("trainer.learning_rate", "1e-4", 1e-4),
@@ -160,8 +161,8 @@ def test_one_bound_of_the_default_correction_can_be_set_alone():
     assert found.algo.behavior_correction == MaskCorrection(high=3.0)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
+@cases(
+    "overrides, said",
     [
         ({"steps": "0"}, ["steps", "greater than or equal to 1", "got 0"]),
         ({"trainer.learning_rate": "fast"}, ["trainer.learning_rate", "number", "'fast'"]),
@@ -179,8 +180,8 @@ def test_a_bad_value_is_explained(overrides, said):
 CRITIC = {"algo.baseline": "critic", "algo.scale": "none"}
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
+@cases(
+    "overrides, said",
     [
         ({"algo.baseline": "critic"}, "scale 'group_std' has no meaning: a critic judges tokens"),
         (CRITIC | {"algo.shuffle_advantages": "true"}, "use another baseline for the negative"),
@@ -192,8 +193,8 @@ def test_a_critic_is_either_used_or_not(overrides, said):
     assert said in refusal(overrides)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
+@cases(
+    "overrides, said",
     [
         ({"engine.base_url": "api.example.com"}, "engine.base_url: expected http"),
         ({"engine.send": "temperature,seed,seed"}, "names a parameter twice"),
@@ -207,7 +208,7 @@ def test_what_an_endpoint_cannot_have_is_refused(overrides, said):
     assert said in refusal({"engine.type": "openai"} | overrides)
 
 
-@pytest.mark.parametrize(
+@cases(
     "overrides",
     [
         {"engine.api_key_env": "sk-0123"},
@@ -233,8 +234,8 @@ def test_an_endpoint_is_no_engine_of_our_own():
 ALONE = {"rollout.group_size": 1, "algo.baseline": "batch_mean", "algo.scale": "batch_std"}
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
+@cases(
+    "overrides, said",
     [
         ({"rollout.max_staleness": 1, "rollout.lookahead": 2}, "lookahead 2 exceeds"),
         ({"algo.baseline": "none"}, "use batch_std"),

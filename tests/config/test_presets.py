@@ -10,6 +10,7 @@ from agentgym_rl.cli.parse import load_configuration, parse
 from agentgym_rl.config import Config, dump_toml, load_config, preset_names
 from agentgym_rl.config.file import PRESETS
 from agentgym_rl.core.errors import ConfigError
+from tests.kit.cases import cases
 
 NAMES = [
     *(
@@ -30,7 +31,7 @@ def test_these_are_all():
     assert preset_names() == sorted(NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@cases("name", NAMES)
 def test_a_preset_is_what_its_file_says_and_no_more(name):
     config = load_config(None, {"preset": name})
     said = tomllib.loads((PRESETS / f"{name}.toml").read_text())
@@ -41,7 +42,7 @@ def test_a_preset_is_what_its_file_says_and_no_more(name):
     assert "https://arxiv.org/abs/" in (PRESETS / f"{name}.toml").read_text()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@cases("name", NAMES)
 def test_a_resolved_file_is_the_same_run(name, tmp_path):
     config = load_config(None, {"preset": name})
     file = tmp_path / "config.toml"

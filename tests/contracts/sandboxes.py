@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +15,7 @@ import pytest
 
 from agentgym_rl.core.errors import SandboxUnavailable
 from agentgym_rl.gym.sandbox import Capabilities, Limits, Sandbox, SandboxBackend
+from tests.exhaustive import REQUIRED, WITH_DOCKER
 
 T = TypeVar("T")
 LIMITS = Limits(wall_s=20.0)
@@ -63,6 +64,7 @@ BACKENDS: dict[str, Callable[[], SandboxBackend]] = {
 EACH = [
     pytest.param(name, marks=[] if name == "local" else pytest.mark.slow, id=name)
     for name in BACKENDS
+    if name != "docker" or WITH_DOCKER
 ]
 
 
@@ -94,6 +96,39 @@ class Opened:
 
         return asyncio.run_coroutine_threadsafe(play(), self._loop).result(timeout_s + 10)
 
+    def play_each(
+        self,
+        subtests: pytest.Subtests,
+        plays: Mapping[str, Callable[[], Awaitable[object]]],
+        *,
+        at_once: int = 3,
+    ) -> None:
+        """Play many cases of one test, some at once: each that fails is a failed subtest.
+
+        `ARL_CASE=TEXT` plays only those that have the text in their name.
+        """
+        failed: dict[str, Exception] = {}
+        room = asyncio.Semaphore(at_once)
+
+        async def one(name: str, play: Callable[[], Awaitable[object]]) -> None:
+            async with room:
+                try:
+                    async with asyncio.timeout(60):
+                        await play()
+                except Exception as error:
+                    failed[name] = error
+
+        async def all_of_them() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                for name, play in plays.items():
+                    if os.environ.get("ARL_CASE", "") in name:
+                        tasks.create_task(one(name, play))
+
+        self.run(all_of_them(), timeout_s=60.0 * len(plays))
+        for name, error in failed.items():
+            with subtests.test(name):
+                raise error
+
     def use(self, scenario: Callable[[Sandbox], Awaitable[T]], limits: Limits | None = None) -> T:
         """The scenario in a sandbox of its own."""
 
@@ -102,6 +137,18 @@ class Opened:
                 return await scenario(sandbox)
 
         return self.run(play())
+
+
+class OneSandbox(Opened):
+    """One sandbox for every use, which the cases of a test share."""
+
+    def __init__(self, world: Opened, sandbox: Sandbox) -> None:
+        super().__init__(world.backend, world._loop)
+        self._sandbox = sandbox
+
+    def use(self, scenario: Callable[[Sandbox], Awaitable[T]], limits: Limits | None = None) -> T:
+        assert limits is None, "the sandbox has been made"
+        return self.run(scenario(self._sandbox))
 
 
 async def _capabilities(sandbox: Sandbox) -> Capabilities:
@@ -117,8 +164,7 @@ def working(name: str) -> SandboxBackend:
         complaint = str(error)
     if not complaint:
         return backend
-    required = name in os.environ.get("ARL_REQUIRE", "").split(",")
-    (pytest.fail if required else pytest.skip)(f"{name} does not work here:\n{complaint}")
+    (pytest.fail if name in REQUIRED else pytest.skip)(f"{name} does not work here:\n{complaint}")
 
 
 @contextmanager

@@ -15,12 +15,13 @@ from agentgym_rl.core.task import Task
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gym.agent import Agent
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.registry import listing
 from agentgym_rl.models.resolve import BUNDLED
+from tests.kit.cases import cases
 
 PROGRAM = Path(__file__).with_name("program.py")
 CALL = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
@@ -105,7 +106,7 @@ def _play(chat, agent, env, say):
 SAYS = [CALL, "Hello.", "<tool_call>{</tool_call>", ""]
 
 
-@pytest.mark.parametrize("text", SAYS)
+@cases("text", SAYS)
 def test_an_agent_plays_on_whatever_the_model_says(chat, agent, text):
     env = Patient()
     record, engine = _play(chat, agent, env, chat.encode(text + "<|im_end|>"))

@@ -18,6 +18,7 @@ from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.engine import Delta, Engine, Interrupt, SamplingParams
 from agentgym_rl.core.errors import ContextLengthError, EngineError, WeightsError
 from agentgym_rl.models.resolve import BUNDLED
+from tests.kit.cases import cases
 
 Factory = Callable[[], AbstractAsyncContextManager[Engine]]
 
@@ -96,7 +97,7 @@ def _joined(deltas: list[Delta]) -> tuple[list[int], list[int]]:
     return [t for d in deltas for t in d.token_ids], [v for d in deltas for v in d.versions]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@cases("stream", [False, True])
 def test_every_token_has_a_logprob_a_version_and_a_time(make_engine, stream):
     before = time.monotonic()
     deltas = _run(make_engine, lambda engine: _collect(engine, [5, 6, 7], stream))
@@ -110,7 +111,7 @@ def test_every_token_has_a_logprob_a_version_and_a_time(make_engine, stream):
     assert len(token_ids) == len(versions) == 6  # versions may lag, and are complete at the end
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@cases("stream", [False, True])
 def test_the_last_delta_alone_says_how_it_ended(make_engine, stream):
     deltas = _run(make_engine, lambda engine: _collect(engine, [5, 6, 7], stream))
     assert stream or len(deltas) == 1
@@ -190,7 +191,7 @@ async def _under_way(engine, tasks, name="early") -> asyncio.Task[list[Delta]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("interrupt", INTERRUPTS)
+@cases("interrupt", INTERRUPTS)
 def test_no_interrupt_loses_a_token_or_a_version(make_engine, tmp_path: Path, interrupt):
     path = _weights(tmp_path, version=4)
 
@@ -225,7 +226,7 @@ def _check_interrupted(calm, deltas, interrupt):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", INTERRUPTS)
+@cases("first", INTERRUPTS)
 def test_pauses_may_follow_each_other(make_engine, first):
     async def scenario(engine):
         return [await _paused_twice(engine, first, second) for second in INTERRUPTS]
@@ -318,7 +319,7 @@ def test_a_wrong_token_is_an_engine_error(make_engine):
     _run(make_engine, scenario)
 
 
-@pytest.mark.parametrize("level", [1, 2])
+@cases("level", [1, 2])
 def test_a_sleep_loses_no_token_and_no_request(make_engine, tmp_path, level):
     path = _weights(tmp_path, version=4)
 

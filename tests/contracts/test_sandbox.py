@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from agentgym_rl.core.errors import SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import Capabilities, ExecResult, Limits, Status, work_path
+from tests.kit.cases import cases
 
-from .sandboxes import EACH, LIMITS, Opened, opened
+from .sandboxes import LIMITS, Opened
 
 KB, MB = 1 << 10, 1 << 20
 
 
-@pytest.fixture(scope="module", params=EACH)
-def world(request: pytest.FixtureRequest) -> Iterator[Opened]:
-    with opened(request.param) as found:
-        yield found
+@pytest.fixture
+def programs(one: Opened) -> Opened:
+    """One sandbox that runs programs of any kind."""
+    one.needs("exec")
+    return one
 
 
 def python(world: Opened, code: str, **options) -> ExecResult:
@@ -41,8 +42,8 @@ def tighter(**limits) -> Limits:
 
 
 # ---------------------------------------------------------------------- run_python
-@pytest.mark.parametrize(
-    ("code", "stdout"),
+@cases(
+    "code, stdout",
     [
         ("", b""),
         ("print('h\\u00e9')", "hé\n".encode()),
@@ -57,8 +58,8 @@ def tighter(**limits) -> Limits:
         ("print(1); exit()", b"1\n"),
     ],
 )
-def test_a_program_prints(world, code, stdout):
-    result = python(world, code)
+def test_a_program_prints(one, code, stdout):
+    result = python(one, code)
     assert (result.status, result.exit_code, result.signal) == (Status.OK, 0, None)
     assert (result.stdout, result.stderr) == (stdout, b"")
     assert not result.truncated
@@ -77,8 +78,8 @@ def test_a_program_starts_others(world):
     assert python(world, "import os; os.system('echo child')").stdout == b"child\n"
 
 
-@pytest.mark.parametrize(
-    ("code", "exit_code", "stderr"),
+@cases(
+    "code, exit_code, stderr",
     [
         ("import sys; sys.exit(3)", 3, b""),
         ("import sys; sys.exit('text')", 1, b"text\n"),
@@ -89,8 +90,8 @@ def test_a_program_starts_others(world):
         ("import atexit, os; atexit.register(os._exit, 5)", 5, b""),
     ],
 )
-def test_exit_codes(world, code, exit_code, stderr):
-    result = python(world, code)
+def test_exit_codes(one, code, exit_code, stderr):
+    result = python(one, code)
     assert (result.exit_code, result.stderr) == (exit_code, stderr)
     assert result.status is (Status.ERROR if exit_code else Status.OK)
 
@@ -114,9 +115,9 @@ def test_a_chained_traceback_has_both_parts(world):
     assert text.count("File ") == 2
 
 
-@pytest.mark.parametrize("code", ["def (", "x = '", "\0", " 1\n2", "return"])
-def test_a_syntax_error_is_an_error_of_the_program(world, code):
-    result = python(world, code)
+@cases("code", ["def (", "x = '", "\0", " 1\n2", "return"])
+def test_a_syntax_error_is_an_error_of_the_program(one, code):
+    result = python(one, code)
     assert (result.status, result.exit_code) == (Status.ERROR, 1)
     assert b"Error" in result.stderr
     assert b"/inside/" not in result.stderr
@@ -239,10 +240,9 @@ os.wait(); os.read(read, 1); time.sleep(0.1)  # by then the grandchild has ended
 def test_processes_left_over_are_killed_and_counted(world):
     world.needs("exec")
     code = "import subprocess; [subprocess.Popen(['sleep', '60']) for _ in range(3)]"
-    started = time.monotonic()
     result = python(world, code)
     assert (result.status, result.killed_processes) == (Status.OK, 3)
-    assert time.monotonic() - started < 10
+    assert result.wall_ms < 1000 * LIMITS.wall_s  # nobody waited for them
 
 
 # ---------------------------------------------------------------------- status and limits
@@ -265,10 +265,11 @@ STATUSES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", STATUSES)
-def test_status(world, name):
+@pytest.mark.slow
+@cases("name", STATUSES)
+def test_status(one, name):
     code, limits, status, signal = STATUSES[name]
-    result = python(world, code, limits=tighter(**limits))
+    result = python(one, code, limits=tighter(**limits))
     assert (result.status, result.signal) == (status, signal), result
     assert result.ok == (status is Status.OK)
     assert not result.state_lost
@@ -278,7 +279,7 @@ def test_a_timeout_keeps_what_was_written(world):
     code = "print('before', flush=True)\nimport time; time.sleep(60)"
     result = python(world, code, limits=tighter(wall_s=0.5))
     assert (result.status, result.stdout) == (Status.TIMEOUT, b"before\n")
-    assert 450 <= result.wall_ms < 5000
+    assert 450 <= result.wall_ms < 1000 * LIMITS.wall_s
 
 
 def test_output_is_cut_at_its_limit(world):
@@ -312,12 +313,12 @@ LIMIT_TESTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LIMIT_TESTS)
-def test_a_limit_holds_for_one_run(world, name):
+@cases("name", LIMIT_TESTS)
+def test_a_limit_holds_for_one_run(one, name):
     if name == "processes":
-        world.needs("exec")
+        one.needs("exec")
     code, limits, most = LIMIT_TESTS[name]
-    result = python(world, code, limits=tighter(**limits))
+    result = python(one, code, limits=tighter(**limits))
     assert result.status is Status.OK, result
     assert 0 < int(result.stdout) <= most
 
@@ -325,7 +326,7 @@ def test_a_limit_holds_for_one_run(world, name):
 OWN_SHARES = [("docker", "/tmp"), ("docker", "/dev/shm")]
 
 
-@pytest.mark.parametrize("folder", ["/box", "/tmp", "/dev/shm"])
+@cases("folder", ["/box", "/tmp", "/dev/shm"])
 def test_disk_holds_for_all_folders(world, folder):
     world.needs("disk")
     code = f"""
@@ -364,18 +365,18 @@ print(sum(os.waitpid(child, os.WNOHANG)[0] == 0 for child in alive))
     assert result.status is Status.MEMORY_LIMIT or int(result.stdout) < 6, result
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Limits)])
-def test_a_run_may_not_loosen_a_limit(world, name):
+@cases("name", [field.name for field in dataclasses.fields(Limits)])
+def test_a_run_may_not_loosen_a_limit(one, name):
     looser = dataclasses.replace(LIMITS, **{name: getattr(LIMITS, name) * 2})
     with pytest.raises(ValueError, match=rf"Limits.{name} .* was made with"):
-        python(world, "", limits=looser)
+        python(one, "", limits=looser)
     with pytest.raises(ValueError, match=name):
         dataclasses.replace(LIMITS, **{name: 0})
 
 
 # ---------------------------------------------------------------------- exec
-@pytest.mark.parametrize(
-    ("argv", "stdout", "exit_code"),
+@cases(
+    "argv, stdout, exit_code",
     [
         (["echo", "a b", "c"], b"a b c\n", 0),
         (["cat"], b"input", 0),
@@ -388,14 +389,14 @@ def test_a_run_may_not_loosen_a_limit(world, name):
         (["python3", "-c", "print(input())"], b"input\n", 0),
     ],
 )
-def test_exec(world, argv, stdout, exit_code):
-    result = command(world, *argv, stdin=b"input")
+def test_exec(programs, argv, stdout, exit_code):
+    result = command(programs, *argv, stdin=b"input")
     assert (result.stdout, result.exit_code) == (stdout, exit_code), result
 
 
-@pytest.mark.parametrize("program", ["no-such-program", "/no/such/program"])
-def test_a_missing_program_is_exit_code_127(world, program):
-    result = command(world, program, "x")
+@cases("program", ["no-such-program", "/no/such/program"])
+def test_a_missing_program_is_exit_code_127(programs, program):
+    result = command(programs, program, "x")
     assert (result.status, result.exit_code) == (Status.ERROR, 127)
     assert b"No such file" in result.stderr
 
@@ -405,11 +406,10 @@ def test_what_is_no_program_is_exit_code_126(world):
     assert (result.status, result.exit_code) == (Status.ERROR, 126)
 
 
-@pytest.mark.parametrize("argv", ["echo", [], ["a\0b"], ["\udc00\ud800"]])
-def test_argv_is_a_list_of_words(world, argv):
-    world.needs("exec")
+@cases("argv", ["echo", [], ["a\0b"], ["\udc00\ud800"]])
+def test_argv_is_a_list_of_words(programs, argv):
     with pytest.raises(ValueError, match="argv"):
-        world.use(lambda sandbox: sandbox.exec(argv))
+        programs.use(lambda sandbox: sandbox.exec(argv))
 
 
 def test_the_environment_is_clean_and_can_be_added_to(world, monkeypatch):
@@ -421,10 +421,10 @@ def test_the_environment_is_clean_and_can_be_added_to(world, monkeypatch):
     assert set(found) <= {"PATH", "LANG", "LC_CTYPE", "PWD", "SHLVL", "_"}
 
 
-@pytest.mark.parametrize("env", [{"A=B": ""}, {"": "x"}, {"A": "\0"}])
-def test_a_bad_environment_is_refused(world, env):
+@cases("env", [{"A=B": ""}, {"": "x"}, {"A": "\0"}])
+def test_a_bad_environment_is_refused(programs, env):
     with pytest.raises(ValueError, match="env"):
-        command(world, "env", env=env)
+        command(programs, "env", env=env)
 
 
 def test_the_working_folder_can_be_chosen(world):
@@ -442,7 +442,7 @@ def test_a_missing_working_folder_is_an_error_of_the_program(world):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("text", "limits", "status"), [
+@cases("text, limits, status", [
     ("sleep 60", {"wall_s": 0.3}, Status.TIMEOUT),
     ("sleep 60 & sleep 60 & wait", {"wall_s": 0.3}, Status.TIMEOUT),
     ("while :; do :; done", {"cpu_s": 1}, Status.CPU_LIMIT),
@@ -450,8 +450,8 @@ def test_a_missing_working_folder_is_an_error_of_the_program(world):
     ("kill -9 $$", {}, Status.KILLED),
     ("kill -15 $$", {}, Status.ERROR),
 ])  # fmt: skip
-def test_status_of_exec(world, text, limits, status):
-    assert bash(world, text, limits=tighter(**limits)).status is status
+def test_status_of_exec(programs, text, limits, status):
+    assert bash(programs, text, limits=tighter(**limits)).status is status
 
 
 # ---------------------------------------------------------------------- files in, files out
@@ -499,8 +499,8 @@ def test_files_are_collected_after_a_timeout(world):
 BAD_PATHS = ["../x", "a/../../x", "/etc/passwd", "", "a\0b", "/box/../etc"]
 
 
-@pytest.mark.parametrize("path", BAD_PATHS)
-def test_a_path_that_leads_out_is_refused(world, path):
+@cases("path", BAD_PATHS)
+def test_a_path_that_leads_out_is_refused(one, path):
     async def scenario(sandbox):
         for attempt in (
             lambda: sandbox.read_file(path),
@@ -511,11 +511,11 @@ def test_a_path_that_leads_out_is_refused(world, path):
             with pytest.raises(ValueError, match="path"):
                 await attempt()
 
-    world.use(scenario)
+    one.use(scenario)
 
 
-@pytest.mark.parametrize("data", ["text", 3, [1], None])
-def test_a_file_that_is_no_bytes_is_refused(world, data):
+@cases("data", ["text", 3, [1], None])
+def test_a_file_that_is_no_bytes_is_refused(one, data):
     async def scenario(sandbox):
         for attempt in (
             lambda: sandbox.write_files({"f": data}),
@@ -524,7 +524,7 @@ def test_a_file_that_is_no_bytes_is_refused(world, data):
             with pytest.raises(TypeError, match="file 'f': expected bytes, got"):
                 await attempt()
 
-    world.use(scenario)
+    one.use(scenario)
 
 
 def test_write_read_list(world):
@@ -651,7 +651,7 @@ def test_closing_ends_a_program_that_runs(world):
 
     started = time.monotonic()
     assert world.run(scenario()) == (True, True)
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < LIMITS.wall_s  # when it would have ended anyway
     assert python(world, "print(1)").stdout == b"1\n"
 
 
@@ -663,8 +663,8 @@ async def _lost(running) -> bool:
     return False
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.001, 0.003, 0.2])
-def test_cancelling_a_run_leaves_the_sandbox_usable(world, after_s):
+@cases("after_s", [0.0, 0.001, 0.003, 0.2])
+def test_cancelling_a_run_leaves_the_sandbox_usable(one, after_s):
     async def scenario(sandbox):
         await sandbox.write_files({"kept": b"1"})
         for _ in range(3):
@@ -675,7 +675,7 @@ def test_cancelling_a_run_leaves_the_sandbox_usable(world, after_s):
         assert b"kept" in result.stdout
         assert result.killed_processes == 0
 
-    world.use(scenario)
+    one.use(scenario)
 
 
 def test_one_program_at_a_time(world):
@@ -736,7 +736,7 @@ def test_statistics_count(world):
     assert (after.in_use, after.waiting) == (0, 0)
 
 
-@pytest.mark.parametrize(("path", "clean"), [
+@cases("path, clean", [
     ("a", "a"), ("a//b/./c", "a/b/c"), ("/box/a", "a"), (".", "."), ("/box", "."), ("a/", "a"),
     ("..a/b..", "..a/b.."),
 ])  # fmt: skip
@@ -744,7 +744,7 @@ def test_paths_are_cleaned(path, clean):
     assert str(work_path(path)) == clean
 
 
-@pytest.mark.parametrize("path", [*BAD_PATHS, "..", "/", "/boxes/a", "a/..", "\0"])
+@cases("path", [*BAD_PATHS, "..", "/", "/boxes/a", "a/..", "\0"])
 def test_paths_that_lead_out(path):
     with pytest.raises(ValueError, match="path"):
         work_path(path)

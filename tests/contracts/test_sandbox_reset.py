@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Iterator
 
 import pytest
 
 from agentgym_rl.core.errors import SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import Status
+from tests.kit.cases import cases
 
-from .sandboxes import EACH, LIMITS, Opened, opened
-
-
-@pytest.fixture(scope="module", params=EACH)
-def world(request: pytest.FixtureRequest) -> Iterator[Opened]:
-    with opened(request.param) as found:
-        yield found
-
+from .sandboxes import LIMITS
 
 EMPTY = """
 import os
@@ -58,9 +51,10 @@ open('there', 'w').close()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LEFT)
-def test_whatever_a_program_left_is_gone(world, name):
+@cases("name", LEFT)
+def test_whatever_a_program_left_is_gone(one, name):
     async def scenario(sandbox):
+        await sandbox.reset()  # of the case before
         left = await sandbox.run_python(_HELP + LEFT[name])
         assert left.status is Status.OK, left.stderr_text
         await sandbox.reset()
@@ -70,7 +64,7 @@ def test_whatever_a_program_left_is_gone(world, name):
         work = "import os; os.mkdir('d'); open('d/f', 'w').write('new'); print(os.listdir('.'))"
         return await sandbox.run_python(work, collect=["d/f"])
 
-    result = world.use(scenario)
+    result = one.use(scenario)
     assert result.files == {"d/f": b"new"}, result
     assert set(eval(result.stdout)) - {".tmp", ".shm"} == {"d"}
 

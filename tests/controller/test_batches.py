@@ -8,6 +8,7 @@ import pytest
 from agentgym_rl.controller.batches import batch_metrics, split_batch, taught, why_nothing_taught
 from agentgym_rl.core.batch import BatchShard
 from agentgym_rl.core.group import Group
+from agentgym_rl.core.trajectory import Outcome
 
 
 def episodes_of(shards: list[BatchShard], minibatch: int) -> list[int]:
@@ -81,6 +82,17 @@ def test_batch_metrics_of_a_known_batch(group):
     assert (found["staleness/mean"], found["staleness/max"]) == (1.0, 2.0)
     assert found["versions_per_episode"] == 1.5
     assert found["staleness/dropped"] == 5
+
+
+def test_episode_metrics_of_a_known_batch(group):
+    first, second, *others = group("a", [0], size=4, reward=3.0).members  # rewards 0, 3, 0, 3
+    long = replace(second, outcome=Outcome.TRUNCATED, num_turns=4, rows=second.rows * 2)
+    found = batch_metrics([Group("a", "task-a", [first, long, *others])], 0, {})
+    assert (found["reward/mean"], found["reward/std"]) == (1.5, pytest.approx(3**0.5))
+    assert (found["episode/turns"], found["episode/truncated"]) == (7 / 4, 1 / 4)
+    assert (found["episode/tokens"], found["episode/rows"]) == (20 / 4, 5 / 4)
+    alone = batch_metrics([Group("a", "task-a", [second])], 0, {})
+    assert (alone["reward/mean"], alone["reward/std"]) == (3.0, 0.0)
 
 
 def test_metrics_of_the_environment_are_averaged_over_those_that_have_them(group):

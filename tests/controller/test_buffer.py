@@ -4,18 +4,18 @@ import json
 import os
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_rl.config import RolloutConfig
 from agentgym_rl.controller.buffer import Buffer, capacity
+from tests.kit.cases import cases
 from tests.kit.groups import make_group
 
 GOLDEN = Path(os.environ.get("ARL_GOLDEN", Path(__file__).parents[1] / "kit/golden.json"))
 
 
-@pytest.mark.parametrize("case", json.loads(GOLDEN.read_text())["admission"])
+@cases("case", json.loads(GOLDEN.read_text())["admission"])
 def test_admission_golden(case):
     found = capacity(
         version=case["version"],

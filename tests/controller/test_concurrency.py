@@ -15,6 +15,7 @@ from agentgym_rl.core.errors import ConfigError, EngineError
 from agentgym_rl.engines.client.deltas import read_counters
 from agentgym_rl.fleet.loads import EngineLoads
 from agentgym_rl.plan.clock import run_virtual
+from tests.kit.cases import cases
 
 B = 4
 
@@ -69,8 +70,8 @@ def test_what_max_concurrent_says_is_the_most():
     assert World(start_concurrent=1, max_concurrent=6).see(5)[-1].limit == 6
 
 
-@pytest.mark.parametrize(
-    ("look", "said"),
+@cases(
+    "look, said",
     [
         ({"trainer_waits": False}, "the trainer does not wait"),
         ({"has_room": False}, "the bound on staleness"),
@@ -85,13 +86,68 @@ def test_what_keeps_it_where_it_is(look, said):
         assert said in verdict.reason
 
 
-@pytest.mark.parametrize("look", [{"line": 2.0}, {"put_back": 2.0}, {"stale": 0.5}])
+@cases("look", [{"line": 2.0}, {"put_back": 2.0}, {"stale": 0.5}])
 def test_too_much_twice_in_a_row_lowers_it(look):
     world = World(min_concurrent=3)
     first, second = world.see(2, **look)
     assert first.limit == first.before, "once may be an accident"
     assert second.limit < second.before == 2 * B
     assert world.see(40, **look)[-1].limit == 3
+
+
+@pytest.mark.parametrize("start", [1, 16, 32])
+def test_a_verdict_needs_four_looks_and_as_many_groups_as_the_limit_up_to_16(start):
+    world = World(start_concurrent=start, max_staleness=7)
+    world.see(1, trainer_waits=False)
+    assert world.now == 1 + 4  # 4 groups end between two looks
+    world.see(1, trainer_waits=False)
+    assert world.now == 1 + 4 + 4
+
+
+def test_at_the_thresholds_themselves_it_is_neither_kept_nor_lowered():
+    assert World(start_concurrent=4).see(1, line=0.5)[0].limit == 8
+    assert World(start_concurrent=4).see(1, put_back=0.5)[0].limit == 8
+    for much in ({"line": 1.0}, {"put_back": 1.0}):
+        assert World(start_concurrent=4).see(4, **much)[-1].limit == 4
+
+
+def test_pressure_that_passes_is_forgotten():
+    world = World()
+    for _ in range(3):
+        world.see(1, line=2.0)
+        world.see(1, trainer_waits=False)
+    assert world.concurrency.limit == 2 * B
+
+
+def test_a_limit_that_was_too_high_is_tried_again_after_twelve_stretches():
+    world = World()
+    assert world.see(2, line=2.0)[-1].limit == 7
+    world.see(10, trainer_waits=False)
+    (still,) = world.see(1)
+    assert (still.limit, still.reason) == (7, "7 is the most for now")
+    assert world.see(1)[0].limit == 9  # by a quarter, no longer to twice as many
+
+
+def test_it_falls_to_one_and_no_further_and_rises_again():
+    world = World(start_concurrent=2)
+    assert [verdict.limit for verdict in world.see(4, line=2.0)] == [2, 1, 1, 1]
+    assert world.see(12, trainer_waits=False)[-1].limit == 1
+    assert world.see(2, line=2.0)[-1].limit == 1
+    assert world.see(1)[0].limit == 2
+
+
+def test_a_raise_that_gains_just_enough_is_kept():
+    world = World(start_concurrent=4)
+    verdicts = world.see(2, speed=lambda limit: 42.0 if limit == 8 else 40.0)  # + 5 %
+    assert [verdict.limit for verdict in verdicts] == [8, 16]
+
+
+def test_a_raise_is_not_judged_while_the_trainer_has_enough():
+    world = World(start_concurrent=4)
+    world.see(1, speed=lambda limit: 40.0)
+    (satisfied,) = world.see(1, speed=lambda limit: 40.0, trainer_waits=False)
+    assert (satisfied.limit, satisfied.reason) == (8, "the trainer does not wait")
+    assert world.see(1, speed=lambda limit: 40.0)[0].limit == 16
 
 
 def test_a_raise_without_use_is_taken_back_and_not_tried_again_at_once():
@@ -128,8 +184,8 @@ def test_it_never_leaves_its_bounds(data):
         assert least <= world.concurrency.limit <= min(most, 4 * B)
 
 
-@pytest.mark.parametrize(
-    ("keys", "said"),
+@cases(
+    "keys, said",
     [
         ({"rollout.min_concurrent": 2}, "only for concurrency 'adaptive'"),
         ({"rollout.concurrency": "adaptive", "rollout.start_concurrent": 99}, "begins with 99"),

@@ -1,6 +1,8 @@
 """The controller over real HTTP, as trainer ranks see it."""
 
 import asyncio
+import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -8,8 +10,8 @@ from agentgym_rl.controller import controller as module
 from agentgym_rl.core.batch import BatchShard, StepReport
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import read_metrics
-from agentgym_rl.storage.phases import read_phases
+from agentgym_rl.storage.metrics import read_metrics, read_phases
+from tests.kit.cases import cases
 from tests.kit.groups import Publications
 from tests.kit.served import served
 
@@ -40,6 +42,37 @@ def test_two_ranks_share_a_batch_and_its_report_publishes(tmp_path, group):
     assert [(s.step, s.trainer) for s in read_phases(tmp_path)] == [
         (0, [("forward_backward", 1.0, 2.0)])
     ]
+
+
+class Shared:
+    """Devices whose turn is always that of the ranks, and whose engines slept twice."""
+
+    async def ranks_started(self) -> None: ...
+
+    async def to_ranks(self, *, lead: bool, wanted) -> bool:
+        return True
+
+    def slept(self) -> dict[str, list[tuple[str, float, float]]]:
+        return {"engine-0": [("asleep", 1.0, 2.0), ("asleep", 4.0, 5.5)], "engine-1": []}
+
+
+def test_the_longest_sleep_of_an_engine_is_a_metric_and_its_intervals_are_phases(tmp_path, group):
+    async def play() -> None:
+        async with served(tmp_path, devices=Shared()) as s:
+            await s.add(group("a", [0]))
+            await s.add(group("b", [0]))
+            await s.http.get("/batch/0?rank=0")
+            found = StepReport(0, 1, {}, [], ("a", "b"), others={"engine-0": [("wake", 5.5, 6.0)]})
+            assert (await s.http.post("/report", data=found.pack())).status == 200
+
+    asyncio.run(play())
+    (step,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert step["time/asleep"] == 2.5
+    (phases,) = read_phases(tmp_path)
+    assert phases.others == {
+        "engine-0": [("asleep", 1.0, 2.0), ("asleep", 4.0, 5.5), ("wake", 5.5, 6.0)],
+        "engine-1": [],
+    }
 
 
 @pytest.mark.parametrize(
@@ -97,7 +130,7 @@ def test_a_waiting_rank_gets_the_batch_as_soon_as_it_is_complete(tmp_path, group
             await asyncio.sleep(0.05)
             await s.add(group("a", [0]))
             await s.add(group("b", [0]))
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(60):
                 assert (await waiting).status == 200
 
     asyncio.run(play())
@@ -146,8 +179,8 @@ def test_a_stale_group_that_ends_while_another_is_dropped_is_dropped_too(
     asyncio.run(play())
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status"),
+@cases(
+    "method, path, body, status",
     [
         ("GET", "/batch/0?rank=9", b"", 400),
         ("GET", "/nowhere", b"", 404),
@@ -262,6 +295,8 @@ def test_ranks_that_are_replaced_count_no_more_and_their_batches_come_again(tmp_
     before, after = asyncio.run(play())
     assert before == after
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [0, 1, 2]
+    with closing(sqlite3.connect(tmp_path / "episodes.db")) as log:
+        assert log.execute("SELECT step, checkpoint FROM incarnations").fetchall() == [(1, "")]
 
 
 @pytest.mark.parametrize("is_ending", [False, True])

@@ -25,7 +25,7 @@ from agentgym_rl.config import Config
 from agentgym_rl.core.batch import BatchShard, StepReport
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.storage.checkpoint_manifest import lineage_after, newest_checkpoint
+from agentgym_rl.storage.checkpoints import lineage_after, newest_checkpoint
 from agentgym_rl.storage.episode_log import EpisodeLog
 from tests.kit.lives import Killed, Life
 

@@ -3,16 +3,15 @@
 import logging
 import pickle
 
-import pytest
-
 from agentgym_rl.core import errors
 from agentgym_rl.core.errors import ArlError, too_slow
 from agentgym_rl.runtime.log import Repeated
+from tests.kit.cases import cases
 
 ALL = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, ArlError)]
 
 
-@pytest.mark.parametrize("kind", ALL)
+@cases("kind", ALL)
 def test_errors_travel_between_processes(kind):
     error = pickle.loads(pickle.dumps(kind("what, got, allowed")))
     assert (type(error), str(error)) == (kind, "what, got, allowed")
@@ -22,8 +21,8 @@ def test_the_tree_drawn_in_errors_py_is_the_real_one():
     assert all(kind.__name__ in (errors.__doc__ or "") for kind in ALL)
 
 
-@pytest.mark.parametrize(
-    ("kind", "bases"),
+@cases(
+    "kind, bases",
     [
         ("ConfigError", (ValueError,)),
         ("AgentError", (errors.EpisodeError,)),

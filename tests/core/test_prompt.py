@@ -2,9 +2,8 @@
 
 import json
 
-import pytest
-
 from agentgym_rl.core.prompt import Prompt
+from tests.kit.cases import cases
 
 
 def _told(*pieces):
@@ -14,9 +13,7 @@ def _told(*pieces):
     return prompt
 
 
-@pytest.mark.parametrize(
-    "pieces", [[[]], [[1]], [[], [2]], [[1, 2], [], [3]], [[], []], [[7, 8, 9], [10], [11, 12]]]
-)
+@cases("pieces", [[[]], [[1]], [[], [2]], [[1, 2], [], [3]], [[], []], [[7, 8, 9], [10], [11, 12]]])
 def test_a_prompt_is_the_ids_of_its_pieces(pieces):
     whole, prompt = [id for ids in pieces for id in ids], _told(*pieces)
     assert json.loads(prompt.json()) == list(prompt) == prompt.whole() == whole

@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 from agentgym_rl.core.batch import BatchRow, BatchShard, StepReport
 from agentgym_rl.core.task import SeededTasks, TaskSource
 from agentgym_rl.core.trajectory import (
+    MAX_REWARD,
     NOT_SAMPLED,
     Credit,
     Outcome,
     Row,
     Trajectory,
+    added_reward,
     pack_row,
     unpack_row,
 )
+from tests.kit.cases import cases
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBERS = st.floats(allow_nan=False)
@@ -143,8 +146,8 @@ def test_foreign_bytes_are_a_value_error(kind, noise):
         kind.unpack(noise)
 
 
-@pytest.mark.parametrize("kind", [Trajectory, BatchShard, StepReport])
-@pytest.mark.parametrize("data", [b"\x91" * 100_000, b"\xc1", b"\x80", b"\x81\xa4rows\xc0"])
+@cases("kind", [Trajectory, BatchShard, StepReport])
+@cases("data", [b"\x91" * 100_000, b"\xc1", b"\x80", b"\x81\xa4rows\xc0"])
 def test_hostile_bytes_are_a_value_error(kind, data):
     with pytest.raises(ValueError, match="bytes"):
         kind.unpack(data)
@@ -188,6 +191,34 @@ def test_trained_versions_are_those_of_trained_tokens():
     found = one(rows=[row, row])
     assert (found.trained_versions, found.num_trained, found.num_tokens) == ([2, 3], 4, 8)
     assert one().trained_versions == []
+
+
+def test_a_turn_is_credited_with_what_follows_from_it_and_with_its_lineage():
+    credit = Credit(
+        parents=[-1, 0, -1, 1, 0],  # 0 - 1 - 3, 0 - 4, and 2 alone
+        lineages=[0, 0, 1, 0, 0],
+        turn_rewards=[1.0, 2.0, 4.0, 8.0, 16.0],
+        lineage_rewards=[0.5, 0.25],
+    )
+    assert credit.turn_returns(0.5) == [1 + 1 + 2 + 8 + 0.5, 2 + 4 + 0.5, 4.25, 8.5, 16.5]
+    assert credit.turn_returns(0.0) == [1.5, 2.5, 4.25, 8.5, 16.5]
+    assert Credit(parents=[-1], lineages=[0]).turn_returns(1.0) == []
+
+
+def test_actions_are_those_that_were_recorded():
+    assert one().actions is None
+    assert one(actions_json=[]).actions == []
+    assert one(actions_json=[b'{"content": "5"}']).actions == [{"content": "5"}]
+
+
+def test_rewards_are_added_within_their_bounds():
+    assert added_reward(1.5, -2.0) == -0.5
+    assert added_reward(0.0, MAX_REWARD) == added_reward(2 * MAX_REWARD, -MAX_REWARD) == MAX_REWARD
+    assert added_reward(0.0, -MAX_REWARD) == -MAX_REWARD
+    for before, value in ((0, 2 * MAX_REWARD), (MAX_REWARD, MAX_REWARD), (0, float("nan"))):
+        for sign in (1, -1):
+            with pytest.raises(ValueError, match="must be finite, and so must the sum"):
+                added_reward(sign * before, sign * value)
 
 
 def test_only_completed_and_truncated_train():
@@ -238,7 +269,7 @@ def test_a_long_row_takes_half_the_bytes():
     assert packed < 17 * length
 
 
-@pytest.mark.parametrize("lengths", [[2**31 - 1, 2**31 - 1], [-3, 8], [0, 5], [5, 1], [5]])
+@cases("lengths", [[2**31 - 1, 2**31 - 1], [-3, 8], [0, 5], [5, 1], [5]])
 def test_runs_that_are_none_are_refused(lengths):
     numbers = np.array([0, 0, 1, 1, 1], np.int32)
     blocks = pack_row(

@@ -6,9 +6,10 @@ from types import MappingProxyType
 import msgspec
 import pytest
 
+from agentgym_rl.core.chat import Transcript
 from agentgym_rl.core.errors import AgentError
 from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.core.transcript import Transcript
+from tests.kit.cases import cases
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1e400}'}}
 ACTIONS = [
@@ -19,7 +20,7 @@ ACTIONS = [
 ]
 
 
-@pytest.mark.parametrize("action", ACTIONS, ids=range(len(ACTIONS)))
+@cases("action", ACTIONS, ids=range(len(ACTIONS)))
 def test_actions_survive_the_log_exactly(action):
     taken = Transcript()
     taken.act(action)
@@ -61,8 +62,8 @@ class Answer:
     role: str = "assistant"
 
 
-@pytest.mark.parametrize(
-    ("action", "said"),
+@cases(
+    "action, said",
     [
         ("text", "got str"),
         (None, "no mapping"),

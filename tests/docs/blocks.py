@@ -13,7 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-_FENCE = re.compile(
+FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
@@ -66,7 +66,7 @@ def spoken(program: str) -> list[Command]:
     """The commands of a program that stand within sentences; without those that leave parts out."""
     found: list[Command] = []
     for file in PAGES:
-        text = _FENCE.sub("", file.read_text())
+        text = FENCE.sub("", file.read_text())
         for said in re.findall(rf"`({program} [^`\n]+)`", text):
             if not re.search(r"…|\.\.\.|COMMAND", said):
                 found.append(Command(_named(file), tuple(shlex.split(said))))
@@ -87,7 +87,7 @@ def load_script(path: str) -> Any:
 
 def _blocks(file: Path) -> Iterator[Block]:
     text = file.read_text()
-    for match in _FENCE.finditer(text):
+    for match in FENCE.finditer(text):
         indent = match["indent"]
         inner = "".join(line.removeprefix(indent) for line in match["text"].splitlines(True))
         line = text.count("\n", 0, match.start()) + 2

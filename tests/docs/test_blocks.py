@@ -16,6 +16,7 @@ from agentgym_rl.cli.parse import load_configuration, parse
 from agentgym_rl.config import Config, load_config, section_types
 from agentgym_rl.core.errors import ConfigError
 from tests.docs.blocks import PAGES, ROOT, Command, blocks, commands, spoken
+from tests.kit.cases import cases
 
 LANGUAGES = {"bash", "diff", "python", "toml", "json", "text"}
 # What a reader puts in the place of these. Folders of runs are looked for only when a command runs.
@@ -60,7 +61,7 @@ def taken(argv: Sequence[str]) -> None:
         load_configuration(args)
 
 
-@pytest.mark.parametrize("command", commands("arl"), ids=str)
+@cases("command", commands("arl"), ids=str)
 def test_a_command_of_ours_is_taken(command):
     taken(command.argv)
 

@@ -5,7 +5,7 @@ from string import Template
 
 import pytest
 
-from agentgym_rl.gateway.dialects.responses import requests as responses
+from agentgym_rl.gateway.dialects import responses_request as responses
 from agentgym_rl.gateway.request import chat_request as chat
 from agentgym_rl.trainer.world import join_world
 from tests.docs.blocks import ROOT, blocks, load_script

@@ -16,6 +16,7 @@ import pytest
 from agentgym_rl.core.errors import SandboxUnavailable
 from agentgym_rl.models.resolve import BUNDLED
 from tests.docs.blocks import Block, blocks
+from tests.kit.cases import cases
 
 # The block with these words goes on from a session of the gateway: tests/gateway/test_lineages.py.
 ELSEWHERE = ("session.reward(",)
@@ -53,7 +54,7 @@ async def a_call_and_its_answer() -> dict[str, Any]:
 async def an_environment_that_asks_the_pool() -> dict[str, Any]:
     from types import SimpleNamespace
 
-    from agentgym_rl.gym.verifier import Verifier
+    from agentgym_rl.gym.services import Verifier
 
     return {
         "Verifier": Verifier,
@@ -85,7 +86,8 @@ def check(names: dict[str, Any]) -> None:
         assert not names["tools"].ended
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=str)
+@pytest.mark.slow
+@cases("block", BLOCKS, ids=str)
 def test_a_block_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)

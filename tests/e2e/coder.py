@@ -7,7 +7,7 @@ train on, and submit what they please.
 import json
 from typing import Any
 
-from arl_envs.code.oracle import solution_of, submission
+from arl_envs.code.generated import solution_of, submission
 
 from agentgym_rl import Agent
 

@@ -21,7 +21,7 @@ from typing import IO
 
 from agentgym_rl.cluster.fork_server import MESSAGE_BYTES, Request
 from agentgym_rl.cluster.forking import ForkServer
-from agentgym_rl.config import Config
+from agentgym_rl.config import Config, TrainerConfig
 from agentgym_rl.engines.launch import engine_imports
 from agentgym_rl.trainer.launch import rank_environment, rank_imports
 
@@ -33,8 +33,13 @@ IMPORT_TIMEOUT_S = 240.0
 class _Server:
     def __init__(self) -> None:
         config = Config()
-        modules = (*rank_imports(config), *engine_imports(config), *CONTROLLER, *TOKENS_AND_TYPES)
-        self._server = ForkServer(modules, environment=rank_environment(config))
+        modules = (
+            *rank_imports(config.trainer),
+            *engine_imports(config.own_engine),
+            *CONTROLLER,
+            *TOKENS_AND_TYPES,
+        )
+        self._server = ForkServer(modules, environment=rank_environment(config.trainer))
         self._server.__enter__()
         atexit.register(self._server.__exit__)
         self._ids = count()
@@ -55,7 +60,7 @@ class _Server:
             id=next(self._ids),
             module=module,
             arguments=arguments,
-            environment={**rank_environment(Config()), **environment},
+            environment={**rank_environment(TrainerConfig()), **environment},
             folder=str(folder),
             path=[folder for folder in path if folder],
             nested=True,

@@ -15,8 +15,8 @@ import pytest
 from agentgym_rl.audit.exactly_once import audit_ledger
 from agentgym_rl.cli.parse import load_configuration, parse
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.rollout.player import env_spec
 from agentgym_rl.run.resume import begin, check_kept
-from agentgym_rl.run.train import _PlayedRun
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.evaluations import EvalRecords
 
@@ -77,7 +77,7 @@ def died(tmp_path_factory) -> Path:
         run.wait_for_step(6)
     finally:
         run.process.kill()
-        run.process.communicate(timeout=15)
+        run.process.communicate(timeout=60)
     return run.folder
 
 
@@ -85,9 +85,10 @@ def resumed_from(folder: Path) -> int | str:
     """The step that `arl train --resume` goes on from, or its refusal."""
     try:
         config = load_configuration(parse(["train", "--resume", str(folder)]))
-        checkpoint = check_kept(folder, config, _PlayedRun.tasks(config))
+        spec = env_spec(config.env, config.rollout)
+        checkpoint = check_kept(folder, config, spec.task_source("train", seed=config.seed))
         with closing(EpisodeLog(folder / "episodes.db")) as log:
-            found = begin(config, folder, log, checkpoint)
+            found = begin(folder, log, checkpoint, num_ranks=config.trainer.num_ranks)
     except ConfigError as error:
         return str(error)
     EvalRecords(folder).mend()
@@ -126,7 +127,7 @@ def test_a_checkpoint_damaged_inside_costs_the_batches_after_the_one_before(died
     assert (refused.returncode, "step-6 is damaged: __0_0.distcp" in refused.stderr) == (1, True)
     done = arl("train", "--resume", folder, "--json")
     assert done.returncode == 0, done.stderr
-    assert "passing over a checkpoint" in done.stderr
+    assert "skipping a checkpoint" in done.stderr
     assert json.loads(done.stdout)["resumed_from"] == 4
     assert audit_ledger(folder)["faults"] == []
 

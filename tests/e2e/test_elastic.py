@@ -58,7 +58,7 @@ def test_one_joins_and_the_first_one_leaves(start, slow):
     assert not control.exists()
     code, out = arl("engines", run.folder)
     assert code == 2
-    assert "does not run now" in out
+    assert "is not running" in out
     assert arl("ledger", run.folder)[0] == 0
     code, out = arl("audit", run.folder)
     assert code == 0, out

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
+from tests.kit.cases import cases
 
 sys.path.append(str(Path(__file__).parents[2]))
 
@@ -81,8 +82,8 @@ def test_rows_like_the_engines_view_are_right():
     assert _wrong(_row()) == {}
 
 
-@pytest.mark.parametrize(
-    ("field", "array"),
+@cases(
+    "field, array",
     [
         ("tokens", "tokens"),
         ("logprobs", "behavior_logprobs"),
@@ -91,7 +92,7 @@ def test_rows_like_the_engines_view_are_right():
         ("times", "times_s"),
     ],
 )
-@pytest.mark.parametrize("place", [0, 3, 5, 7])
+@cases("place", [0, 3, 5, 7])
 def test_one_wrong_entry_is_found(field, array, place):
     row = _row()
     values = getattr(row, array).copy()

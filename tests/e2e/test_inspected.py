@@ -46,7 +46,7 @@ def inspected(run: Path) -> Iterator[Callable[[str], Any]]:
         yield lambda path: json.load(urlopen(f"{base}/{path}", timeout=30))
     finally:
         server.terminate()
-        server.communicate(timeout=15)
+        server.communicate(timeout=60)
 
 
 def spoil(run: Path) -> dict[str, bytes]:

@@ -65,7 +65,7 @@ def test_a_run_whose_every_part_is_killed_goes_on_bit_for_bit(start):
     assert "rollout.group_size is 2, not 4" in refused.stderr
     done = arl("train", "--resume", run.folder, "--json", *BEST)
     assert done.returncode == 0, done.stderr
-    assert "passing over a checkpoint" in done.stderr
+    assert "skipping a checkpoint" in done.stderr
     result = json.loads(done.stdout)
     assert result["steps"] == 7
     check_evaluations(run.folder, result)

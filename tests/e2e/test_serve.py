@@ -46,7 +46,7 @@ def serve(tmp_path):
     for process in started:
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
 def play(*command):
@@ -67,7 +67,7 @@ def test_a_shell_script_with_curl_is_trained_on_before_and_after_a_kill(serve):
     play("bash", ROOT / "examples/online/play.sh", folder)
     wait_for_steps(folder, 1)
     process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     process, folder = serve(resume=True)
     assert json.loads((folder / "serve.json").read_text())["admin_key"] == key
     play("bash", ROOT / "examples/online/play.sh", folder)
@@ -113,7 +113,7 @@ def test_sessions_that_were_closed_before_a_kill_are_trained_on_after_it(serve):
         session(folder, task="whole", reward=reward)
     wait_for_steps(folder, 1)
     process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     process, folder = serve(resume=True)
     told = json.loads((folder / "serve.json").read_text())
     assert ask(f"{told['admin_url']}/sessions/{name}", told["admin_key"]) == closed

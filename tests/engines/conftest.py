@@ -8,7 +8,7 @@ import json
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,7 @@ def served() -> Served:
                 config=config,
                 seed=seed,
                 weight_version="0.0",
-                journal=stack.enter_context(Journal(journal)) if journal else None,
+                journal=stack.enter_context(closing(Journal(journal))) if journal else None,
             )
             app = App(engine, served_model_name="tiny")
             async with serving(app, host="127.0.0.1", port=0) as url, engine.running():

@@ -10,6 +10,7 @@ from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.errors import ContextLengthError, EngineError, RequestRefused
 from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.runtime.http_server import read_body, reply, serving
+from tests.kit.cases import cases
 
 
 def _choice(ids, finish=None, versions=None, **more):
@@ -122,7 +123,7 @@ def test_spans_said_twice_count_once():
     assert [(d.token_ids, d.versions) for d in deltas] == [([1, 2], [1, 1]), ([3], [2]), ([], [])]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@cases("stream", [False, True])
 def test_an_engine_without_spans_gives_no_versions(stream):
     body = _body(_choice([1, 2], "stop"))
     answer = (200, _events(body, "[DONE]") if stream else body)
@@ -136,9 +137,7 @@ def test_an_abort_before_the_first_token_has_no_spans():
     assert [(d.token_ids, d.versions, d.finish_reason) for d in deltas] == [([], [], "abort")]
 
 
-@pytest.mark.parametrize(
-    "end", ["", "data: [DONE]\n\n", 'data: {"error": {"message": "it died", "code": 500}}\n\n']
-)
+@cases("end", ["", "data: [DONE]\n\n", 'data: {"error": {"message": "it died", "code": 500}}\n\n'])
 def test_what_came_before_a_stream_broke_is_handed_on(end):
     text = _events(*VLLM_STREAM[:2]) + end
 
@@ -165,8 +164,8 @@ def _stream(client):
 LATE_LIE = _body(_choice([4], "stop", [("0.1", 0, 2), ("0.2", 1, 4)]))
 
 
-@pytest.mark.parametrize(
-    ("answer", "stream", "words"),
+@cases(
+    "answer, stream, words",
     [
         ((200, _events(_body(_choice([1], None, GOOD[1])), "[DONE]")), True, "finish_reason"),
         ((200, ""), True, "without a finish_reason"),
@@ -202,8 +201,8 @@ TOO_LONG = (
 )
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("error", TOO_LONG)
+@cases("stream", [False, True])
+@cases("error", TOO_LONG)
 def test_a_full_context_has_its_own_error(error, stream):
     text = f'{{"error": {error}}}'
     answer = (200, _events(text, "[DONE]")) if stream else (400, text)
@@ -214,8 +213,8 @@ def test_a_full_context_has_its_own_error(error, stream):
 REFUSED = '{"error": {"message": "out of vocabulary", "type": "BadRequestError", "code": 400}}'
 
 
-@pytest.mark.parametrize(
-    ("answer", "stream", "refused"),
+@cases(
+    "answer, stream, refused",
     [
         ((400, REFUSED), False, True),
         ((200, _events(REFUSED, "[DONE]")), True, True),  # vLLM checks after it said 200

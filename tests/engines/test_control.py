@@ -8,6 +8,7 @@ from vllm_routes import VllmServer
 from agentgym_rl.core.engine import PAUSE_PATHS, UNKNOWN_VERSION
 from agentgym_rl.core.errors import EngineError, RequestRefused, WeightsError
 from agentgym_rl.engines.client.client import HttpEngine
+from tests.kit.cases import cases
 
 SWAP = [PAUSE_PATHS["recompute"], "/finish_weight_update", "/resume"]
 STAGE = ["/init_weight_transfer_engine", "/start_weight_update", "/update_weights"]
@@ -18,7 +19,7 @@ def _play(server, scenario, **options):
     """The scenario's value; raises what it raises."""
 
     async def play():
-        async with asyncio.timeout(10), server.running() as url:
+        async with asyncio.timeout(60), server.running() as url:
             client = HttpEngine(url, **{"control_timeout_s": 5, **options})
             try:
                 return await scenario(client)
@@ -52,8 +53,8 @@ def test_staging_is_waited_for_until_every_worker_is_ready():
     assert server.seen == [*STAGE, LOOK, LOOK, LOOK, *SWAP]
 
 
-@pytest.mark.parametrize(
-    ("worker", "words"),
+@cases(
+    "worker, words",
     [
         ({"state": "failed", "error": "v3 is truncated"}, "staging /v3: v3 is truncated"),
         ({"state": "ready", "path": "/v9"}, "/v9 is being staged, another update than /v3"),
@@ -82,7 +83,7 @@ def test_an_update_that_somebody_left_open_is_dropped():
     assert server.label == "0.3"
 
 
-@pytest.mark.parametrize("broken", ["/finish_weight_update", "/update_weights"])
+@cases("broken", ["/finish_weight_update", "/update_weights"])
 def test_a_step_that_fails_keeps_its_reason_and_leaves_nobody_paused(broken):
     server = VllmServer(broken=[broken])
     with pytest.raises(EngineError, match=f"{broken}: HTTP 500: .* {broken} broke"):
@@ -139,7 +140,7 @@ def test_a_label_of_somebody_else_is_an_error():
         _play(server, lambda client: client.info())
 
 
-@pytest.mark.parametrize("interrupt", PAUSE_PATHS)
+@cases("interrupt", PAUSE_PATHS)
 def test_each_interrupt_has_its_pause(interrupt):
     server = VllmServer()
     _play(server, lambda client: client.pause(interrupt=interrupt))

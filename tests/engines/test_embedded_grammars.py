@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.errors import RequestRefused
 from agentgym_rl.engines import protocol
-from agentgym_rl.engines.embedded.grammars import Grammars
+from agentgym_rl.engines.embedded.admission import Grammars
 from agentgym_rl.gateway.parsers.lark import Lark
 from agentgym_rl.models.resolve import BUNDLED
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from agentgym_rl.core.engine import SamplingParams
+from tests.kit.cases import cases
 
 TOLERANCE = 1e-4
 DECODERS = {
@@ -51,8 +52,8 @@ def _worst(plain_logprobs, folder, prompts, deltas, temperature):
     )
 
 
-@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
-@pytest.mark.parametrize("kind", ["qwen3", "gpt2"])
+@cases("temperature", [0.7, 1.0, 1.3])
+@cases("kind", ["qwen3", "gpt2"])
 def test_logprobs_equal_a_plain_forward_under_concurrency(
     model_dir, served, plain_logprobs, kind, temperature
 ):
@@ -68,7 +69,7 @@ def test_logprobs_equal_a_plain_forward_under_concurrency(
     assert _worst(plain_logprobs, model_dir(kind), prompts, deltas, temperature) <= TOLERANCE
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "llama", "neox", "mistral"])
+@cases("kind", ["qwen2", "llama", "neox", "mistral"])
 def test_other_architectures_and_their_decoders(model_dir, served, plain_logprobs, kind):
     prompts = _prompts(5, high=30)
 

@@ -14,7 +14,7 @@ LONG = SamplingParams(max_tokens=250)
 
 def _run(served, folder, scenario, **options):
     async def play():
-        async with asyncio.timeout(20), served(folder, ends=False, **options) as (client, engine):
+        async with asyncio.timeout(60), served(folder, ends=False, **options) as (client, engine):
             return await scenario(client, engine)
 
     return asyncio.run(play())
@@ -26,7 +26,7 @@ async def _one(client, name, sampling=LONG):
 
 
 async def _until(condition):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 (the decode thread sets no event)
             await asyncio.sleep(0.002)
 

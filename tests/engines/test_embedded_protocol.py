@@ -16,7 +16,7 @@ PROMPT = [5, 6, 7]
 
 def _run(served, folder, scenario, **options):
     async def play():
-        async with asyncio.timeout(20), served(folder, **options) as (client, engine):
+        async with asyncio.timeout(60), served(folder, **options) as (client, engine):
             return await scenario(client, engine)
 
     return asyncio.run(play())
@@ -29,7 +29,7 @@ async def _one(client, prompt=PROMPT, name="a", **sampling):
 
 
 async def _until(condition):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 (the decode thread sets no event)
             await asyncio.sleep(0.002)
 

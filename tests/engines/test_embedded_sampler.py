@@ -5,6 +5,7 @@ import torch
 from agentgym_rl.engines.embedded.batch import prefill_groups
 from agentgym_rl.engines.embedded.request import Sampling
 from agentgym_rl.engines.embedded.sampler import Sampler, random_key, restrict, uniforms
+from tests.kit.cases import cases
 
 
 def _sampling(key=1, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0):
@@ -75,8 +76,8 @@ def test_mixed_rows_greedy_restricted_and_plain():
     assert logprobs[0] == pytest.approx(float(torch.log_softmax(logits[0], -1).max()), abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "expected"),
+@cases(
+    "lengths, expected",
     [
         ([], []),
         ([0, 0], [range(2)]),

@@ -9,13 +9,15 @@ from safetensors.torch import load_file
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.runtime.pausable_clock import ENGINES
 from agentgym_rl.weights.files import write_version
+from tests.kit.cases import cases
 
 LONG = SamplingParams(max_tokens=200, seed=3)
+SHORTER = SamplingParams(max_tokens=60, seed=3)
 
 
 def _run(served, folder, scenario, **options):
     async def play():
-        async with asyncio.timeout(40), served(folder, ends=False, **options) as (client, engine):
+        async with asyncio.timeout(60), served(folder, ends=False, **options) as (client, engine):
             return await scenario(client, engine)
 
     return asyncio.run(play())
@@ -28,7 +30,7 @@ async def _tokens(client, name, sampling=LONG):
 
 
 async def _until(condition):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 (the decode thread sets no event)
             await asyncio.sleep(0.002)
 
@@ -39,17 +41,18 @@ async def _gauges(call, client):
     return {name: int(value) for name, value in found}
 
 
-@pytest.mark.parametrize("kind", ["qwen3", "llama", "mistral", "gpt2"])
-@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.slow
+@cases("kind", ["qwen3", "llama", "mistral", "gpt2"])
+@cases("level", [1, 2])
 def test_a_sleeper_has_no_cache_and_a_deep_one_no_weights(
     model_dir, served, call, tmp_path, kind, level
 ):
     path = write_version(tmp_path, 1, load_file(model_dir(kind) / "model.safetensors"))
 
     async def scenario(client, engine):
-        calm = await _tokens(client, "calm")
+        calm = await _tokens(client, "calm", SHORTER)
         async with asyncio.TaskGroup() as tasks:
-            job = tasks.create_task(_tokens(client, "early"))
+            job = tasks.create_task(_tokens(client, "early", SHORTER))
             before = engine.loop.counters.steps
             await _until(lambda: engine.loop.counters.steps > before + 5)
             awake = await _gauges(call, client)
@@ -88,6 +91,7 @@ def test_who_hangs_up_on_a_sleeper_is_forgotten(model_dir, served):
     assert _run(served, model_dir("qwen3"), scenario) == [200, 200]
 
 
+@pytest.mark.slow
 def test_time_asleep_is_not_counted_in_a_request(model_dir, served):
     """Neither by the engine nor by its client."""
 

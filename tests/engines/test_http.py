@@ -7,6 +7,7 @@ import pytest
 import uvloop
 
 from agentgym_rl.engines.client.http import BadReply, HttpPool, ServerDisconnectedError
+from tests.kit.cases import cases
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 
@@ -81,7 +82,7 @@ def test_what_is_sent():
         asyncio.run(HttpPool("http://h").post("/", b"", headers={"a": "b\r\nc: d"}, deadline=1e9))
 
 
-@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@cases("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_a_connection_is_used_again_on_either_loop(new_loop):
     async def play():
         async with _served(OK, OK, OK) as (pool, _, writers):
@@ -92,7 +93,7 @@ def test_a_connection_is_used_again_on_either_loop(new_loop):
         assert runner.run(play()) == ([(200, b"hi")] * 3, 1)
 
 
-@pytest.mark.parametrize(
+@cases(
     "reply",
     [
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi",
@@ -120,8 +121,8 @@ def test_a_reply_without_a_length_ends_with_its_connection():
     assert answers == [(200, b"hi")]
 
 
-@pytest.mark.parametrize(
-    ("reply", "error", "why"),
+@cases(
+    "reply, error, why",
     [
         (None, ServerDisconnectedError, "before its reply was complete"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi", ServerDisconnectedError, "complete"),
@@ -175,7 +176,7 @@ def test_the_deadline_is_for_the_whole_reply():
         _play(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi", OK, timeout_s=0.2)
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:1", "ftp://h", "http://"])
+@cases("url", ["127.0.0.1:1", "ftp://h", "http://"])
 def test_a_url_is_one_of_a_server(url):
     with pytest.raises(ValueError, match="no URL"):
         HttpPool(url)

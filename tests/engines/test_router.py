@@ -8,13 +8,14 @@ from routed import PROMPT, STOP, STORY, begin, heard, routed, some, tells
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.errors import ConfigError, ContextLengthError, EngineError, RequestRefused
 from agentgym_rl.core.task import derived_seed
-from agentgym_rl.engines.router.replicas import Replica, Replicas
+from agentgym_rl.engines.router.engine_choice import Replica, Replicas
 from agentgym_rl.engines.router.router import COUNTERS
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
+from tests.kit.cases import cases
 
 
 # ---------------------------------------------------------------------- one engine, and where to
-@pytest.mark.parametrize("stream", [True, False])
+@cases("stream", [True, False])
 def test_a_turn_passes_through(stream):
     engine = ScriptedEngine(tells(stop_reason=STOP))
     engine.version = 3
@@ -43,7 +44,7 @@ def test_a_session_stays_and_new_ones_go_where_least_is_in_flight():
     assert router.counters["affinity_misses"] == 0
 
 
-@pytest.mark.parametrize(("crowd", "stays"), [(4, True), (5, False)])
+@cases("crowd, stays", [(4, True), (5, False)])
 def test_a_session_leaves_a_replica_with_more_than_twice_the_load(crowd, stays):
     home, other = ScriptedEngine(tells()), ScriptedEngine(tells())
     router, _ = routed(home)
@@ -76,9 +77,9 @@ def test_only_so_many_sessions_are_remembered():
 
 
 # ---------------------------------------------------------------------- failures
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("chunk", [1, 5])
-@pytest.mark.parametrize("told", [0, 1, 5, 10])
+@cases("stream", [True, False])
+@cases("chunk", [1, 5])
+@cases("told", [0, 1, 5, 10])
 def test_a_turn_goes_on_elsewhere_token_for_token(told, chunk, stream):
     first = ScriptedEngine(tells(fail_after=told, chunk=chunk))
     second = ScriptedEngine(tells(chunk=chunk))
@@ -105,8 +106,8 @@ def test_a_stream_that_ends_unfinished_has_failed():
     assert (turn.ids, router.counters["failovers"]) == (STORY, 1)
 
 
-@pytest.mark.parametrize(
-    ("asked", "finish"),
+@cases(
+    "asked, finish",
     [({"stop_token_ids": (STORY[4],)}, "stop"), ({"max_tokens": 5}, "length")],
 )
 def test_a_turn_that_had_all_it_wanted_is_finished_without_its_engine(asked, finish):
@@ -146,7 +147,7 @@ def test_a_replica_that_just_failed_attracts_nobody():
     assert (len(failures), len(alive.journal)) == (1, 5)
 
 
-@pytest.mark.parametrize("error", [RequestRefused("no"), ContextLengthError("full")])
+@cases("error", [RequestRefused("no"), ContextLengthError("full")])
 def test_what_the_request_is_to_blame_for_fails_it_at_once(error):
     def refuse(prompt):
         raise error
@@ -176,7 +177,7 @@ def test_a_caller_that_leaves_aborts_its_request_and_nothing_has_failed():
 
 
 # ---------------------------------------------------------------------- leaving and joining
-@pytest.mark.parametrize("paused", [True, False])
+@cases("paused", [True, False])
 def test_a_turn_moves_at_once_when_its_replica_is_removed(paused):
     first, second = ScriptedEngine(tells()), ScriptedEngine(tells())
     router, failures = routed(first, second)
@@ -197,7 +198,7 @@ def test_a_turn_moves_at_once_when_its_replica_is_removed(paused):
     assert router.counters["failovers"] == 1
 
 
-@pytest.mark.parametrize("stream", [True, False])
+@cases("stream", [True, False])
 def test_a_deadline_of_the_caller_is_not_mistaken_for_a_removal(stream):
     engine = ScriptedEngine(tells())
     router, _ = routed(engine)

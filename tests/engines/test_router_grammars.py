@@ -2,15 +2,15 @@
 
 import asyncio
 
-import pytest
 from routed import PROMPT, STORY, begin, heard, heard_while, routed, tells
 
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
+from tests.kit.cases import cases
 
 GRAMMAR = 'start: "a"'
 
 
-@pytest.mark.parametrize("stream", [True, False])
+@cases("stream", [True, False])
 def test_a_turn_whose_engine_fails_begins_again_elsewhere(stream):
     first = ScriptedEngine([Say([1] * 9, fail_after=5)])
     second = ScriptedEngine(tells())
@@ -28,8 +28,8 @@ def test_a_turn_whose_engine_fails_begins_again_elsewhere(stream):
     }
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("told", [0, 5, 10])
+@cases("stream", [True, False])
+@cases("told", [0, 5, 10])
 def test_whole_turns_begin_again_with_the_seed_they_had(told, stream):
     first, second = ScriptedEngine([Say([1] * 11, fail_after=told)]), ScriptedEngine(tells())
     router, _ = routed(first, second, whole_turns=True)

@@ -13,6 +13,7 @@ from agentgym_rl.core.engine import UNKNOWN_VERSION, SamplingParams
 from agentgym_rl.core.errors import EngineError
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
+from tests.kit.cases import cases
 
 pytestmark = pytest.mark.slow
 
@@ -184,8 +185,8 @@ def check(turn, prompt, segments):
             assert clean[at] or version != admitted[at]
 
 
-@pytest.mark.parametrize("interrupt", ["keep", "abort"])
-@pytest.mark.parametrize("seed", range(4))
+@cases("interrupt", ["keep", "abort"])
+@cases("seed", range(4))
 def test_every_token_of_every_turn_is_accounted_for(seed, interrupt):
     upheaval = Upheaval(seed, interrupt)
     turns = asyncio.run(upheaval.run(sessions=40))

@@ -8,6 +8,7 @@ from routed import PROMPT, STORY, begin, heard, heard_while, routed, some, tells
 from agentgym_rl.core.engine import UNKNOWN_VERSION
 from agentgym_rl.core.errors import EngineError
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
+from tests.kit.cases import cases
 
 
 # ---------------------------------------------------------------------- versions nobody reported
@@ -36,7 +37,7 @@ class Mortal(ScriptedEngine):
         return super()._sample(*arguments)
 
 
-@pytest.mark.parametrize("updates", [False, True])
+@cases("updates", [False, True])
 def test_tokens_whose_versions_died_untold(updates):
     first = Mortal(tells())
     router, _ = routed(first, ScriptedEngine(tells()))
@@ -90,7 +91,7 @@ def test_an_engine_that_finishes_without_naming_versions_has_broken_its_promise(
 
 
 # ---------------------------------------------------------------------- aborts
-@pytest.mark.parametrize("stream", [True, False])
+@cases("stream", [True, False])
 def test_an_aborted_turn_goes_on_where_it_was(stream):
     says = iter([Say(STORY[:5], "abort"), Say([], "abort"), Say(STORY[5:])])
     engine, other = ScriptedEngine(lambda prompt: next(says)), ScriptedEngine(tells())
@@ -106,8 +107,8 @@ def test_an_aborted_turn_goes_on_where_it_was(stream):
     assert router.counters["resubmissions"] == 2
 
 
-@pytest.mark.parametrize(
-    ("asked", "finish"),
+@cases(
+    "asked, finish",
     [({"stop_token_ids": (STORY[4],)}, "stop"), ({"max_tokens": 5}, "length")],
 )
 def test_an_aborted_turn_that_had_all_it_wanted_is_finished(asked, finish):
@@ -135,8 +136,8 @@ async def _updated(router, engine, version, *, interrupt="abort"):
     router.end_update(version, ["0"])
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("has_spans", [True, False])
+@cases("stream", [True, False])
+@cases("has_spans", [True, False])
 def test_a_turn_through_an_aborting_update(has_spans, stream):
     engine = ScriptedEngine(tells(delay_s=0.005), has_spans=has_spans, versions_at_end=True)
     router, _ = routed(interrupt="abort")
@@ -184,7 +185,7 @@ def test_a_request_that_ran_when_the_update_began_keeps_its_tokens():
     assert (len(engine.journal), router.counters["discarded_tokens"]) == (1, 0)
 
 
-@pytest.mark.parametrize("ends_first", [True, False])
+@cases("ends_first", [True, False])
 def test_a_request_that_may_have_waited_for_the_new_weights_is_asked_again(ends_first):
     engine, router, _ = _spanless(delay_s=0.002)
 

@@ -7,13 +7,14 @@ import pytest
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.errors import EngineError
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
+from tests.kit.cases import cases
 
 SAMPLING = SamplingParams(max_tokens=9)
 
 
 def _play(scenario):
     async def play():
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await scenario()
 
     return asyncio.run(play())
@@ -31,8 +32,8 @@ def test_the_journal_notes_the_salt():
     assert [entry.cache_salt for entry in engine.journal] == ["v3", ""]
 
 
-@pytest.mark.parametrize(
-    ("options", "versions"),
+@cases(
+    "options, versions",
     [
         ({}, [[0], [0], [0]]),
         ({"versions_at_end": True}, [[], [], [0, 0, 0]]),
@@ -61,7 +62,7 @@ def test_versions_that_come_at_the_end_are_lost_with_the_engine():
     ]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@cases("stream", [False, True])
 def test_an_abort_ends_a_request_with_what_it_has(stream):
     engine = ScriptedEngine([Say([5] * 9, delay_s=0.01)])
 

@@ -19,6 +19,7 @@ from agentgym_rl.engines.vllm.command import (
     parse_release,
     server_command,
 )
+from tests.kit.cases import cases
 
 CPU = VllmBuild("/v/bin/python", "0.32.0", is_cpu=True, has_plugin=True)
 GPU = VllmBuild("/v/bin/python", "0.32.0", is_cpu=False, has_plugin=True)
@@ -82,11 +83,11 @@ def test_a_server_that_shares_its_gpu_can_sleep():
     assert "--enable-sleep-mode" not in command(GPU)[0]
 
 
-@pytest.mark.parametrize(
-    ("build", "says"),
+@cases(
+    "build, says",
     [
         (CPU, "has a CPU build of vLLM .0.32.0., whose sleep mode frees nothing"),
-        (VllmBuild("/v", "0.31.0", is_cpu=False, has_plugin=True), "as vLLM has it since 0.32"),
+        (VllmBuild("/v", "0.31.0", is_cpu=False, has_plugin=True), "which vLLM reports since 0.32"),
     ],
 )
 def test_a_vllm_that_cannot_sleep_is_refused(build, says):
@@ -94,8 +95,8 @@ def test_a_vllm_that_cannot_sleep_is_refused(build, says):
         command(build, sleeps=True)
 
 
-@pytest.mark.parametrize(
-    ("transport", "backend"),
+@cases(
+    "transport, backend",
     [("shm", "arl-shm"), ("gloo", "arl-gloo"), ("nccl", "nccl"), ("ipc", "ipc")],
 )
 def test_the_backend_follows_the_transport(transport, backend):
@@ -134,7 +135,7 @@ def test_prefix_caching_can_be_off():
     assert "--no-enable-prefix-caching" in command(CPU, prefix_cache="off")[0]
 
 
-@pytest.mark.parametrize("version", ["0.29.1", "0.33.0", "1.0", "unknown"])
+@cases("version", ["0.29.1", "0.33.0", "1.0", "unknown"])
 def test_a_version_out_of_range_is_refused(version):
     with pytest.raises(ConfigError, match=r"supported is >=0\.30,<0\.33"):
         check_version(version, where="here")
@@ -190,7 +191,7 @@ def test_an_environment_that_will_not_do_is_refused(tmp_path, found, complaint):
         find_build(fake_environment(tmp_path, **found))
 
 
-@pytest.mark.parametrize("python", ["/nowhere/python", "/bin/false"])
+@cases("python", ["/nowhere/python", "/bin/false"])
 def test_no_interpreter_is_a_config_error(python):
     with pytest.raises(ConfigError, match=f"engine.python '{python}' is no Python"):
         find_build(python)

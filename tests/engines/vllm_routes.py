@@ -102,7 +102,7 @@ class VllmServer:
         info = (await request.json())["update_info"]
         if info.get("discard") or not self.updating:
             self.updating = False
-            return _broke("weight update discarded, as asked for")
+            return _broke("weight update discarded on request")
         self._path = info["path"]
         return web.json_response({"message": "Weights updated"})
 

@@ -9,9 +9,10 @@ from agentgym_rl.cli import eval_targets as eval_arguments
 from agentgym_rl.cli import main as cli
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.evaluate.command import evaluate_all
-from agentgym_rl.evaluate.compare import compare, compare_folders
+from agentgym_rl.evaluate.folder import compare, compare_folders
 from agentgym_rl.report.progress import make_progress
 from agentgym_rl.runtime.http_server import serving
+from tests.kit.cases import cases
 from tests.kit.someones_eval import QUICK
 from tests.kit.someones_model import SomeonesModel, gold, nonsense
 
@@ -99,12 +100,12 @@ def test_the_table_as_typed(tmp_path, capsys):
     assert "$" in good
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
+@cases(
+    "argv, said",
     [
-        (["--model=a", "--model=a"], "--model a is there twice"),
+        (["--model=a", "--model=a"], "--model a is given twice"),
         (["--model=a", "--model=b", "--checkpoint=c"], "make it one of them, --model c"),
-        (["--compare", "x", "--model=a"], "--compare plays nothing: leave out --model"),
+        (["--compare", "x", "--model=a"], "--compare only reads folders: leave out --model"),
         (
             ["--compare", "x", "--seed=3", "--eval.seed=1"],
             "leave out keys of the configuration, --seed",

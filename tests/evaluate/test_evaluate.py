@@ -8,7 +8,7 @@ import pytest
 from arl_agents.single_turn import SingleTurn
 
 from agentgym_rl import Agent, Env, Step
-from agentgym_rl.config import Config, EvalConfig, GatewayConfig, RolloutConfig
+from agentgym_rl.config import EvalConfig, GatewayConfig, RolloutConfig
 from agentgym_rl.core.errors import ConfigError, InfraError, TooManyErrors
 from agentgym_rl.core.task import Task, TaskSource
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
@@ -115,15 +115,13 @@ async def evaluated(
             env_id="graded",
             input_limit=InputLimit(longest, gateway.count_prompt) if longest else None,
         )
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             result = await evaluate(
-                Config(
-                    eval=EvalConfig(**{"num_tasks": 10} | settings),
-                    rollout=RolloutConfig(max_tokens=8, max_retries=max_retries),
-                    seed=seed,
-                ),
+                EvalConfig(**{"num_tasks": 10} | settings),
+                RolloutConfig(max_tokens=8, max_retries=max_retries),
                 player,
                 Numbered() if tasks is None else tasks,
+                seed=seed,
                 on_progress=lambda done, total: progress.append((done, total)),
             )
     return Evaluated(result, engine, progress)

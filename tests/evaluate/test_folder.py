@@ -99,7 +99,7 @@ def test_a_folder_is_written_by_one_alone(tmp_path):
     asked = Asked(load_config(overrides=QUICK))
     with (
         open_folder(tmp_path, asked),
-        pytest.raises(ConfigError, match="another `arl eval` is at work there"),
+        pytest.raises(ConfigError, match="another `arl eval` uses this folder"),
         open_folder(tmp_path, asked),
     ):
         pass

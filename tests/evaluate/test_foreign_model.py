@@ -14,13 +14,15 @@ from agentgym_rl import Env, Step
 from agentgym_rl.config import GatewayConfig, load_config
 from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.engines.scripted import ScriptedEngine
-from agentgym_rl.evaluate.command import evaluate_model
+from agentgym_rl.evaluate.command import evaluate_all
+from agentgym_rl.evaluate.folder import Asked
 from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gym.registry import make_sandbox
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.report.progress import make_progress
+from tests.kit.cases import cases
 from tests.kit.someones_eval import QUICK, evaluate, typed
 from tests.kit.someones_model import KEY, SomeonesModel, gold, nonsense
 
@@ -142,15 +144,15 @@ def test_cut_replies_are_counted():
     assert evaluate(None, model=SomeonesModel(nonsense, finish_reason="length"))["cut_turns"] == 4
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
+@cases(
+    "settings, said",
     [
         ({"model.path": "bundled"}, "pass --model NAME"),
-        ({"model.revision": "main"}, "model.revision 'main' means nothing"),
-        ({"rollout.max_input_tokens": 9}, "rollout.max_input_tokens 9 cannot be kept"),
-        ({"gateway.tool_parser": "none"}, "gateway.tool_parser 'none' means nothing"),
-        ({"gateway.thinking_history": "template"}, "gateway.thinking_history 'template' means"),
-        ({"gateway.reasoning_parser": "none"}, "gateway.reasoning_parser 'none' means nothing"),
+        ({"model.revision": "main"}, "model.revision 'main' has no effect"),
+        ({"rollout.max_input_tokens": 9}, "rollout.max_input_tokens 9 cannot be applied"),
+        ({"gateway.tool_parser": "none"}, "gateway.tool_parser 'none' has no effect"),
+        ({"gateway.thinking_history": "template"}, "gateway.thinking_history 'template' has"),
+        ({"gateway.reasoning_parser": "none"}, "gateway.reasoning_parser 'none' has no effect"),
         ({"env.id": "mth"}, "arl list"),
     ],
 )
@@ -169,7 +171,8 @@ async def _evaluate_our_own(replies: list[str]) -> dict:
     async with gateway.serve() as url:
         overrides = QUICK | {"engine.base_url": url, "eval.num_tasks": 1}
         config = load_config(overrides=overrides)
-        return await evaluate_model(config, make_progress("none", total_steps=0))
+        (found,) = await evaluate_all([Asked(config)], make_progress("none", total_steps=0))
+        return found.report
 
 
 def test_our_own_gateway_is_such_an_endpoint():
@@ -200,5 +203,5 @@ def test_a_checkpoint_needs_an_engine_of_our_own():
     config = load_config(overrides=QUICK)
     with pytest.raises(ConfigError, match="--checkpoint"):
         asyncio.run(
-            evaluate_model(config, make_progress("none", total_steps=0), checkpoint=Path("step-1"))
+            evaluate_all([Asked(config, Path("step-1"))], make_progress("none", total_steps=0))
         )

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from agentgym_rl.core.errors import ConfigError, InfraError, TooManyErrors
+from tests.kit.cases import cases
 from tests.kit.someones_eval import evaluate, typed
 from tests.kit.someones_model import (
     KEY,
@@ -22,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("key")
 TRUNCATED = b'{"choices": [{"index": 0, "mess'
 
 
-@pytest.mark.parametrize(
-    ("say", "said"),
+@cases(
+    "say, said",
     [
         (refusing(500, b"<html>boom</html>"), "it answered 500: <html>boom</html>"),
         (refusing(429, {"message": "slow down"}), "it answered 429: slow down"),
@@ -34,7 +35,7 @@ TRUNCATED = b'{"choices": [{"index": 0, "mess'
         (hanging, r"more than 0.3 s \(rollout.turn_timeout_s\)"),
     ],
 )
-@pytest.mark.parametrize("agent", ["react", "Deaf"])
+@cases("agent", ["react", "Deaf"])
 def test_a_failing_endpoint_is_no_reward(say, said, agent):
     name = agent if agent == "react" else f"tests.kit.someones_eval:{agent}"
     with pytest.raises(InfraError, match=said):

@@ -19,10 +19,13 @@ from agentgym_rl.storage.evaluations import EvalRecord, EvalRecords
 from agentgym_rl.storage.recovery import Recovered
 from agentgym_rl.storage.weights_folder import version_name
 from agentgym_rl.weights.files import write_version
+from tests.kit.cases import cases
+
+STEPS = 9
 
 
 def config(**settings) -> Config:
-    return load_config(overrides={"steps": 9, "eval.num_tasks": 3, **settings})
+    return load_config(overrides={"steps": STEPS, "eval.num_tasks": 3, **settings})
 
 
 class Folders:
@@ -35,9 +38,8 @@ class Folders:
             folder.mkdir()
 
     def queue(self, step: int = 0, incarnation: int = 0) -> EvalQueue:
-        asked = config(**{"eval.every": 2})
         recovered = Recovered(step=step, incarnation=incarnation)
-        queue = EvalQueue(asked, self.run, self.versions, recovered=recovered)
+        queue = EvalQueue(self.run, self.versions, steps=STEPS, scheduled=True, recovered=recovered)
         queue.recover()
         return queue
 
@@ -71,10 +73,14 @@ def kept(queue: EvalQueue) -> list[int]:
     return asyncio.run(drain())
 
 
+def plan_of(asked: Config, **clock) -> Plan:
+    return Plan(asked.trainer, asked.eval, steps=asked.steps, **clock)
+
+
 def test_steps_and_minutes_make_a_plan():
     now = [0.0]
     asked = {"eval.every": 3, "eval.every_minutes": 2, "trainer.checkpoint_every_minutes": 1}
-    plan = Plan(config(**asked), clock=lambda: now[0])
+    plan = plan_of(config(**asked), clock=lambda: now[0])
     found = []
     for done in range(1, 10):
         now[0] += 50
@@ -85,12 +91,12 @@ def test_steps_and_minutes_make_a_plan():
 
 def test_what_is_evaluated_is_saved_where_the_best_are_to_stay():
     best = {"trainer.keep_best": 1, "trainer.best_metric": "-eval/turns"}
-    plan = Plan(config(**{"eval.every": 2}, **best))
+    plan = plan_of(config(**{"eval.every": 2}, **best))
     assert [plan.after(done) for done in (1, 2)] == [Due(False, False), Due(True, True)]
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
+@cases(
+    "settings, said",
     [
         ({"eval.num_tasks": 0}, "num_tasks is 0"),
         ({"engine.type": "vllm", "weights.transport": "gloo"}, "need weights.transport 'shm'"),
@@ -144,7 +150,7 @@ def test_each_evaluation_is_of_one_version_and_a_failure_ends_none_but_its_own(f
     asked = config(**{"eval.every": 1, "engine.max_restarts": 0, "eval.samples_per_task": 2})
     file = folders.run / "config.toml"
     file.write_text(dump_toml(asked))
-    queue = EvalQueue(asked, folders.run, folders.versions)
+    queue = EvalQueue(folders.run, folders.versions, steps=STEPS, scheduled=True)
     for version in (1, 2, 3):
         path = write_version(folders.versions, version, load_file(BUNDLED / "model.safetensors"))
         if version == 3:

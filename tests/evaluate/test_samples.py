@@ -4,7 +4,8 @@ import pytest
 
 from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gateway.relay.turn import StreamedMessage
+from agentgym_rl.gateway.relay.session import StreamedMessage
+from tests.kit.cases import cases
 from tests.kit.someones_eval import evaluate
 from tests.kit.someones_model import SomeonesModel, gold, nonsense
 
@@ -50,8 +51,8 @@ def test_the_ks_can_be_chosen():
     assert {k: found["value"] for k, found in result["pass_at"].items()} == {"1": 1.0, "3": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
+@cases(
+    "overrides, said",
     [
         ({"eval.pass_at": "2"}, r"pass_at \[2\] has a k outside 1..samples_per_task \(1\)"),
         ({"eval.pass_at": "1,1"}, "names a k twice"),

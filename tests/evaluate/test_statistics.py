@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_rl.evaluate.statistics import mean, paired_difference, pass_at, pass_at_k
+from tests.kit.cases import cases
 
 
 @given(st.integers(1, 8), st.data())
@@ -20,14 +21,14 @@ def test_pass_at_k_is_the_share_of_all_samples_of_k(n, data):
     assert pass_at_k(n, c, k) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("arguments", [(3, 4, 1), (3, -1, 1), (3, 1, 4), (3, 1, 0)])
+@cases("arguments", [(3, 4, 1), (3, -1, 1), (3, 1, 4), (3, 1, 0)])
 def test_pass_at_k_of_the_impossible_is_refused(arguments):
     with pytest.raises(ValueError, match="expected c <= n"):
         pass_at_k(*arguments)
 
 
-@pytest.mark.parametrize(  # Wilson's interval, from the closed form in Brown, Cai & DasGupta 2001
-    ("passed", "of", "low", "high"),
+@cases(  # Wilson's interval, from the closed form in Brown, Cai & DasGupta 2001
+    "passed, of, low, high",
     [(10, 10, 0.7225, 1.0), (0, 20, 0.0, 0.1611), (7, 10, 0.3968, 0.8922), (1, 4, 0.0456, 0.6994)],
 )
 def test_single_episodes_of_0_and_1_have_wilson_s_interval(passed, of, low, high):

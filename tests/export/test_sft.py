@@ -11,7 +11,6 @@ from arl_agents.react import React
 from agentgym_rl import Env, Step
 from agentgym_rl.cli import main as cli
 from agentgym_rl.config import (
-    Config,
     EvalConfig,
     GatewayConfig,
     RolloutConfig,
@@ -96,16 +95,13 @@ async def _recorded(folder: Path) -> None:
     )
     log = EpisodeLog(folder / "episodes.db")
     with closing(log):
-        async with gateway.serve() as url, AgentClients(url) as clients, asyncio.timeout(20):
+        async with gateway.serve() as url, AgentClients(url) as clients, asyncio.timeout(60):
             player = Player(
                 Looks, Forgetful, gateway, clients, "m", Deadlines(5, 5), env_id="looks"
             )
-            config = Config(
-                eval=EvalConfig(num_tasks=4, max_concurrent=1),
-                rollout=RolloutConfig(max_tokens=400, max_retries=0),
-                seed=1,
-            )
-            await play(config, player, Numbered(), keep=log.add_evaluated)
+            asked = EvalConfig(num_tasks=4, max_concurrent=1)
+            rollout = RolloutConfig(max_tokens=400, max_retries=0)
+            await play(asked, rollout, player, Numbered(), seed=1, keep=log.add_evaluated)
     (folder / "config.toml").write_text(dump_toml(load_config()))
 
 
@@ -167,11 +163,11 @@ def test_what_is_not_wanted_is_left_out_and_counted(exported):
 
 
 def test_nothing_that_fits_is_an_error_and_no_file(folder, tmp_path):
-    with pytest.raises(ConfigError, match=r"no episode fits; left out: .*'reward': 4"):
+    with pytest.raises(ConfigError, match=r"no episode matches; left out: .*'reward': 4"):
         export_sft(folder, tmp_path / "x.jsonl", Wanted(min_reward=2.0))
     assert not list(tmp_path.iterdir())
     (tmp_path / "x.jsonl").write_text("mine")
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="the file exists"):
         export_sft(folder, tmp_path / "x.jsonl", Wanted())
     assert (tmp_path / "x.jsonl").read_text() == "mine"
 

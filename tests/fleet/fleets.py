@@ -18,12 +18,13 @@ from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.config import Config, dump_toml, load_config
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.engines.launch import engine_imports
-from agentgym_rl.fleet import servers
+from agentgym_rl.fleet.colocation import SharedDevices
 from agentgym_rl.fleet.elastic import ElasticFleet
+from agentgym_rl.fleet.servers import EngineSetup, OwnServer
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.trainer.launch import rank_environment
 from agentgym_rl.weights.publish import Publisher
-from agentgym_rl.weights.shm import SharedFiles
+from agentgym_rl.weights.transport import SharedFiles
 
 NAMES = ["engine-0", "engine-1"]
 
@@ -77,11 +78,16 @@ class Running:
         return found
 
 
+def setup_of(config: Config) -> EngineSetup:
+    return EngineSetup(config.own_engine, config.weights, config.rollout.interrupt)
+
+
 @cache
 def warm() -> ForkServer:
     """What engines are forked from, as in a run; it ends with this process."""
     config = Config()
-    server = ForkServer(engine_imports(config), environment=rank_environment(config))
+    imports = engine_imports(config.own_engine)
+    server = ForkServer(imports, environment=rank_environment(config.trainer))
     server.__enter__()
     atexit.register(server.__exit__)
     return server
@@ -105,7 +111,12 @@ async def running(folder: Path, **keys: object) -> AsyncIterator[Running]:
         LocalProcesses(folder / "logs", stop_timeout_s=2, forks=forked) as processes,
     ):
         fleet = ElasticFleet(
-            config, folder / "config.toml", processes, model_dir=BUNDLED, weights_dir=folder
+            setup_of(config),
+            folder / "config.toml",
+            processes,
+            model_dir=BUNDLED,
+            weights_dir=folder,
+            shared=SharedDevices.of(config.cluster, config.trainer, config.own_engine),
         )
         async with fleet.running():
             await fleet.ready()
@@ -127,7 +138,7 @@ async def somebody_elses_engine(folder: Path) -> AsyncIterator[tuple[LocalProces
         LocalProcesses(folder / "logs", stop_timeout_s=2, forks=forked) as processes,
     ):
         file = folder / "config.toml"
-        server = servers.OwnServer(config, file, processes, index=0, incarnation=0)
+        server = OwnServer(setup_of(config), file, processes, index=0, incarnation=0)
         await server.start()
         await server.ready()
         yield processes, server.url

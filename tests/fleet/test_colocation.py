@@ -9,7 +9,7 @@ from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from agentgym_rl.fleet import colocation
-from agentgym_rl.fleet.colocation import Colocation
+from agentgym_rl.fleet.colocation import Colocation, SharedDevices
 from agentgym_rl.fleet.servers import Server
 from agentgym_rl.runtime.pausable_clock import ENGINES
 
@@ -41,7 +41,10 @@ class Scene:
         for server in self.servers:
             self.router.add(server.name, server.engine, version=0)
         self.turns = Colocation(
-            config, self.router, servers=lambda: self.servers, give_up=self._give_up
+            SharedDevices.of(config.cluster, config.trainer, config.own_engine),
+            self.router,
+            servers=lambda: self.servers,
+            give_up=self._give_up,
         )
         self.turns.servers_started()
 
@@ -78,7 +81,7 @@ def played(scenario, **keys):
     async def play():
         scene = Scene(**keys)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 return await scenario(scene)
         finally:
             scene.turns.close()

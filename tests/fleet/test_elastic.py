@@ -14,15 +14,15 @@ from agentgym_rl.core.engine import EngineInfo, SamplingParams
 from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.engines.vllm.checks import Checked
 from agentgym_rl.fleet import servers
-from agentgym_rl.fleet.checks import check_joins
 from agentgym_rl.fleet.elastic import ElasticFleet
 from agentgym_rl.fleet.members import Members
+from agentgym_rl.fleet.servers import check_joins
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.run.admin_api import FILE, ElasticApi, told
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.weights.files import write_version
 
-from .fleets import NAMES, Running, running, somebody_elses_engine
+from .fleets import NAMES, Running, running, setup_of, somebody_elses_engine
 
 pytestmark = pytest.mark.slow
 ONE = {"engine.num_servers": 1}
@@ -33,7 +33,7 @@ def is_there(pid: int) -> bool:
 
 
 def members(run: Running) -> Members:
-    return Members(run.fleet._config, run.fleet)
+    return Members(run.fleet)
 
 
 def test_one_that_joins_serves_the_current_version_and_one_that_leaves_is_gone(tmp_path):
@@ -175,7 +175,7 @@ def test_the_api_wants_its_own_token_and_says_what_is_wrong(tmp_path):
 
 
 def test_where_the_run_is_reached_is_its_owner_s_business(tmp_path):
-    with told(tmp_path, load_config(None), url="http://127.0.0.1:1", token="secret"):
+    with told(tmp_path, url="http://127.0.0.1:1", token="secret", timeout_s=60.0):
         file = tmp_path / FILE
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert json.loads(file.read_text())["token"] == "secret"
@@ -221,7 +221,9 @@ def test_a_server_by_url_joins_at_the_next_version_and_is_left_running(tmp_path,
             somebody_elses_engine(tmp_path / "b") as (_, second),
         ):
             config = load_config(None, {"engine.type": "vllm", "engine.urls": [url]})
-            fleet = ElasticFleet(config, tmp_path / "config.toml", processes, model_dir=BUNDLED)
+            fleet = ElasticFleet(
+                setup_of(config), tmp_path / "config.toml", processes, model_dir=BUNDLED
+            )
             run = Running(fleet, processes, tmp_path)
             async with fleet.running():
                 await fleet.ready()
@@ -229,7 +231,7 @@ def test_a_server_by_url_joins_at_the_next_version_and_is_left_running(tmp_path,
                 async with asyncio.TaskGroup() as tasks:
                     watch = tasks.create_task(fleet.watch())
                     await asyncio.sleep(0)
-                    asked = Members(config, fleet)
+                    asked = Members(fleet)
                     with pytest.raises(ConfigError, match="give the URL"):
                         await asked.add()
                     (joined,) = await asked.add(url=f"{second}/")

@@ -16,7 +16,7 @@ from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.weights.files import write_version
 
-from .fleets import NAMES, Running, running, somebody_elses_engine
+from .fleets import NAMES, Running, running, setup_of, somebody_elses_engine
 
 pytestmark = pytest.mark.slow
 
@@ -121,7 +121,7 @@ def test_an_attached_server_that_falls_silent_serves_again_once_it_answers(tmp_p
     async def play() -> None:
         async with somebody_elses_engine(tmp_path) as (processes, url):
             config = load_config(None, {"engine.type": "vllm", "engine.urls": [url]})
-            fleet = Fleet(config, tmp_path / "config.toml", processes, model_dir=BUNDLED)
+            fleet = Fleet(setup_of(config), tmp_path / "config.toml", processes, model_dir=BUNDLED)
             run = Running(fleet, processes, tmp_path)
             async with fleet.running():
                 await fleet.ready()

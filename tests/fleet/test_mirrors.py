@@ -17,8 +17,11 @@ from agentgym_rl.core.messages import NumberedView, Told, Used
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.fleet import mirrors as followers_module
 from agentgym_rl.fleet.mirrors import Followers, shortest
-from agentgym_rl.workers import engines as module
-from agentgym_rl.workers.engines import FollowedFleet
+from agentgym_rl.fleet.servers import EngineSetup
+from agentgym_rl.workers.process import FollowedFleet
+from tests.kit.cases import cases
+
+from .fleets import setup_of
 
 NAMES = ["engine-0", "engine-1", "engine-2"]
 
@@ -58,7 +61,7 @@ class Pair:
 
     def __init__(self, monkeypatch, *, poll_s: float = 0.0) -> None:
         monkeypatch.setattr(followers_module, "POLL_S", poll_s)
-        monkeypatch.setattr(module, "client_of", lambda config, url: Engine(url))
+        monkeypatch.setattr(EngineSetup, "client", lambda setup, url: Engine(url))
         self.router = Router(interrupt="keep", wait_s=1)
         self.urls: dict[str, str] = {}
         self.failed: list[str] = []
@@ -74,7 +77,7 @@ class Pair:
         self.lives += 1
         name = f"rollout-0#{self.lives}"
         self.followers.add(name)
-        self.worker = FollowedFleet(Config(), Wire(self.followers, name))
+        self.worker = FollowedFleet(setup_of(Config()), Wire(self.followers, name))
 
     def add(self, name: str, version: int) -> None:
         self.ports += 1
@@ -93,7 +96,7 @@ class Pair:
         return {replica.name: replica.version for replica in self.worker.router.replicas}
 
 
-@pytest.mark.parametrize("seed", range(40))
+@cases("seed", range(40))
 def test_what_a_worker_believes_is_never_wrong(seed, monkeypatch):
     async def play() -> None:
         pair, draw = Pair(monkeypatch), random.Random(seed)
@@ -121,7 +124,7 @@ def test_what_a_worker_believes_is_never_wrong(seed, monkeypatch):
                         pair.router.begin_update(version + 1)
                         waiting = asyncio.ensure_future(pair.followers.all_know())
                         await asyncio.sleep(0)
-                        async with asyncio.timeout(10):
+                        async with asyncio.timeout(60):
                             while not waiting.done():
                                 await pair.look()
                                 await asyncio.sleep(0)
@@ -160,7 +163,7 @@ def test_a_publication_waits_for_a_worker_and_not_for_one_that_is_gone(monkeypat
         await asyncio.sleep(0.02)
         assert not waiting.done()
         pair.followers.remove("rollout-0#1")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await waiting
 
     asyncio.run(play())
@@ -176,7 +179,7 @@ def test_at_the_end_of_a_run_a_publication_waits_for_nobody(monkeypatch):
         await asyncio.sleep(0.02)
         assert not waiting.done()
         pair.followers.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await waiting
 
     asyncio.run(play())
@@ -187,7 +190,7 @@ def test_a_publication_does_not_wait_for_a_worker_that_only_starts(monkeypatch):
         pair = Pair(monkeypatch)
         pair.add("engine-0", 0)
         pair.router.begin_update(1)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await pair.followers.all_know()
         await pair.look()
         assert (pair.is_calm, pair.believed) == (False, {"engine-0": 0})
@@ -248,7 +251,7 @@ def test_without_an_engine_an_episode_waits_and_is_told(monkeypatch):
     async def play() -> None:
         pair = Pair(monkeypatch)
         limits = SimpleNamespace(start_timeout_s=0.02)
-        pair.worker._config = SimpleNamespace(own_engine=limits)
+        pair.worker._setup = SimpleNamespace(engine=limits)
         with pytest.raises(InfraError, match="an engine that serves"):
             await pair.worker.wait_serving()
 

@@ -10,9 +10,8 @@ import openai
 
 from agentgym_rl.config import GatewayConfig, OpenAIEngineConfig
 from agentgym_rl.gateway.relay import Relay
-from agentgym_rl.gateway.relay.openai_upstream import OpenAIUpstream
-from agentgym_rl.gateway.session.sampling import SessionSampling
-from agentgym_rl.gateway.session.session import Session
+from agentgym_rl.gateway.relay.upstream import OpenAIUpstream
+from agentgym_rl.gateway.session.session import Session, SessionSampling
 from agentgym_rl.runtime.http_server import serving
 
 NAME = "someones/model"

@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from tests.kit.cases import cases
+
 PATH = "/v1/completions"
 
 
@@ -82,8 +84,8 @@ def test_a_reply_is_sixteen_tokens_unless_more_are_asked_for(stage, spell):
     assert (len(choice["text"]), choice["finish_reason"]) == (16, "length")
 
 
-@pytest.mark.parametrize(
-    ("fields", "says"),
+@cases(
+    "fields, says",
     [
         ({"prompt": ["a", "b"]}, "several"),
         ({"prompt": [[1], [2]]}, "several"),

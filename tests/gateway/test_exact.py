@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from agentgym_rl.gateway.session.tree import Sample, Tree
+from tests.kit.cases import cases
 
 
 def _replies(spell, words, how):
@@ -16,8 +17,8 @@ def _replies(spell, words, how):
     return [said(text + words.END) for text in texts]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("how", ["canonical", "bytewise"])
+@cases("stream", [False, True])
+@cases("how", ["canonical", "bytewise"])
 def test_a_tool_episode_is_one_exact_row(stage, spell, words, how, stream):
     scene = stage(_replies(spell, words, how))
     session = scene.open()
@@ -144,7 +145,7 @@ def test_a_weight_update_inside_a_turn_is_stamped_by_the_engine(stage, spell, wo
     async def play():
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(scene.play(session, []))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not (engine.journal and engine.journal[0].token_ids):  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
             await engine.pause(interrupt="keep")

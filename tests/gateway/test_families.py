@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym_rl.config import GatewayConfig
+from tests.kit.cases import cases
 
 TOOLS = ("qwen3", "llama3", "glm", "mistral")
 TEXT = st.text(st.sampled_from("aZ 09\n\t\"'<>&{}é✓漢"), min_size=1, max_size=12)
@@ -92,7 +93,7 @@ def _tool_episode(words, name, **config):
     return scene, messages, scene.gateway.close_session(session)
 
 
-@pytest.mark.parametrize("name", TOOLS)
+@cases("name", TOOLS)
 def test_a_tool_episode_is_one_exact_row(words, name):
     scene, messages, record = _tool_episode(words, name, canary_fraction=1)
     words.check_exact(record.rows, scene.engine.journal)

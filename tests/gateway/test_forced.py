@@ -10,6 +10,7 @@ from reading import tool
 
 from agentgym_rl.core.errors import RequestRefused
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
+from tests.kit.cases import cases
 
 FIRST = [{"role": "system", "content": "Solve."}, {"role": "user", "content": "What is 3*4?"}]
 ANSWER = "The answer is \\boxed{12}."
@@ -73,7 +74,7 @@ FORCED = {
 }
 
 
-@pytest.mark.parametrize("how", FORCED)
+@cases("how", FORCED)
 def test_a_call_is_forced_and_comes_back_as_one(stage, spell, chat, how):
     api, choice, several = FORCED[how]
     scene = _scene(stage, spell, CALL)
@@ -210,7 +211,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
+@cases("what", REFUSED)
 def test_what_cannot_be_forced_says_why(stage, what):
     api, fields, says = REFUSED[what]
     scene = stage([])

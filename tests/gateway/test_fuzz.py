@@ -28,7 +28,7 @@ PLAIN_REFUSALS = (
     "the model has no token",
     "prefill is not supported",
     "needs stream",
-    "is not the client's to set",
+    "cannot be set by the client",
     "got `float`",  # 3.0 is an integer to JSON Schema
     "expected an integer",
     "no response of this session that was stored",

@@ -11,7 +11,8 @@ from reading import tool
 
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.parsers.lark import prepared
-from agentgym_rl.gateway.request.reply_form import ReplyForm
+from agentgym_rl.gateway.request.chat_request import ReplyForm
+from tests.kit.cases import cases
 
 TOOL = tool(
     "f",
@@ -116,8 +117,8 @@ def test_json_or_calls(chat):
     assert [follows(chat, grammar, text) for text in texts] == [True, True, False, False, False]
 
 
-@pytest.mark.parametrize(
-    ("opened", "prompt_end", "thought", "allowed"),
+@cases(
+    "opened, prompt_end, thought, allowed",
     [
         (False, "assistant\n", "", True),
         (False, "assistant\n", "<think>\nSo <b> {\n</think>\n\n", True),
@@ -151,7 +152,7 @@ UNWRITABLE = {
 }
 
 
-@pytest.mark.parametrize("what", UNWRITABLE)
+@cases("what", UNWRITABLE)
 def test_what_tags_cannot_say_is_refused_by_name(chat, what):
     form = ReplyForm(tools=[UNWRITABLE[what]], param="tool_choice")
     with pytest.raises(ApiError, match="tool_choice is not supported") as raised:
@@ -195,7 +196,7 @@ TOO_MUCH = {
 }
 
 
-@pytest.mark.parametrize("says", TOO_MUCH)
+@cases("says", TOO_MUCH)
 def test_what_would_take_too_long_to_compile_is_refused(chat, says):
     with pytest.raises(ApiError, match=says):
         written(chat, ReplyForm(TOO_MUCH[says]), family="hermes")

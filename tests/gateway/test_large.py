@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from agentgym_rl.gateway.server import intake
-from agentgym_rl.gateway.session.locate import Step, Walk, Walks
+from agentgym_rl.gateway.errors import ApiError
+from agentgym_rl.gateway.request.body import check_values, num_values
+from agentgym_rl.gateway.session.tree import Walk, Walks
 from agentgym_rl.gateway.template.chat_format import TooLong
 
 SIZE = 1_500_000
@@ -204,25 +205,26 @@ def test_values_are_counted_without_being_read():
         document = json.dumps(given, ensure_ascii=chance.random() < 0.5).encode()
         true = _num_values(given)
         for most in (0, true // 2, true, 2 * true + 2):
-            found = intake.num_values(document, most=most)
+            found = num_values(document, most=most)
             if found <= most:
                 assert true <= most + 1, (document, most)
             else:  # empty arrays and objects count twice
                 assert 2 * true > most, (document, most)
     exact = json.dumps(['[{,\\"' * 9] * 100).encode()
-    assert intake.num_values(exact, most=100) == 100
-    with pytest.raises(intake.ApiError, match="at least 201 JSON values, allowed: 200"):
-        intake.check_values(b"[" + b"1," * 200 + b"1]", most=200)
-    intake.check_values(b"[" + b"1," * 199 + b"1]", most=200)
+    assert num_values(exact, most=100) == 100
+    with pytest.raises(ApiError, match="at least 201 JSON values, allowed: 200"):
+        check_values(b"[" + b"1," * 200 + b"1]", most=200)
+    check_values(b"[" + b"1," * 199 + b"1]", most=200)
 
 
 def test_a_walk_that_a_second_reply_overtook_is_not_kept():
     said = [ASKS]
-    walk = Walk(None, {}, [], [], None, None)
-    walks, longer = Walks(), walk.to(said, said, 1, None, False)
-    step = Step(walk, longer, walks.num_cleared)
+    walks = Walks()
+    walk = Walk(None, {}, [], [], None, None, walks.num_cleared)
     walks.clear()
-    walks.keep(step)
+    walks.keep(walk, walk.to(said, said, 1, None, False))
     assert walks.longest(said, None, walk.template_kwargs) is None
-    walks.keep(Step(walk, longer, walks.num_cleared))
+    walk = Walk(None, walk.template_kwargs, [], [], None, None, walks.num_cleared)
+    longer = walk.to(said, said, 1, None, False)
+    walks.keep(walk, longer)
     assert walks.longest(said, None, walk.template_kwargs) is longer

@@ -5,8 +5,7 @@ import random
 
 from worlds import KINDS, REPLIES, World
 
-from agentgym_rl.gateway.session.locate import Walks
-from agentgym_rl.gateway.session.tree import Tree
+from agentgym_rl.gateway.session.tree import Tree, Walks
 
 
 class WatchedTree(Tree):

@@ -7,6 +7,7 @@ import pytest
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.gateway.messages import thoughts_of
+from tests.kit.cases import cases
 
 RETRY = {"x-stainless-retry-count": "1"}
 AND = {"role": "user", "content": "And?"}
@@ -152,8 +153,8 @@ def test_a_retry_that_is_sampled_again_says_so(stage, spell, words):
     assert record.counters["forks_retry_sibling"] == record.counters["forks"] == 1
 
 
-@pytest.mark.parametrize(
-    ("message", "thought"),
+@cases(
+    "message, thought",
     [
         ({"content": "<think>\nhm\n</think>\nYes."}, "hm"),
         ({"content": "Yes.", "reasoning_content": "hm "}, "hm"),

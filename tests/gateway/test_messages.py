@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from agentgym_rl.gateway.dialects.messages.read import reply_request
+from agentgym_rl.gateway.dialects.messages_request import reply_request
+from tests.kit.cases import cases
 
 PATH = "/v1/messages"
 TOOLS = [{"name": "calculator", "input_schema": {"type": "object"}}]
@@ -77,8 +78,8 @@ def test_a_failure_without_words_says_that_it_is_one(stage, spell, words):
     assert "error" in _fed(stage, spell, words, HELLO, _said(call), failed, tools=TOOLS)
 
 
-@pytest.mark.parametrize(
-    ("fields", "says"),
+@cases(
+    "fields, says",
     [
         ({"max_tokens": None}, "max_tokens"),
         ({"max_tokens": 0}, "max_tokens"),
@@ -135,8 +136,8 @@ def test_calls_are_read_unless_none_are_wanted(stage, spell, words, choice):
     assert kinds == (["text"] if choice["type"] == "none" else ["tool_use"])
 
 
-@pytest.mark.parametrize(
-    ("written", "echoed"),
+@cases(
+    "written, echoed",
     [
         ('{"a": 1.0, "b": 1e2}', {"b": 100, "a": 1}),
         ('{"a": 12345678901234567890}', {"a": 12345678901234567000}),

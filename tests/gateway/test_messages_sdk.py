@@ -6,6 +6,7 @@ import contextlib
 import pytest
 
 from agentgym_rl.config import GatewayConfig
+from tests.kit.cases import cases
 
 anthropic = pytest.importorskip("anthropic")
 
@@ -88,7 +89,7 @@ def test_an_episode_is_one_exact_row_and_counts_are_exact(stage, spell, words, s
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "Hm. {call} and {call} done.",

@@ -6,7 +6,8 @@ import json
 import pytest
 
 from agentgym_rl.gateway.request import chat_request as requests
-from agentgym_rl.gateway.server import schemas
+from agentgym_rl.gateway.server import openapi as schemas
+from tests.kit.cases import cases
 
 
 def _document(scene):
@@ -37,8 +38,8 @@ def test_it_is_openapi(stage):
     assert len(list(schema.get_all_operations())) >= 7
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status", "allow"),
+@cases(
+    "method, path, status, allow",
     [
         ("GET", "/v1/messages", 405, "POST"),
         ("HEAD", "/v1/messages", 405, "POST"),
@@ -55,7 +56,7 @@ def test_what_is_no_route_says_so(stage, method, path, status, allow):
     assert bool(answer.data) == (method != "HEAD")
 
 
-@pytest.mark.parametrize("path", ["/health", "/v1/models", "/openapi.json", "MODEL"])
+@cases("path", ["/health", "/v1/models", "/openapi.json", "MODEL"])
 def test_head_says_of_a_body_what_get_has(stage, path):
     scene = stage([])
     name = asyncio.run(scene.request("GET", "/v1/models")).body["data"][0]["id"]
@@ -75,8 +76,8 @@ def test_a_model_that_is_not_there_is_not_found_as_openai_says_it(stage, name):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "headers", "status", "kind"),
+@cases(
+    "method, path, headers, status, kind",
     [
         ("GET", "/v1/messages", {}, 405, "invalid_request_error"),
         ("GET", "/v1/messages/batches/7", {}, 404, "not_found_error"),

@@ -13,10 +13,11 @@ from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.parsers import readers_of
 from agentgym_rl.gateway.parsers.families import detect
-from agentgym_rl.gateway.relay.turn import StreamedMessage
+from agentgym_rl.gateway.relay.session import StreamedMessage
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.template import ChatTemplate
 from agentgym_rl.models.resolve import BUNDLED, BUNDLED_MODELS
+from tests.kit.cases import cases
 
 TURN = """\
 {%- for m in messages %}
@@ -56,13 +57,13 @@ def _chat(source, **options):
     return ChatFormat(tokenizer, ChatTemplate(source, special_tokens={}, **options), [2])
 
 
-@pytest.mark.parametrize("family", CALLS)
+@cases("family", CALLS)
 def test_the_family_that_reads_back_what_the_template_writes(family):
     assert detect(_chat(TURN.replace("CALL", CALLS[family]))) == family
 
 
-@pytest.mark.parametrize(
-    ("source", "family"),
+@cases(
+    "source, family",
     [
         (TURN.replace("CALL", TAGGED), "llama3_json"),
         (TURN.replace("(m.content or '')", OPENED).replace("CALL", CALLS["hermes"]), "hermes"),
@@ -90,13 +91,13 @@ def test_where_no_family_of_ours_reads_it_back(source, family):
     assert detect(_chat(source)) == family
 
 
-@pytest.mark.parametrize("call", [FOREIGN, ""])
+@cases("call", [FOREIGN, ""])
 def test_a_response_template_comes_next(call):
     chat = _chat(TURN.replace("CALL", call), response_template=RESPONSE)
     assert detect(chat) == "response_template"
 
 
-@pytest.mark.parametrize("name", BUNDLED_MODELS)
+@cases("name", BUNDLED_MODELS)
 def test_the_bundled_models_are_hermes_without_thoughts(name, caplog):
     caplog.set_level(logging.INFO)
     readers_of(ChatFormat.load(BUNDLED_MODELS[name]), GatewayConfig())
@@ -136,8 +137,8 @@ SHOWS = "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}"
 IN_SYSTEM = "{% if tools and messages[0].role == 'system' %}{{ tools }}{% endif %}"
 
 
-@pytest.mark.parametrize(
-    ("source", "parser", "said"),
+@cases(
+    "source, parser, said",
     [
         (TURN, "hermes", ["never told of them"]),
         (TURN, "none", ["never told of them"]),
@@ -160,7 +161,7 @@ def test_tools_that_cannot_work_with_the_model_are_warned_of_once(source, parser
     assert all(text in message for text, message in zip(said, found, strict=True))
 
 
-@pytest.mark.parametrize("name", ["tool_parser", "reasoning_parser"])
+@cases("name", ["tool_parser", "reasoning_parser"])
 def test_a_parser_nobody_knows_is_refused_with_those_there_are(name):
     with pytest.raises(ValidationError, match=r"'auto', .*'none'"):
         GatewayConfig.model_validate({name: "jinja"})
@@ -184,8 +185,8 @@ WRITTEN = {
 }
 
 
-@pytest.mark.parametrize("family", CALLS)
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@cases("family", CALLS)
+@cases("stream", [False, True], ids=["whole", "stream"])
 def test_an_episode_in_any_family_is_one_exact_row(stage, spell, words, family, stream):
     chat = _chat(TURN.replace("CALL", CALLS[family]))
     replies = [WRITTEN[family], WRITTEN[family], words.ANSWER]

@@ -2,13 +2,14 @@
 
 import json
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts
 
-from agentgym_rl.gateway.parsers import HermesParser, TextParser, ToolCall, parse_call
+from agentgym_rl.gateway.parsers import TextParser, ToolCall
+from agentgym_rl.gateway.parsers.hermes import HermesParser, parse_call
 from agentgym_rl.gateway.turn import StopCutter
+from tests.kit.cases import cases
 
 
 def _parse(*pieces):
@@ -36,8 +37,8 @@ def test_every_closed_block_is_a_call_and_text_around_it_is_content():
     assert calls == [ToolCall("f", '{"x":  1,"y": "é"}')] * 2
 
 
-@pytest.mark.parametrize(
-    ("inside", "name"),
+@cases(
+    "inside, name",
     [
         ('{"name": "f", "arguments": {"x": 1}', "f"),
         ('{"name": "f", "arguments": "{}"}', "f"),
@@ -56,12 +57,12 @@ def test_a_malformed_block_is_still_a_call_with_all_of_its_text(inside, name):
     assert calls == [ToolCall(name, inside, malformed=True)]
 
 
-@pytest.mark.parametrize("text", ["a <tool_call> b", "<tool_call>", "x</tool_call>y", "a <tool_c "])
+@cases("text", ["a <tool_call> b", "<tool_call>", "x</tool_call>y", "a <tool_c "])
 def test_what_never_closes_is_content(text):
     assert _parse(text) == (text, [])
 
 
-@pytest.mark.parametrize(
+@cases(
     "value",
     ["</tool_call>", "a</tool_call>\\n<tool_call>{", '\\"</tool_call>\\"', "\\\\</tool_call>x"],
 )
@@ -73,7 +74,7 @@ def test_a_close_tag_in_a_json_string_closes_nothing(value):
     assert whole == Read("abc", calls)
 
 
-@pytest.mark.parametrize("rest", ["", "\n", f"\n{_block(GOOD)}", " and more", '\n"quoted"'])
+@cases("rest", ["", "\n", f"\n{_block(GOOD)}", " and more", '\n"quoted"'])
 def test_a_string_that_never_ends_does_not_swallow_the_reply(rest):
     broken = '{"name": "f", "arguments": {"x": "1}'
     alone, followed = read(HermesParser(), rest), read(HermesParser(), _block(broken) + rest)
@@ -119,7 +120,7 @@ def test_quotes_change_nothing_of_that(text, cuts):
     check_cuts(HermesParser, text, cuts)
 
 
-@pytest.mark.parametrize("end", range(len(_block(GOOD)) + 4))
+@cases("end", range(len(_block(GOOD)) + 4))
 def test_a_reply_that_is_cut_anywhere(end):
     text = f"a\n{_block(GOOD)} b"[:end]
     closed = "</tool_call>" in text

@@ -2,20 +2,21 @@
 
 import json
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts
 
-from agentgym_rl.gateway.parsers import Llama3JsonParser, ToolCall
+from agentgym_rl.gateway.parsers import ToolCall
+from agentgym_rl.gateway.parsers.llama3_json import Llama3JsonParser
+from tests.kit.cases import cases
 
 TAG = "<|python_tag|>"
 GOOD = '{"name": "f", "parameters": {"x":  "é}\\"{"}}'
 CALL = ToolCall("f", '{"x":  "é}\\"{"}')
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
+@cases(
+    "text, shown",
     [
         (GOOD, Read("", (CALL,))),
         (f"\n {GOOD}\n", Read("", (CALL,))),
@@ -34,7 +35,7 @@ def test_calls_and_the_text_around_them(text, shown):
     check_cuts(Llama3JsonParser, text, [2, 7, 1, 8])
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "Hello {world}",
@@ -55,8 +56,8 @@ def test_what_is_no_call_is_content(text):
     check_cuts(Llama3JsonParser, text, [2, 7, 1, 8])
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
+@cases(
+    "text, name",
     [
         ('{"name": "f", "parameters": {"x": NaN}}', "f"),
         ('{"name": "f", "parameters": "{}"}', "f"),
@@ -89,7 +90,7 @@ def test_a_call_goes_out_when_it_closes_and_content_when_it_is_certain():
     assert parser.feed("re|>") == [" <|pyre|>"]
 
 
-@pytest.mark.parametrize("end", range(len(TAG + GOOD) + 1))
+@cases("end", range(len(TAG + GOOD) + 1))
 def test_a_reply_that_is_cut_anywhere(end):
     text = (TAG + GOOD)[:end]
     whole = end == len(TAG + GOOD)

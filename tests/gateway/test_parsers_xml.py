@@ -2,13 +2,13 @@
 
 import json
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts, tool
 
-from agentgym_rl.gateway.parsers import Qwen3XmlParser, ToolCall
-from agentgym_rl.gateway.parsers.qwen3_xml import value_json
+from agentgym_rl.gateway.parsers import ToolCall
+from agentgym_rl.gateway.parsers.qwen3_coder_xml import Qwen3XmlParser, value_json
+from tests.kit.cases import cases
 
 TOOL = tool(text={"type": "string"}, count={"type": "integer"}, more={"type": "object"})
 
@@ -35,7 +35,7 @@ def test_calls_and_the_text_around_them():
     assert read(_make(), text) == Read("Let me see.Done.", (GOOD_CALL, _call("{}")))
 
 
-@pytest.mark.parametrize(
+@cases(
     "value",
     [
         " two  spaces ",
@@ -65,8 +65,8 @@ def test_the_last_of_a_repeated_parameter_counts():
     assert read(_make(), _block(("count", "1"), ("count", "2"))).calls == (_call('{"count": 2}'),)
 
 
-@pytest.mark.parametrize(
-    ("inside", "name"),
+@cases(
+    "inside, name",
     [
         ("<function=f>\n<parameter=text>\n1\n</parameter>", "f"),
         ("<function=f>\n<parameter=text>\n1\n</function>", "f"),
@@ -90,7 +90,7 @@ def test_a_value_that_never_ends_does_not_swallow_the_next_call():
     assert shown.calls == (ToolCall("f", broken, malformed=True), GOOD_CALL)
 
 
-@pytest.mark.parametrize("end", range(len(GOOD) + 2))
+@cases("end", range(len(GOOD) + 2))
 def test_a_reply_that_is_cut_anywhere(end):
     text = f"a\n{GOOD}"[:end]
     assert read(_make(), text) == (Read("a", (GOOD_CALL,)) if end == len(GOOD) + 2 else Read(text))
@@ -116,8 +116,8 @@ def test_any_text_survives(value):
     assert json.loads(call.arguments) == {"text": value}
 
 
-@pytest.mark.parametrize(
-    ("text", "schema", "written"),
+@cases(
+    "text, schema, written",
     [
         ("5", {"type": "string"}, '"5"'),
         ("5", None, '"5"'),

@@ -8,7 +8,8 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessage
 
-from agentgym_rl.gateway.plain_client import PlainAsyncOpenAI
+from agentgym_rl.gateway.client import plain_client_type
+from tests.kit.cases import cases
 
 httpx2 = pytest.importorskip("httpx2", reason="the SDK before 3 has another HTTP client")
 
@@ -51,10 +52,11 @@ async def _sent(kind, request):
     return bodies
 
 
-@pytest.mark.parametrize("name", _REQUESTS)
+@cases("name", _REQUESTS)
 def test_the_same_body_is_sent(name):
     ours, theirs = (
-        asyncio.run(_sent(kind, _REQUESTS[name])) for kind in (PlainAsyncOpenAI, openai.AsyncOpenAI)
+        asyncio.run(_sent(kind, _REQUESTS[name]))
+        for kind in (plain_client_type(), openai.AsyncOpenAI)
     )
     assert len(ours) == 1
     assert ours == theirs
@@ -62,4 +64,4 @@ def test_the_same_body_is_sent(name):
 
 def test_messages_are_asked_for_as_ever():
     with pytest.raises(TypeError, match="messages"):
-        asyncio.run(_sent(PlainAsyncOpenAI, {"tools": _TOOLS}))
+        asyncio.run(_sent(plain_client_type(), {"tools": _TOOLS}))

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.kit.cases import cases
 from tests.kit.someones_model import SomeonesModel, nonsense, refusing
 
 pytest.importorskip("anthropic")
@@ -142,8 +143,8 @@ ONLY = {"type": "function", "function": {"name": "add"}}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
-@pytest.mark.parametrize(
-    ("fields", "sent"),
+@cases(
+    "fields, sent",
     [
         ({"tool_choice": "required"}, {"tool_choice": "required"}),
         ({"tool_choice": {"type": "function", "name": "add"}}, {"tool_choice": ONLY}),
@@ -187,8 +188,8 @@ def test_the_session_s_sampling_is_above_the_agent_s():
     assert sent == {(NAME, 0.25, "low")}
 
 
-@pytest.mark.parametrize(
-    ("reason", "status", "why", "stop_reason"),
+@cases(
+    "reason, status, why, stop_reason",
     [
         ("length", "incomplete", "max_output_tokens", "max_tokens"),
         ("content_filter", "incomplete", "content_filter", "refusal"),

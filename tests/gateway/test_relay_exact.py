@@ -5,9 +5,10 @@ import pytest
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engines.scripted import ScriptedEngine
 from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
+from tests.kit.cases import cases
 
 pytest.importorskip("anthropic")
 
@@ -74,8 +75,8 @@ def chat():
     return ChatFormat.load(BUNDLED)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("speaker", [ByInput, ById, ByBlocks])
+@cases("stream", [False, True])
+@cases("speaker", [ByInput, ById, ByBlocks])
 def test_a_conversation_is_one_row_there(speaker, stream, chat):
     engine = ScriptedEngine([chat.encode(f"{reply}<|im_end|>") for reply in REPLIES])
     config = GatewayConfig(reasoning_parser="think")

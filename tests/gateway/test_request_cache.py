@@ -4,11 +4,10 @@ import hashlib
 import json
 import random
 
-import pytest
-
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.request.chat_request import parse_request
 from agentgym_rl.gateway.request.request_cache import Bodies
+from tests.kit.cases import cases
 
 SAID = [
     {"role": "system", "content": "Be brief, [{"},
@@ -42,8 +41,8 @@ def _written(messages, *, indent=None, first=True, **more):
     return json.dumps(fields, indent=indent, ensure_ascii=False).encode()
 
 
-@pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("indent", [None, 2])
+@cases("first", [True, False])
+@cases("indent", [None, 2])
 def test_a_growing_conversation_is_read_as_a_whole_would_be(first, indent):
     bodies, before = Bodies(), []
     for count in range(1, len(SAID) + 1):
@@ -84,7 +83,7 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("before", ENDINGS.values(), ids=ENDINGS)
+@cases("before", ENDINGS.values(), ids=ENDINGS)
 def test_a_body_that_begins_as_another_says_what_it_says(before):
     for ending in ENDINGS.values():
         bodies = Bodies()
@@ -102,7 +101,7 @@ OPENINGS = {
 }
 
 
-@pytest.mark.parametrize("opening", OPENINGS.values(), ids=OPENINGS)
+@cases("opening", OPENINGS.values(), ids=OPENINGS)
 def test_messages_are_those_of_the_request(opening):
     bodies = Bodies()
     endings = [b"]}", b']},"messages":[{"role":"user"}]}', b',{"role":"tool"}]}', b']},"n":2}']

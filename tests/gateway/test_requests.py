@@ -6,9 +6,8 @@ import json
 import pytest
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.gateway.session.sampling import SessionSampling
-from agentgym_rl.gateway.session.session import Session
-from agentgym_rl.gateway.session.session_table import SessionTable
+from agentgym_rl.gateway.session.session import Session, SessionSampling, SessionTable
+from tests.kit.cases import cases
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("param", "fields"), REFUSED.items(), ids=REFUSED)
+@cases("param, fields", REFUSED.items(), ids=REFUSED)
 def test_what_cannot_be_honoured_is_refused_by_name(scene, words, param, fields):
     answer = _post(scene, scene.open(), **{"messages": words.FIRST, **fields})
     assert answer.status == 400
@@ -74,7 +73,7 @@ ACCEPTED = [
 TOO_BIG = [("seed", 2**63), ("seed", -(2**63) - 1), ("seed", 2**64), ("top_k", 2**31)]
 
 
-@pytest.mark.parametrize(("param", "value"), TOO_BIG)
+@cases("param, value", TOO_BIG)
 def test_numbers_that_no_engine_reads_are_refused_by_name(scene, words, param, value):
     session = scene.open(train=False)
     answer = _post(scene, session, messages=words.FIRST, **{param: value})
@@ -96,7 +95,7 @@ def test_strict_is_not_shown_to_the_model(scene, words):
     assert scene.gateway.close_session(session).counters["forks_new_root"] == 0
 
 
-@pytest.mark.parametrize("fields", ACCEPTED)
+@cases("fields", ACCEPTED)
 def test_what_changes_nothing_is_accepted(scene, words, fields):
     assert _post(scene, scene.open(), messages=words.FIRST, **fields).message["content"]
 
@@ -108,7 +107,7 @@ def test_image_parts_are_refused(scene):
     assert "image_url" in answer.error["message"]
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"messages": "\xff"}', b"[" * 100_000])
+@cases("body", [b"", b"{", b"[1]", b'{"messages": "\xff"}', b"[" * 100_000])
 def test_a_body_that_is_no_request_is_400(scene, body):
     answer = asyncio.run(scene.post(scene.open(), body=body))
     assert answer.status == 400
@@ -121,7 +120,7 @@ def test_a_body_over_the_limit_is_413(stage):
     assert answer.status == 413
 
 
-@pytest.mark.parametrize("key", ["", "sk-arl-0", "x" * 5000, "\u00ff"])
+@cases("key", ["", "sk-arl-0", "x" * 5000, "\u00ff"])
 def test_an_unknown_key_is_401(scene, key):
     scene.open()
     raw = {"authorization": f"Bearer {key}".encode().decode("latin-1")}
@@ -149,7 +148,7 @@ def test_a_key_opens_its_own_session_only(scene, words):
 
 
 def test_closed_keys_are_remembered_within_bounds(monkeypatch):
-    monkeypatch.setattr("agentgym_rl.gateway.session.session_table._REMEMBERED", 2)
+    monkeypatch.setattr("agentgym_rl.gateway.session.session._REMEMBERED", 2)
     table = SessionTable()
     policy = SessionSampling(max_tokens=1)
     sessions = [Session(str(n), sampling=policy, turn_timeout_s=1) for n in range(3)]

@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts, tool
 
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gateway.parsers import ResponseTemplate, ResponseTemplateParser, ToolCall
-from agentgym_rl.gateway.parsers.response_template import LongSpaces
+from agentgym_rl.gateway.parsers import ToolCall
+from agentgym_rl.gateway.parsers.response_template import (
+    LongSpaces,
+    ResponseTemplate,
+    ResponseTemplateParser,
+)
+from tests.kit.cases import cases
 
 TOOLS = [tool(text={"type": "string"}, count={"type": "integer"})]
 START = "<|im_start|>assistant\n"
@@ -69,8 +74,8 @@ def templates():
     return {name: ResponseTemplate(spec) for name, spec in SPECS.items()}
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "shown"),
+@cases(
+    "name, text, shown",
     [
         (
             "json",
@@ -178,8 +183,8 @@ def test_very_long_whitespace_comes_back(text, cuts):
     assert " " * 129 not in whole.hide(text)
 
 
-@pytest.mark.parametrize(
-    ("spec", "said"),
+@cases(
+    "spec, said",
     [
         ({"fields": {"content": {}}}, "start_anchor"),
         ({"start_anchor": "a", "fields": {"content": {}, "poem": {"open": "b"}}}, "poem"),
@@ -196,7 +201,7 @@ def test_a_template_that_cannot_be_used_is_named(spec, said):
 def test_no_torch_is_imported():
     code = (
         "import sys\n"
-        "from agentgym_rl.gateway.parsers import ResponseTemplate\n"
+        "from agentgym_rl.gateway.parsers.response_template import ResponseTemplate\n"
         "assert 'transformers' not in sys.modules\n"
         "ResponseTemplate({'start_anchor': 'a', 'fields': {'content': {}}})\n"
         "print('transformers' in sys.modules, 'torch' in sys.modules)"

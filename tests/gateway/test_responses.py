@@ -6,6 +6,7 @@ import json
 import pytest
 
 from agentgym_rl.config import GatewayConfig
+from tests.kit.cases import cases
 
 PATH = "/v1/responses"
 ASKED = [{"role": "system", "content": "Solve."}, {"role": "user", "content": "What is 3*4?"}]
@@ -71,9 +72,9 @@ def _reversed(output):
 ECHOES = [None, list, _without_ids, _plain_texts]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("how", ["canonical", "bytewise"])
-@pytest.mark.parametrize("echo", ECHOES, ids=["previous", "echo", "no_ids", "plain"])
+@cases("stream", [False, True])
+@cases("how", ["canonical", "bytewise"])
+@cases("echo", ECHOES, ids=["previous", "echo", "no_ids", "plain"])
 def test_a_tool_episode_is_one_exact_row(stage, spell, words, tool, echo, how, stream):
     two = f"Let mé see.\n{words.CALL}\n{words.CALL}"
     mixed = f"{words.CALL}\nHm.\n{words.CALL}"

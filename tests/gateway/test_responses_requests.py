@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentgym_rl.gateway.session.stored_responses import Conversations
+from agentgym_rl.gateway.request.request_cache import Conversations
+from tests.kit.cases import cases
 
 PATH = "/v1/responses"
 MESSAGE = {"role": "user", "content": "Hi"}
@@ -53,7 +54,7 @@ def _fields(name, value):
     return {**fields, "stream": True} if outer == "stream_options" else fields
 
 
-@pytest.mark.parametrize(("name", "value"), REFUSED)
+@cases("name, value", REFUSED)
 def test_what_cannot_be_honoured_is_refused_by_name(scene, name, value):
     answer = _ask(scene, scene.open(), **_fields(name, value))
     assert (answer.status, answer.error["code"]) == (400, "unsupported_parameter")
@@ -92,7 +93,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "param"), WRONG)
+@cases("fields, param", WRONG)
 def test_what_is_wrong_is_a_400_that_names_it(scene, fields, param):
     answer = _ask(scene, scene.open(), **fields)
     assert answer.status == 400
@@ -267,7 +268,7 @@ def test_half_a_character_is_refused(scene):
     assert _ask(scene, scene.open(), input="\ud800").status == 400
 
 
-@pytest.mark.parametrize("depth", [90, 400, 990, 5000])
+@cases("depth", [90, 400, 990, 5000])
 def test_deep_json_is_answered_or_refused(scene, depth):
     deep = '{"a":' * depth + "1" + "}" * depth
     body = (

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from agentgym_rl.gateway.client import AgentClients
+from tests.kit.cases import cases
 
 openai = pytest.importorskip("openai")
 ASKED = [{"role": "user", "content": "What is 3*4?"}]
@@ -40,8 +41,8 @@ def _answers(response, text):
     return answers or [{"role": "user", "content": text}]
 
 
-@pytest.mark.parametrize("ask", [_created, _streamed])
-@pytest.mark.parametrize("names_previous", [False, True])
+@cases("ask", [_created, _streamed])
+@cases("names_previous", [False, True])
 def test_an_episode_is_one_exact_row(stage, spell, words, fields, ask, names_previous):
     texts = [words.CALL, f"Hm.\n{words.CALL * 2}", "Wait.", words.ANSWER]
     scene = stage([spell.bytewise(text + words.END) for text in texts])

@@ -18,6 +18,7 @@ from agentgym_rl.gateway.parsers.families import detect
 from agentgym_rl.gateway.template.chat_format import ChatFormat, Detokenizer
 from agentgym_rl.gateway.template.template import ChatTemplate, EndlessTemplate
 from agentgym_rl.models.resolve import BUNDLED, tokenizer_hash
+from tests.kit.cases import cases
 
 EXOTIC = """\
 {%- macro say(role, text) -%}
@@ -170,8 +171,8 @@ def test_a_template_without_tools_can_be_local_all_the_same():
     assert plain.bridges
 
 
-@pytest.mark.parametrize(
-    ("source", "rung"),
+@cases(
+    "source, rung",
     [(EXOTIC, "sentinel"), (OPENERS_ONLY, "sentinel"), (NUMBERED, "eos_count")],
     ids=["exotic", "openers_only", "numbered"],
 )

@@ -9,14 +9,11 @@ from reading import CUTS, Read, check_cuts, read, texts
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.parsers import (
-    HermesParser,
-    Llama3JsonParser,
-    Reasoning,
-    TextParser,
-    ThinkParser,
-    ToolCall,
-)
+from agentgym_rl.gateway.parsers import Reasoning, TextParser, ToolCall
+from agentgym_rl.gateway.parsers.hermes import HermesParser
+from agentgym_rl.gateway.parsers.llama3_json import Llama3JsonParser
+from agentgym_rl.gateway.parsers.think import ThinkParser
+from tests.kit.cases import cases
 
 BLOCK = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
 CALL = ToolCall("f", '{"x": 1}')
@@ -26,8 +23,8 @@ def _think(text, *, opened=False, inner=HermesParser):
     return read(ThinkParser(inner(), opened=opened), text)
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
+@cases(
+    "text, shown",
     [
         ("<think>\nHm.\n\nYes.\n</think>\n\nSo.\n", Read("So.\n", reasoning="Hm.\n\nYes.")),
         (" \n<think>Hm.</think>So.", Read("So.", reasoning="Hm.")),
@@ -52,8 +49,8 @@ def test_what_is_thought_and_what_is_said(text, shown):
     check_cuts(lambda: ThinkParser(HermesParser(), opened=False), text, [3, 1, 4, 1, 5, 9, 2, 6])
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
+@cases(
+    "text, shown",
     [
         ("Hm.\n</think>\n\nSo.", Read("So.", reasoning="Hm.")),
         ("\n\n</think>\n\nSo.", Read("So.")),

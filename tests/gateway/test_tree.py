@@ -9,6 +9,7 @@ import pytest
 from agentgym_rl.gateway.messages import message_key
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.template import ChatTemplate
+from tests.kit.cases import cases
 
 
 @pytest.fixture
@@ -210,8 +211,8 @@ def test_a_template_without_local_turns_gives_a_row_a_turn(stage, spell, words, 
     assert record.counters["forks_template"] == 1
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
+@cases(
+    "one, other",
     [
         ({"content": None}, {"content": ""}),
         ({"content": "a\n"}, {"content": [{"type": "text", "text": "a"}]}),

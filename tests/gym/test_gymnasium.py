@@ -15,10 +15,11 @@ from gymnasium.utils.env_checker import check_env
 import agentgym_rl
 from agentgym_rl.core.errors import ConfigError, EnvError
 from agentgym_rl.core.task import Task, TaskSource
+from agentgym_rl.gym import gymnasium as ids
 from agentgym_rl.gym.env import Env, Step
-from agentgym_rl.gym.gymnasium import ids
-from agentgym_rl.gym.gymnasium.env import SyncGym
+from agentgym_rl.gym.gymnasium import SyncGym
 from agentgym_rl.gym.specs import EnvSpec
+from tests.kit.cases import cases
 
 OURS = "agentgym_rl.gym.gymnasium"
 MATH = f"{OURS}:arl/math-v0"
@@ -127,7 +128,7 @@ def test_gymnasiums_own_checker_passes():
     env.close()
 
 
-@pytest.mark.parametrize("action", [RIGHT, "\\boxed{4}"], ids=["message", "text"])
+@cases("action", [RIGHT, "\\boxed{4}"], ids=["message", "text"])
 def test_an_action_is_a_message_or_a_text(action):
     with gymnasium.make(MATH) as env:
         question = Task(id="t", seed=1, data={"question": "2+2?", "answer": "4", "kind": "integer"})
@@ -261,9 +262,7 @@ def test_tools_are_reachable():
     env.close()
 
 
-@pytest.mark.parametrize(
-    "given", [{"env_id": "FrozenLake-v1"}, {"options": {"id": "CliffWalking-v1"}}]
-)
+@cases("given", [{"env_id": "FrozenLake-v1"}, {"options": {"id": "CliffWalking-v1"}}])
 def test_the_id_of_an_inner_environment_can_be_given(given):
     env = gymnasium.make(f"{OURS}:arl/gymnasium-v0", **given)
     messages, _ = env.reset(seed=1)
@@ -271,7 +270,7 @@ def test_the_id_of_an_inner_environment_can_be_given(given):
     env.close()
 
 
-@pytest.mark.parametrize("task", [1, 0, {}, "math-1"])
+@cases("task", [1, 0, {}, "math-1"])
 def test_a_task_that_is_none_is_refused(task):
     env = gymnasium.make(MATH)
     with pytest.raises(EnvError, match="expected a Task, such as"):

@@ -14,6 +14,7 @@ from agentgym_rl.gym import registry
 from agentgym_rl.gym.agent import Agent
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.specs import EnvSpec, Spec
+from tests.kit.cases import cases
 
 
 class Echo(Env):
@@ -116,13 +117,13 @@ def test_an_env_and_an_agent_may_share_an_id():
     assert isinstance(registry.make("echo").unwrapped, Echo)
 
 
-@pytest.mark.parametrize("id", ["", "9lives", "a b", "a/b/c", "x:y", "-v1"])
+@cases("id", ["", "9lives", "a b", "a/b/c", "x:y", "-v1"])
 def test_a_malformed_id_is_an_error(id):
     with pytest.raises(ConfigError, match="bad id"):
         register(id)
 
 
-@pytest.mark.parametrize("id", ["echo", "echo-v0", "my/echo-v12", "two-words-v1", "a.b_c"])
+@cases("id", ["echo", "echo-v0", "my/echo-v12", "two-words-v1", "a.b_c"])
 def test_wellformed_ids(id):
     assert register(id).id == id
 
@@ -160,7 +161,7 @@ def test_module_attr_may_be_a_spec(plugins):
         registry.make_agent("good_plugin:SPEC")
 
 
-@pytest.mark.parametrize(
+@cases(
     "id",
     [
         *("no_such_module_anywhere:X", "json:nothing", "json:", ":X", ".rel:X"),
@@ -172,7 +173,7 @@ def test_what_cannot_be_imported_is_a_config_error(plugins, id):
         registry.spec(id)
 
 
-@pytest.mark.parametrize("id", ["json:dumps", "json:JSONDecoder", f"{__name__}:Idle"])
+@cases("id", ["json:dumps", "json:JSONDecoder", f"{__name__}:Idle"])
 def test_what_is_no_env_is_a_config_error(id):
     with pytest.raises(ConfigError, match=r"expected a subclass of agentgym_rl\.Env"):
         registry.make(id)
@@ -199,8 +200,8 @@ class Unfinished(Env):
         return [], {}
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "said"),
+@cases(
+    "name, options, said",
     [
         ("Touchy", {"level": 7}, r"'level': 7.*ValueError: no level 7 \(.*test_registry.py:\d+\)"),
         ("Touchy", {"level": 7, "mode": "z"}, "KeyError: 'z'"),
@@ -215,8 +216,8 @@ def test_an_env_that_cannot_be_made_is_a_config_error(name, options, said):
     assert caught.value.__cause__ is not None
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
+@cases(
+    "options, said",
     [
         ({}, "TypeError.*'level'; it takes level, mode='a'"),
         ({"level": 7}, "KeyError: 'absent.json'"),
@@ -249,7 +250,7 @@ NOT_JSON = {
 }
 
 
-@pytest.mark.parametrize("value", NOT_JSON.values(), ids=NOT_JSON)
+@cases("value", NOT_JSON.values(), ids=NOT_JSON)
 def test_what_json_has_no_word_for_is_refused_not_changed(value):
     for spec in (
         register("echo-v0", kwargs={"level": [value]}, force=True),
@@ -269,7 +270,7 @@ def test_infinite_limits_are_refused_as_well():
         register("echo-v0", step_timeout_s=float("inf")).to_json()
 
 
-@pytest.mark.parametrize(
+@cases(
     "limits", [{"max_turns": 0}, {"max_turn": 3}, {"wrappers": [{}]}], ids=["range", "key", "none"]
 )
 def test_limits_that_are_none_cannot_be_registered(limits):
@@ -284,7 +285,7 @@ class Choosy(Echo):
         super().__init__(level=level)
 
 
-@pytest.mark.parametrize("use", ["make", "task_source"])
+@cases("use", ["make", "task_source"])
 def test_a_parameter_called_like_an_option_of_make_is_refused(use):
     spec = registry.spec(f"{__name__}:Choosy")
     with pytest.raises(ConfigError, match="Choosy has the parameter wrappers, feedback, which it"):
@@ -325,8 +326,8 @@ def test_plugins_are_found(plugins):
     assert isinstance(registry.make_agent("theirs/idle"), Agent)
 
 
-@pytest.mark.parametrize(
-    ("id", "said"),
+@cases(
+    "id, said",
     [
         ("missing-v0", "no_such_module_anywhere"),
         ("raises-v0", "boom at import"),

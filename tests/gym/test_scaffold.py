@@ -12,6 +12,7 @@ from agentgym_rl import check_env, make
 from agentgym_rl.cli import main as cli
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gym.scaffold import new_env
+from tests.kit.cases import cases
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,14 +73,14 @@ def test_it_trains_at_once(package, tmp_path):
     assert json.loads(done.stdout)["steps"] == 1
 
 
-@pytest.mark.parametrize("name", ["", "Shop", "my-env", "7up", "class", "a b", "../x"])
+@cases("name", ["", "Shop", "my-env", "7up", "class", "a b", "../x"])
 def test_names_that_are_none(name, tmp_path):
     with pytest.raises(ConfigError, match="lower-case"):
         new_env(name, tmp_path / "x")
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
+@cases(
+    "name, said",
     [
         ("none", "its class would be None"),
         ("true", "its class would be True"),

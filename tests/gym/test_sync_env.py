@@ -10,6 +10,7 @@ import pytest
 from agentgym_rl import Env, Step, SyncEnv, make
 from agentgym_rl.core.errors import EnvError
 from agentgym_rl.core.task import SeededTasks
+from tests.kit.cases import cases
 
 SAY = {"role": "assistant", "content": "7"}
 
@@ -48,7 +49,7 @@ class Threaded(Guess):
 NAMES = {"inline": "Guess", "thread": "Threaded"}
 
 
-@pytest.mark.parametrize("executor", NAMES)
+@cases("executor", NAMES)
 def test_it_plays_as_any_other(executor):
     async def play() -> Step:
         env = make(f"{__name__}:{NAMES[executor]}")
@@ -75,7 +76,7 @@ def test_what_its_author_wrote_is_reached():
     assert copy.copy(env.unwrapped).answer == 42
 
 
-@pytest.mark.parametrize("executor", NAMES)
+@cases("executor", NAMES)
 def test_after_close_it_may_be_played_and_closed_again(executor):
     async def play() -> tuple[float, int]:
         env = make(f"{__name__}:{NAMES[executor]}")

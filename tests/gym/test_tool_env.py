@@ -15,6 +15,7 @@ from agentgym_rl import Message, Step, Task, ToolEnv, tool
 from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
 from agentgym_rl.core.task import SeededTasks
 from agentgym_rl.gym.tool_env import Tool, ToolError
+from tests.kit.cases import cases
 
 
 class Safe(ToolEnv):
@@ -230,7 +231,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@cases("case", WRONG)
 def test_wrong_arguments_are_answered_with_what_is_expected(case):
     arguments, words = WRONG[case]
     (step,) = played(Safe(), said(call("look", arguments)))
@@ -249,13 +250,13 @@ def test_what_is_expected_is_said():
 BAD_CALLS = [None, 7, "look", [], {}, {"function": None}, {"function": {"name": 3}}, call("x\0")]
 
 
-@pytest.mark.parametrize("bad", BAD_CALLS, ids=range(len(BAD_CALLS)))
+@cases("bad", BAD_CALLS, ids=range(len(BAD_CALLS)))
 def test_what_is_no_call_is_answered(bad):
     (text,) = told(Safe(), bad)
     assert text.startswith("error:")
 
 
-@pytest.mark.parametrize("calls", ["look", 7, {"function": 1}, [[]], ({},)], ids=range(5))
+@cases("calls", ["look", 7, {"function": 1}, [[]], ({},)], ids=range(5))
 def test_tool_calls_of_a_wrong_type_are_one_bad_call(calls):
     (step,) = played(Safe(), {"role": "assistant", "tool_calls": calls})
     assert len(step.observation) == len(step.info["tool_errors"]) == 1
@@ -271,21 +272,21 @@ def test_no_more_than_so_many_calls_are_carried_out():
     assert sum(text.startswith("error: more than 32 calls") for text in answers) == 8
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
+@cases(
+    "name, text",
     [
         ("crash", "error: ZeroDivisionError: integer division or modulo by zero"),
         ("leave", "error: SystemExit: 3"),
         ("cancel", "error: RuntimeError: the tool was cancelled by its own code"),
     ],
 )
-@pytest.mark.parametrize("others", [0, 2])
+@cases("others", [0, 2])
 def test_what_a_tool_raises_becomes_its_message(name, text, others):
     answers = told(Odd(), *[call("give", '{"what": "none"}')] * others, call(name))
     assert answers == ["null"] * others + [text]
 
 
-@pytest.mark.parametrize("others", [0, 2])
+@cases("others", [0, 2])
 def test_infrastructure_failures_pass(others):
     with pytest.raises(InfraError, match="the network is gone"):
         told(Odd(), *[call("wait", '{"turns": 3}')] * others, call("infra"))
@@ -294,13 +295,13 @@ def test_infrastructure_failures_pass(others):
 LACKS = ["EMFILE", "ENOMEM", "ENOSPC", "EIO", "EAGAIN", "ECONNRESET", "EPIPE", "memory"]
 
 
-@pytest.mark.parametrize("what", LACKS)
+@cases("what", LACKS)
 def test_what_the_machine_lacks_is_a_failure_of_infrastructure(what):
     with pytest.raises(InfraError, match=r"tool lack: \w*Error"):
         told(Odd(), call("lack", {"what": what}))
 
 
-@pytest.mark.parametrize("what", ["ENOENT", "EISDIR", "EACCES", "ETIMEDOUT", "EEXIST"])
+@cases("what", ["ENOENT", "EISDIR", "EACCES", "ETIMEDOUT", "EEXIST"])
 def test_other_errors_of_the_system_may_come_of_the_arguments(what):
     (text,) = told(Odd(), call("lack", {"what": what}))
     assert text.startswith("error: ")

@@ -10,6 +10,7 @@ import pytest
 from made_runs import TOKENS, make_client, make_row
 
 from agentgym_rl.storage.trained_tokens import write_tokens
+from tests.kit.cases import cases
 
 EPISODES = "/api/runs/first/episodes"
 
@@ -48,8 +49,8 @@ def test_the_table(ask):
     }
 
 
-@pytest.mark.parametrize(
-    ("asked", "ids"),
+@cases(
+    "asked, ids",
     [
         ("outcome=agent_error", ["g2-0"]),
         ("env=math&reward_min=1", ["g1-0", "g0-0"]),
@@ -68,8 +69,8 @@ def test_filters(ask, asked, ids):
     assert [it["id"] for it in ask(f"{EPISODES}?{asked}")["episodes"]] == ids
 
 
-@pytest.mark.parametrize(
-    ("url", "status", "said"),
+@cases(
+    "url, status, said",
     [
         (f"{EPISODES}?sort=size", 400, "allowed are row, reward"),
         (f"{EPISODES}?reward_min=much", 400, "is no number"),

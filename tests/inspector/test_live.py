@@ -13,8 +13,8 @@ import pytest
 from agentgym_rl.cli.main import _main
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.inspector import inspect_live
-from agentgym_rl.inspector.export import write_html
-from agentgym_rl.inspector.folders import Runs
+from agentgym_rl.inspector.export import write_page
+from tests.kit.cases import cases
 
 
 async def served(place, use, **options):
@@ -31,6 +31,7 @@ async def served(place, use, **options):
             await asyncio.wait([task])
 
 
+@pytest.mark.slow
 def test_a_change_is_told(run):
     async def use(url: str):
         async with aiohttp.ClientSession() as session, session.get(f"{url}api/events") as events:
@@ -85,7 +86,7 @@ def page(tmp_path):
 
 def written(run, page, tmp_path, **options):
     out = tmp_path / "out.html"
-    report = write_html(Runs([run]).all(), out, page=page, **options)
+    report = write_page([run], out, page=page, **options)
     text = out.read_text()
     (packed,) = re.findall(r'id="arl-data" data-encoding="gzip\+base64">([^<]*)<', text)
     return report, text, json.loads(gzip.decompress(base64.b64decode(packed)))
@@ -114,7 +115,7 @@ def test_one_file_has_the_answers(run, ask, page, tmp_path):
     for url in ("facets", "metrics", "timeline", "config", "episodes", "episodes/g0-1"):
         assert answers[f"/api/runs/first/{url}"] == ask(f"/api/runs/first/{url}")
     assert answers["/api/runs/first/groups/g0"] == ask("/api/runs/first/groups/g0")
-    with pytest.raises(ConfigError, match="there already"):
+    with pytest.raises(ConfigError, match="the file exists"):
         written(run, page, tmp_path, episodes=200)
 
 
@@ -132,11 +133,11 @@ def test_a_page_that_lacks_a_file_says_so(run, page, tmp_path):
 
 
 # ---------------------------------------------------------------- the command
-@pytest.mark.parametrize(
-    ("line", "said"),
+@cases(
+    "line, said",
     [
-        ("--episodes=3", "goes with --html"),
-        ("--html=x.html --open", "go without it"),
+        ("--episodes=3", "give both"),
+        ("--html=x.html --open", "leave out --host, --port and --open"),
         ("--html=x.html --episodes=-1", "allowed are 0 and more"),
         ("nowhere", "no folder nowhere"),
         ("", "no folder `runs` here"),

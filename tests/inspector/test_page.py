@@ -21,8 +21,7 @@ from agentgym_rl.core.group import Group
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Credit, Outcome
 from agentgym_rl.inspector import inspect_live
-from agentgym_rl.inspector.export import write_html
-from agentgym_rl.inspector.folders import Runs
+from agentgym_rl.inspector.export import write_page
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.episode_reader import EpisodeReader
 from agentgym_rl.storage.trained_tokens import write_tokens
@@ -289,7 +288,7 @@ def test_an_open_episode_gets_its_numbers_when_it_is_trained(page, runs):
 
 def test_one_file_works_without_a_server(chromium, runs, tmp_path):
     out = tmp_path / "run.html"
-    write_html(Runs([runs]).all(), out, episodes=200)
+    write_page([runs], out)
     with opened(chromium, f"{out.as_uri()}#episodes=first&outcome=completed") as page:
         page.get_by_text("3 episodes").wait_for()
         page.get_by_role("link", name="g0-0").click()

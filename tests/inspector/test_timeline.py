@@ -10,7 +10,7 @@ from agentgym_rl.cli import main as cli
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
 from agentgym_rl.inspector.timeline import ENGINES, ROLLOUT, TRAINER, Lanes, Sampled, events
-from agentgym_rl.storage.phases import NAME, PhasesFile, StepPhases, read_phases
+from agentgym_rl.storage.metrics import NAME, PhasesFile, StepPhases, read_phases
 
 STEPS = [
     StepPhases(0, [("rollout_wait", 100.0, 100.5), ("forward_backward", 100.5, 101.0)]),
@@ -139,4 +139,4 @@ def test_a_folder_without_a_run_is_named(tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main(["timeline", "--json", str(tmp_path)])
     assert end.value.code == 2
-    assert "no run folder" in json.loads(capsys.readouterr().out)["error"]["message"]
+    assert "not a run folder" in json.loads(capsys.readouterr().out)["error"]["message"]

@@ -14,18 +14,18 @@ from pathlib import Path
 from agentgym_rl.config import Config, RolloutConfig, TrainerConfig
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.controller.controller import Controller
+from agentgym_rl.controller.schedule import Plan
 from agentgym_rl.core.batch import StepReport
 from agentgym_rl.core.task import Task
 from agentgym_rl.rollout.groups import FinishedGroups
-from agentgym_rl.storage.checkpoint_manifest import (
+from agentgym_rl.storage.checkpoints import (
     Manifest,
     lineage_after,
     newest_checkpoint,
     read_manifest,
 )
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import MetricsFile, finite, rewrite_metrics
-from agentgym_rl.storage.phases import PhasesFile
+from agentgym_rl.storage.metrics import MetricsFile, PhasesFile, finite, rewrite_metrics
 from agentgym_rl.storage.recovery import NOTHING, recover
 from agentgym_rl.storage.run_folder import create_run_dir
 from tests.kit.groups import Publications, make_group
@@ -135,11 +135,13 @@ class Life:
             dropped=self.found.dropped,
         )
         self.controller = Controller(
-            settings,
+            settings.trainer,
+            settings.algo,
             self.buffer,
             log,
             metrics,
             stack.enter_context(closing(PhasesFile(run))),
+            plan=Plan(settings.trainer, settings.eval, steps=settings.steps),
             publications=Publications(),
             token="",
             on_step=lambda *_: None,

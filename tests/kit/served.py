@@ -7,12 +7,12 @@ import aiohttp
 from agentgym_rl.config import Config, RolloutConfig, TrainerConfig
 from agentgym_rl.controller.api import ControllerApi
 from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.controller.controller import Controller
+from agentgym_rl.controller.controller import Controller, Devices
+from agentgym_rl.controller.schedule import Plan
 from agentgym_rl.core.task import Task
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import MetricsFile
-from agentgym_rl.storage.phases import PhasesFile
+from agentgym_rl.storage.metrics import MetricsFile, PhasesFile
 from tests.kit.groups import Publications
 
 CONFIG = Config(
@@ -32,18 +32,21 @@ class Served:
 
 
 @asynccontextmanager
-async def served(path, fleet: Publications | None = None):
+async def served(path, fleet: Publications | None = None, devices: Devices | None = None):
     log = EpisodeLog(path / "episodes.db")
     metrics = MetricsFile(path / "metrics.jsonl")
     phases = PhasesFile(path)
     buffer = Buffer(CONFIG.rollout, total_groups=100)
     controller = Controller(
-        CONFIG,
+        CONFIG.trainer,
+        CONFIG.algo,
         buffer,
         log,
         metrics,
         phases,
+        plan=Plan(CONFIG.trainer, CONFIG.eval, steps=CONFIG.steps),
         publications=fleet or Publications(),
+        devices=devices,
         token="secret",
         on_step=lambda *_: None,
     )

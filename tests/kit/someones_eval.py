@@ -12,7 +12,8 @@ from arl_agents.react import React
 from agentgym_rl import Agent
 from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import cause_of
-from agentgym_rl.evaluate.command import evaluate_model
+from agentgym_rl.evaluate.command import evaluate_all
+from agentgym_rl.evaluate.folder import Asked
 from agentgym_rl.report.progress import make_progress
 from agentgym_rl.runtime.http_server import serving
 from tests.kit.someones_model import KEY, SomeonesModel
@@ -74,7 +75,10 @@ async def _evaluate(model: SomeonesModel, settings: dict, out: Path | None, port
     async with serving(model, host="127.0.0.1", port=port) as url, asyncio.timeout(60):
         overrides = QUICK | {"engine.base_url": f"{url}/v1"} | settings
         config = load_config(overrides=overrides)
-        return await evaluate_model(config, make_progress("none", total_steps=0), out=out)
+        (found,) = await evaluate_all(
+            [Asked(config)], make_progress("none", total_steps=0), out=out
+        )
+        return found.report
 
 
 def evaluate(

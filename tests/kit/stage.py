@@ -15,8 +15,7 @@ from agentgym_rl.core.engine import Sampler
 from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
 from agentgym_rl.engines.scripted import JournalEntry, Say, ScriptedEngine
 from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.sampling import SessionSampling
-from agentgym_rl.gateway.session.session import Session
+from agentgym_rl.gateway.session.session import Session, SessionSampling
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.template import ChatTemplate
 from agentgym_rl.models.resolve import BUNDLED

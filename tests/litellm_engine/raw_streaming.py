@@ -1,7 +1,7 @@
 """An agent that asks for a stream, and puts the reply together itself."""
 
 from agentgym_rl import Agent
-from agentgym_rl.gateway.relay.turn import StreamedMessage
+from agentgym_rl.gateway.relay.session import StreamedMessage
 
 
 class RawStreaming(Agent):

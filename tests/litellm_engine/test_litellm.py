@@ -21,6 +21,7 @@ from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.evaluate.foreign_model import check_endpoint
 from agentgym_rl.runtime.http_server import serving
+from tests.kit.cases import cases
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -87,8 +88,8 @@ def test_costs_are_litellm_s(found):
 
 
 @slow
-@pytest.mark.parametrize(
-    ("name", "said"),
+@cases(
+    "name, said",
     [
         ("openai_key", "it answered 401"),
         ("openai_model", "it answered 404"),
@@ -107,8 +108,8 @@ def test_what_cannot_become_better_ends_it_at_once(found, name, said):
 
 
 @slow
-@pytest.mark.parametrize(
-    ("name", "said"),
+@cases(
+    "name, said",
     [
         ("openai_500", "it answered 500: boom"),
         ("openai_429", "eval.max_concurrent is how many episodes ask at once"),

@@ -10,14 +10,15 @@ from huggingface_hub import constants
 from agentgym_rl.config import Config, EnvConfig, ModelConfig, TrainerConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.models import resolve
+from agentgym_rl.models.learning_rate import with_learning_rate
 from agentgym_rl.models.resolve import (
     BUNDLED,
     BUNDLED_MODELS,
     model_folder,
-    resolve_learning_rate,
     resolve_model,
     resolve_paths,
 )
+from tests.kit.cases import cases
 
 
 @pytest.fixture
@@ -44,8 +45,8 @@ def refusal(path: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("env", "name"),
+@cases(
+    "env, name",
     [
         ("math", "bundled/math"),
         ("math-v0", "bundled/math"),
@@ -62,22 +63,24 @@ def test_bundled_is_the_model_of_the_environment(env, name):
     config = Config(env=EnvConfig(id=env))
     resolved = resolve_paths(config)
     assert resolved.model.path == name
-    assert model_folder(config) == model_folder(resolved) == BUNDLED_MODELS[name]
+    assert (
+        model_folder(config.model, config.env.id)
+        == model_folder(resolved.model, resolved.env.id)
+        == BUNDLED_MODELS[name]
+    )
 
 
 def test_a_named_model_stays_whatever_the_environment():
     config = Config(env=EnvConfig(id="tools"), model=ModelConfig(path="bundled/math"))
     assert resolve_paths(config) == config
-    assert model_folder(config) == BUNDLED
+    assert model_folder(config.model, config.env.id) == BUNDLED
 
 
 def test_bundled_alone_is_no_folder():
     assert "bundled/math, bundled/tools, bundled/frozenlake, bundled/code" in refusal("bundled")
 
 
-@pytest.mark.parametrize(
-    "path", ["models/own", "./models/own/", "~/models/own", "models/../models/own"]
-)
+@cases("path", ["models/own", "./models/own/", "~/models/own", "models/../models/own"])
 def test_a_folder_is_absolute(folder, path):
     assert resolve_model(path) == folder
 
@@ -88,7 +91,7 @@ def test_a_folder_without_a_model_is_named(folder):
     assert "config.json is no model folder" in refusal("models/own/config.json")
 
 
-@pytest.mark.parametrize(
+@cases(
     "path",
     ["runs/x/export", "./own", "../own", "/no/such", "~/own", "~nobody/x", "models/own2/", " "],
 )
@@ -134,8 +137,8 @@ def test_an_environment_without_a_model_of_its_own_is_warned_of(caplog):
     assert not faults
 
 
-@pytest.mark.parametrize(
-    ("path", "resolved"),
+@cases(
+    "path, resolved",
     [
         ("bundled", "bundled/math"),
         ("bundled/tools", "bundled/tools"),
@@ -160,18 +163,18 @@ def weigh(folder: Path, size: int) -> None:
     os.truncate(file, 8 + len(header) + 2 * size)
 
 
-@pytest.mark.parametrize(
-    ("size", "rate"),
+@cases(
+    "size, rate",
     [(1_000_000, 3e-4), (135_000_000, 3e-5), (4 * 10**9, 2e-5), (32 * 10**9, 1e-5)],
 )
 def test_an_unset_learning_rate_is_chosen_by_the_size_of_the_model(size, rate, folder):
     weigh(folder, size)
-    chosen = resolve_learning_rate(Config(), folder)
+    chosen = with_learning_rate(Config(), folder)
     assert chosen.trainer.learning_rate == rate
-    assert resolve_learning_rate(chosen, Path("/nowhere")) == chosen
+    assert with_learning_rate(chosen, Path("/nowhere")) == chosen
 
 
 def test_a_learning_rate_that_is_set_stays():
     config = Config(trainer=TrainerConfig(learning_rate=0.0))
-    assert resolve_learning_rate(config, Path("/nowhere")) == config
-    assert resolve_learning_rate(Config(), BUNDLED).trainer.learning_rate == 3e-4
+    assert with_learning_rate(config, Path("/nowhere")) == config
+    assert with_learning_rate(Config(), BUNDLED).trainer.learning_rate == 3e-4

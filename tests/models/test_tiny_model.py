@@ -25,6 +25,7 @@ from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED, BUNDLED_MODELS
 from tests.e2e.forked import run
 from tests.exhaustive import EXHAUSTIVE
+from tests.kit.cases import cases
 
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "tiny_model"
 TOKENIZER = AutoTokenizer.from_pretrained(BUNDLED)
@@ -100,7 +101,7 @@ PARAMETERS = {
 }
 
 
-@pytest.mark.parametrize("name", BUNDLED_MODELS)
+@cases("name", BUNDLED_MODELS)
 def test_a_bundle_is_small_and_complete(name: str) -> None:
     folder = BUNDLED_MODELS[name]
     names = {file.name for file in folder.iterdir()}
@@ -125,7 +126,7 @@ def test_it_loads_and_runs(name: str) -> None:
     assert logits.isfinite().all()
 
 
-@pytest.mark.parametrize("name", BUNDLED_MODELS)
+@cases("name", BUNDLED_MODELS)
 def test_its_turns_can_be_appended_to_the_tokens_that_were_sampled(name: str) -> None:
     assert ChatFormat.load(BUNDLED_MODELS[name]).bridges
 
@@ -139,9 +140,9 @@ def test_a_hundred_turns_on_the_lake_fit_the_default_context() -> None:
     assert len(ids) + 2 < Config().own_engine.max_model_len
 
 
-@pytest.mark.parametrize("messages", CONVERSATIONS)
-@pytest.mark.parametrize("tools", [None, TOOLS])
-@pytest.mark.parametrize("generate", [False, True])
+@cases("messages", CONVERSATIONS)
+@cases("tools", [None, TOOLS])
+@cases("generate", [False, True])
 def test_plain_jinja_renders_the_same(messages, tools, generate: bool) -> None:
     assert plain_render(messages, tools, generate=generate) == render(
         messages, tools, generate=generate
@@ -161,7 +162,7 @@ def test_a_rendered_conversation() -> None:
     )
 
 
-@pytest.mark.parametrize("messages", CONVERSATIONS)
+@cases("messages", CONVERSATIONS)
 def test_fewer_messages_render_a_prefix(messages) -> None:
     whole = render(messages, TOOLS)
     assert all(whole.startswith(render(messages[:n], TOOLS)) for n in range(1, len(messages)))

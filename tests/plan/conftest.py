@@ -3,7 +3,7 @@
 import pytest
 
 from agentgym_rl.config import load_config
-from agentgym_rl.plan.lengths import DrawnShapes, Limits
+from agentgym_rl.plan.episodes import DrawnShapes, Limits
 from agentgym_rl.plan.rates import (
     EngineRates,
     LengthRates,

@@ -3,7 +3,7 @@
 import pytest
 
 from agentgym_rl.config import load_config
-from agentgym_rl.plan.lengths import DrawnShapes, Limits
+from agentgym_rl.plan.episodes import DrawnShapes, Limits
 from agentgym_rl.plan.rates import (
     EngineRates,
     LengthRates,
@@ -13,7 +13,7 @@ from agentgym_rl.plan.rates import (
     WeightRates,
 )
 from agentgym_rl.plan.report import search_text
-from agentgym_rl.plan.search import changed, search
+from agentgym_rl.plan.search import search, settled
 from agentgym_rl.plan.simulation import simulate
 
 ENGINE = EngineRates(step_s=0.02, step_s_per_request=0.002, step_s_per_context_token=2e-7)
@@ -51,13 +51,14 @@ def episodes_per_s(setting, **rollout):
         rollout=RolloutRates(turn_s=0.001),
     )
     keys = {f"rollout.{key}": value for key, value in rollout.items()}
-    config = changed(load_config(None, KEYS), keys)
+    config = load_config(None, {**KEYS, **keys})
     shapes = DrawnShapes(lengths, Limits(4000, 8000), seed=config.seed)
     found = simulate(config, rates, shapes, skip=16)
     assert found.staleness_max <= 4
     return found.episodes_per_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_adapted_it_is_nearly_as_fast_as_the_best_fixed_number(setting):
     fixed = {n: episodes_per_s(setting, max_concurrent=n) for n in (1, 4, 8, 14, 20)}
@@ -68,11 +69,13 @@ def test_adapted_it_is_nearly_as_fast_as_the_best_fixed_number(setting):
         assert adapted >= 0.9 * best, (start, adapted, fixed)
 
 
+@pytest.mark.slow
 def test_the_search_tries_it():
-    config = changed(load_config(None, KEYS), {"steps": 20})
+    config = load_config(None, {**KEYS, "steps": 20})
     shapes = DrawnShapes(LengthRates(reply_tokens=50), Limits(4000, 8000), seed=1)
     rates = Rates(engine=ENGINE, trainer=TrainerRates(train_microbatch_s=0.2))
-    tried, best = search(config, rates, lambda config: shapes, gpus=None)
+    shapes_of = lambda config: shapes  # noqa: E731
+    tried, best = search(settled(config, rates, shapes_of), rates, shapes_of, gpus=None)
     adapted = [t for t in tried if t.config.rollout.concurrency == "adaptive"]
     assert adapted
     assert "adapted" in search_text(tried, best)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_rl.plan.clock import Stalled, run_virtual
-from agentgym_rl.plan.cores import Cores, Process
+from agentgym_rl.plan.clock import Cores, Process, Stalled, run_virtual
 from agentgym_rl.runtime.waiting import Changes
 
 seconds = st.floats(0.001, 1000.0)

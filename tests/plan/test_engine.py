@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.plan.clock import run_virtual
-from agentgym_rl.plan.cores import Cores
+from agentgym_rl.plan.clock import Cores, run_virtual
 from agentgym_rl.plan.engine import Request, SimulatedEngine
 from agentgym_rl.plan.rates import EngineRates
+from tests.kit.cases import cases
 
 PLAIN = EngineRates(step_s=0.01, step_s_per_request=0.001)
 
@@ -74,7 +74,7 @@ def test_prompts_hold_up_the_others():
     assert first == pytest.approx(0.2 + 100 * 0.01 + 0.4)
 
 
-@pytest.mark.parametrize("interrupt", ["keep", "recompute"])
+@cases("interrupt", ["keep", "recompute"])
 def test_an_update_pauses_what_is_in_flight(interrupt):
     rates = EngineRates(step_s=0.01, prefill_s=0.1)
     engine, [(whole, end, request), updated] = played(

@@ -7,7 +7,7 @@ import pytest
 
 from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
 from agentgym_rl.plan.decode_steps import decode_steps, engine_rates, line
-from agentgym_rl.plan.lengths import DrawnShapes, Limits, RecordedShapes, Turn
+from agentgym_rl.plan.episodes import DrawnShapes, Limits, RecordedShapes, Turn
 from agentgym_rl.plan.rates import LengthRates
 
 WIDE = Limits(100_000, 1_000_000)

@@ -9,6 +9,7 @@ from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.plan.command import Asked, plan
 from agentgym_rl.plan.rates import HardwareRates, load_rates, rates_of
+from tests.kit.cases import cases
 
 RATES = """
 [engine]
@@ -66,8 +67,8 @@ def test_without_rates_it_says_where_they_may_come_from(arl):
     assert "--gpu NAME" in err
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
+@cases(
+    "flags, said",
     [
         (["--gpu=H9"], "GPU 'H9' is not known"),
         (["--gpu=H100"], "--parameters"),

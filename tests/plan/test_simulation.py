@@ -16,7 +16,7 @@ SOME = settings(max_examples=6, deadline=None)
 @SOME
 @given(st.data())
 def test_no_batch_is_older_than_the_bound(data):
-    from agentgym_rl.plan.lengths import DrawnShapes, Limits
+    from agentgym_rl.plan.episodes import DrawnShapes, Limits
     from agentgym_rl.plan.simulation import simulate
 
     bound = data.draw(st.integers(0, 3))

@@ -7,9 +7,8 @@ import pytest
 
 from agentgym_rl.report.evaluation import eval_line
 from agentgym_rl.report.figures import evaluated_lines, trained_lines
-from agentgym_rl.report.plot import plot_reward
 from agentgym_rl.report.progress import make_progress, sparkline
-from agentgym_rl.report.run import training_text
+from agentgym_rl.report.run import plot_reward, training_text
 from agentgym_rl.storage.evaluations import EvalRecord
 
 METRICS = {

@@ -18,13 +18,15 @@ from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gym.specs import EnvSpec, wrapped
 from agentgym_rl.gym.wrappers import Wrapper
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.rollout.episode import Deadlines, EpisodeEnv, Player
+from agentgym_rl.rollout import episode as module
+from agentgym_rl.rollout.episode import Deadlines, EpisodeEnv, InputLimit, InputTooLong, Player
 from agentgym_rl.runtime.pausable_clock import ENGINES
+from tests.kit.cases import cases
 
 
 class Quiz(Env):
@@ -161,8 +163,8 @@ def test_a_first_prompt_without_room_for_a_reply_is_never_scored(chat):
     assert wrong == []
 
 
-@pytest.mark.parametrize(
-    ("settings", "outcome", "said"),
+@cases(
+    "settings, outcome, said",
     [
         ({"agent": Misbehaving(ValueError("oops"))}, Outcome.AGENT_ERROR, "ValueError: oops"),
         ({"agent": Misbehaving(pause_s=9), "episode_s": 0.1}, Outcome.ABORTED, "more than 0.1 s"),
@@ -196,6 +198,72 @@ def test_a_deadline_that_passes_names_its_key_and_what_to_set(chat):
 
 def test_a_failing_close_does_not_change_the_record(chat):
     assert play(chat, env=lambda: Quiz("close", OSError("x"))).outcome is Outcome.COMPLETED
+
+
+def test_a_failing_close_is_said_outside_of_a_player_too(caplog):
+    asyncio.run(EpisodeEnv(Quiz("close", OSError("x")), QUIZ).close())
+    assert "env.close of task t failed: OSError('x')" in caplog.text
+
+
+class Slow(Quiz):
+    """An environment that takes a while to close."""
+
+    closed = False
+
+    async def close(self):
+        await asyncio.sleep(0.3)
+        self.closed = True
+
+
+@pytest.mark.parametrize("is_ending", [False, True])
+def test_a_close_has_less_time_once_the_run_ends(is_ending, monkeypatch):
+    monkeypatch.setattr(module, "HURRIED_CLOSE_S", 0.01)
+    env = Slow()
+
+    async def play() -> None:
+        try:
+            if is_ending:
+                asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+        finally:
+            await EpisodeEnv(env, QUIZ).close()
+
+    async def main() -> None:
+        (result,) = await asyncio.gather(play(), return_exceptions=True)
+        assert isinstance(result, asyncio.CancelledError) == is_ending
+
+    asyncio.run(main())
+    assert env.closed != is_ending
+
+
+def test_the_end_of_the_run_is_no_failure_of_the_environment():
+    episode = EpisodeEnv(Quiz("step", 60.0), QUIZ)
+
+    async def play() -> None:
+        await episode.start()
+        await episode.step({"role": "assistant", "content": "5"})
+
+    async def main() -> None:
+        task = asyncio.create_task(play())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert episode.failure is None
+
+
+def test_a_first_prompt_may_be_as_long_as_the_limit():
+    async def main() -> None:
+        episode = EpisodeEnv(Quiz(), QUIZ)
+        await episode.start()
+        for found in (6, 7):
+            episode.check_input(InputLimit(7, count=lambda *_, found=found: found))
+        with pytest.raises(InputTooLong, match="has 8 tokens, more than"):
+            episode.check_input(InputLimit(7, count=lambda *_: 8))
+
+    asyncio.run(main())
 
 
 def test_an_agent_that_swallows_an_engine_failure_is_still_infra(chat):
@@ -239,7 +307,7 @@ class Odd(Quiz):
         return self.odd_step or await super().step(action)
 
 
-@pytest.mark.parametrize(
+@cases(
     "odd",
     [
         {"reset": [{"role": "user", "content": "no info"}]},
@@ -299,7 +367,7 @@ def adding_up(env: Env, steps: int) -> EpisodeEnv:
     return episode
 
 
-@pytest.mark.parametrize("step", SPOILT.values(), ids=SPOILT)
+@cases("step", SPOILT.values(), ids=SPOILT)
 def test_what_a_run_cannot_record_is_the_environments_failure(step):
     with pytest.raises(EnvError, match=r"env\.step"):
         adding_up(Spoilt(step), 1)

@@ -40,6 +40,16 @@ class Odd(Env):
         return Step([], 1.0, True, False, {})
 
 
+class Boxed(Odd):
+    """Its prompts need a sandbox that is there, although it is not started."""
+
+    needs_sandboxes = True
+
+    async def reset(self, *, seed=None, options=None):
+        assert options["sandboxes"] is not None
+        return await super().reset()
+
+
 def written(folder, prompts):
     path = folder / f"{len(prompts)}.jsonl"
     path.write_text("".join(json.dumps({"prompt": p, "id": i}) + "\n" for i, p in prompts))
@@ -90,6 +100,11 @@ def test_a_run_none_of_whose_prompts_fits_is_refused(tmp_path, caplog):
         check(held, ("train",), env__options__eval_data=str(long), rollout__max_input_tokens=5)
     with pytest.raises(ConfigError, match=r"none of 64 train prompts \(a sample\) fits"):
         check(None, ("train",), env__id=f"{__name__}:Odd")
+
+
+def test_prompts_of_an_environment_with_sandboxes_are_measured():
+    with pytest.raises(ConfigError, match=r"none of 64 train prompts \(a sample\) fits"):
+        check(None, ("train",), env__id=f"{__name__}:Boxed")
 
 
 def test_the_edge_is_one_token_for_a_reply(tmp_path, caplog):

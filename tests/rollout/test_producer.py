@@ -14,6 +14,7 @@ from agentgym_rl import Agent, Env, Step
 from agentgym_rl.config import Config, GatewayConfig, RolloutConfig, TrainerConfig
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.controller.controller import Controller
+from agentgym_rl.controller.schedule import Plan
 from agentgym_rl.core.batch import BatchShard, StepReport
 from agentgym_rl.core.errors import ConfigError, TooManyErrors
 from agentgym_rl.core.task import Task, TaskSource
@@ -25,11 +26,9 @@ from agentgym_rl.gym.wrappers import Timeout
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.rollout.episode import Deadlines, InputLimit, Player
 from agentgym_rl.rollout.groups import FinishedGroups, OpenGroups
-from agentgym_rl.rollout.producer import Rollout
-from agentgym_rl.rollout.task_cursor import TaskCursor
+from agentgym_rl.rollout.producer import Rollout, TaskCursor
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import MetricsFile
-from agentgym_rl.storage.phases import PhasesFile
+from agentgym_rl.storage.metrics import MetricsFile, PhasesFile
 from agentgym_rl.storage.recovery import NOTHING, Recovered
 from tests.kit.groups import Publications
 
@@ -186,11 +185,13 @@ async def played(
         episodes = stack.enter_context(closing(EpisodeLog(tmp_path / "episodes.db")))
         metrics = stack.enter_context(closing(MetricsFile(tmp_path / "metrics.jsonl")))
         controller = Controller(
-            config,
+            config.trainer,
+            config.algo,
             buffer,
             episodes,
             metrics,
             stack.enter_context(closing(PhasesFile(tmp_path))),
+            plan=Plan(config.trainer, config.eval, steps=config.steps),
             publications=Publications(),
             token="secret",
             on_step=lambda *_: None,
@@ -202,17 +203,19 @@ async def played(
         player = Player(
             lambda: env(buffer), agent, gateway, clients, "m", Deadlines(5, 5), input_limit=limit
         )
-        groups = OpenGroups(config, buffer, episodes, recovered)
+        groups = OpenGroups(config.rollout, buffer, episodes, recovered)
         rollout = Rollout(
-            config,
+            config.rollout,
             groups,
             TaskCursor(
-                config,
+                config.rollout,
                 Numbered(num_tasks, weigh),
+                seed=config.seed,
                 logged=recovered.logged,
                 numbers=controller.rollout_metrics,
             ),
             player,
+            seed=config.seed,
         )
         async with asyncio.timeout(ENDS_WITHIN_S), asyncio.TaskGroup() as tasks:
             playing = tasks.create_task(rollout.run())
@@ -345,6 +348,21 @@ def test_without_shuffling_a_finite_source_keeps_its_order(play, tmp_path):
 
 
 # ---------------------------------------------------------------- weights
+def test_fewer_weightless_tasks_in_a_row_than_the_limit_are_passed_over():
+    tasks = Numbered(weigh=lambda number: float(number in (2, 5)))
+    numbers: dict[str, float] = {}
+    cursor = TaskCursor(RolloutConfig(max_rejected=3), tasks, seed=0, numbers=numbers)
+
+    async def indices() -> list[int]:
+        return [(await cursor.next())[0] for _ in range(2)]
+
+    assert asyncio.run(indices()) == [2, 5]
+    assert numbers == {"rollout/weight_0": 4}
+    with pytest.raises(ConfigError, match=r"3 tasks in a row have weight 0 \(rollout.max_rejected"):
+        asyncio.run(cursor.next())
+    assert numbers == {"rollout/weight_0": 7}
+
+
 def test_tasks_of_weight_zero_are_never_played_and_the_others_weights_are_kept(play, tmp_path):
     found = play(weigh=lambda number: number % 3 / 2, steps=4)
     assert not any(number % 3 == 0 for number in (int(t[1:]) for t in tasks_in_order(tmp_path)))

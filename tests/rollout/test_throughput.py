@@ -12,6 +12,7 @@ from agentgym_rl.gym.services import Services
 from agentgym_rl.report.figures import pace_lines, token_lines, verdict_lines
 from agentgym_rl.rollout.throughput import Meter, measuring
 from agentgym_rl.runtime.loop_lag import LoopLag
+from tests.kit.cases import cases
 
 
 def lag_of(*late_ms: float) -> LoopLag:
@@ -21,7 +22,7 @@ def lag_of(*late_ms: float) -> LoopLag:
     return lag
 
 
-@pytest.mark.parametrize(("share", "expected"), [(0.5, 1.0), (0.9, 1.0), (0.91, 40.0), (1, 40.0)])
+@cases("share, expected", [(0.5, 1.0), (0.9, 1.0), (0.91, 40.0), (1, 40.0)])
 def test_a_percentile_is_right_to_a_bucket(share, expected):
     found = lag_of(*[1.0] * 90, *[40.0] * 10).percentile(share)
     assert expected <= found * 1.0001 <= expected * 1.13

@@ -3,12 +3,12 @@
 import asyncio
 
 import msgspec
-import pytest
 
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.rollout.episode import MAX_VERDICT, EpisodeEnv
+from tests.kit.cases import cases
 
 
 class Says(Env):
@@ -35,8 +35,8 @@ def verdict(*infos: dict) -> str:
     return asyncio.run(play())
 
 
-@pytest.mark.parametrize(
-    ("infos", "said"),
+@cases(
+    "infos, said",
     [
         ([{}], ""),
         ([{"verifier": "ok"}], "ok"),

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from agentgym_rl import Config, ConfigError, evaluate, train
+from tests.kit.cases import cases
 
 SMALL = {
     "steps": 2,
@@ -41,6 +42,8 @@ def test_a_run_and_an_evaluation_in_a_loop_that_runs_already(tmp_path):
         assert evaluated.num_tasks == 8
         assert json.loads((tmp_path / "eval/result.json").read_text())["reward"] == evaluated.reward
         assert surroundings() == before
+        with pytest.raises(ConfigError, match="finished"):
+            await train(resume=tmp_path / "run")
 
     asyncio.run(cell())
 
@@ -62,10 +65,29 @@ def test_a_cancelled_run_ends_its_processes(tmp_path):
     assert found.stdout == ""
 
 
-@pytest.mark.parametrize("job", [train, evaluate])
+@cases("job", [train, evaluate])
 def test_a_mistake_is_a_configuration_error(job):
     with pytest.raises(ConfigError, match=r"rollout\.group_sizes"):
         asyncio.run(job(overrides={"rollout.group_sizes": 4}))
+
+
+def test_a_slurm_job_is_not_for_a_program():
+    with pytest.raises(ConfigError, match="arl train"):
+        asyncio.run(train({"cluster": {"type": "slurm"}}))
+
+
+def test_only_a_run_can_be_resumed(tmp_path):
+    with pytest.raises(ConfigError, match=r"no config\.toml"):
+        asyncio.run(train(resume=tmp_path))
+    with pytest.raises(ConfigError, match="leave out --run"):
+        asyncio.run(train(resume=tmp_path, overrides={"run": "x"}))
+
+
+def test_a_run_or_a_configuration_is_evaluated_not_both(tmp_path):
+    with pytest.raises(ConfigError, match="give one of them"):
+        asyncio.run(evaluate({}, run=tmp_path))
+    with pytest.raises(ConfigError, match="no such folder"):
+        asyncio.run(evaluate(checkpoint=tmp_path / "step-1"))
 
 
 def test_the_package_that_has_the_name_of_the_function_can_be_called():

@@ -1,5 +1,6 @@
 """Which runs have a fork server."""
 
+import asyncio
 import os
 
 import pytest
@@ -9,7 +10,8 @@ from agentgym_rl.cluster.forking import ForkServer
 from agentgym_rl.cluster.spec import may_use_gpu
 from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.run.launch import fork_server
+from agentgym_rl.run.launch import fork_server, launch
+from tests.kit.cases import cases
 
 CPU = {"engine.device": "cpu", "trainer.device": "cpu"}
 WORKERS = {"rollout.workers": 2}
@@ -17,7 +19,8 @@ WORKERS = {"rollout.workers": 2}
 
 def imports_of(**overrides) -> set[str] | None:
     """What the fork server of such a run imports (it is not started); None: there is none."""
-    server = fork_server(load_config(overrides=CPU | overrides))
+    config = load_config(overrides=CPU | overrides)
+    server = fork_server(config.own_engine, config.trainer, config.rollout)
     return set(server.modules) if isinstance(server, ForkServer) else None
 
 
@@ -27,7 +30,7 @@ def test_a_run_on_the_cpu_forks_its_engine_and_its_rank():
     assert {"agentgym_rl.trainer.main", "agentgym_rl.engines.embedded.main"} <= modules
 
 
-@pytest.mark.parametrize(
+@cases(
     "overrides",
     [
         {"engine.device": "cuda"},
@@ -58,5 +61,10 @@ def test_what_may_use_a_gpu_is_not_forked():
 
 
 def test_an_endpoint_cannot_be_trained_with():
+    config = load_config(overrides={"engine": {"type": "openai"}, "model.path": "x"})
+
+    def job():
+        raise AssertionError("nothing may be imported for it")
+
     with pytest.raises(ConfigError, match="arl eval"):
-        fork_server(load_config(overrides={"engine": {"type": "openai"}, "model.path": "x"}))
+        asyncio.run(launch(job, config, resume=None, progress=None))

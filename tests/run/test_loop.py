@@ -50,7 +50,7 @@ def applied(diff: str, text: str) -> str:
 
 
 def test_the_script_is_short_and_imports_only_public_names():
-    assert len(LOOP.read_text().splitlines()) <= 140
+    assert len(LOOP.read_text().splitlines()) <= 145
     imports = [n for n in ast.walk(ast.parse(LOOP.read_text())) if isinstance(n, ast.ImportFrom)]
     names = [part for n in imports for part in (*str(n.module).split("."), *_names(n))]
     names += [n.attr for n in ast.walk(ast.parse(LOOP.read_text())) if isinstance(n, ast.Attribute)]

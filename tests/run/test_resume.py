@@ -18,6 +18,7 @@ from agentgym_rl.gym.data.index import RowTask
 from agentgym_rl.run.resume import check_kept, check_resumable
 from agentgym_rl.storage.episode_log import EpisodeLog, check_log
 from agentgym_rl.storage.run_folder import EPISODES, create_run_dir, record_tasks
+from tests.kit.cases import cases
 from tests.kit.groups import make_group
 
 QUESTIONS = [{"question": f"q{n}", "answer": n} for n in range(12)]
@@ -235,14 +236,14 @@ FIXED_VALUES = {
 }
 
 
-@pytest.mark.parametrize("key", OTHER_VALUES)
+@cases("key", OTHER_VALUES)
 def test_where_and_how_fast_a_run_goes_on_is_free(tmp_path, key):
     begun(tmp_path / "run", Untold())
     again = load_config(tmp_path / "run/config.toml", {key: OTHER_VALUES[key]})
     check_resumable(tmp_path / "run", again)
 
 
-@pytest.mark.parametrize("key", FIXED_VALUES)
+@cases("key", FIXED_VALUES)
 def test_what_is_played_and_learned_stays(tmp_path, key):
     begun(tmp_path / "run", Untold())
     again = load_config(tmp_path / "run/config.toml", {key: FIXED_VALUES[key]})

@@ -12,6 +12,7 @@ from agentgym_rl.controller.api import ControllerApi
 from agentgym_rl.core.errors import ProcessDied
 from agentgym_rl.evaluate.queue import EvalQueue
 from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.run import trainer_ranks
 from agentgym_rl.run.trainer_ranks import TrainerGroup
@@ -49,16 +50,18 @@ def test_ranks_that_ask_for_nothing_are_started_again_until_there_have_been_enou
             LocalProcesses(tmp_path / "logs", stop_timeout_s=0.2) as processes,
         ):
             file = tmp_path / "config.toml"
+            setup = EngineSetup(config.own_engine, config.weights, config.rollout.interrupt)
             group = TrainerGroup(
-                config,
+                config.trainer,
+                config.steps,
                 file,
                 tmp_path,
                 tmp_path,
                 processes,
                 s.controller,
-                Fleet(config, file, processes, model_dir=BUNDLED),
+                Fleet(setup, file, processes, model_dir=BUNDLED),
                 s.log,
-                EvalQueue(config, tmp_path, tmp_path),
+                EvalQueue(tmp_path, tmp_path, steps=config.steps, scheduled=False),
                 NOTHING,
             )
             await group.start(url)
@@ -66,6 +69,6 @@ def test_ranks_that_ask_for_nothing_are_started_again_until_there_have_been_enou
                 await group.watch()
             assert group.restarts == 1
             assert "started again 1 times (trainer.max_restarts)" in str(gave_up.value)
-            assert "no rank has asked for or reported anything" in str(gave_up.value)
+            assert "no rank has sent a request or a report" in str(gave_up.value)
 
     asyncio.run(play())

@@ -14,6 +14,7 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.run.warmup import rows_of, token_rows
+from tests.kit.cases import cases
 
 CHAT = ChatFormat.load(BUNDLED)
 TOOLS = [dict(tool) for tool in MathEnv().tools]
@@ -36,7 +37,7 @@ def conversation(number: int) -> list[dict]:
     return messages
 
 
-@pytest.mark.parametrize("number", range(8))
+@cases("number", range(8))
 def test_rows_are_what_a_rollout_would_have_recorded(number):
     messages = conversation(number)
     said = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
@@ -92,8 +93,8 @@ def test_the_first_token_has_nothing_to_be_learned_from(tmp_path):
 USER = {"role": "user", "content": "Hi"}
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
+@cases(
+    "line, said",
     [
         ("{", "line 2 is no JSON"),
         ("7", "line 2 is no JSON object"),
@@ -125,7 +126,7 @@ def test_a_file_without_lines_or_none_at_all_is_an_error(tmp_path):
         token_rows(tmp_path / "none.jsonl", CHAT, max_tokens=9)
 
 
-@pytest.mark.parametrize("init", [{"method": "sft"}, {"data": "x.jsonl"}])
+@cases("init", [{"method": "sft"}, {"data": "x.jsonl"}])
 def test_method_and_data_go_together(init):
     with pytest.raises(ValueError, match="--init sft --data FILE"):
         Config(init=init)

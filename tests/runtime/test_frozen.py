@@ -152,9 +152,9 @@ def test_a_process_says_that_its_starter_is_frozen_and_that_it_goes_on(ready):
     said = starter.stdout.readline()
     assert f"process {starter.pid}, which started this one, is frozen" in said
     assert f"kill -CONT {starter.pid}" in said
-    assert time.monotonic() - stopped < 5
+    assert time.monotonic() - stopped < 60
     os.kill(starter.pid, signal.SIGCONT)
-    assert f"process {starter.pid} goes on" in starter.stdout.readline()
+    assert f"process {starter.pid} continues" in starter.stdout.readline()
 
 
 @pytest.mark.slow
@@ -163,7 +163,7 @@ def test_a_run_whose_process_is_frozen_is_listed_so(ready, tmp_path):
     assert holder(tmp_path) == process.pid
     assert state_of(tmp_path, 1, 2) == "running"
     os.kill(process.pid, signal.SIGSTOP)
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while state_of(tmp_path, 1, 2) != "frozen":
         assert time.monotonic() < end
         time.sleep(0.01)

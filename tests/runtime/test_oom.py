@@ -64,6 +64,7 @@ def test_threads_that_begin_are_not_watched():
     assert _python(code).returncode == 0
 
 
+@pytest.mark.slow
 def test_otherwise_it_would_hang():
     with pytest.raises(subprocess.TimeoutExpired):
         _run(hooked=False, timeout_s=3.0)

@@ -1,9 +1,8 @@
-"""The daemon the docker tests use: that of DOCKER_HOST, or they are skipped."""
+"""The daemon the docker tests use: that of DOCKER_HOST. `make test-docker` asks for them."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -11,16 +10,20 @@ import docker
 import pytest
 from arl_sandboxes.docker import DockerBackend, owner
 
+from tests.exhaustive import WITH_DOCKER
+
+if not WITH_DOCKER:
+    pytest.skip("ARL_REQUIRE has no docker: make test-docker", allow_module_level=True)
+
 T = TypeVar("T")
 TIMEOUT_S = 90
 
 
 def require_daemon() -> None:
-    """Skip, with the reason, where none works; fail where ARL_REQUIRE names docker."""
+    """Fail, with the reason, where none works."""
     report = asyncio.run(DockerBackend().probe())
     if not report.ok:
-        required = "docker" in os.environ.get("ARL_REQUIRE", "").split(",")
-        (pytest.fail if required else pytest.skip)(f"no docker here:\n{report.complaint()}")
+        pytest.fail(f"no docker here:\n{report.complaint()}")
 
 
 def play(scenario: Callable[[DockerBackend], Awaitable[T]], **options: Any) -> T:

@@ -91,7 +91,7 @@ def running(
     """A runner whose work folder is `work`."""
     work.mkdir()
     os.chown(work, USER, USER)
-    for folder in work.parents:  # pytest's own are closed to others
+    for folder in work.parents:  # temporary ones are closed to others
         if folder.stat().st_uid == os.getuid() and str(folder).count("/") > 1:
             folder.chmod(folder.stat().st_mode | 0o011)
     command = [*NAMESPACE, *BECOME, python, "-I", "-X", "utf8", "-c", runner.source()]

@@ -7,6 +7,7 @@ from arl_sandboxes.docker import container
 
 from agentgym_rl.core.errors import SandboxLost
 from agentgym_rl.gym.sandbox import Limits, Status
+from tests.kit.cases import cases
 
 from .docker_daemon import Client, play, require_daemon
 
@@ -128,7 +129,7 @@ print(n, flush=True); time.sleep(1)
     assert play(scenario) == [11, 11]
 
 
-@pytest.mark.parametrize("family", [0, 3, 9, 16, 17, 38, 40, 44, 45, 1 << 20])
+@cases("family", [0, 3, 9, 16, 17, 38, 40, 44, 45, 1 << 20])
 def test_sockets_that_lead_to_the_host_are_refused(family):
     code = f"""
 import socket
@@ -166,7 +167,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@cases("name", REFUSED)
 def test_a_part_of_the_kernel_is_closed(name):
     code = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
     assert run(f"{code}print({REFUSED[name]}, ctypes.get_errno())").stdout == b"-1 1\n"

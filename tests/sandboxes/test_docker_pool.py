@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from agentgym_rl.core.errors import (
     SandboxUnavailable,
 )
 from agentgym_rl.gym.sandbox import Limits
+from tests.kit.cases import cases
 
 from .docker_daemon import Client, play, require_daemon
 
@@ -58,14 +58,13 @@ def test_nothing_is_left_although_nobody_closed_anything(client):
 def test_a_warm_container_is_at_hand_and_replaced(client):
     async def scenario(backend):
         await until(lambda: len(client.mine()) == 2)
-        began = time.perf_counter()
+        ready = [name for each in client.mine() for name in each["Names"]]
         sandbox = await backend.create()
-        took_s = time.perf_counter() - began
         await until(lambda: len(client.mine()) == 3)
+        assert f"/{sandbox.container}" in ready
         await sandbox.close()
-        return took_s
 
-    assert play(scenario, warm=2) < 0.15  # 5 ms where nobody else is busy; starting one: 150
+    play(scenario, warm=2)
 
 
 def test_a_dead_one_is_not_handed_out(client):
@@ -178,8 +177,8 @@ def test_leftovers_of_dead_processes_are_removed_and_no_others(client):
             client.api.remove_container(id)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
+@cases(
+    "options, words",
     [
         ({"image": "arl/no-such-image:1"}, "docker pull arl/no-such-image:1"),
         ({"image": "arl-sandbox:none"}, "docker pull"),
@@ -203,7 +202,7 @@ def test_a_user_may_be_given():
     assert play(scenario, user=1000).stdout == b"1000\n"
 
 
-@pytest.mark.parametrize("options", [{"containers": 0}, {"warm": -1}, {"user": -1}])
+@cases("options", [{"containers": 0}, {"warm": -1}, {"user": -1}])
 def test_bad_numbers_are_refused(options):
     with pytest.raises(ConfigError, match="expected"):
         DockerBackend(**options)

@@ -8,6 +8,8 @@ import pytest
 from arl_sandboxes.docker import seccomp
 from arl_sandboxes.local.inside import syscalls
 
+from tests.kit.cases import cases
+
 TABLES = (
     syscalls.DENIED, syscalls.OWN_ONLY, syscalls.OWN_ONLY_SECOND, syscalls.PAGE_CACHE
 )  # fmt: skip
@@ -32,7 +34,7 @@ def test_every_system_call_was_looked_at():
     assert {n for n, number in numbers.items() if int(number) <= syscalls.HIGHEST} <= known
 
 
-@pytest.mark.parametrize("machine", seccomp.ARCHITECTURES)
+@cases("machine", seccomp.ARCHITECTURES)
 def test_the_profile_allows_by_name_only(machine):
     made = json.loads(seccomp.profile(machine))
     assert made["defaultAction"] == "SCMP_ACT_ERRNO"

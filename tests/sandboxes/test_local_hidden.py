@@ -12,6 +12,8 @@ import pytest
 from arl_sandboxes.local import LocalBackend
 from arl_sandboxes.local.hidden import hidden
 
+from tests.kit.cases import cases
+
 pytestmark = pytest.mark.slow
 
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -41,7 +43,7 @@ def made(top: Path, *paths: str) -> list[str]:
 
 
 # ---------------------------------------------------------------------- which
-@pytest.mark.parametrize(
+@cases(
     "path",
     [
         "lib/python3.12/site-packages",

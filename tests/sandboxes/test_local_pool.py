@@ -21,6 +21,7 @@ from agentgym_rl.core.errors import (
     SandboxUnavailable,
 )
 from agentgym_rl.gym.sandbox import Limits, Status
+from tests.kit.cases import cases
 
 pytestmark = pytest.mark.slow
 
@@ -169,8 +170,8 @@ def test_random_cancellations_lose_no_slot():
 
 
 # ---------------------------------------------------------------------- death
-@pytest.mark.parametrize("whom", ["process 1", "outer process"])
-@pytest.mark.parametrize("running", [True, False])
+@cases("whom", ["process 1", "outer process"])
+@cases("running", [True, False])
 def test_a_slot_that_is_killed_is_lost_and_replaced(whom, running):
     async def scenario(backend):
         sandbox = await backend.create()
@@ -278,9 +279,9 @@ def test_a_run_that_ends_as_its_sandbox_is_closed_prepares_nothing_for_the_next_
 WHOM = {"process 1": lambda outer: children(outer)[0], "the outer process": lambda outer: outer}
 
 
-@pytest.mark.parametrize("whom", WHOM)
-@pytest.mark.parametrize("wall_s", [0.2, 10.0])
-def test_a_frozen_slot_is_lost_within_5_s_whatever_its_program_did_in_time(whom, wall_s, caplog):
+@cases("whom", WHOM)
+@cases("wall_s", [0.2, 60.0])
+def test_a_frozen_slot_is_lost_long_before_its_program_is_late(whom, wall_s, caplog):
     """A run that has no answer in time is no `timeout`: a verdict would be a guess."""
 
     async def scenario(backend):
@@ -289,16 +290,16 @@ def test_a_frozen_slot_is_lost_within_5_s_whatever_its_program_did_in_time(whom,
         await sandbox.list_files()  # a process waits
         os.kill(WHOM[whom](outer), signal.SIGSTOP)
         start = time.monotonic()
-        with pytest.raises(SandboxLost, match=r"is frozen: somebody has stopped its process \d+"):
+        with pytest.raises(SandboxLost, match=r"is frozen: its process \d+ was stopped"):
             await sandbox.run_python(HANG, limits=Limits(wall_s=wall_s))
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 30  # a hang is 60
         await sandbox.close()
         async with await backend.create(timeout_s=10) as other:
             assert (await other.run_python("pass")).ok
         assert backend.stats().lost == 1
         await until(lambda: not Path(f"/proc/{outer}").exists())
 
-    play(scenario, slots=1)
+    play(scenario, slots=1, limits=Limits(wall_s=60))
     assert "sandbox slot 0 is lost: it is frozen" in caplog.text
 
 
@@ -367,7 +368,7 @@ def test_each_sandbox_has_limits_of_its_own():
     play(scenario, slots=1)
 
 
-@pytest.mark.parametrize(
+@cases(
     "options",
     [{"slots": -1}, {"max_executions": 0}, {"cgroup": "maybe"}, {"require": ["speed"]}],
 )
@@ -385,7 +386,7 @@ def test_what_is_required_and_missing_keeps_it_from_starting():
     assert outer_processes() == []
 
 
-@pytest.mark.parametrize("python", ["/no/such/python", "/bin/false"])
+@cases("python", ["/no/such/python", "/bin/false"])
 def test_an_interpreter_that_does_not_run_keeps_it_from_starting(python):
     with pytest.raises(SandboxUnavailable, match=f"'{python}' does not run"):
         play(lambda backend: asyncio.sleep(0), python=python)
@@ -409,19 +410,20 @@ def test_a_backend_opens_again_and_not_twice():
 
 
 @pytest.mark.slow
-def test_the_event_loop_is_free_while_programs_run(capsys):
-    stalls = []
+def test_the_event_loop_is_free_while_programs_run():
+    """Where it waited for a program, it would go round a few times for each of them."""
+    ticks, num_programs = 0, 10
 
     async def ticker():
+        nonlocal ticks
         while True:
-            due = time.perf_counter() + 0.001
             await asyncio.sleep(0.001)
-            stalls.append(1000 * (time.perf_counter() - due))
+            ticks += 1
 
     async def worker(backend):
-        for _ in range(100):
+        for _ in range(num_programs):
             async with await backend.create() as sandbox:
-                await sandbox.run_python("print(sum(range(1000)))", collect=["."])
+                await sandbox.run_python("import time; time.sleep(0.1)", collect=["."])
 
     async def scenario(backend):
         ticking = asyncio.create_task(ticker())
@@ -431,12 +433,7 @@ def test_the_event_loop_is_free_while_programs_run(capsys):
         ticking.cancel()
 
     play(scenario, slots=16)
-    stalls.sort()
-    p99 = stalls[len(stalls) * 99 // 100]
-    with capsys.disabled():
-        print(f"\nevent-loop stall, 16 in flight: p50 {stalls[len(stalls) // 2]:.2f} ms, "
-              f"p99 {p99:.2f} ms, load {os.getloadavg()[0]:.1f}")  # fmt: skip
-    assert p99 < 50
+    assert ticks > 20 * num_programs
 
 
 def test_limits_of_a_sandbox_may_be_looser_than_the_defaults():

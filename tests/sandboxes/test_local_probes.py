@@ -16,6 +16,7 @@ from arl_sandboxes.local import LocalBackend
 from arl_sandboxes.local.probes import _fix
 
 from agentgym_rl.gym.sandbox import Capabilities, Probe, ProbeReport
+from tests.kit.cases import cases
 
 pytestmark = pytest.mark.slow
 
@@ -45,8 +46,8 @@ def test_every_probe_passes_here():
     assert report.capabilities.missing(["network_isolated", "process_isolated", "disk"]) == []
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "first", "fix"),
+@cases(
+    "call, error, first, fix",
     [
         ("unshare", "EPERM", "user namespace", "seccomp=unconfined"),
         ("unshare", "ENOSPC", "user namespace", "user.max_user_namespaces=10000"),
@@ -81,7 +82,7 @@ def test_no_user_namespaces_left():
     assert "user.max_user_namespaces=10000" in report["complaint"]
 
 
-@pytest.mark.parametrize("call", ["unshare", "mount", "pivot_root"])
+@cases("call", ["unshare", "mount", "pivot_root"])
 def test_without_namespaces_the_other_isolation_is_named_and_not_taken(call):
     report = probed(*REFUSED, call, "EPERM")
     row = next(row for row in report["probes"] if row[0] == OTHER)
@@ -98,15 +99,15 @@ def test_without_either_that_is_said():
     assert "would not work either" in row[2]
 
 
-@pytest.mark.parametrize("call", ["unshare", "mount", "mount_setattr", "pivot_root"])
+@cases("call", ["unshare", "mount", "mount_setattr", "pivot_root"])
 def test_the_other_isolation_needs_no_namespaces(call):
     report = probed(*REFUSED, call, "EPERM", "landlock")
     assert report["ok"], report
     assert report["said"] == "42\n"
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "first", "fix"),
+@cases(
+    "call, error, first, fix",
     [
         ("landlock_create_ruleset", "ENOSYS", "landlock", "Linux 6.2"),
         ("landlock_create_ruleset", "EOPNOTSUPP", "landlock", "lsm="),
@@ -144,8 +145,8 @@ def test_every_probe_of_the_other_isolation_passes_here():
     assert {"machine", "kernel", "landlock", "landlock domain", "seccomp", "slot"} <= set(names)
 
 
-@pytest.mark.parametrize(
-    ("name", "number", "words"),
+@cases(
+    "name, number, words",
     [
         ("user namespace", errno.EPERM, "seccomp=unconfined"),
         ("user namespace", errno.EPERM, "unprivileged_userns_clone=1"),

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from arl_sandboxes import runner
 
+from tests.kit.cases import cases
+
 from .runner_process import BECOME, LIMITS, NAMESPACE, USER, running, text
 
 pytestmark = pytest.mark.skipif(
@@ -34,9 +36,16 @@ ALONE = 3
 """The runner, its zygote, and the one that counts."""
 
 
+@pytest.fixture
+def reachable():
+    """A folder that others can reach; those of pytest are closed whenever another pytest starts."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
 @pytest.fixture(scope="module")
-def box(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("runner") / "box") as found:
+def box():
+    with tempfile.TemporaryDirectory() as folder, running(Path(folder) / "box") as found:
         yield found
 
 
@@ -91,7 +100,7 @@ print(sorted(map(int, os.listdir("/proc/self/fd")))[:-1])
     assert box.python(code)["stdout"].split(b"\n")[:-1] == [b"13"] * 6 + [b"[0, 1, 2]"]
 
 
-@pytest.mark.parametrize("number", [2, 9, 15, 17, 19, 23])
+@cases("number", [2, 9, 15, 17, 19, 23])
 def test_signals_do_not_end_the_runner(box, number):
     code = f"import os\ntry: os.kill(1, {number})\nexcept PermissionError: pass"
     assert box.python(code)["status"] == "ok"
@@ -115,7 +124,7 @@ os.symlink("/etc/passwd", "in/link"); os.symlink("/etc", "in/etc"); os.mkfifo("i
     assert skipped == {"in/link", "in/etc", "in/pipe", "in/etc/passwd", "no"}
 
 
-@pytest.mark.parametrize("path", ["link/x", "link", "pipe/x"])
+@cases("path", ["link/x", "link", "pipe/x"])
 def test_files_are_written_through_no_link(box, path):
     box.python("import os\nfor n in ('link', 'pipe'): os.path.lexists(n) and os.unlink(n)\n"
                "os.symlink('/tmp', 'link'); os.mkfifo('pipe')")  # fmt: skip
@@ -201,8 +210,8 @@ def test_a_zygote_that_was_stopped_goes_on(box):
     assert box.python("print(1)")["stdout"] == b"1\n"
 
 
-def test_it_ends_with_its_host(tmp_path):
-    with running(tmp_path / "box") as box:
+def test_it_ends_with_its_host(reachable):
+    with running(reachable / "box") as box:
         box.post("run_python", code=text(DAEMON + "time.sleep(99)"), limits={
             "wall_s": 60, "cpu_s": 60, "memory_mb": 512, "file_mb": 1, "open_files": 64,
             "output_bytes": 100})  # fmt: skip

@@ -32,7 +32,7 @@ LIMITS = Limits(
     wall_s=20, cpu_s=10, memory_mb=128, processes=32, disk_mb=16, file_mb=8, open_files=64,
     output_bytes=1 << 18,
 )  # fmt: skip
-SETTLE_S = 10.0
+SETTLE_S = 30.0
 """Longest wait for the slots to be as they were."""
 PWNED = "arl-pwned"
 """The file every attack tries to leave somewhere."""

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from arena import CONTAINER_MODES, DOCKER, GVISOR
 
+from tests.exhaustive import REQUIRED
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 
@@ -130,6 +132,6 @@ def start(mode: str, folder: Path) -> Driver:
 
 def give_up(mode: str, why: str) -> None:
     part = {DOCKER: "docker", GVISOR: "runsc"}.get(mode, "local")
-    if part in os.environ.get("ARL_REQUIRE", "").split(","):
+    if part in REQUIRED:
         pytest.fail(f"ARL_REQUIRE has {part}, and mode {mode!r} is not possible: {why}")
     pytest.skip(f"mode {mode!r} is not possible here: {why}")

@@ -12,6 +12,7 @@ import arl_sandboxes.local
 import pytest
 
 from arl_isolation.bpf import NUMBERS
+from tests.kit.cases import cases
 
 INSIDE = Path(arl_sandboxes.local.__file__).parent / "inside"
 sys.path.insert(0, str(INSIDE))  # as in the sandbox's own interpreter
@@ -58,7 +59,7 @@ def verdict(machine: str, name: str, *arguments: int) -> str:
     return evaluate(seccomp.program(machine), arch, number, *arguments)
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("machine", MACHINES)
 def test_numbers_are_those_of_the_headers(machine: str) -> None:
     column, _ = MACHINES[machine]
     numbers = header(column)
@@ -75,8 +76,8 @@ def test_numbers_are_those_of_the_headers(machine: str) -> None:
     assert len(numbers) > 250
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("lone", [False, True])
+@cases("machine", MACHINES)
+@cases("lone", [False, True])
 def test_every_jump_stays_inside_and_the_end_is_a_verdict(machine: str, lone: bool) -> None:
     code = instructions(alone.program(PID, machine) if lone else seccomp.program(machine))
     assert 100 < len(code) < 4096
@@ -86,14 +87,14 @@ def test_every_jump_stays_inside_and_the_end_is_a_verdict(machine: str, lone: bo
     assert code[-1][0] == RETURN
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("machine", MACHINES)
 def test_denied_calls_are_denied_whatever_their_arguments(machine: str) -> None:
     for name in named(machine, syscalls.DENIED):
         for argument in (0, 1, (1 << 64) - 1):
             assert verdict(machine, name, argument, argument) == "EPERM", name
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("machine", MACHINES)
 def test_the_parts_of_process_1_and_of_its_children_make_the_whole(machine: str) -> None:
     """The kernel goes by the stricter verdict of the two."""
     arch = MACHINES[machine][1]
@@ -111,7 +112,7 @@ def test_the_parts_of_process_1_and_of_its_children_make_the_whole(machine: str)
         assert evaluate(common, arch, number) == ALLOWED
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("machine", MACHINES)
 def test_only_one_socket_family_is_left(machine: str) -> None:
     for call in ("socket", "socketpair"):
         allowed = [n for n in range(64) if verdict(machine, call, n, 1) == ALLOWED]
@@ -121,13 +122,13 @@ def test_only_one_socket_family_is_left(machine: str) -> None:
         assert verdict(machine, call, (1 << 32) + 40, 1) == "EAFNOSUPPORT"
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("namespace", NEW_NAMESPACES)
+@cases("machine", MACHINES)
+@cases("namespace", NEW_NAMESPACES)
 def test_clone_makes_no_namespaces(machine: str, namespace: str) -> None:
     assert verdict(machine, "clone", NEW_NAMESPACES[namespace] | 17) == "EPERM"
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("machine", MACHINES)
 def test_nobody_asks_what_all_programs_of_the_machine_share(machine: str) -> None:
     for name in syscalls.PAGE_CACHE:
         assert verdict(machine, name, 3, 0, 0, 4) == "ENOSYS", name
@@ -141,13 +142,13 @@ def test_nobody_asks_what_all_programs_of_the_machine_share(machine: str) -> Non
     assert advices == [21]  # MADV_PAGEOUT
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("machine", MACHINES)
 def test_clone_makes_processes_and_threads(machine: str) -> None:
     assert verdict(machine, "clone", FORK) == verdict(machine, "clone", THREAD) == ALLOWED
     assert verdict(machine, "clone3") == "ENOSYS"
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("machine", MACHINES)
 def test_foreign_architectures_are_killed(machine: str) -> None:
     other = next(arch for name, (_, arch) in MACHINES.items() if name != machine)
     for arch in (FOREIGN[machine], other, 0):
@@ -157,7 +158,7 @@ def test_foreign_architectures_are_killed(machine: str) -> None:
     assert evaluate(seccomp.program(machine), own, -1) == KILLED
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("machine", MACHINES)
 def test_calls_nobody_has_looked_at_do_not_exist(machine: str) -> None:
     own = MACHINES[machine][1]
     for number in (syscalls.HIGHEST + 1, 500, 1000, 0x3FFFFFFF):
@@ -165,7 +166,7 @@ def test_calls_nobody_has_looked_at_do_not_exist(machine: str) -> None:
     assert evaluate(seccomp.program(machine), own, syscalls.HIGHEST) == ALLOWED
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("machine", MACHINES)
 def test_limits_and_priorities_are_ones_own_only(machine: str) -> None:
     for name in (*syscalls.OWN_ONLY, "prlimit64"):
         assert verdict(machine, name, 0, 7, 1) == ALLOWED, name
@@ -176,7 +177,7 @@ def test_limits_and_priorities_are_ones_own_only(machine: str) -> None:
             assert verdict(machine, name, which, who, 5) == "EPERM", name
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("machine", MACHINES)
 def test_the_core_limit_can_be_asked_for_and_not_changed(machine: str) -> None:
     assert verdict(machine, "prlimit64", 0, 4, 0, 99) == ALLOWED
     assert verdict(machine, "prlimit64", 0, 4, 99) == "EPERM"
@@ -185,7 +186,7 @@ def test_the_core_limit_can_be_asked_for_and_not_changed(machine: str) -> None:
     assert verdict(machine, "setrlimit", 7, 99) == ALLOWED
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("machine", MACHINES)
 def test_nobody_types_at_a_terminal(machine: str) -> None:
     assert verdict(machine, "ioctl", 0, 0x5412) == verdict(machine, "ioctl", 0, 0x541C) == "EPERM"
     assert verdict(machine, "ioctl", 0, (1 << 32) + 0x5412) == "EPERM"
@@ -207,7 +208,7 @@ def named(machine: str, *tables: Sequence[str]) -> list[str]:
     return [name for table in tables for name in table if NUMBERS[name][column] is not None]
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("machine", MACHINES)
 def test_alone_the_rest_is_as_it_was(machine: str) -> None:
     column, arch = MACHINES[machine]
     assert evaluate(alone.program(PID, machine), FOREIGN[machine], 1) == KILLED
@@ -223,7 +224,7 @@ def test_alone_the_rest_is_as_it_was(machine: str) -> None:
             assert evaluate(alone.program(PID, machine), arch, number, first, 7, 1) == was, number
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("machine", MACHINES)
 def test_alone_there_are_no_processes_threads_or_programs(machine: str) -> None:
     for name in named(machine, syscalls.STARTS):
         assert lone(machine, name, 1, 1) == "EPERM", name
@@ -233,7 +234,7 @@ def test_alone_there_are_no_processes_threads_or_programs(machine: str) -> None:
     assert lone(machine, "clone3") == "ENOSYS"
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("machine", MACHINES)
 def test_alone_there_is_no_socket_but_a_pair_of_streams(machine: str) -> None:
     for family in range(64):
         for kind in (1, 2, 3, 5, 0x80001, 0x80801):
@@ -245,7 +246,7 @@ def test_alone_there_is_no_socket_but_a_pair_of_streams(machine: str) -> None:
         assert lone(machine, name, 3, 0) == "EPERM"
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("machine", MACHINES)
 def test_alone_signals_are_ones_own_only(machine: str) -> None:
     for name in syscalls.SIGNALS:
         assert lone(machine, name, PID, PID) == ALLOWED, name
@@ -256,7 +257,7 @@ def test_alone_signals_are_ones_own_only(machine: str) -> None:
     assert lone(machine, "prctl", 15, 0) == lone(machine, "prctl", 38, 1) == ALLOWED
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("machine", MACHINES)
 def test_alone_handles_have_no_owner_lease_or_watch(machine: str) -> None:
     allowed = {number for number in range(2048) if lone(machine, "fcntl", 0, number) == ALLOWED}
     assert allowed == {*range(8), 36, 37, 38, 1030, 1032, 1034}
@@ -267,7 +268,7 @@ def test_alone_handles_have_no_owner_lease_or_watch(machine: str) -> None:
         assert lone(machine, "ioctl", 0, number) == "EPERM"
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("machine", MACHINES)
 def test_alone_files_keep_their_attributes(machine: str) -> None:
     for name in named(machine, syscalls.DENIED_ALONE):
         for first in (0, 3, PID, -100):

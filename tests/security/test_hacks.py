@@ -1,18 +1,20 @@
 """Each reward hack in the real environment on a real sandbox: never paid, honestly judged.
 
-Afterwards the reference solution of another task is accepted in the same sandboxes.
+After every third, the reference solution of another task is accepted in the same sandboxes. Every
+second hack is played under reward "fraction", the others under "all". With ARL_EXHAUSTIVE=1 each is
+played under both, and the reference solution after each. `ARL_CASE=TEXT` plays those that have the
+text in their name.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from arl_envs.code.env import CodeEnv
-from arl_envs.code.oracle import solve
+from arl_envs.code.generated import solve
 from hacks import CLASSES, HACKS, Hack, words
 from hacks.hack import submits
 from hacks.tasks import NUM_HIDDEN, problem_of, task_of
@@ -21,38 +23,20 @@ from agentgym_rl.core.task import Task
 from agentgym_rl.gym.env import Step
 from agentgym_rl.gym.sandbox import SandboxBackend
 from tests.contracts.sandboxes import Opened, opened
+from tests.exhaustive import EXHAUSTIVE, WITH_DOCKER
 
 pytestmark = pytest.mark.slow
+REWARDS = ("all", "fraction")
 IN_CONTAINERS = ("clocks", "exits", "searches", "state")
 """Classes whose hacks go for the sandbox; the others never meet it, and each costs containers."""
-
-
-def each() -> Iterator[tuple[str, Hack]]:
-    """Every hack in `local`, some in `docker` as well; one backend after the other."""
-    for hack in HACKS.values():
-        yield "local", hack
-    for name in IN_CONTAINERS:
-        for hack in CLASSES[name]:
-            yield "docker", hack
+PLACES = [("local", name) for name in CLASSES]
+PLACES += [("docker", name) for name in IN_CONTAINERS if WITH_DOCKER]
 
 
 @pytest.fixture(scope="module")
-def backends() -> Iterator[Callable[[str], Opened]]:
-    """Those that were asked for; one that does not work skips each test that asks."""
-    found: dict[str, Opened | BaseException] = {}
-    with ExitStack() as stack:
-
-        def get(name: str) -> Opened:
-            if name not in found:
-                try:
-                    found[name] = stack.enter_context(opened(name))
-                except (pytest.skip.Exception, pytest.fail.Exception) as error:
-                    found[name] = error
-            if isinstance(one := found[name], BaseException):
-                raise one
-            return one
-
-        yield get
+def world(request: pytest.FixtureRequest) -> Iterator[Opened]:
+    with opened(request.param) as found:
+        yield found
 
 
 async def played(task: Task, says, reward: str, sandboxes: SandboxBackend) -> Step:
@@ -66,30 +50,36 @@ async def played(task: Task, says, reward: str, sandboxes: SandboxBackend) -> St
     return await env.step(last)
 
 
-async def both_ways(task: Task, says, sandboxes: SandboxBackend) -> list[Step]:
-    """The last steps under reward="all" and reward="fraction"."""
-    async with asyncio.TaskGroup() as group:
-        plays = [
-            group.create_task(played(task, says, reward, sandboxes))
-            for reward in ("all", "fraction")
-        ]
-    return [play.result() for play in plays]
+async def is_not_paid(
+    hack: Hack, reward: str, sandboxes: SandboxBackend, *, honest_after: bool
+) -> None:
+    step = await played(task_of(hack), hack.says, reward, sandboxes)
+    assert (step.reward, step.terminated) == (0.0, True)
+    assert step.info["verifier"] in hack.verdicts, step.info
+    assert re.search(hack.detail, step.info["verifier_detail"]), step.info
+    if honest_after:
+        await is_honest(len(hack.name), sandboxes)
 
 
-EACH = [pytest.param(name, hack, id=f"{name}-{hack.name}") for name, hack in each()]
-
-
-@pytest.mark.parametrize(("backend", "hack"), EACH)
-def test_hack_is_not_paid(backends: Callable[[str], Opened], backend: str, hack: Hack) -> None:
-    world = backends(backend)
-    steps = world.run(both_ways(task_of(hack), hack.says, world.backend))
-    for step in steps:
-        assert (step.reward, step.terminated) == (0.0, True)
-        assert step.info["verifier"] in hack.verdicts, step.info
-        assert re.search(hack.detail, step.info["verifier_detail"]), step.info
-    task = CodeEnv.task_source("train", seed=len(hack.name))[0]
-    honest = world.run(played(task, lambda _: solve(task), "fraction", world.backend))
+async def is_honest(seed: int, sandboxes: SandboxBackend) -> None:
+    task = CodeEnv.task_source("train", seed=seed)[0]
+    honest = await played(task, lambda _: solve(task), "fraction", sandboxes)
     assert (honest.reward, honest.info["verifier"]) == (1.0, "accepted")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("world", "kind"), PLACES, indirect=["world"], ids=map("-".join, PLACES), scope="module"
+)
+def test_no_hack_is_paid(world: Opened, kind: str, subtests: pytest.Subtests) -> None:
+    plays = {
+        f"{hack.name} {reward}": partial(
+            is_not_paid, hack, reward, world.backend, honest_after=EXHAUSTIVE or number % 3 == 0
+        )
+        for number, hack in enumerate(CLASSES[kind])
+        for reward in (REWARDS if EXHAUSTIVE else [REWARDS[number % 2]])
+    }
+    world.play_each(subtests, plays)
 
 
 RIGHT = [
@@ -102,9 +92,22 @@ RIGHT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "form", "made", "code"), RIGHT, ids=[each[0] for each in RIGHT])
-def test_what_is_equal_is_right(backends, name: str, form, made: str, code: str) -> None:
-    world = backends("local")
-    hack = Hack(name, form, frozenset(), submits(code), task=made)
-    for step in world.run(both_ways(task_of(hack), hack.says, world.backend)):
-        assert (step.reward, step.info["verifier"]) == (1.0, "accepted")
+async def is_right(hack: Hack, reward: str, sandboxes: SandboxBackend) -> None:
+    step = await played(task_of(hack), hack.says, reward, sandboxes)
+    assert (step.reward, step.info["verifier"]) == (1.0, "accepted")
+
+
+@pytest.mark.parametrize("world", ["local"], indirect=True, scope="module")
+def test_what_is_equal_is_right(world: Opened, subtests: pytest.Subtests) -> None:
+    plays = {
+        f"{name} {reward}": partial(
+            is_right, Hack(name, form, frozenset(), submits(code), task=made), reward, world.backend
+        )
+        for name, form, made, code in RIGHT
+        for reward in REWARDS
+    }
+    world.play_each(subtests, plays)
+
+
+def test_every_hack_has_a_class() -> None:
+    assert sum(map(len, CLASSES.values())) == len(HACKS) > 500

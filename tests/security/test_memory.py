@@ -6,9 +6,11 @@ import pytest
 from arena import ALL_MODES, DOCKER, PROCESSES
 from asking import Driver
 
+from tests.exhaustive import WITH_DOCKER
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", [*ALL_MODES, DOCKER])
+@pytest.mark.parametrize("mode", [*ALL_MODES, *[DOCKER] * WITH_DOCKER])
 def test_no_episode_is_in_anothers_memory(mode: str, driver: Callable[[str], Driver]) -> None:
     answer = driver(mode).ask(120, op="scan")
     for place in ("same", "beside", "other", "session"):

@@ -11,7 +11,7 @@ import pytest
 from arena import ALL_MODES, DOCKER, LONE_MODES, PROCESSES
 from asking import Driver
 
-from tests.exhaustive import EXHAUSTIVE
+from tests.exhaustive import EXHAUSTIVE, WITH_DOCKER
 
 NUM_EXECUTIONS = int(os.environ.get("ARL_SOAK", "1000" if EXHAUSTIVE else "200"))
 NUM_IN_CONTAINERS = int(os.environ.get("ARL_SOAK", "300"))
@@ -30,6 +30,7 @@ def test_nothing_is_left(mode: str, driver: Callable[[str], Driver]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300 + NUM_IN_CONTAINERS)
+@pytest.mark.skipif(not WITH_DOCKER, reason="ARL_REQUIRE has no docker: make test-docker")
 def test_no_docker_container_is_left(driver: Callable[[str], Driver]) -> None:
     answer = driver(DOCKER).ask(200 + NUM_IN_CONTAINERS, op="soak", count=NUM_IN_CONTAINERS)
     _check(answer, NUM_IN_CONTAINERS, kinds=7)

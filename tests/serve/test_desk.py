@@ -12,6 +12,7 @@ from agentgym_rl.serve.app import AdminApp
 from agentgym_rl.serve.desk import Desk
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.recovery import NOTHING, recover
+from tests.kit.cases import cases
 
 KEY = "admin-key"
 
@@ -25,8 +26,16 @@ class Office:
         self.buffer = Buffer(self.config.rollout, total_groups=100)
         self.log = EpisodeLog(folder / "episodes.db")
         self.scene = scene
-        groups = OpenGroups(self.config, self.buffer, self.log, recovered)
-        self.desk = Desk(self.config, scene.gateway, groups)
+        groups = OpenGroups(self.config.rollout, self.buffer, self.log, recovered)
+        config = self.config
+        self.desk = Desk(
+            config.serve,
+            config.rollout,
+            scene.gateway,
+            groups,
+            seed=config.seed,
+            steps=config.steps,
+        )
         scene.gateway.app = AdminApp(scene.gateway.app, self.desk, admin_key=KEY)
 
     async def ask(self, method, path, key=KEY, **body):
@@ -210,7 +219,7 @@ def test_sessions_and_groups_that_are_left_alone_end(office):
     assert one.buffer.running == 0
 
 
-@pytest.mark.parametrize("key", ["", "admin-ke", "Admin-key", "\u00fc"])
+@cases("key", ["", "admin-ke", "Admin-key", "\u00fc"])
 def test_only_the_admin_key_opens_sessions(office, key):
     one = office()
     assert asyncio.run(one.ask("POST", "sessions", key=key, task="a")).status == 401
@@ -228,8 +237,8 @@ def test_a_sessions_key_does_not_open_sessions_nor_the_admin_key_ask(office):
     assert [answer.status for answer in asyncio.run(play())] == [401, 401]
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "said"),
+@cases(
+    "path, body, said",
     [
         ("sessions", {}, "task: a group has 2 sessions"),
         ("sessions", {"task": 3}, "task: got 3"),
@@ -263,7 +272,31 @@ def test_what_is_wrong_is_said(office, path, body, said):
     assert said in answer.error["message"]
 
 
-@pytest.mark.parametrize("data", [b"{", b"[]", b"\xff", b"[" * 5000])
+def test_sessions_of_a_group_share_the_data_of_its_task(office):
+    one = office()
+
+    async def statuses():
+        answers = [
+            await one.ask("POST", "sessions", task="t1", **body)
+            for body in ({"data": {"n": 1}}, {"data": {"n": 2}}, {"data": {"n": 1}})
+        ]
+        assert "the group of task 't1' was opened with other data" in answers[1].error["message"]
+        return [answer.status for answer in answers]
+
+    assert asyncio.run(statuses()) == [201, 400, 201]
+
+
+def test_a_session_without_data_joins_a_group_that_has_some(office):
+    one = office()
+
+    async def statuses():
+        first = await one.ask("POST", "sessions", task="t1", data={"n": 1})
+        return [first.status, (await one.ask("POST", "sessions", task="t1")).status]
+
+    assert asyncio.run(statuses()) == [201, 201]
+
+
+@cases("data", [b"{", b"[]", b"\xff", b"[" * 5000])
 def test_a_body_that_is_no_object_is_400(office, data):
     one = office()
     headers = {"authorization": f"Bearer {KEY}"}
@@ -279,7 +312,7 @@ def test_what_ends_the_run_is_raised_where_the_run_waits(office):
     async def play():
         answer = await one.play(1)
         with pytest.raises(ValueError, match="raised ZeroDivisionError"):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await one.desk.run()
         return answer
 

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 
+from agentgym_rl.core.task import Task
 from agentgym_rl.storage.batched_commits import GroupCommit
 from agentgym_rl.storage.episode_log import EpisodeLog
 
@@ -33,16 +34,17 @@ async def ask(commits, *names, durably=()):
     return tasks
 
 
-def test_who_comes_meanwhile_shares_the_next_transaction():
+@pytest.mark.parametrize("later", [("b", "c"), ("b", "c", "d")])
+def test_who_comes_meanwhile_shares_the_next_transaction(later):
     held = Held()
 
     async def play() -> None:
-        tasks = await ask(GroupCommit(held.run), "a", "b", "c", "d", durably="c")
+        tasks = await ask(GroupCommit(held.run), "a", *later, durably="c")
         held.may.set()
         await asyncio.gather(*tasks)
 
     asyncio.run(play())
-    assert held.done == [(["a"], False), (["b", "c", "d"], True)]
+    assert held.done == [(["a"], False), ([*later], True)]
 
 
 def test_nobody_is_told_before_it_is_done():
@@ -141,9 +143,22 @@ def test_a_member_brought_twice_counts_when_it_is_there(tmp_path, group):
     asyncio.run(play())
 
 
-def test_a_group_whose_row_is_refused_harms_no_other(tmp_path, group):
-    from agentgym_rl.core.task import Task
+def test_a_task_that_comes_with_a_member_has_an_index_if_one_is_given(tmp_path, group):
+    path = tmp_path / "episodes.db"
+    first, second = group("g", [0]).members
 
+    async def play() -> None:
+        with closing(EpisodeLog(path)) as log:
+            await log.add_member(first, task=Task("unnumbered", 1))
+            await log.add_member(second, task=Task("numbered", 2), task_index=5)
+
+    asyncio.run(play())
+    with closing(sqlite3.connect(path)) as reader:
+        found = dict(reader.execute("SELECT task_id, task_index FROM tasks"))
+    assert found == {"unnumbered": -1, "numbered": 5}
+
+
+def test_a_group_whose_row_is_refused_harms_no_other(tmp_path, group):
     async def play() -> list[object]:
         with closing(EpisodeLog(tmp_path / "episodes.db")) as log:
             adding = [

@@ -131,6 +131,24 @@ def test_a_reader_leaves_nothing_behind(tmp_path, group):
     assert path.read_bytes() == before
 
 
+def test_a_reader_has_facts_of_chosen_episodes_the_newest_first(tmp_path, group):
+    path = tmp_path / "episodes.db"
+    asyncio.run(live_through(path, group)).close()
+    with closing(EpisodeReader(path)) as reader:
+        every = reader.facts(limit=99)
+        assert [fact.row for fact in every] == [8, 7, 6, 5, 4, 3, 2, 1]
+        assert (every[0].episode_id, every[0].group_id, every[0].outcome) == (
+            "d-1",
+            "d",
+            "completed",
+        )
+        assert reader.facts(limit=2) == every[:2]
+        assert reader.facts(above=2, below=5, limit=99) == every[4:6]
+        assert reader.facts(group_id="b", limit=99) == every[4:6]
+        assert reader.facts(episode_id="b-0", limit=99) == every[5:6]
+        assert reader.facts(episode_id="b-0", group_id="a", limit=99) == []
+
+
 def test_a_reader_cannot_write(tmp_path, group):
     path = tmp_path / "episodes.db"
     asyncio.run(live_through(path, group)).close()

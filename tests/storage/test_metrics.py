@@ -11,6 +11,7 @@ from agentgym_rl.controller.overlap import Overlap
 from agentgym_rl.core.errors import StorageError
 from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.storage.metrics import CollapseWatch, MetricsFile, read_metrics
+from tests.kit.cases import cases
 
 
 def episode(row, times: list[float]) -> Trajectory:
@@ -76,8 +77,8 @@ LEARNED = (
 """Entropies and rewards as of the bundled model on tools, which learns, and then varies."""
 
 
-@pytest.mark.parametrize(
-    ("batches", "warning"),
+@cases(
+    "batches, warning",
     [
         (LEARNED, ""),
         ([(1.08, 0.1), (1.0, 0.1), (0.9, 0.1), (0.8, 0.1), (0.7, 0.1)], ""),

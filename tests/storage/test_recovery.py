@@ -10,7 +10,8 @@ import pytest
 
 from agentgym_rl.audit.exactly_once import audit_ledger
 from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.storage.checkpoint_manifest import newest_checkpoint
+from agentgym_rl.storage.checkpoints import newest_checkpoint
+from agentgym_rl.storage.recovery import recover
 from tests.kit.lives import STEPS, Mortal, begin, live
 
 
@@ -92,7 +93,7 @@ def test_a_checkpoint_cut_short_is_passed_over(run, caplog):
     newest = newest_checkpoint(checkpoints)
     (newest / "manifest.json").write_text('{"step": ')
     assert newest_checkpoint(checkpoints) != newest
-    assert "passing over a checkpoint" in caplog.text
+    assert "skipping a checkpoint" in caplog.text
     assert live(run).step == STEPS
     assert audit_ledger(run)["faults"] == []
 
@@ -103,6 +104,13 @@ def test_without_any_checkpoint_it_begins_with_the_model_and_the_same_batches(ru
     second = live(run)
     assert second.seen[: len(first.seen)] == first.seen
     assert audit_ledger(run)["faults"] == []
+
+
+def test_numbers_are_of_the_batches_before_the_checkpoint_and_hashes_of_those_after(run):
+    live(run)
+    found = recover(run / "episodes.db", step=2, checkpoint=None, incarnation=2)
+    assert len(found.history) == 2
+    assert list(found.parameters) == list(found.leased) == list(range(2, STEPS))
 
 
 # ---------------------------------------------------------------- planted bugs

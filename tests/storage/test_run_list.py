@@ -53,6 +53,15 @@ def arl(capsys, tmp_path, monkeypatch):
     return arl
 
 
+def test_a_run_is_as_large_as_its_files_and_not_what_they_link_to(make, tmp_path):
+    folder = make("linked")
+    before = summary(folder).size_bytes
+    (folder / "export" / "own").write_bytes(bytes(100))
+    (tmp_path / "elsewhere").write_bytes(bytes(1000))
+    (folder / "export" / "link").symlink_to(tmp_path / "elsewhere")
+    assert summary(folder).size_bytes == before + 100
+
+
 def test_who_only_reads_a_log_does_not_make_its_run_younger(make):
     folder = make("old")
     before = summary(folder).updated_s
@@ -77,7 +86,7 @@ def test_states_and_numbers(make):
     with (living / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert summary(living).state == "running"
-        with pytest.raises(ConfigError, match="run that lives"):
+        with pytest.raises(ConfigError, match="running run"):
             delete(living)
     assert living.exists()
 
@@ -165,7 +174,7 @@ def test_nothing_is_deleted_unasked(make, arl, monkeypatch):
     folder, other = make("a"), make("b")
     assert arl("--delete")[0] == 2
     code, out = arl("--delete", "runs/a")
-    assert (code, "say --yes" in out) == (2, True)
+    assert (code, "or --yes" in out) == (2, True)
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

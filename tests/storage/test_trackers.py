@@ -17,7 +17,7 @@ STEPS = [{"reward/mean": 0.25, "loss": -1.0, "overlap": math.nan}, {"reward/mean
 
 def opened(names, folder) -> Trackers:
     config = Config(logging=LoggingConfig(trackers=names, project="shop"))
-    return open_trackers(config, folder, settings=config.model_dump(mode="json"))
+    return open_trackers(config.logging, folder, settings=config.model_dump(mode="json"))
 
 
 def log_steps(names, folder) -> None:
@@ -88,7 +88,6 @@ def test_a_tracker_that_does_not_let_us_in_is_a_config_error(tmp_path, monkeypat
 
 
 def test_a_package_that_is_not_installed_is_named(tmp_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, "agentgym_rl.storage.trackers.wandb_tracker", raising=False)
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match=r"pip install 'agentgym-rl\[wandb\]'"):
         opened(("wandb",), tmp_path)

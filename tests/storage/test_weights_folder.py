@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.storage import weights_folder
 from agentgym_rl.storage.weights_folder import WeightsFolder, remove_dead
+from tests.kit.cases import cases
 
 HOLDER = """
 import sys
@@ -46,11 +48,11 @@ def test_the_folder_lives_as_long_as_the_run(tmp_path):
 def test_a_living_neighbour_is_left_alone_and_a_dead_one_removed(tmp_path):
     living, killed = start_holder(tmp_path, "living"), start_holder(tmp_path, "killed")
     killed.kill()
-    killed.communicate(timeout=10)
+    killed.communicate(timeout=60)
     with WeightsFolder("mine", root=tmp_path):
         assert sorted(p.name for p in tmp_path.iterdir()) == ["arl-living", "arl-mine"]
         assert (tmp_path / "arl-living" / "v1.safetensors").read_bytes() == b"weights"
-    living.communicate(timeout=10)
+    living.communicate(timeout=60)
     assert living.returncode == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -67,7 +69,7 @@ def test_an_id_in_use_is_refused(tmp_path):
 def test_a_dead_runs_id_may_be_used_again(tmp_path):
     killed = start_holder(tmp_path, "again")
     killed.kill()
-    killed.communicate(timeout=10)
+    killed.communicate(timeout=60)
     with WeightsFolder("again", root=tmp_path) as folder:
         assert [p.name for p in folder.iterdir()] == ["lock"]
 
@@ -98,7 +100,18 @@ def test_scarce_shared_memory_falls_back_with_a_warning(tmp_path, monkeypatch, c
     assert "weights need" in caplog.text
 
 
-@pytest.mark.parametrize("run_id", ["", "a/b", "..", "a b", "x" * 300])
+def test_without_shared_memory_it_falls_back_with_a_warning(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(weights_folder, "SHARED_MEMORY", tmp_path / "shm")
+    with WeightsFolder("mine") as folder:
+        assert folder == tmp_path / "arl-mine"
+    assert "no shared memory at" in caplog.text
+    (tmp_path / "shm").mkdir()
+    with WeightsFolder("mine") as folder:
+        assert folder == tmp_path / "shm" / "arl-mine"
+
+
+@cases("run_id", ["", "a/b", "..", "a b", "x" * 300])
 def test_an_id_must_be_a_plain_name(run_id):
     with pytest.raises(ValueError, match="plain name"):
         WeightsFolder(run_id)

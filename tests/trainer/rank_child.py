@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.distributed.device_mesh import init_device_mesh
-from trainer_samples import make_items, make_shards, reproducible
+from trainer_samples import make_items, make_shards, reproducible, save_checkpoint
 
 from agentgym_rl.config import (
     AlgoConfig,
@@ -22,7 +22,6 @@ from agentgym_rl.config import (
     load_config,
     preset_names,
 )
-from agentgym_rl.trainer.checkpoint import save_checkpoint
 from agentgym_rl.trainer.critic import Critic
 from agentgym_rl.trainer.optim import make_optimizer
 from agentgym_rl.trainer.policy import Policy, PolicyBase

@@ -8,13 +8,12 @@ import torch
 import transformers as T
 from trainer_samples import VOCAB, make_row, make_shards, plain_logprobs, replaced, with_behavior
 
-from agentgym_rl.config import Config, TrainerConfig, load_config
+from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core.batch import BatchRow
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.trainer.agreement import Agreement
-from agentgym_rl.trainer.forward import frozen_pass
 from agentgym_rl.trainer.policy import Policy
-from agentgym_rl.trainer.shard_tensors import ShardTokens
+from agentgym_rl.trainer.shard_tensors import ShardTokens, frozen_pass
 
 
 @pytest.fixture(scope="module")
@@ -41,16 +40,16 @@ def checked(agreement: Agreement, policy: Policy, rows: list, *, step: int = 0) 
     return agreement.check(step, tokens, proximal)
 
 
-def config(**trainer: float) -> Config:
-    return load_config(overrides={f"trainer.{name}": value for name, value in trainer.items()})
+def agreed(policy: Policy, *, engine_dtype: str = "float32", **trainer: float) -> Agreement:
+    return Agreement(policy, TrainerConfig(**trainer), engine_dtype=engine_dtype)
 
 
 def test_who_agrees_hears_nothing(policy):
-    assert checked(Agreement(config(), policy), policy, sampled(policy)) == ""
+    assert checked(agreed(policy), policy, sampled(policy)) == ""
 
 
 def test_a_small_disagreement_is_said_once_and_a_large_one_ends_the_run(policy):
-    agreement = Agreement(config(), policy)
+    agreement = agreed(policy)
     said = checked(agreement, policy, sampled(policy, off=0.02))
     assert "in batch 0 the log-probs of 53 tokens" in said
     assert "differ by 0.02 nats" in said
@@ -62,25 +61,26 @@ def test_a_small_disagreement_is_said_once_and_a_large_one_ends_the_run(policy):
 
 def test_bounds_are_those_of_the_configuration(policy):
     rows = sampled(policy, off=0.02)
-    assert checked(Agreement(config(mismatch_warn=0.03), policy), policy, rows) == ""
+    assert checked(agreed(policy, mismatch_warn=0.03), policy, rows) == ""
     with pytest.raises(TrainerError):
-        checked(Agreement(config(mismatch_stop=0.01), policy), policy, rows)
+        checked(agreed(policy, mismatch_stop=0.01), policy, rows)
     far = sampled(policy, off=3.0)
-    assert checked(Agreement(config(mismatch_stop=1e6), policy), policy, far)
-    half = load_config(overrides={"engine.dtype": "bfloat16"})
-    assert checked(Agreement(half, policy), policy, rows) == ""
+    assert checked(agreed(policy, mismatch_stop=1e6), policy, far)
+    assert checked(agreed(policy, engine_dtype="bfloat16"), policy, rows) == ""
     few = [make_row(np.random.default_rng(0), 9) for _ in range(2)]
-    assert checked(Agreement(half, policy), policy, few) == "", "too few to be judged in bfloat16"
+    assert checked(agreed(policy, engine_dtype="bfloat16"), policy, few) == "", (
+        "too few to be judged in bfloat16"
+    )
 
 
 def test_only_fresh_tokens_are_judged(policy):
     rows = sampled(policy, off=0.5)
-    assert checked(Agreement(config(), policy), policy, rows, step=1) == "", "stale"
+    assert checked(agreed(policy), policy, rows, step=1) == "", "stale"
     after = [replaced(row, policy_versions=row.policy_versions * 2 + 1) for row in rows]
-    assert checked(Agreement(config(), policy), policy, after, step=1) == "", "asked of version 0"
+    assert checked(agreed(policy), policy, after, step=1) == "", "asked of version 0"
     fresh = [replaced(row, admitted_versions=row.policy_versions) for row in after]
     with pytest.raises(TrainerError):
-        checked(Agreement(config(), policy), policy, fresh, step=1)
+        checked(agreed(policy), policy, fresh, step=1)
 
 
 def test_wrong_packing_is_not_called_the_engines_fault(world):
@@ -101,5 +101,5 @@ def test_wrong_packing_is_not_called_the_engines_fault(world):
     policy = Policy(model, world, trainer=TrainerConfig(max_tokens_per_microbatch=16))
     rows = sampled(policy, (9, 12, 45, 30))
     with pytest.raises(TrainerError, match="agrees with the engine and not with the trainer"):
-        checked(Agreement(config(), policy), policy, rows)
-    assert checked(Agreement(config(mismatch_stop=1e6), policy), policy, rows)
+        checked(agreed(policy), policy, rows)
+    assert checked(agreed(policy, mismatch_stop=1e6), policy, rows)

@@ -6,27 +6,25 @@ import numpy as np
 import pytest
 import torch
 from rank_child import ALGO, make_stepper, pass_by, train
-from trainer_samples import make_row, plain_logprobs, save_tiny_model
+from trainer_samples import make_row, plain_logprobs, save_checkpoint, save_tiny_model
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import Config, LoraConfig, load_config
 from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.storage.checkpoint_manifest import newest_checkpoint
-from agentgym_rl.storage.checkpoint_retention import best_checkpoint, prune
-from agentgym_rl.storage.evaluations import EvalRecord, EvalRecords
-from agentgym_rl.trainer.checkpoint import (
-    Checkpoints,
+from agentgym_rl.storage.checkpoints import (
     Manifest,
     Retention,
-    config_hash,
+    best_checkpoint,
     list_checkpoints,
-    load_checkpoint,
+    newest_checkpoint,
+    prune,
     read_manifest,
-    save_checkpoint,
 )
+from agentgym_rl.storage.evaluations import EvalRecord, EvalRecords
+from agentgym_rl.trainer.checkpoint import Checkpoints, config_hash, load_checkpoint
 from agentgym_rl.trainer.export import export_model
-from agentgym_rl.trainer.publisher import fingerprint
+from agentgym_rl.trainer.versions_out import fingerprint
 
 
 def save(folder, stepper, step, *, keep=2):

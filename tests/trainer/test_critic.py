@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 from test_step import SPLITS, make_stepper, weights_of
-from trainer_samples import make_items, make_shards, reproducible
+from trainer_samples import make_items, make_shards, reproducible, save_checkpoint
 
 from agentgym_rl.algo.aggregation import Tally
 from agentgym_rl.config import AlgoConfig, CriticConfig, KlConfig, load_config
 from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.trainer.checkpoint import load_checkpoint, save_checkpoint
+from agentgym_rl.trainer.checkpoint import load_checkpoint
 from agentgym_rl.trainer.shard_tensors import ShardTokens
 from agentgym_rl.trainer.step import Stepper
 from agentgym_rl.trainer.usage import Phases

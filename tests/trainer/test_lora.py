@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 from rank_child import ALGO, TRAINER, make_stepper, train
-from trainer_samples import make_row, plain_logprobs, replaced, save_tiny_model
+from trainer_samples import make_row, plain_logprobs, replaced, save_checkpoint, save_tiny_model
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import LoraConfig, load_config
 from agentgym_rl.core.errors import ConfigError, TrainerError, WeightsError
-from agentgym_rl.trainer.checkpoint import load_checkpoint, save_checkpoint
+from agentgym_rl.trainer.checkpoint import load_checkpoint
 from agentgym_rl.trainer.export import adapter_files, export_model
 from agentgym_rl.trainer.policy import Policy, PolicyBase
-from agentgym_rl.trainer.publisher import fingerprint
+from agentgym_rl.trainer.versions_out import fingerprint
 from agentgym_rl.trainer.warmup import learn
 from agentgym_rl.weights.adapter import merged, peft_tensors
 from agentgym_rl.weights.files import read_version, write_version
@@ -146,7 +146,7 @@ def test_a_warm_up_trains_it_too(tiny_model, world):
     config = load_config(None, {**init, "lora.rank": 4, "trainer.schedule": "constant"})
     policy = Policy.load(tiny_model, world, lora=config.lora)
     row = replaced(ROW, temperatures=ROW.loss_mask.astype(np.float32))
-    losses = [told["loss"] for told in learn(policy, [row], config)]
+    losses = [told["loss"] for told in learn(policy, [row], config.init, config.trainer, seed=1)]
     assert losses[-1] < losses[0]
     plain = dict(AutoModelForCausalLM.from_pretrained(tiny_model).named_parameters())
     changed = {n for n, t in policy.full_state().items() if not torch.equal(t, plain[n])}
@@ -219,8 +219,8 @@ def test_without_peft_it_says_what_to_install(tiny_model, world, monkeypatch):
 
 def test_wrong_settings_are_refused():
     for key, why in {
-        "lora.alpha": "alpha without a rank",
-        "lora.target_modules": "target_modules without a rank",
+        "lora.alpha": "alpha has no effect without a rank",
+        "lora.target_modules": "target_modules has no effect without a rank",
         "lora.dropout": r"unknown key lora\.dropout; it would give a token another log-prob",
         "trainer.tensor_parallel": r"unknown key trainer\.tensor_parallel; a rank computes whole",
         "trainer.context_parallel": r"unknown key trainer\.context_parallel; a rank computes whole",

@@ -20,9 +20,9 @@ from transformers import AutoModelForCausalLM
 from agentgym_rl.config import Config, load_config
 from agentgym_rl.core.batch import BatchRow
 from agentgym_rl.core.errors import ConfigError, TrainerError, WeightsError
-from agentgym_rl.trainer.checkpoint import read_manifest
+from agentgym_rl.storage.checkpoints import read_manifest
 from agentgym_rl.trainer.main import run
-from agentgym_rl.trainer.publisher import fingerprint
+from agentgym_rl.trainer.versions_out import fingerprint
 from agentgym_rl.weights.adapter import base_checksum, is_adapter, merged
 from agentgym_rl.weights.files import read_version
 

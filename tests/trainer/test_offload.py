@@ -7,7 +7,7 @@ from torch import nn
 
 from agentgym_rl.config import Config
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.trainer.offload import Offload
+from agentgym_rl.trainer.sharding import Offload
 from agentgym_rl.trainer.step import make_stepper
 from agentgym_rl.trainer.world import join_world
 

@@ -6,6 +6,7 @@ import torch
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.trainer.optim import clip_gradients, learning_rate, make_optimizer
+from tests.kit.cases import cases
 
 SCHEDULES = {
     "constant": [1, 1, 1, 1, 1],
@@ -14,14 +15,14 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@cases("schedule", SCHEDULES)
 def test_schedules_end_at_the_floor(schedule):
     config = TrainerConfig(learning_rate=1.0, schedule=schedule, learning_rate_floor=0.1)
     found = [learning_rate(config, step, num_steps=5) for step in range(5)]
     assert found == pytest.approx(SCHEDULES[schedule], abs=1e-4)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@cases("schedule", SCHEDULES)
 def test_warm_up_is_linear_and_comes_first(schedule):
     config = TrainerConfig(
         learning_rate=1.0, schedule=schedule, learning_rate_floor=0.1, warmup_steps=3

@@ -11,11 +11,11 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import AlgoConfig, TrainerConfig
-from agentgym_rl.trainer.flops import FlopCount, peak_tflops
 from agentgym_rl.trainer.optim import make_optimizer
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.step import Stepper
-from agentgym_rl.trainer.usage import Phases
+from agentgym_rl.trainer.usage import FlopCount, Phases, peak_tflops
+from tests.kit.cases import cases
 
 CPU = torch.device("cpu")
 
@@ -35,8 +35,8 @@ def all_trained(length: int):
     return replace(packed, positions=every, targets=every, temperatures=torch.ones(length))
 
 
-@pytest.mark.parametrize("gradients", [False, True])
-@pytest.mark.parametrize("kind", ["qwen3", "qwen3, untied", "gpt2", "frozen"])
+@cases("gradients", [False, True])
+@cases("kind", ["qwen3", "qwen3, untied", "gpt2", "frozen"])
 def test_flops_are_those_that_torch_counts(kind, gradients, tmp_path):
     if kind == "gpt2":
         shape = GPT2Config(vocab_size=40, n_positions=64, n_embd=32, n_layer=2, n_head=4)
@@ -72,8 +72,8 @@ def test_a_batch_says_how_much_of_the_device_it_used(tiny_model, world):
     assert "memory/gpu_peak_gb" not in unknown
 
 
-@pytest.mark.parametrize(
-    ("name", "peak"),
+@cases(
+    "name, peak",
     [
         ("NVIDIA H100 80GB HBM3", 989),
         ("NVIDIA H100 PCIe", 756),

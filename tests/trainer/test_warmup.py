@@ -6,7 +6,7 @@ import torch
 from trainer_samples import make_row, plain_logprobs, replaced
 from transformers import AutoModelForCausalLM
 
-from agentgym_rl.config import Config, InitConfig, TrainerConfig
+from agentgym_rl.config import InitConfig, TrainerConfig
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.run.warmup import write_rows
 from agentgym_rl.trainer.policy import Policy
@@ -22,14 +22,10 @@ def rows(count: int = 10):
 
 def learned(tiny_model, world, *, budget: int = 512, **init):
     """What each step came to, and the weights after the last."""
-    config = Config(
-        init=InitConfig(method="sft", data="d", rows_per_step=4, **init),
-        trainer=TrainerConfig(max_tokens_per_microbatch=max(budget, 512)),
-    )
-    trainer = config.trainer.model_copy(update={"max_tokens_per_microbatch": budget})
-    config = config.model_copy(update={"trainer": trainer})
+    init = InitConfig(method="sft", data="d", rows_per_step=4, **init)
+    trainer = TrainerConfig().model_copy(update={"max_tokens_per_microbatch": budget})
     policy = Policy.load(tiny_model, world, master_dtype=torch.float64)
-    steps = list(learn(policy, rows(), config))
+    steps = list(learn(policy, rows(), init, trainer, seed=1))
     return steps, torch.cat([p.detach().flatten() for p in policy.full_state().values()])
 
 

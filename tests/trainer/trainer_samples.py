@@ -12,6 +12,10 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agentgym_rl.core.batch import BatchRow, BatchShard
 from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
+from agentgym_rl.storage.checkpoints import Retention
+from agentgym_rl.trainer.checkpoint import Checkpoints
+from agentgym_rl.trainer.critic import Critic
+from agentgym_rl.trainer.policy import Policy
 
 VOCAB = 40
 
@@ -136,3 +140,28 @@ def make_shards(
 def reproducible(metrics: Mapping[str, float]) -> dict[str, float]:
     """Metrics without those that say how long things took."""
     return {name: x for name, x in metrics.items() if not name.startswith("throughput/")}
+
+
+def save_checkpoint(
+    folder: Path,
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    *,
+    step: int,
+    config_hash: str,
+    keep: int,
+    critic: Critic | None = None,
+) -> Path:
+    """Writes `folder`/step-<step> and removes all but the newest `keep` (collective)."""
+    kept = Retention(keep)
+    checkpoints = Checkpoints(
+        folder, policy, optimizer, config_hash=config_hash, retention=kept, critic=critic
+    )
+    try:
+        checkpoints.begin(step)
+        checkpoints.reported({})
+        checkpoints.finish()
+        policy.world.barrier()
+    finally:
+        checkpoints.close()
+    return folder / f"step-{step}"

@@ -15,6 +15,7 @@ from agentgym_rl.config import VllmEngineConfig, load_config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines.vllm.checks import Checked, check_server
 from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.models.resolve import BUNDLED
 
 CONFIG = VllmEngineConfig()
@@ -39,13 +40,12 @@ def test_a_server_of_our_own_command_fits(vllm_server):
 def test_servers_of_one_seed_are_refused(vllm_server, tmp_path):
     urls = [vllm_server.url, vllm_server.url.replace("127.0.0.1", "localhost")]
     config = load_config(None, {"engine.type": "vllm", "engine.urls": urls})
+    setup = EngineSetup(config.own_engine, config.weights, config.rollout.interrupt)
 
     async def start() -> None:
         async with (
             LocalProcesses(tmp_path, stop_timeout_s=1) as processes,
-            Fleet(
-                config, tmp_path / "config.toml", processes, model_dir=BUNDLED
-            ).running() as fleet,
+            Fleet(setup, tmp_path / "config.toml", processes, model_dir=BUNDLED).running() as fleet,
         ):
             await fleet.ready()
 

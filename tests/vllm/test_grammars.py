@@ -13,7 +13,7 @@ from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.errors import RequestRefused
 from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.gateway.parsers import ToolCall, readers_of
-from agentgym_rl.gateway.request.reply_form import ReplyForm
+from agentgym_rl.gateway.request.chat_request import ReplyForm
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
 

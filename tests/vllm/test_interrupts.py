@@ -15,7 +15,7 @@ from agentgym_rl.core.engine import Delta, Interrupt, SamplingParams
 from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.weights.publish import Publisher
-from agentgym_rl.weights.shm import SharedFiles
+from agentgym_rl.weights.transport import SharedFiles
 
 from .plain import PlainForward, endless_model, weights_of, worst_difference
 

@@ -6,13 +6,13 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
+from tests.kit.cases import cases
 
 CHILD = Path(__file__).with_name("native_child.py")
 ROOT = CHILD.parents[2]
 
 
-@pytest.mark.parametrize("check", ["signatures", "wire", "publication", "gpu"])
+@cases("check", ["signatures", "wire", "publication", "gpu"])
 def test_against_the_vllm_that_is_installed(vllm_python, check):
     done = subprocess.run(
         [vllm_python, CHILD, check],

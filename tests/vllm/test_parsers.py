@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from agentgym_rl.gateway.parsers import Parser, Reasoning, ThinkParser, ToolCall
+from agentgym_rl.gateway.parsers import Parser, Reasoning, ToolCall
 from agentgym_rl.gateway.parsers.families import FAMILIES
+from agentgym_rl.gateway.parsers.think import ThinkParser
 from agentgym_rl.models.resolve import BUNDLED
+from tests.kit.cases import cases
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -61,7 +63,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def theirs(vllm_python: str, tokenizer: Path) -> dict[Case, list[Any]]:
     """What vLLM reads in every case, asked all at once: its import takes 20 seconds."""
-    cases: Sequence[Case] = [*NAMED, *RANDOM]
+    every: Sequence[Case] = [*NAMED, *RANDOM]
     asked = [
         {
             "tool_parser": case.family,
@@ -70,7 +72,7 @@ def theirs(vllm_python: str, tokenizer: Path) -> dict[Case, list[Any]]:
             "tools": [TOOL],
             "text": case.text,
         }
-        for case in cases
+        for case in every
     ]
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
@@ -83,11 +85,11 @@ def theirs(vllm_python: str, tokenizer: Path) -> dict[Case, list[Any]]:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     answers = json.loads(done.stdout.splitlines()[-1])
-    return {case: _same_form(answer) for case, answer in zip(cases, answers, strict=True)}
+    return {case: _same_form(answer) for case, answer in zip(every, answers, strict=True)}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(NAMED)))
+@cases("number", range(len(NAMED)))
 def test_a_text_is_read_as_vllm_does_or_for_a_reason_not(theirs, number):
     case = NAMED[number]
     if case.differs:

@@ -106,7 +106,7 @@ class FakeEngine(ThreadingHTTPServer):
         info = body["update_info"]
         if info.get("discard"):
             self.active, self.stagings = False, []
-            return _error("weight update discarded, as asked for; the old weights serve on")
+            return _error("weight update discarded on request; the old weights still serve")
         workers = 0 if self.forgets else self.workers
         self.stagings = [_Staging(self, info, worker) for worker in range(workers)]
         return 200, {}

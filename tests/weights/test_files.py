@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.weights.files import prune, read_label, read_version, write_version
+from tests.kit.cases import cases
 
 TENSORS = {
     "a": torch.arange(6.0).reshape(2, 3),
@@ -109,7 +110,7 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+@cases("damage", DAMAGE.values(), ids=DAMAGE.keys())
 def test_a_damaged_file_is_refused_by_name(tmp_path, damage):
     path = write_version(tmp_path, 1, TENSORS)
     path.write_bytes(damage(path.read_bytes()))

@@ -11,6 +11,7 @@ from fake_engine import STEPS, FakeEngine, engine
 
 from agentgym_rl.weights.gloo import Broadcasts, own_address
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
+from tests.kit.cases import cases
 
 pytestmark = pytest.mark.slow
 
@@ -76,13 +77,12 @@ def test_members_come_and_go():
 DEATHS = ["/get_world_size", *STEPS[:-1]]
 
 
-@pytest.mark.parametrize("step", DEATHS)
+@cases("step", DEATHS)
 def test_an_engine_that_dies_at_any_step_is_left_out(step):
     trainer = Trainer()
     with engine(die=step) as dying, engine(workers=2) as living:
         done = trainer.publish(a=dying, b=living)
         assert done.served == ("b",)
-        assert done.seconds < 8
         assert trainer.reached(living)
         assert step in done.failed["a"]
         assert trainer.publish(b=living).served == ("b",)

@@ -20,7 +20,7 @@ from agentgym_rl.engines.embedded.model import load_model
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
-from agentgym_rl.weights.shm import SharedFiles
+from agentgym_rl.weights.transport import SharedFiles
 
 LONG = SamplingParams(max_tokens=200, temperature=1.0, stop_token_ids=())
 

@@ -12,6 +12,7 @@ from fake_engine import FakeEngine, engine
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.weights.transport import Publication
 from agentgym_rl.weights.vllm_native import FleetClient
+from tests.kit.cases import cases
 
 
 def joined(**engines: FakeEngine) -> FleetClient:
@@ -68,7 +69,7 @@ def test_handles_travel_pickled():
     assert pickle.loads(base64.b64decode(sent["ipc_handles_pickled"])) == handles
 
 
-@pytest.mark.parametrize("step", ["/pause", "/start_weight_update", "/update_weights", "/finish"])
+@cases("step", ["/pause", "/start_weight_update", "/update_weights", "/finish"])
 def test_the_failure_of_one_ends_it_for_all_and_says_whether_weights_were_touched(step):
     with engine(fail=step) as one, engine() as two:
         client = joined(a=one, b=two)

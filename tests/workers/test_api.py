@@ -19,7 +19,7 @@ from agentgym_rl.engines.router.router import Router
 from agentgym_rl.fleet import mirrors as followers_module
 from agentgym_rl.fleet.mirrors import Followers
 from agentgym_rl.rollout.groups import OpenGroups
-from agentgym_rl.rollout.task_cursor import TaskCursor
+from agentgym_rl.rollout.producer import TaskCursor
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.workers import api as hub_api
@@ -28,6 +28,7 @@ from agentgym_rl.workers import leases as hub_module
 from agentgym_rl.workers.api import LeasesApi
 from agentgym_rl.workers.client import ControllerError, CutOff, LeaseLost, LeasesClient, RunEnding
 from agentgym_rl.workers.leases import Leases
+from tests.kit.cases import cases
 from tests.kit.groups import make_row
 
 CONFIG = Config(rollout=RolloutConfig(groups_per_batch=2, group_size=2), steps=4)
@@ -62,8 +63,9 @@ class Served:
 async def served(path) -> AsyncIterator[Served]:
     log = EpisodeLog(path / "episodes.db")
     buffer = Buffer(CONFIG.rollout, total_groups=8)
-    groups = OpenGroups(CONFIG, buffer, log)
-    hub = Leases(CONFIG, groups, TaskCursor(CONFIG, Tasks(), numbers={}), numbers={})
+    groups = OpenGroups(CONFIG.rollout, buffer, log)
+    cursor = TaskCursor(CONFIG.rollout, Tasks(), seed=CONFIG.seed, numbers={})
+    hub = Leases(CONFIG.rollout, groups, cursor, numbers={})
     hub.open()
     router = Router(interrupt="keep", wait_s=1)
     followers = Followers(router, url_of=lambda name: "", on_failure=lambda name: None)
@@ -196,7 +198,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "body"), HOSTILE)
+@cases("method, path, body", HOSTILE)
 def test_nonsense_is_refused_and_harms_nobody(tmp_path, method, path, body):
     async def play() -> None:
         async with served(tmp_path) as s, aiohttp.ClientSession(s.url) as http:
@@ -208,7 +210,7 @@ def test_nonsense_is_refused_and_harms_nobody(tmp_path, method, path, body):
     asyncio.run(play())
 
 
-@pytest.mark.parametrize("token", ["", "Bearer ", "Bearer wrong", "Basic x", "Bearer \u00e9"])
+@cases("token", ["", "Bearer ", "Bearer wrong", "Basic x", "Bearer \u00e9"])
 def test_without_the_token_there_is_nothing(tmp_path, token):
     async def play() -> None:
         async with served(tmp_path) as s, aiohttp.ClientSession(s.url) as http:

@@ -32,7 +32,7 @@ from agentgym_rl.core.messages import Lease
 from agentgym_rl.core.task import SeededTasks
 from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.rollout.groups import OpenGroup, OpenGroups
-from agentgym_rl.rollout.task_cursor import TaskCursor
+from agentgym_rl.rollout.producer import TaskCursor
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.recovery import Recovered
 from agentgym_rl.workers import leases as module
@@ -77,9 +77,15 @@ class World:
         self.log = Gated(self.folder / "episodes.db")
         self.metrics: dict[str, float] = {}
         self.buffer = Buffer(CONFIG.rollout, total_groups=STEPS * B)
-        groups = OpenGroups(CONFIG, self.buffer, self.log, recovered)
-        cursor = TaskCursor(CONFIG, SeededTasks("train"), logged=recovered.logged, numbers={})
-        self.hub = Leases(CONFIG, groups, cursor, numbers=self.metrics)
+        groups = OpenGroups(CONFIG.rollout, self.buffer, self.log, recovered)
+        cursor = TaskCursor(
+            CONFIG.rollout,
+            SeededTasks("train"),
+            seed=CONFIG.seed,
+            logged=recovered.logged,
+            numbers={},
+        )
+        self.hub = Leases(CONFIG.rollout, groups, cursor, numbers=self.metrics)
         self.hub.open()
         self.lives: list[WorkerLife] = []
         self.lost: list[WorkerLife] = []
@@ -101,7 +107,7 @@ class World:
 
     def run(self, main):
         async def bounded():
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 return await main
 
         return self.loop.run_until_complete(bounded())
@@ -412,3 +418,17 @@ def test_what_one_that_leaves_does_not_play_is_played_by_others(world):
     world.hub.dismiss(world.lives[0])
     world.lose(0)
     assert world.lease(0) == lease
+
+
+def test_a_limit_that_falls_while_a_task_is_drawn_leaves_the_task_for_later(world, monkeypatch):
+    world.join()
+    draw = world.hub._cursor.next
+
+    async def next_as_the_limit_falls():
+        world.buffer.limit = 0
+        return await draw()
+
+    monkeypatch.setattr(world.hub._cursor, "next", next_as_the_limit_falls)
+    assert world.lease(0) is None
+    world.buffer.limit = 5
+    assert [world.lease(0).group_id, world.buffer.running] == ["g0", 1]

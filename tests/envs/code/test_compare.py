@@ -10,13 +10,14 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-import pytest
 from arl_envs.code.compare import same_text, same_value
 from arl_envs.code.driver import ALL, encode
 from arl_envs.code.problem import EXACT, Tolerance
-from arl_envs.code.rows.tolerance import PRINTED
+from arl_envs.code.rows.cases import PRINTED
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.kit.cases import cases
 
 Point = namedtuple("Point", "x y")
 ATOMS = st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab", max_size=2)
@@ -78,8 +79,8 @@ def test_texts_are_the_same_as_plain_python_has_it(expected: str, got: str) -> N
     assert same_text(expected, expected.encode(), tolerance=PRINTED)
 
 
-@pytest.mark.parametrize(
-    ("expected", "got", "same"),
+@cases(
+    "expected, got, same",
     [
         ("1.5 x\n", b"1.5000001 x", True),
         ("1.5 x\n", b"1.6 x", False),
@@ -102,8 +103,8 @@ def test_decimal_numbers_within_a_tolerance(expected: str, got: bytes, same: boo
     assert same_text(expected, got, tolerance=PRINTED) == same
 
 
-@pytest.mark.parametrize(
-    ("expected", "got", "same"),
+@cases(
+    "expected, got, same",
     [
         (1.5, 1.5000001, True),
         (1.5, 1.6, False),
@@ -122,8 +123,8 @@ def test_floats_within_a_tolerance(expected: Any, got: Any, same: bool) -> None:
     assert same_value(expected, said(got), tolerance=PRINTED) == same
 
 
-@pytest.mark.parametrize(
-    ("tolerance", "wanted", "got", "same"),
+@cases(
+    "tolerance, wanted, got, same",
     [
         (Tolerance(relative=0.5), 2.0, 3.0, True),
         (Tolerance(relative=0.5), 2.0, 3.5, False),  # of what is wanted, not of what came out
@@ -217,8 +218,8 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("line", HOSTILE, ids=range(len(HOSTILE)))
-@pytest.mark.parametrize("expected", [5, [5], "5", {}, None, 5.0, [[]]], ids=repr)
+@cases("line", HOSTILE, ids=range(len(HOSTILE)))
+@cases("expected", [5, [5], "5", {}, None, 5.0, [[]]], ids=repr)
 def test_a_hostile_line_is_never_right(expected: Any, line: bytes) -> None:
     for python in (False, True):
         assert not same_value(expected, line, tolerance=PRINTED, python=python)

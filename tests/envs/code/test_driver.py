@@ -19,6 +19,8 @@ from arl_envs.code.driver import MAX_DEPTH, Built, Keyword, decode, encode
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.cases import cases
+
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 HASHED = st.booleans() | st.integers() | st.text() | st.tuples(st.integers(), st.text())
 VALUES = st.recursive(
@@ -84,7 +86,7 @@ def test_what_python_calls_equal_comes_back() -> None:
             assert encode(value) == {"like": encode(held)}
 
 
-@pytest.mark.parametrize("value", OTHERS, ids=lambda value: type(value).__name__)
+@cases("value", OTHERS, ids=lambda value: type(value).__name__)
 def test_what_is_no_value_has_no_code(value: Any) -> None:
     with pytest.raises(TypeError, match="is no plain value"):
         encode(value)
@@ -118,7 +120,7 @@ SAYS = [
 ]
 
 
-@pytest.mark.parametrize(("source", "record"), SAYS)
+@cases("source, record", SAYS)
 def test_what_it_says_of_a_function(source: str, record: str) -> None:
     order = {"source": source, "prelude": PRELUDE, "entry": "f", "args": encode([1])}
     command = [sys.executable, "-I", "-S", os.path.abspath(driver.__file__)]

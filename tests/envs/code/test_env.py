@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from arl_envs.code.env import CodeEnv
 from arl_envs.code.families import FAMILIES
-from arl_envs.code.generated import Recipe
-from arl_envs.code.oracle import solution_of, solve, submission
+from arl_envs.code.generated import Recipe, solution_of, solve, submission
 
 from agentgym_rl import make
 from agentgym_rl.core.chat import Message
@@ -20,10 +21,10 @@ from agentgym_rl.core.task import Task
 from agentgym_rl.gym import registry
 from agentgym_rl.gym.env import Step
 from tests.contracts.sandboxes import Opened
+from tests.exhaustive import EXHAUSTIVE
+from tests.kit.cases import cases
 
 from .losing import LosingBackend
-
-ALL = [(name, form) for name in sorted(FAMILIES) for form in ("call", "text")]
 
 
 def task_of(name: str, form: str = "call", *, seed: int = 1) -> Task:
@@ -41,23 +42,39 @@ def call(code: Any, *, id: str = "c1", name: str = "python") -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
+async def play(world: Opened, task: Task, *actions: Message, **options: Any) -> list[Step]:
+    env = make("code", **options)
+    await env.reset(options={"task": task, "sandboxes": world.backend})
+    return [await env.step(action) for action in actions]
+
+
 def played(world: Opened, task: Task, *actions: Message, **options: Any) -> list[Step]:
-    async def play() -> list[Step]:
-        env = make("code", **options)
-        await env.reset(options={"task": task, "sandboxes": world.backend})
-        return [await env.step(action) for action in actions]
-
-    return world.run(play())
+    return world.run(play(world, task, *actions, **options))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "form"), ALL)
-def test_the_reference_solution_is_accepted(world, name, form):
+def families_by(ways: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    """Every family one way, in turn; both ways with ARL_EXHAUSTIVE=1."""
+    for number, name in enumerate(sorted(FAMILIES)):
+        for way in ways if EXHAUSTIVE else [ways[number % 2]]:
+            yield name, way
+
+
+async def is_accepted(world: Opened, name: str, form: str) -> None:
     task = task_of(name, form)
-    (step,) = played(world, task, *solve(task))
+    (step,) = await play(world, task, *solve(task))
     assert (step.reward, step.terminated, step.truncated) == (1.0, True, False), step.info
     assert step.info["verifier"] == "accepted"
     assert step.info["metrics"]["tests_passed"] == step.info["metrics"]["tests_run"] == 20
+
+
+@pytest.mark.slow
+def test_the_reference_solution_is_accepted(world, subtests):
+    """Each family in one form, a function or a program; in both with ARL_EXHAUSTIVE=1."""
+    plays = {
+        f"{name} {form}": partial(is_accepted, world, name, form)
+        for name, form in families_by(("call", "text"))
+    }
+    world.play_each(subtests, plays)
 
 
 def ignorant(task: Task, statement: str) -> dict[str, str]:
@@ -78,16 +95,23 @@ def ignorant(task: Task, statement: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("reward", ["all", "fraction"])
-@pytest.mark.parametrize("name", sorted(FAMILIES))
-def test_who_knows_nothing_gets_nothing(world, name, reward):
+async def gets_nothing(world: Opened, name: str, reward: str) -> None:
     task = task_of(name)
     statement = Recipe.from_json(task.data, seed=task.seed).problem(num_hidden=20).statement
     for what, content in ignorant(task, statement).items():
         action = {"role": "assistant", "content": content}
-        (step,) = played(world, task, action, reward=reward)
+        (step,) = await play(world, task, action, reward=reward)
         assert (step.reward, step.terminated) == (0.0, True), (what, step.info)
+
+
+@pytest.mark.slow
+def test_who_knows_nothing_gets_nothing(world, subtests):
+    """Each family under one reward; under both with ARL_EXHAUSTIVE=1."""
+    plays = {
+        f"{name} {reward}": partial(gets_nothing, world, name, reward)
+        for name, reward in families_by(("all", "fraction"))
+    }
+    world.play_each(subtests, plays)
 
 
 @pytest.mark.slow
@@ -149,15 +173,15 @@ def test_a_failed_sandbox_is_no_reward():
     asyncio.run(play())
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
+@cases(
+    "options, words",
     [
         ({}, "started SandboxBackend"),
         ({"sandbox": 1}, "allowed: task, sandboxes"),
         ({"sandboxes": LosingBackend(losses=0), "task": 3}, "expected a Task"),
         (
             {"sandboxes": LosingBackend(losses=0), "task": Task("t", 1, {"kind": "generated"})},
-            "task t is none of the code environment",
+            "task t is not a task of the code environment",
         ),
     ],
 )
@@ -166,8 +190,8 @@ def test_reset_says_what_it_needs(options, words):
         asyncio.run(CodeEnv().reset(options=options))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
+@cases(
+    "options, words",
     [
         ({"level": 1}, "level"),
         ({"reward": "some"}, "reward: got 'some'; allowed"),
@@ -176,8 +200,8 @@ def test_reset_says_what_it_needs(options, words):
         ({"topics": ["graphs"], "families": ["count_runs"]}, "no family"),
         ({"num_hidden": 0}, "whole number from 10"),
         ({"rows": "a.jsonl"}, "rows: got 'a.jsonl', expected a table"),
-        ({"rows": {"path": "a.jsonl"}, "topics": ["strings"]}, "of generated tasks"),
-        ({"rows": {"path": "a.jsonl"}, "form": "call"}, "form: of generated tasks"),
+        ({"rows": {"path": "a.jsonl"}, "topics": ["strings"]}, "only for generated tasks"),
+        ({"rows": {"path": "a.jsonl"}, "form": "call"}, "form: only for generated tasks"),
         ({"tool": "no"}, "tool: got 'no'; allowed"),
     ],
 )

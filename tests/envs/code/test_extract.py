@@ -5,6 +5,8 @@ from arl_envs.code.extract import MAX_BLOCKS, MAX_FENCES, MAX_PROGRAM_CHARS, las
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.cases import cases
+
 FOUND = [
     ("```python\nx = 1\n```", "x = 1\n"),
     ("Here:\n\n```python\nx = 1\n```\nDone.", "x = 1\n"),
@@ -69,12 +71,12 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "program"), FOUND)
+@cases("text, program", FOUND)
 def test_the_program_of_a_message(text: str, program: str) -> None:
     assert last_program(text) == program
 
 
-@pytest.mark.parametrize("text", NOT_FOUND)
+@cases("text", NOT_FOUND)
 def test_no_program(text: str) -> None:
     assert last_program(text) is None
 

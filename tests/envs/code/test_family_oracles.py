@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
-import pytest
 from arl_envs.code.families import FAMILIES
 
-from .cases import cases
+from tests.kit.cases import cases
+
+from .inputs import inputs_of
 
 
 def slices(items: list[int]) -> Iterator[tuple[int, list[int]]]:
@@ -143,15 +144,15 @@ ORACLES: tuple[Callable[..., Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("oracle", ORACLES, ids=lambda oracle: oracle.__name__)
+@cases("oracle", ORACLES, ids=lambda oracle: oracle.__name__)
 def test_reference_agrees(oracle: Callable[..., Any]):
     family = FAMILIES[oracle.__name__]
-    for args, parameters in cases(family):
+    for args, parameters in inputs_of(family):
         assert oracle(*args, **parameters) == family.answer(args, parameters)
 
 
 def test_numbers_in_a_base_are_read_back():
-    for (number,), parameters in cases(FAMILIES["convert_base"]):
+    for (number,), parameters in inputs_of(FAMILIES["convert_base"]):
         text = FAMILIES["convert_base"].answer((number,), parameters)
         assert int(text, int(parameters["base"])) == number
         assert text.lower() == text

@@ -11,6 +11,7 @@ from arl_envs.code.problem import CallTest, Problem, TextTest
 from arl_envs.code.verdict import Verdict
 
 from tests.contracts.sandboxes import Opened
+from tests.kit.cases import cases
 
 from .losing import LosingBackend
 
@@ -51,7 +52,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+@cases("name", CALLS)
 def test_verdicts_of_functions(world, name):
     source, verdict = CALLS[name]
     grade = graded(world, DOUBLES, source)
@@ -72,7 +73,7 @@ TEXTS = {
 
 
 @pytest.mark.slow  # "sleeps" takes its time
-@pytest.mark.parametrize("name", TEXTS)
+@cases("name", TEXTS)
 def test_verdicts_of_programs(world, name):
     source, verdict = TEXTS[name]
     assert graded(world, ADDS, source).verdict is verdict
@@ -109,10 +110,17 @@ def test_two_timeouts_end_it_all_the_same(world):
 def test_who_sleeps_a_little_in_each_test_runs_out_of_time(world):
     problem = Problem("", "double", CALL_TESTS, time_limit_s=0.1)  # 4.6 s for all of them
     sleeps = function("import time", "time.sleep(1.9)", "return n")
-    grade = graded(world, problem, sleeps, whole=True)
-    assert (grade.verdict, grade.tests_run) == (Verdict.WRONG_ANSWER, 3)
     right = function("import time", "time.sleep(1.9)", "return 2 * n")
-    assert graded(world, problem, right).verdict is Verdict.TIMEOUT
+
+    async def both() -> list[Grade]:
+        grader = Grader(world.backend)
+        return await asyncio.gather(
+            grader.grade(problem, sleeps, whole=True), grader.grade(problem, right)
+        )
+
+    grade, other = world.run(both())
+    assert (grade.verdict, grade.tests_run) == (Verdict.WRONG_ANSWER, 3)
+    assert other.verdict is Verdict.TIMEOUT
 
 
 def test_problems_get_the_limits_they_promise(world):
@@ -177,7 +185,7 @@ def test_an_echo_is_paid_nothing():
     assert trivial_passes(Problem("", "f", places)) == 1
 
 
-@pytest.mark.parametrize("place", [0, -1])
+@cases("place", [0, -1])
 def test_the_first_or_last_line_of_the_input_is_an_echo(place):
     inputs = [f"{n} 1\n{n} 2\n{n} 3\n" for n in range(4)]
     texts = [TextTest(given, given.splitlines()[place]) for given in inputs]

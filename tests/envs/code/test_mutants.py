@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from arl_envs.code.families import FAMILIES
 
+from tests.exhaustive import EXHAUSTIVE
+from tests.kit.cases import cases
+
 from .mutants import fails, hunt, load, mutants
 
 
@@ -17,7 +20,7 @@ def test_one_place_is_changed_at_a_time():
     }
 
 
-@pytest.mark.parametrize("body", ["return 2", "return True", "raise KeyError", "while 1: pass"])
+@cases("body", ["return 2", "return True", "raise KeyError", "while 1: pass"])
 def test_a_wrong_answer_an_error_and_a_hang_are_failures(body: str):
     assert fails(load(f"def f():\n    {body}", "f"), (), 1)
 
@@ -27,8 +30,9 @@ KNOWN_SURVIVORS = {"check_order": 1, "find_bracket_error": 1}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
+@cases("name", FAMILIES)
 def test_hidden_tests_catch_mutants(name: str):
-    found = hunt(FAMILIES[name], num_variants=2)
+    """Those of one variant of each family; of two with ARL_EXHAUSTIVE=1."""
+    found = hunt(FAMILIES[name], num_variants=2 if EXHAUSTIVE else 1)
     assert found.num_caught > 0
     assert len(found.survivors) <= KNOWN_SURVIVORS.get(name, 0), found.survivors

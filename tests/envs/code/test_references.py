@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from arl_envs.code.families import FAMILIES, Draw
+
+from tests.kit.cases import cases
 
 ORACLES: dict[str, tuple[Callable[..., Any], int]] = {}
 """By family: another solution, and the largest size of the inputs that it is fast enough for."""
@@ -343,7 +344,7 @@ def run_assignments(text: str, *, modulus: int, start: int) -> list[int]:
     return [values[name] for name in "abc"]
 
 
-@pytest.mark.parametrize("name", ORACLES)
+@cases("name", ORACLES)
 def test_reference_agrees_with_a_slow_solution(name: str) -> None:
     family, rng = FAMILIES[name], random.Random(name)
     solve, largest = ORACLES[name]
@@ -353,7 +354,7 @@ def test_reference_agrees_with_a_slow_solution(name: str) -> None:
         assert family.answer(args, parameters) == expected, (args, parameters)
 
 
-@pytest.mark.parametrize("name", ORACLES)
+@cases("name", ORACLES)
 def test_reference_agrees_on_the_edges(name: str) -> None:
     family, rng = FAMILIES[name], random.Random(name)
     for parameters in family.variants():

@@ -13,9 +13,10 @@ from arl_envs.code.driver import Built, Keyword, encode
 from arl_envs.code.grader import passes as accepts
 from arl_envs.code.problem import CallTest, Problem, Tolerance
 from arl_envs.code.rows.assertions import split_tests
-from arl_envs.code.rows.tolerance import ROUNDING
+from arl_envs.code.rows.cases import ROUNDING
 
 from agentgym_rl.gym.data import RowRefused
+from tests.kit.cases import cases
 
 from .rows_kit import passes, problem
 
@@ -75,8 +76,8 @@ def test_part():
 """
 
 
-@pytest.mark.parametrize(
-    ("said", "args", "expected", "tolerance"),
+@cases(
+    "said, args, expected, tolerance",
     [
         ("f(1, 'a') == [2]", [1, "a"], [2], ROUNDING),
         ("{1: (2, None)} == f({3})", [{3}], {1: (2, None)}, ROUNDING),
@@ -123,12 +124,12 @@ def test_assertions_that_can_be_split(
     assert type(test.expected) is type(expected) or isinstance(expected, int)
 
 
-@pytest.mark.parametrize(
-    ("source", "reason"),
+@cases(
+    "source, reason",
     [
         ("assert f(1) == g(2)", "g is not known, nor a literal"),
         ("assert f(1) == f(2)", "several calls of the function"),
-        ("assert f(f(1)) == 2", "depends on what is returned"),
+        ("assert f(f(1)) == 2", "depends on the returned value"),
         ("assert f(x) == 2", "x is not known, nor a literal"),
         ("assert f(**{'x': 1}) == 2", r"by \*\*"),
         ("assert f(1) == float('nan')", "nan is no finite number"),
@@ -141,12 +142,12 @@ def test_assertions_that_can_be_split(
         ("assert f(open('/etc/passwd').read()) == 2", "open is not known"),
         ("import os\nassert f(os.getcwd()) == 2", "os is not known"),
         ("assert f(sys.getsizeof(())) == 2", "sys.getsizeof is not known"),
-        ("for x in f(3):\n    assert x == 1", "depends on what is returned"),
-        ("assert 1 == 2\nassert f(1)", "fails whatever is returned"),
+        ("for x in f(3):\n    assert x == 1", "depends on the returned value"),
+        ("assert 1 == 2\nassert f(1)", "fails for every returned value"),
         ("assert f(1) == '\\ud800'", "surrogate"),
         (f"assert f({'0x' + 'f' * 5000}) == 2", "4300 digits"),
         (f"assert f({'[' * 60 + ']' * 60}) == 2", "nested too deeply"),
-        ("assert math.isclose(f(1), 2, places=3)", "an option of isclose"),
+        ("assert math.isclose(f(1), 2, places=3)", "an unknown option of isclose"),
         ("assert abs(f(1) - 2) < 'a'", "not a number"),
         ("assert abs(f(3) - 0.5) < 1", "a tolerance of 1 around 0.5 says nothing"),
         ("assert abs(f(3) - 7) < 7", "says nothing"),
@@ -251,8 +252,8 @@ def test_code_around_assertions_is_computed() -> None:
         assert [(t.args, t.expected) for t in split_tests(source, "f")] == wanted, source
 
 
-@pytest.mark.parametrize(
-    ("said", "right", "wrong"),
+@cases(
+    "said, right, wrong",
     [
         ("f(2) == 1.6e-19", 1.6000001e-19, 0.0),
         ("f(2) == 0.0", 1e-13, 1e-9),
@@ -326,8 +327,8 @@ def test_mbpp_plus_has_its_loop_at_the_top() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
+@cases(
+    "change, reason",
     [
         ({"test_list": []}, "no tests"),
         ({"test_list": "assert add(1) == 1"}, "expected a list of assertions"),
@@ -342,9 +343,7 @@ def test_bad_mbpp_rows_are_refused(change: Any, reason: str) -> None:
         problem("mbpp", MBPP | change)
 
 
-@pytest.mark.parametrize(
-    "info", [None, [{"function_name": "area", "function_declaration": "def area(a, b):"}]]
-)
+@cases("info", [None, [{"function_name": "area", "function_declaration": "def area(a, b):"}]])
 def test_kodcode(info: Any) -> None:
     row = {"question": "The area of a rectangle.", "test": PYTEST, "test_info": info}
     made = problem("kodcode", row | {"solution": "def area(a, b):\n    return a * b"})

@@ -2,15 +2,16 @@
 
 from typing import Any
 
-import pytest
 from arl_envs.code.problem import CallTest, TextTest
 from arl_envs.code.rows.example import is_example
+
+from tests.kit.cases import cases
 
 from .rows_kit import problem
 
 
-@pytest.mark.parametrize(
-    ("statement", "args", "expected"),
+@cases(
+    "statement, args, expected",
     [
         ("Add.\nInput: nums = [3,4]\nOutput: 7", [[3, 4]], 7),
         ("Input: (3, 4)\nOutput: 7", [(3, 4)], 7),
@@ -31,8 +32,8 @@ def test_calls_that_are_shown(statement: str, args: list[Any], expected: Any) ->
     assert is_example(CallTest(args, expected), statement, "f")
 
 
-@pytest.mark.parametrize(
-    ("statement", "args", "expected"),
+@cases(
+    "statement, args, expected",
     [
         ("There are up to 3 items of at most 4 grams; take them modulo 7.", [3, 4], 7),
         ("3 <= n <= 4, k <= 7", [3, 4], 7),
@@ -57,8 +58,8 @@ def test_calls_that_are_not(statement: str, args: list[Any], expected: Any) -> N
     assert not is_example(CallTest(args, expected), statement, "f")
 
 
-@pytest.mark.parametrize(
-    ("statement", "stdin", "expected", "shown"),
+@cases(
+    "statement, stdin, expected, shown",
     [
         ("Input: 3 4\nOutput: 7", "3 4\n", "7\n", True),
         ("Input: `3 4`, output: `7`", "3 4\n", "7\n", True),

@@ -9,6 +9,7 @@ from arl_envs.code.rows import row_tasks
 
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gym.data import files_of, open_file
+from tests.kit.cases import cases
 
 from .rows_kit import sums, write_lines
 
@@ -19,8 +20,8 @@ def lines(*, end: str = "\n") -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False) + end for row in ROWS).encode()
 
 
-@pytest.mark.parametrize(
-    ("name", "data"),
+@cases(
+    "name, data",
     [
         ("plain.jsonl", lines()),
         ("open_end.jsonl", lines()[:-1]),
@@ -44,8 +45,8 @@ def test_rows_are_read_in_order_and_found_again(tmp_path: Path, name: str, data:
     assert [reader.at(item.place) for item in reversed(found)] == ROWS[::-1]
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "said"),
+@cases(
+    "name, data, said",
     [
         ("cut.jsonl", lines()[:-9], r"cut\.jsonl, line 2: not JSON: .*cut off"),
         ("bad.jsonl", lines() + b"{]\n" + lines(), r"bad\.jsonl, line 3: not JSON"),

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from arl_envs.code.problem import CallTest, TextTest
-from arl_envs.code.rows.tolerance import PRINTED, ROUNDING
+from arl_envs.code.rows.cases import PRINTED, ROUNDING
 
 from agentgym_rl.gym.data import RowRefused
+from tests.kit.cases import cases
 
 from .rows_kit import passes, problem
 
@@ -101,8 +102,8 @@ def test_apps_calls_unwrap_outputs() -> None:
     assert passes(made, "def times(n, s): return s * n")
 
 
-@pytest.mark.parametrize(
-    ("outputs", "starter", "expected"),
+@cases(
+    "outputs, starter, expected",
     [
         ([[1], [2]], "", [1, 2]),
         ([[1], [2, 3]], "", [[1], [2, 3]]),
@@ -143,8 +144,8 @@ def test_public_tests_alone_decide_nothing() -> None:
         problem("livecodebench", livecodebench(STDIN, "", starter_code=""))
 
 
-@pytest.mark.parametrize(
-    ("statement", "kept"),
+@cases(
+    "statement, kept",
     [
         ("Add them.\n\nInput\n1 2 \nOutput\n3", ["4 5"]),
         ("Add 1 2 and the like.", ["1 2", "4 5"]),  # no line of its own
@@ -157,7 +158,7 @@ def test_examples_in_the_words_decide_nothing(statement: str, kept: list[str]) -
     assert [test.stdin.strip() for test in hidden if isinstance(test, TextTest)] == kept
 
 
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@cases("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_livecodebench_private_tests_in_a_pickle(protocol: int) -> None:
     packed = pack(pickle.dumps(json.dumps(STDIN), protocol=protocol))
     made = problem("livecodebench", livecodebench([], packed, starter_code=""))
@@ -174,15 +175,15 @@ class Bomb:
         return (pytest.fail, ("a pickle was loaded",))
 
 
-@pytest.mark.parametrize("payload", [Bomb(), [Bomb(), "[]"], {"a": 1}, b"[]", ("[]", "[]")])
+@cases("payload", [Bomb(), [Bomb(), "[]"], {"a": 1}, b"[]", ("[]", "[]")])
 def test_a_pickle_is_never_loaded(payload: Any) -> None:
     packed = pack(pickle.dumps(payload))
     with pytest.raises(RowRefused, match="pickle"):
         problem("livecodebench", livecodebench(STDIN, packed))
 
 
-@pytest.mark.parametrize(
-    ("packed", "reason"),
+@cases(
+    "packed, reason",
     [
         ("!!!", "neither JSON nor base64"),
         (base64.b64encode(b"plain").decode(), "neither JSON nor base64"),
@@ -201,8 +202,8 @@ def test_private_tests_that_cannot_be_unpacked(packed: str, reason: str) -> None
 HUGE = "1" * 5000
 
 
-@pytest.mark.parametrize(
-    ("row", "reason"),
+@cases(
+    "row, reason",
     [
         (deepcoder('[{"input": "1"'), "not JSON"),
         (deepcoder([]), "no tests"),
@@ -216,7 +217,7 @@ HUGE = "1" * 5000
         (deepcoder([{"input": "1", "testtype": "stdin"}]), "a test without output"),
         (deepcoder([STDIN[0] | {"output": 5}]), "output 1: got int, expected text"),
         (deepcoder([STDIN[0], STDIN[0] | {"output": "6"}]), "two outputs for one input"),
-        (deepcoder([case | {"output": "\n"} for case in STDIN]), "ask for nothing"),
+        (deepcoder([case | {"output": "\n"} for case in STDIN]), "expect no output"),
         (deepcoder(ROTATIONS), "function's name: got nothing"),
         (deepcoder(ROTATIONS, metadata={"func_name": "a b"}), "expected an identifier"),
         (deepcoder(ROTATIONS, metadata="{"), "metadata: '{' is not JSON"),
@@ -228,8 +229,8 @@ def test_bad_deepcoder_rows_are_refused(row: Any, reason: str) -> None:
         problem("deepcoder", row)
 
 
-@pytest.mark.parametrize(
-    ("row", "reason"),
+@cases(
+    "row, reason",
     [
         (apps(["1"], ["2", "3"]), "1 inputs, but 2 outputs"),
         (apps([], []), "no tests"),
@@ -246,7 +247,7 @@ def test_bad_deepcoder_rows_are_refused(row: Any, reason: str) -> None:
         (apps([HUGE], ["2"], "f"), "not JSON"),
         (apps([[{"1": "a"}]], [2], "f"), "may stand for a number"),
         (apps([[1]], ["\udc00"], "f"), "surrogate"),
-        (apps([[1]], [None], "f"), "ask for nothing"),
+        (apps([[1]], [None], "f"), "expect no output"),
         (apps(["[" * 9000], ["2"], "f"), "not JSON|deep"),
     ],
 )
@@ -280,8 +281,8 @@ def test_problems_above_the_limit_are_refused() -> None:
         problem("apps", apps(["1" * 100_000], ["2"]), max_bytes=100_000)
 
 
-@pytest.mark.parametrize(
-    ("said", "seconds"),
+@cases(
+    "said, seconds",
     [
         (None, 6),
         ("1 second", 6),

@@ -4,13 +4,13 @@ import contextlib
 import json
 from typing import Any
 
-import pytest
 from arl_envs.code.rows.format import FORMATS
-from arl_envs.code.rows.packed import unpack
+from arl_envs.code.rows.listed import unpack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym_rl.gym.data import RowRefused, parse_json
+from tests.kit.cases import cases
 
 from .rows_kit import problem
 
@@ -39,14 +39,16 @@ GOOD: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@cases("format", FORMATS)
 def test_the_good_row_is_good(format: str) -> None:
     assert problem(format, GOOD).hidden
 
 
-@pytest.mark.parametrize("format", FORMATS)
-@settings(max_examples=60, deadline=None)
-@given(changes=st.dictionaries(FIELDS, VALUES | VALUES.map(json.dumps), min_size=1, max_size=3))
+@settings(max_examples=60 * len(FORMATS), deadline=None)
+@given(
+    format=st.sampled_from([*FORMATS]),
+    changes=st.dictionaries(FIELDS, VALUES | VALUES.map(json.dumps), min_size=1, max_size=3),
+)
 def test_any_row_is_made_a_problem_or_refused(format: str, changes: dict[str, Any]) -> None:
     with contextlib.suppress(RowRefused):
         assert problem(format, GOOD | changes).hidden

@@ -15,6 +15,7 @@ from arl_envs.code.rows.format import FORMATS
 
 from agentgym_rl.gym.data import RowRefused
 from tests.conftest import shared_data
+from tests.kit.cases import cases
 
 from .rows_kit import passes
 
@@ -33,9 +34,7 @@ def read(name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("format", "name", "rows"), [("humaneval", "HumanEval.jsonl", 164), ("mbpp", "mbpp.jsonl", 974)]
-)
+@cases("format, name, rows", [("humaneval", "HumanEval.jsonl", 164), ("mbpp", "mbpp.jsonl", 974)])
 def test_references_are_paid_and_stubs_are_not(format: str, name: str, rows: int) -> None:
     found = read(name)
     problems: list[tuple[str, Problem, str]] = []

@@ -15,6 +15,7 @@ from arl_envs.code.rows import row_tasks
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import Task
 from agentgym_rl.gym.data import RowTasks
+from tests.kit.cases import cases
 
 from .rows_kit import sums, write_lines
 
@@ -122,8 +123,8 @@ def test_all_rows_refused(tmp_path: Path) -> None:
         row_tasks("train", path=path)
 
 
-@pytest.mark.parametrize(
-    ("row", "known"),
+@cases(
+    "row, known",
     [
         (sums(1)[0], "deepcoder"),
         ({"question": "Do.", "input_output": '{"inputs": ["1"], "outputs": ["2"]}'}, "apps"),
@@ -152,8 +153,8 @@ def test_unknown_formats(tmp_path: Path, path: str) -> None:
         row_tasks("train", path=path, format="apps")
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
+@cases(
+    "options, said",
     [
         ({}, "give one of them"),
         ({"path": "a.jsonl", "dataset": "b"}, "give one of them"),

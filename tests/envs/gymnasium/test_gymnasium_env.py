@@ -14,6 +14,7 @@ from agentgym_rl.core.errors import ConfigError, EnvError
 from agentgym_rl.gym.data import derived_number
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.specs import EnvSpec
+from tests.kit.cases import cases
 
 from . import toys  # noqa: F401 (registers them)
 
@@ -69,8 +70,8 @@ def by_hand(id: str, numbers: list[int], *, seed: int, **options) -> list[tuple]
     return steps
 
 
-@pytest.mark.parametrize("id", PACKAGED)
-@pytest.mark.parametrize("seed", [1, 2])
+@cases("id", PACKAGED)
+@cases("seed", [1, 2])
 def test_rewards_and_ends_are_gymnasiums(id, seed):
     space = gymnasium.make(id, **PACKAGED[id]).action_space
     space.seed(seed)
@@ -101,7 +102,7 @@ def test_taxi_and_blackjack_in_words():
     assert "Your sum is 20; the dealer shows 7." in hand["content"]
 
 
-@pytest.mark.parametrize("id", SOLVED)
+@cases("id", SOLVED)
 def test_shortest_paths_are_gold(id):
     options, best = SOLVED[id]
 
@@ -115,8 +116,8 @@ def test_shortest_paths_are_gold(id):
     assert steps[-1].terminated
 
 
-@pytest.mark.parametrize(
-    ("id", "options"),
+@cases(
+    "id, options",
     [
         ("FrozenLake-v1", {"is_slippery": True}),
         ("Taxi-v4", {"fickle_passenger": True}),
@@ -145,7 +146,7 @@ def test_what_is_no_action_is_a_random_one():
     assert right.info["metrics"] == {"invalid_actions": 1}
 
 
-@pytest.mark.parametrize("id", ["CliffWalking-v1", "Taxi-v4", "CartPole-v1"])
+@cases("id", ["CliffWalking-v1", "Taxi-v4", "CartPole-v1"])
 def test_nonsense_is_worth_what_random_play_is(id):
     steps = play(id, ["hm"] * 300, max_turns=1000)
     assert steps == play(id, ["hm"] * 300, max_turns=1000)
@@ -171,7 +172,7 @@ def test_tool_calls_are_answered():
     assert "no tools" in step.info["invalid_action"]
 
 
-@pytest.mark.parametrize("text", ["\x00\ud800" * 1000, "x" * 1_000_000, "", " \n", "dow n"])
+@cases("text", ["\x00\ud800" * 1000, "x" * 1_000_000, "", " \n", "dow n"])
 def test_hostile_replies_are_no_actions(text):
     (step,) = play("FrozenLake-v1", [text])
     assert step.info["invalid_action"]
@@ -202,8 +203,8 @@ def test_a_graph_is_a_line_a_part():
     assert "nodes: " in first("toys/graphs-v0")[-1]["content"]
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
+@cases(
+    "options, problem",
     [
         ({}, "gymnasium:FrozenLake-v1"),
         ({"id": "FrozenLac-v1"}, "FrozenLac"),

@@ -9,8 +9,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from arl_envs.math.checker import Quiz
-from arl_envs.math.final import Mark
+from arl_envs.math.answers import Mark
+from arl_envs.math.judge import Quiz
 
 LABELLED = Path(__file__).parent / "labelled"
 

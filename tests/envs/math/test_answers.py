@@ -1,7 +1,10 @@
 r"""What counts as a right answer, and what never does."""
 
 import pytest
-from arl_envs.math.answers import Verdict, judge, last_boxed, read_number
+from arl_envs.math.answers import Verdict, last_boxed, read_number
+from arl_envs.math.judge import judge_number
+
+from tests.kit.cases import cases
 
 BOXES = [
     (r"\boxed{7}", "7"),
@@ -19,7 +22,7 @@ BOXES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "inside"), BOXES)
+@cases("text, inside", BOXES)
 def test_last_boxed(text: str, inside: str | None) -> None:
     assert last_boxed(text) == inside
 
@@ -41,9 +44,9 @@ RIGHT = [
 ]
 
 
-@pytest.mark.parametrize(("text", "answer", "kind"), RIGHT)
+@cases("text, answer, kind", RIGHT)
 def test_right_answers(text: str, answer: str, kind) -> None:
-    assert judge(text, answer=answer, kind=kind) is Verdict.OK
+    assert judge_number(text, answer=answer, kind=kind) is Verdict.OK
 
 
 WRONG = [
@@ -56,9 +59,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("text", "answer", "kind"), WRONG)
+@cases("text, answer, kind", WRONG)
 def test_wrong_numbers(text: str, answer: str, kind) -> None:
-    assert judge(text, answer=answer, kind=kind) is Verdict.WRONG
+    assert judge_number(text, answer=answer, kind=kind) is Verdict.WRONG
 
 
 HACKS = [
@@ -74,24 +77,24 @@ HACKS = [
 ]
 
 
-@pytest.mark.parametrize(("box", "answer", "kind"), HACKS)
+@cases("box, answer, kind", HACKS)
 def test_what_is_not_a_number_is_unparseable(box: str, answer: str, kind) -> None:
-    assert judge(rf"\boxed{{{box}}}", answer=answer, kind=kind) is Verdict.UNPARSEABLE
+    assert judge_number(rf"\boxed{{{box}}}", answer=answer, kind=kind) is Verdict.UNPARSEABLE
 
 
 def test_a_number_outside_a_box_does_not_count() -> None:
-    assert judge("The answer is 12.", answer="12", kind="integer") is Verdict.UNPARSEABLE
+    assert judge_number("The answer is 12.", answer="12", kind="integer") is Verdict.UNPARSEABLE
 
 
 def test_a_task_without_a_number_is_an_error() -> None:
     with pytest.raises(ValueError, match="no integer"):
-        judge(r"\boxed{1}", answer="1+0", kind="integer")
+        judge_number(r"\boxed{1}", answer="1+0", kind="integer")
 
 
 @pytest.mark.parametrize("text", ["\\boxed{" * 200_000, "{" * 10**6, "\\boxed{" + "\\" * 10**6])
 @pytest.mark.timeout(5)
 def test_long_hostile_text_is_cheap(text: str) -> None:
-    assert judge(text, answer="1", kind="integer") is Verdict.UNPARSEABLE
+    assert judge_number(text, answer="1", kind="integer") is Verdict.UNPARSEABLE
 
 
 def test_fractions_are_read_in_lowest_terms_only() -> None:

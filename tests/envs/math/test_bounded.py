@@ -4,9 +4,10 @@ import subprocess
 import sys
 
 import pytest
-from arl_envs.math.checker import Quiz, judge_quickly
+from arl_envs.math.judge import Quiz, judge_quickly
 
 from tests.exhaustive import EXHAUSTIVE
+from tests.kit.cases import cases
 
 SIGNS = r"""abei05+-*/^_=<>!?.,;:'"|&%$#@~`()[]{}\ """ + "−π°é"
 COMMANDS = [
@@ -18,7 +19,7 @@ DEADLINE_S = 120
 """For all runs of one kind together, which take some seconds: only a blow-up lasts longer."""
 _JUDGE = """
 import sys
-from arl_envs.math.checker import Quiz, judge_quickly
+from arl_envs.math.judge import Quiz, judge_quickly
 from arl_envs.math.symbolic.literal import Undecided
 
 for text in sys.stdin.read().split("\\x00"):
@@ -55,8 +56,8 @@ def test_runs_of_two_signs_are_judged() -> None:
     judged_in_time(runs(pairs[:: 1 if EXHAUSTIVE else 5], 300))
 
 
-@pytest.mark.parametrize("run", ["-", ".'", "-b", " ", "~", r"\left "], ids=range(6))
-@pytest.mark.timeout(10)
+@cases("run", ["-", ".'", "-b", " ", "~", r"\left "], ids=range(6))
+@pytest.mark.timeout(60)
 def test_words_and_spaces_are_judged_at_once(run: str) -> None:
     for text in (f"a{run * (900 // len(run))}!", f"5{run * (900 // len(run))}b"):
         assert judge_quickly(rf"\boxed{{{text}}}", Quiz("5")).verdict in ("wrong", "unparseable")
@@ -66,8 +67,8 @@ NESTS = ["x" + "!" * 900, "1" + "/x" * 400, r"\frac" * 190, "x^" + "-" * 900, r"
 NESTS += [r"1\frac{" * 60 + "1" + "}{2}" * 60, "x" + r"\degree " * 120, "1" + r"\frac1" * 150]
 
 
-@pytest.mark.parametrize("text", NESTS, ids=range(len(NESTS)))
-@pytest.mark.timeout(10)
+@cases("text", NESTS, ids=range(len(NESTS)))
+@pytest.mark.timeout(60)
 def test_operators_one_upon_another_are_too_deep(text: str) -> None:
     found = judge_quickly(rf"\boxed{{{text}}}", Quiz("x^2", "Compute $x!$"))
     assert found.verdict == "unparseable"

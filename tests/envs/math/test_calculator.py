@@ -4,21 +4,28 @@ import operator
 from fractions import Fraction
 
 import pytest
-from arl_envs.math.calculator import as_decimal, one_operation, whole_expression
-from arl_envs.math.evaluator import EvaluationError, evaluate
+from arl_envs.math.calculator import (
+    EvaluationError,
+    as_decimal,
+    evaluate,
+    one_operation,
+    whole_expression,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.cases import cases
 
-@pytest.mark.parametrize(
-    ("expression", "result"),
+
+@cases(
+    "expression, result",
     [("3*4", "12"), (" 37 * 91 ", "3367"), ("5-9", "-4"), ("999999999+1", "1000000000")],
 )
 def test_one_operation(expression: str, result: str) -> None:
     assert one_operation(expression) == result
 
 
-@pytest.mark.parametrize(
+@cases(
     "expression",
     ["", "3", "3*4*5", "3/4", "-3*4", "3**4", "(3*4)", "1.5*2", "1234567890*1", "٣*٤", "x*1", "\0"],
 )
@@ -27,8 +34,8 @@ def test_one_operation_refuses_anything_else(expression: str) -> None:
         one_operation(expression)
 
 
-@pytest.mark.parametrize(
-    ("expression", "result"),
+@cases(
+    "expression, result",
     [
         ("2+3*4", "14"),
         ("(2+3)*4", "20"),
@@ -49,7 +56,7 @@ def test_whole_expressions(expression: str, result: str) -> None:
     assert whole_expression(expression) == result
 
 
-@pytest.mark.parametrize(
+@cases(
     "expression",
     [
         *("", " ", "1/0", "1/(2-2)", "(1", "1)", "1 2", "2**3", "2^3", "1e9", "abc", "1+", "*2"),

@@ -1,12 +1,14 @@
 """What the question says is no answer, in whatever spelling; right answers are, in any order."""
 
 import pytest
-from arl_envs.math.checker import Quiz, judge_quickly
+from arl_envs.math.judge import Quiz, judge_quickly
 from arl_envs.math.question import read_question
 from arl_envs.math.symbolic.canonical import canonical
-from arl_envs.math.symbolic.forms import form, operations
+from arl_envs.math.symbolic.leftover import form, operations
 from arl_envs.math.symbolic.literal import Undecided
 from arl_envs.math.symbolic.parser import parse
+
+from tests.kit.cases import cases
 
 SAME = [
     ("xx", "x^2"), ("x^{-1}", r"\frac{1}{x}"), ("12^{1/2}", r"\sqrt{12}"),
@@ -30,34 +32,32 @@ UNLIKE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("one", "other"), SAME)
+@cases("one, other", SAME)
 def test_spellings_of_one_expression(one: str, other: str) -> None:
     assert canonical(parse(one)) == canonical(parse(other))
 
 
-@pytest.mark.parametrize(("one", "other"), OTHER)
+@cases("one, other", OTHER)
 def test_what_takes_work_is_another_expression(one: str, other: str) -> None:
     assert canonical(parse(one)) != canonical(parse(other))
 
 
-@pytest.mark.parametrize(("one", "other"), ALIKE)
+@cases("one, other", ALIKE)
 def test_expressions_that_look_alike(one: str, other: str) -> None:
     assert form(canonical(parse(one))) == form(canonical(parse(other)))
 
 
-@pytest.mark.parametrize(("one", "other"), UNLIKE)
+@cases("one, other", UNLIKE)
 def test_expressions_that_look_different(one: str, other: str) -> None:
     assert form(canonical(parse(one))) != form(canonical(parse(other)))
 
 
-@pytest.mark.parametrize(
-    ("text", "count"), [("x", 0), ("-3/4", 0), ("x^2+5x+6", 4), (r"\frac{x^2-1}{x-1}", 4)]
-)
+@cases("text, count", [("x", 0), ("-3/4", 0), ("x^2+5x+6", 4), (r"\frac{x^2-1}{x-1}", 4)])
 def test_operations_are_counted(text: str, count: int) -> None:
     assert operations(canonical(parse(text))) == count
 
 
-@pytest.mark.parametrize("question", ["Solve $3x+5=20$.", "Solve 3x+5=20 for x", r"\[3x+5=20\]"])
+@cases("question", ["Solve $3x+5=20$.", "Solve 3x+5=20 for x", r"\[3x+5=20\]"])
 def test_equations_of_a_question_are_read(question: str) -> None:
     assert [claim.op for claim in read_question(question).claims] != []
     assert judge_quickly(r"\boxed{20=5+3x}", Quiz("x=5", question)).verdict == "wrong"

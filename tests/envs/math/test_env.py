@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from arl_envs.math.env import MathEnv
-from arl_envs.math.levels import LEVELS
+from arl_envs.math.options import LEVELS
 from arl_envs.math.oracle import answer_message, call_message, solve
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +14,7 @@ from agentgym_rl.core.errors import ConfigError, EnvError
 from agentgym_rl.core.task import Task
 from agentgym_rl.gym import registry
 from agentgym_rl.gym.env import Step
+from tests.kit.cases import cases
 
 LEVEL_NUMBERS = sorted(LEVELS)
 
@@ -59,8 +60,8 @@ def test_level_1_tool_is_what_the_bundled_model_knows() -> None:
     assert json.dumps(MathEnv().tools) == f"[{text}]"
 
 
-@pytest.mark.parametrize("level", LEVEL_NUMBERS)
-@pytest.mark.parametrize("split", ["train", "eval"])
+@cases("level", LEVEL_NUMBERS)
+@cases("split", ["train", "eval"])
 def test_gold_play_scores_one(level: int, split) -> None:
     env, tasks = MathEnv(level=level), MathEnv.task_source(split, seed=3, level=level)
     for i in range(500):
@@ -76,7 +77,7 @@ BAD_ANSWERS += [f"\\boxed{{{n}}}" for n in (1, -1, 10, 1e9, "inf", "nan", "x", "
 BAD_ANSWERS += [" ".join(f"\\boxed{{{n}}}" for n in range(1000)) + " \\boxed{?}"]
 
 
-@pytest.mark.parametrize("level", LEVEL_NUMBERS)
+@cases("level", LEVEL_NUMBERS)
 def test_generic_bad_answers_score_zero(level: int) -> None:
     tasks = MathEnv.task_source("eval", seed=4, level=level)
     for i in range(100):
@@ -138,8 +139,8 @@ MALFORMED = [
 ]
 
 
-@pytest.mark.parametrize("level", LEVEL_NUMBERS)
-@pytest.mark.parametrize("malformed", MALFORMED, ids=range(len(MALFORMED)))
+@cases("level", LEVEL_NUMBERS)
+@cases("malformed", MALFORMED, ids=range(len(MALFORMED)))
 def test_malformed_calls_are_answered(level: int, malformed: Any) -> None:
     step: Step = run(started(level=level).step(said(malformed)))
     assert [m["content"] for m in step.observation] == ["error: bad call"]
@@ -148,9 +149,9 @@ def test_malformed_calls_are_answered(level: int, malformed: Any) -> None:
     json.dumps(step.observation)
 
 
-@pytest.mark.parametrize("level", LEVEL_NUMBERS)
-@pytest.mark.parametrize("text", ["x" * 10**6, "(" * 10**6, "\0", "\ud800", "", "1" * 10**6])
-@pytest.mark.timeout(5)
+@cases("level", LEVEL_NUMBERS)
+@cases("text", ["x" * 10**6, "(" * 10**6, "\0", "\ud800", "", "1" * 10**6])
+@pytest.mark.timeout(60)
 def test_hostile_expressions_are_answered(level: int, text: str) -> None:
     step = run(started(level=level).step(said(call(arguments={"expression": text}))))
     assert step.observation[0]["content"].startswith("error:")
@@ -158,7 +159,7 @@ def test_hostile_expressions_are_answered(level: int, text: str) -> None:
     assert run(started(level=level).step({"role": "assistant", "content": text})).reward == 0.0
 
 
-@pytest.mark.parametrize("calls", ["calculator", {"function": 1}, 7, [[]], ({},)])
+@cases("calls", ["calculator", {"function": 1}, 7, [[]], ({},)])
 def test_tool_calls_of_a_wrong_type(calls: Any) -> None:
     step = run(started().step({"role": "assistant", "tool_calls": calls}))
     assert [m["content"] for m in step.observation] == ["error: bad call"]

@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from arl_envs.math.checker import Quiz, judge_quickly
+from arl_envs.math.judge import Quiz, judge_quickly
 from arl_envs.math.symbolic.literal import Undecided, settle
 from arl_envs.math.symbolic.reading import read
 from hypothesis import given, settings

@@ -7,7 +7,7 @@ import asyncio
 from collections import Counter
 
 import pytest
-from arl_envs.math.checker import COMPARE, judge, judge_quickly
+from arl_envs.math.judge import COMPARE, judge, judge_quickly
 from arl_envs.math.symbolic.literal import Undecided
 
 from agentgym_rl.gym.verifier import VerifierPool

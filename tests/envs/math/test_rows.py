@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from arl_envs.math.env import MathEnv
-from arl_envs.math.rows import row_tasks
-from arl_envs.math.rows.formats import FORMATS, Item, format_of
+from arl_envs.math.rows import FORMATS, Item, format_of, row_tasks
 
 from agentgym_rl.core.errors import ConfigError, EnvError
 from agentgym_rl.core.task import Task
 from agentgym_rl.gym import registry
 from agentgym_rl.gym.data import RowRefused
+from tests.kit.cases import cases
 
 GSM8K = {"question": "Six times seven?", "answer": "6*7 = <<6*7=42>>42\n#### 42"}
 MATH_500 = {
@@ -38,7 +38,7 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@cases("name", KNOWN)
 def test_formats_are_found_by_their_fields(name: str) -> None:
     row, item = KNOWN[name]
     assert format_of(row, "row 1") == name
@@ -55,8 +55,8 @@ def test_deepscaler_is_of_the_math_format() -> None:
     assert FORMATS["math"].item_of(DEEPSCALER) == Item("Tuple?", "(1, 2)")
 
 
-@pytest.mark.parametrize(
-    ("name", "row", "why"),
+@cases(
+    "name, row, why",
     [
         ("gsm8k", GSM8K | {"answer": "42"}, "####"),
         ("math", MATH_500 | {"answer": ""}, "expected text"),
@@ -117,7 +117,7 @@ def _play(env: MathEnv, task: Task, content: str | None = None) -> Any:
 ROWS = [GSM8K, MATH_500, HENDRYCKS, DEEPSCALER, DEEPMATH, PLAIN]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=range(len(ROWS)))
+@cases("row", ROWS, ids=range(len(ROWS)))
 def test_gold_play_scores_one(tmp_path: Path, row: dict[str, Any]) -> None:
     rows = {"path": _file(tmp_path, row), "eval_fraction": 0}
     task = MathEnv.task_source("train", seed=0, rows=rows)[0]

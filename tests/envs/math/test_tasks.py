@@ -7,13 +7,14 @@ import subprocess
 import sys
 
 import pytest
-from arl_envs.math.evaluator import evaluate
-from arl_envs.math.levels import LEVELS
+from arl_envs.math.calculator import evaluate
+from arl_envs.math.options import LEVELS
 from arl_envs.math.source import MathTasks
 from arl_envs.splits import split_of
 
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import Task
+from tests.kit.cases import cases
 
 LEVEL_NUMBERS = sorted(LEVELS)
 _NAME, _ITEM = "(?P<name>Tom|Ann|Sam|Mia)", "(?P<item>pens|coins|cards|eggs)"
@@ -45,14 +46,14 @@ def test_level_1_mixes_steps_and_operations() -> None:
     assert all(0.28 < firsts.count(operator) / len(firsts) < 0.39 for operator in "+-*")
 
 
-@pytest.mark.parametrize("level", LEVEL_NUMBERS)
+@cases("level", LEVEL_NUMBERS)
 def test_the_plan_leads_to_the_answer(level: int) -> None:
     for seed in range(1000):
         problem = LEVELS[level].problem(seed)
         assert evaluate(problem.plan[-1]) == evaluate(problem.answer)
 
 
-@pytest.mark.parametrize("level", LEVEL_NUMBERS)
+@cases("level", LEVEL_NUMBERS)
 def test_each_step_uses_the_result_before_it(level: int) -> None:
     for seed in range(500):
         plan = LEVELS[level].problem(seed).plan
@@ -71,17 +72,18 @@ def test_level_4_has_both_kinds_of_answer() -> None:
     assert 0.4 < kinds.count("fraction") / len(kinds) < 0.6
 
 
-@pytest.mark.parametrize("level", LEVEL_NUMBERS)
-def test_another_process_makes_the_same_tasks(level: int) -> None:
+def test_another_process_makes_the_same_tasks() -> None:
     code = (
         "import json; from arl_envs.math.source import MathTasks\n"
-        f"tasks = MathTasks('eval', seed=7, level={level})\n"
-        "first = [tasks[i] for i in range(50)]\n"
-        "print(json.dumps([[t.id, t.seed, dict(t.data)] for t in first]))"
+        f"sources = [MathTasks('eval', seed=7, level=level) for level in {LEVEL_NUMBERS}]\n"
+        "first = [[tasks[i] for i in range(50)] for tasks in sources]\n"
+        "print(json.dumps([[[t.id, t.seed, dict(t.data)] for t in level] for level in first]))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    here = [[t.id, t.seed, dict(t.data)] for t in take(MathTasks("eval", seed=7, level=level), 50)]
-    assert json.loads(out.stdout) == here
+    there = dict(zip(LEVEL_NUMBERS, json.loads(out.stdout), strict=True))
+    for level in LEVEL_NUMBERS:
+        here = take(MathTasks("eval", seed=7, level=level), 50)
+        assert there[level] == [[t.id, t.seed, dict(t.data)] for t in here], level
 
 
 def test_seeds_and_indices_differ() -> None:
@@ -91,7 +93,7 @@ def test_seeds_and_indices_differ() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("level", "count"), [(1, 12_000), (2, 2000), (3, 3000), (4, 2000)])
+@cases("level, count", [(1, 12_000), (2, 2000), (3, 3000), (4, 2000)])
 def test_train_and_eval_share_no_question(level: int, count: int) -> None:
     def questions(split, seed: int) -> set[str]:
         source = MathTasks(split, seed=seed, level=level)
@@ -102,7 +104,7 @@ def test_train_and_eval_share_no_question(level: int, count: int) -> None:
     assert min(len(train), len(held_out)) > 0.98 * count
 
 
-@pytest.mark.parametrize("split", ["train", "eval"])
+@cases("split", ["train", "eval"])
 def test_the_text_alone_decides_the_split(split) -> None:
     assert all(
         split_of(t.data["question"]) == t.split == split for t in take(MathTasks(split), 999)

@@ -1,13 +1,13 @@
 """Units: which there are, which are variables, and which a question asks for."""
 
-import pytest
 from arl_envs.math.symbolic.asked import asks_for, may_be_said, may_be_unsaid
-from arl_envs.math.symbolic.spoken import marked
-from arl_envs.math.symbolic.units import canonical, split_unit
+from arl_envs.math.symbolic.units import canonical, marked, split_unit
+
+from tests.kit.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("text", "value", "unit"),
+@cases(
+    "text, value, unit",
     [
         (r"5 \text{ cm}", "5", "cm"),
         (r"9\pi\text{ square units}", r"9\pi", "unit^2"),
@@ -27,8 +27,8 @@ def test_a_unit_is_what_is_written_as_text(text: str, value: str, unit: str) -> 
     assert split_unit(text) == (value, unit)
 
 
-@pytest.mark.parametrize(
-    ("said", "unit"),
+@cases(
+    "said, unit",
     [
         ("miles per hour", "mile/hour"),
         ("mph", "mile/hour"),
@@ -45,15 +45,13 @@ def test_one_spelling_of_a_unit(said: str, unit: str) -> None:
     assert canonical(said) == unit
 
 
-@pytest.mark.parametrize(
-    "text", ["3xy", "2h", "6abc", "12m", "5km", "x^2+3ab", "3x cm", "7 apples", "2 m g"]
-)
+@cases("text", ["3xy", "2h", "6abc", "12m", "5km", "x^2+3ab", "3x cm", "7 apples", "2 m g"])
 def test_in_doubt_letters_are_variables(text: str) -> None:
     assert marked(text) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "question", "gold", "read"),
+@cases(
+    "text, question, gold, read",
     [
         ("5 cm", "", "", r"5\text{ cm}"),
         ("5cm", "", r"5\text{ cm}", r"5\text{ cm}"),
@@ -74,8 +72,8 @@ def test_bare_units_are_told_by_the_question(
     assert marked(text, question, gold) == read
 
 
-@pytest.mark.parametrize(
-    ("question", "asked", "not_asked"),
+@cases(
+    "question, asked, not_asked",
     [
         ("How many miles does John's car drive in 3 hours?", "mile", "hour"),
         ("How many hours is 120 minutes?", "hour", "minute"),

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 from arl_envs.openenv import SPEC
-from arl_envs.openenv.actions import form_of
+from arl_envs.openenv.env import form_of
 
 from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
 from agentgym_rl.gym.env import Env, Step
+from tests.kit.cases import cases
 
 PYTHON = os.environ.get("ARL_OPENENV_PYTHON") or (
     sys.executable if importlib.util.find_spec("openenv") else ""
@@ -138,8 +139,8 @@ def test_reset_options_and_instructions(guess):
     assert [m["content"] for m in messages] == ["Guess.", "A number from 5 to 9."]
 
 
-@pytest.mark.parametrize(
-    ("action", "problem"),
+@cases(
+    "action, problem",
     [
         (act("{"), "arguments are no JSON"),
         (act("[]"), "no JSON object"),
@@ -204,8 +205,8 @@ def test_what_is_no_address_is_a_config_error(url):
         SPEC.make(url=url)
 
 
-@pytest.mark.parametrize(
-    ("fields", "required", "text_field"),
+@cases(
+    "fields, required, text_field",
     [
         ({"message": TEXT, "metadata": {"type": "object"}}, ["message"], "message"),
         ({"message": TEXT, "tone": TEXT}, ["message"], "message"),

@@ -9,19 +9,22 @@ from typing import Any
 import pytest
 from arl_envs.reasoning_gym import SPEC
 from arl_envs.reasoning_gym.extract import MAX_CHARS, final_answer
-from arl_envs.reasoning_gym.recheck import holds
+from arl_envs.reasoning_gym.inside import holds
 from arl_envs.reasoning_gym.screen import EVALUATED, may_be_scored
 
 from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
 from agentgym_rl.core.task import Task
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.verifier import VerifierPool
+from tests.kit.cases import cases
 
 pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed")
 
 from arl_envs.reasoning_gym import datasets
 
-NAMES = datasets.names()
+NAMES = sorted(datasets.names())
+NUM_PARTS = 5
+"""Datasets are many, and some slow: workers of pytest share them."""
 WITHOUT_ANSWER = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
 GENERIC = ["maybe", "-7.25", "no one", "[]", "None", "0 1 2 3 4 5 6 7 8 9"]
 ATTACKS = [
@@ -64,8 +67,14 @@ def world() -> Iterator[World]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dataset", NAMES)
-def test_the_right_answer_pays_and_plain_wrong_ones_do_not(dataset, world):
+@pytest.mark.parametrize("part", range(NUM_PARTS))
+def test_the_right_answer_pays_and_plain_wrong_ones_do_not(part, world, subtests):
+    for dataset in NAMES[part::NUM_PARTS]:
+        with subtests.test(dataset):
+            pays_the_right_answer_alone(dataset, world)
+
+
+def pays_the_right_answer_alone(dataset, world):
     env = world.asked(dataset)
     gold = env.solve()
     assert (gold is None) == (dataset in WITHOUT_ANSWER)
@@ -95,8 +104,8 @@ def test_partial_credit_is_an_option(world):
     assert step.info["reward_components"] == {"score": step.reward}
 
 
-@pytest.mark.parametrize(
-    ("answer", "near"),
+@cases(
+    "answer, near",
     [("0.65625", 1), ("0.6563", 1), ("21/32", 1), ("0", 0), ("0.6", 0), ("1e9/1", 0), ("x", 0)],
 )
 def test_a_coin_flip_is_near_enough_or_not(answer, near):
@@ -132,7 +141,7 @@ def test_an_exact_answer_needs_no_pool(world):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dataset", sorted(EVALUATED))
+@cases("dataset", sorted(EVALUATED))
 def test_answers_run_no_code(dataset, world, tmp_path):
     file = tmp_path / "touched"
     for attack in ATTACKS:
@@ -142,7 +151,7 @@ def test_answers_run_no_code(dataset, world, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dataset", sorted(EVALUATED))
+@cases("dataset", sorted(EVALUATED))
 def test_code_that_runs_writes_no_files(dataset, world, tmp_path):
     if "writes" not in world.pool.isolation:
         pytest.skip("this machine cannot lock a process in")
@@ -157,15 +166,15 @@ def test_code_that_runs_writes_no_files(dataset, world, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dataset", sorted(EVALUATED))
+@cases("dataset", sorted(EVALUATED))
 def test_right_answers_pass_the_screen(dataset, world):
     for seed in range(5):
         gold = final_answer(world.asked(dataset, seed=seed).solve()[0]["content"])
         assert may_be_scored(dataset, gold) or "Integral" in gold
 
 
-@pytest.mark.parametrize(
-    ("dataset", "answer"),
+@cases(
+    "dataset, answer",
     [
         ("countdown", "9**9"),
         ("countdown", "9* *9"),
@@ -257,8 +266,8 @@ def test_hostile_replies_are_answered(text, world):
     assert world.answer(world.asked("spell_backward"), text).reward == 0.0
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
+@cases(
+    "text, answer",
     [
         ("<answer>4</answer>", "4"),
         ("<answer>4</answer> no: <answer> 5\n</answer>", "5"),
@@ -280,8 +289,8 @@ def test_the_last_answer_counts(text, answer):
     assert final_answer(text) == answer
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
+@cases(
+    "options, problem",
     [
         ({}, "no dataset of reasoning-gym is called ''"),
         ({"dataset": "chain_sun"}, "there are chain_sum"),

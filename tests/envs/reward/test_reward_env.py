@@ -13,6 +13,7 @@ from agentgym_rl import EnvSpec, Step, make
 from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
 from agentgym_rl.gym.registry import register, spec
 from agentgym_rl.gym.wrappers import StepTimeout
+from tests.kit.cases import cases
 
 from . import functions
 
@@ -70,8 +71,8 @@ def test_a_thread_keeps_it_off_the_loop(data):
     assert scored("x", function="thread_name", data=data, executor="thread").reward == 1.0
 
 
-@pytest.mark.parametrize(
-    ("function", "said"),
+@cases(
+    "function, said",
     [
         ("broken", "broken raised KeyError: 'nothing'"),
         ("no_number", "returned 'good', expected a number"),
@@ -115,7 +116,7 @@ def test_a_thread_that_hangs_is_left_behind(data):
 def test_a_thread_that_hangs_does_not_hold_up_the_end_of_the_process():
     program = (
         "import asyncio, time\n"
-        "from arl_envs.reward.thread import in_a_thread\n"
+        "from arl_envs.reward.scoring import in_a_thread\n"
         "async def main():\n"
         "    async with asyncio.timeout(0.1):\n"
         "        await in_a_thread(time.sleep, 600)\n"
@@ -211,8 +212,8 @@ def test_text_parts_are_played_like_the_text_they_are(tmp_path):
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 
 
-@pytest.mark.parametrize(
-    ("row", "said"),
+@cases(
+    "row, said",
     [
         (
             {"prompt": [{"role": "user", "content": [IMAGE]}]},
@@ -286,8 +287,8 @@ def test_rows_have_weights(tmp_path):
 
 
 # ---------------------------------------------------------------- options
-@pytest.mark.parametrize(
-    ("options", "said"),
+@cases(
+    "options, said",
     [
         ({"data": None}, "give --data FILE"),
         ({"data": "nowhere.jsonl"}, "is no file"),

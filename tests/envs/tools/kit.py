@@ -23,11 +23,8 @@ def run(coroutine: Any) -> Any:
     raise AssertionError("the tools environment never waits")
 
 
-MANY = [
-    *(pytest.param(level, 15, id=f"{level}") for level in LEVELS),
-    *(pytest.param(level, 40, id=f"{level}-many", marks=pytest.mark.slow) for level in LEVELS),
-]
-"""A level, and how many tasks of it."""
+how_many = pytest.mark.parametrize("num", [15, pytest.param(40, marks=pytest.mark.slow)])
+"""Runs a test with a few tasks and with many."""
 
 
 @cache

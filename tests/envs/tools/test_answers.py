@@ -1,11 +1,12 @@
 """What counts as saying a fact."""
 
-import pytest
 from arl_envs.tools.answers import answer, is_question, judge, read
 
+from tests.kit.cases import cases
 
-@pytest.mark.parametrize(
-    ("text", "facts"),
+
+@cases(
+    "text, facts",
     [
         ("Answer: done", []),
         ("  answer:   Done. \n", []),
@@ -19,8 +20,8 @@ def test_said(text, facts):
     assert judge(text, facts) == "ok"
 
 
-@pytest.mark.parametrize(
-    ("text", "verdict"),
+@cases(
+    "text, verdict",
     [
         ("Answer: 349, 350", "wrong"),
         ("Answer: 350 or 349", "wrong"),

@@ -15,12 +15,14 @@ from arl_envs.tools.shop import WRITES
 from agentgym_rl import make
 from agentgym_rl.core.errors import ConfigError, EnvError
 from agentgym_rl.core.task import Task
+from tests.kit.cases import cases
 
-from .kit import LEVELS, MANY, call, gold, run, say, started, tasks
+from .kit import LEVELS, call, gold, how_many, run, say, started, tasks
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("split", ["train", "eval"])
+@pytest.mark.slow
+@cases("level", LEVELS)
+@cases("split", ["train", "eval"])
 def test_gold_play_scores_one(level, split):
     for task in tasks(level, 50, split=split):
         *before, last = gold(started(task))
@@ -30,14 +32,14 @@ def test_gold_play_scores_one(level, split):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", LEVELS)
+@cases("level", LEVELS)
 def test_gold_play_scores_one_on_another_seed(level):
     source = ToolsEnv.task_source("train", seed=11, level=level)
     for task in (source[i] for i in range(80)):
         assert gold(started(task))[-1].reward == 1.0
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@cases("level", LEVELS)
 def test_the_gold_fits_into_the_turns(level):
     env = make("arl_envs.tools:SPEC", level=level)
     for task in tasks(level, 15):
@@ -45,7 +47,7 @@ def test_the_gold_fits_into_the_turns(level):
         assert [run(env.step(m)) for m in env.solve() or ()][-1].reward == 1.0
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@cases("level", LEVELS)
 def test_one_call_less_or_another_answer_scores_zero(level):
     for task in tasks(level, 15):
         plan = list(started(task).solve() or ())
@@ -74,7 +76,7 @@ def _refused(task, message):
     return False
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@cases("level", LEVELS)
 def test_a_side_effect_scores_zero(level):
     for task in tasks(level, 15):
         env = started(task)
@@ -131,7 +133,7 @@ def test_an_answer_is_no_question():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", LEVELS)
+@cases("level", LEVELS)
 def test_no_request_is_in_both_splits(level):
     train, held_out = (
         {t.data["request"] for seed in (0, 1) for t in tasks(level, 60, split=split, seed=seed)}
@@ -140,7 +142,8 @@ def test_no_request_is_in_both_splits(level):
     assert not train & held_out
 
 
-@pytest.mark.parametrize(("level", "num"), MANY)
+@how_many
+@cases("level", LEVELS)
 def test_tasks_differ_and_are_small_json(level, num):
     found = tasks(level, num)
     worlds = {(t.data["request"], problem_of(level_of(level), t.seed).end) for t in found}
@@ -159,8 +162,8 @@ def test_knobs_do_what_they_say():
     assert [len(level_of(3, num_tables=n).tools) for n in (5, 6, 7)] == [14, 18, 20]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
+@cases(
+    "options, words",
     [
         ({"level": 9}, "no level 9"),
         ({"level": True}, "no level True"),

@@ -3,11 +3,12 @@
 import itertools
 import re
 
-import pytest
 from arl_envs.tools.env import ToolsEnv
 from arl_envs.tools.words import PRODUCTS
 
-from .kit import MANY, call, run, say, started, tasks
+from tests.kit.cases import cases
+
+from .kit import LEVELS, call, how_many, run, say, started, tasks
 
 SAYINGS = [
     *("", "done", "Answer: done", "Answer: refused", "Answer: refused 417", "Answer: 349"),
@@ -27,7 +28,8 @@ def ended(env: ToolsEnv, text: str) -> float:
     raise AssertionError("a conversation without end")
 
 
-@pytest.mark.parametrize(("level", "num"), MANY)
+@how_many
+@cases("level", LEVELS)
 def test_nothing_done_is_never_paid(level, num):
     for task in tasks(level, num):
         request = task.data["request"]
@@ -72,7 +74,8 @@ def plausible(properties: dict, heard: str) -> list[dict]:
     return [dict(zip(properties, values, strict=True)) for values in found]
 
 
-@pytest.mark.parametrize(("level", "num"), MANY)
+@how_many
+@cases("level", LEVELS)
 def test_reading_everything_and_saying_everything_is_never_paid(level, num):
     for task in tasks(level, num):
         request = task.data["request"]
@@ -84,8 +87,9 @@ def test_reading_everything_and_saying_everything_is_never_paid(level, num):
         assert ended(env, "\n".join(f"Answer: {n}" for n in numbers(heard))) == 0.0
 
 
-@pytest.mark.parametrize(("level", "num"), MANY)
-@pytest.mark.parametrize("last", ["Answer: done", "numbers", "refused"])
+@how_many
+@cases("level", LEVELS)
+@cases("last", ["Answer: done", "numbers", "refused"])
 def test_calling_everything_is_never_paid(level, num, last):
     for task in tasks(level, num):
         env = started(task)
@@ -108,7 +112,7 @@ def test_calling_every_tool_on_the_right_order_is_never_paid():
         assert ended(env, "Answer: done") == 0.0
 
 
-@pytest.mark.parametrize("text", ["x" * 10**6, "\0", "\ud800", "?" * 10**6, "Answer: " * 10**5])
+@cases("text", ["x" * 10**6, "\0", "\ud800", "?" * 10**6, "Answer: " * 10**5])
 def test_hostile_texts_are_answered(text):
     env = started(tasks(3, 1)[0])
     (answer,) = run(env.step(call("find_customer", name=text))).observation

@@ -2,8 +2,9 @@
 
 import json
 
-import pytest
 from arl_envs.tools.env import NEEDLESS
+
+from tests.kit.cases import cases
 
 from .kit import LEVELS, call, run, say, started, tasks
 
@@ -17,8 +18,8 @@ def without_questions(env):
     return [m for m in env.solve() or () if not (m["content"] or "").endswith("?")]
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("question", ["Anything else?", "Which one do you mean?", "?"])
+@cases("level", LEVELS)
+@cases("question", ["Anything else?", "Which one do you mean?", "?"])
 def test_a_needless_question_costs_the_task(level, question):
     for task in tasks(level, 15):
         env = started(task)
@@ -42,7 +43,7 @@ def _question(env):
     return next(m["content"] for m in env.solve() if not m.get("tool_calls"))
 
 
-@pytest.mark.parametrize("level", [3, 5])
+@cases("level", [3, 5])
 def test_always_asking_pays_only_where_something_is_open(level):
     """After the first two calls of a perfect agent, which show what is open in many tasks."""
     for task in tasks(level, 30):
@@ -84,7 +85,7 @@ def _argument(message, name):
     return json.loads(calls[0]["function"]["arguments"]).get(name)
 
 
-@pytest.mark.parametrize("level", LEVELS[1:])
+@cases("level", LEVELS[1:])
 def test_a_change_that_is_undone_costs_the_task(level):
     for task in tasks(level, 15):
         env = started(task)
@@ -97,7 +98,7 @@ def test_a_change_that_is_undone_costs_the_task(level):
         assert (step.reward, parts["state"], parts["asked_for"]) == (0.0, 1.0, 0.0)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@cases("level", LEVELS)
 def test_what_changes_nothing_is_not_held_against_anybody(level):
     for task in tasks(level, 15):
         env = started(task)

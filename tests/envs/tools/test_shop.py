@@ -4,6 +4,7 @@ import pytest
 from arl_envs.tools.shop import Database, Desk, Refused
 
 from agentgym_rl.gym.tool_env import ToolError
+from tests.kit.cases import cases
 
 ROWS = {
     "customers": [(10, "Ann Lee", "Rome", 12345), (11, "Ann Roy", "Oslo", 54321)],
@@ -20,8 +21,7 @@ ROWS = {
 }
 
 
-@pytest.fixture
-def desk():
+def opened() -> Desk:
     return Desk(Database.of(ROWS), "salt")
 
 
@@ -43,15 +43,17 @@ DONE = [
 ]
 
 
-@pytest.mark.parametrize("case", DONE, ids=range(len(DONE)))
-def test_what_is_allowed_is_done(case, desk):
+@cases("case", DONE, ids=range(len(DONE)))
+def test_what_is_allowed_is_done(case):
+    desk = opened()
     tool, arguments, query, wanted = case
     getattr(desk, tool)(*arguments)
     assert desk.database.all(query) == wanted
     assert not desk.refused
 
 
-def test_what_was_changed_is_noted_though_it_is_put_back(desk):
+def test_what_was_changed_is_noted_though_it_is_put_back():
+    desk = opened()
     desk.set_phone(10, 12345)
     assert desk.database.changed == set()
     for phone in (99999, 12345):
@@ -81,8 +83,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("case", REFUSED, ids=range(len(REFUSED)))
-def test_what_the_rules_forbid_is_refused_and_changes_nothing(case, desk):
+@cases("case", REFUSED, ids=range(len(REFUSED)))
+def test_what_the_rules_forbid_is_refused_and_changes_nothing(case):
+    desk = opened()
     tool, arguments, words = case
     before = desk.database.state()
     with pytest.raises(Refused, match=words):
@@ -101,8 +104,9 @@ NONSENSE = [
 ]
 
 
-@pytest.mark.parametrize("case", NONSENSE, ids=range(len(NONSENSE)))
-def test_nonsense_is_told_and_is_no_refusal(case, desk):
+@cases("case", NONSENSE, ids=range(len(NONSENSE)))
+def test_nonsense_is_told_and_is_no_refusal(case):
+    desk = opened()
     tool, arguments = case
     before = desk.database.state()
     with pytest.raises(ToolError) as raised:
@@ -111,7 +115,8 @@ def test_nonsense_is_told_and_is_no_refusal(case, desk):
     assert (desk.database.state(), desk.refused) == (before, set())
 
 
-def test_what_is_shown(desk):
+def test_what_is_shown():
+    desk = opened()
     assert desk.find_customer("ann") == "10: Ann Lee, Rome; 11: Ann Roy, Oslo"
     assert desk.find_customer("Ann  Roy") == "11: Ann Roy, Oslo"
     assert desk.find_order("ann lee") == "100, 101, 105"

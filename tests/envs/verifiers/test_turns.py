@@ -11,6 +11,7 @@ from arl_envs.verifiers.bridge import bridge_to, interpreter
 
 from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
 from agentgym_rl.gym.env import Step
+from tests.kit.cases import cases
 
 TOOLS, GAME = (str(Path(__file__).with_name(f"toy_{name}.py")) for name in ("tools", "game"))
 pytestmark = pytest.mark.slow  # verifiers takes seconds to import
@@ -73,8 +74,8 @@ def test_tools_are_offered_called_and_paid(python):
     assert done.info["reward_components"] == {"right": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("call", "said"),
+@cases(
+    "call, said",
     [
         (("box_look", '{"box": "blue"}'), "there is no blue box"),
         (("box_look", '{"box": 7}'), "valid string"),
@@ -141,8 +142,8 @@ def test_failures_of_the_environment_are_no_rewards(python):
         play(GAME, lambda number: say(str(number % 10)), env={"twice": True})
 
 
-@pytest.mark.parametrize(
-    ("taskset", "options", "problem"),
+@cases(
+    "taskset, options, problem",
     [
         (TOOLS, {"config": {"remote": True}}, "an MCP server elsewhere.*McpTools"),
         (TOOLS, {"env": {"id": "user-sim"}}, "several agents.*assistant, user"),

@@ -14,6 +14,7 @@ from arl_envs.verifiers.bridge import Bridge, bridge_to
 from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
 from agentgym_rl.core.task import Task
 from agentgym_rl.gym.env import Step
+from tests.kit.cases import cases
 
 TOY = str(Path(__file__).with_name("toy_taskset.py"))
 pytestmark = pytest.mark.slow  # verifiers takes seconds to import
@@ -109,8 +110,8 @@ def test_of_an_endless_taskset_the_first_tasks(python):
     assert len(tasks(**options)) + len(tasks("eval", **options)) == 30
 
 
-@pytest.mark.parametrize(
-    ("config", "problem"),
+@cases(
+    "config, problem",
     [
         ({"kind": "endless"}, "num_tasks=1000"),
         ({"kind": "runtime"}, "WithRuntime.ran needs a runtime"),

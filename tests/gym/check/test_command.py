@@ -14,6 +14,7 @@ from agentgym_rl import check_env
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gym.check import CRITERIA
 from tests.e2e import forked
+from tests.kit.cases import cases
 
 pytestmark = pytest.mark.slow
 
@@ -61,8 +62,8 @@ def test_options_reach_the_environment_and_its_tasks():
     assert "no level 9" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
+@cases(
+    "argv, said",
     [
         (["mat"], "no env is called 'mat'; did you mean math-v0?"),
         (["math", "--only=gld"], "no criterion is called 'gld'"),
@@ -96,8 +97,8 @@ def test_agents_without_a_model_are_counted():
     assert all(each.passed and each.episodes == 20 for each in found.values())
 
 
-@pytest.mark.parametrize(
-    ("name", "agent"),
+@cases(
+    "name, agent",
     [("WrongGold", "oracle"), ("PaysSilence", "no-op"), ("PaysCalls", "call-everything")],
 )
 def test_an_agent_that_is_paid_wrongly_fails_the_check(name, agent):

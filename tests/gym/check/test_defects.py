@@ -8,12 +8,15 @@ import pytest
 from agentgym_rl import EnvSpec, check_env
 from agentgym_rl.core.errors import SandboxError
 from agentgym_rl.gym.check import CRITERIA, Outcome, Report, support
+from tests.kit.cases import cases
 
 PLANTED = {
     name: found
     for name, found in vars(defects).items()
     if isinstance(found, type) and "planted" in vars(found)
 }
+NUM_PARTS = 5
+"""Each takes seconds, so that workers of pytest can share them."""
 
 
 def checked(name: str, **given) -> Report:
@@ -47,12 +50,14 @@ def test_a_good_environment_fails_nothing(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_defect_fails_its_criterion_alone(name, monkeypatch):
+@pytest.mark.parametrize("part", range(NUM_PARTS))
+def test_a_planted_defect_fails_its_criterion_alone(part, monkeypatch, subtests):
     monkeypatch.setattr(support, "CLOSE_S", 1.0)
-    report = checked(spec_of(name))
-    assert report.failed == [PLANTED[name].planted], str(report)
-    assert not report.passed
+    for name in [*PLANTED][part::NUM_PARTS]:
+        with subtests.test(name):
+            report = checked(spec_of(name))
+            assert report.failed == [PLANTED[name].planted], str(report)
+            assert not report.passed
 
 
 def test_a_close_that_hangs_ends_the_baselines(monkeypatch):
@@ -61,7 +66,7 @@ def test_a_close_that_hangs_ends_the_baselines(monkeypatch):
     assert (oracle.episodes, oracle.passed) == (2, True)
 
 
-@pytest.mark.parametrize(
+@cases(
     "given",
     [{"only": ["event-loop"]}, {"only": ["signature"], "tasks": 2}],
     ids=["criterion", "baselines"],

@@ -1,8 +1,7 @@
 """What counts as a message, a tool and JSON."""
 
-import pytest
-
-from agentgym_rl.gym.check.forms import json_problem, messages_problem, tools_problem
+from agentgym_rl.gym.check.criteria.messages import json_problem, messages_problem, tools_problem
+from tests.kit.cases import cases
 
 
 def tool(**function) -> dict:
@@ -51,22 +50,22 @@ BAD_TOOLS = [
 ]
 
 
-@pytest.mark.parametrize("message", GOOD_MESSAGES, ids=range(len(GOOD_MESSAGES)))
+@cases("message", GOOD_MESSAGES, ids=range(len(GOOD_MESSAGES)))
 def test_good_messages(message):
     assert messages_problem([message]) == ""
 
 
-@pytest.mark.parametrize(("message", "said"), BAD_MESSAGES, ids=range(len(BAD_MESSAGES)))
+@cases("message, said", BAD_MESSAGES, ids=range(len(BAD_MESSAGES)))
 def test_bad_messages(message, said):
     assert said in messages_problem([{"role": "user", "content": "fine"}, message])
 
 
-@pytest.mark.parametrize("good", GOOD_TOOLS, ids=range(len(GOOD_TOOLS)))
+@cases("good", GOOD_TOOLS, ids=range(len(GOOD_TOOLS)))
 def test_good_tools(good):
     assert tools_problem([good]) == ""
 
 
-@pytest.mark.parametrize(("bad", "said"), BAD_TOOLS, ids=range(len(BAD_TOOLS)))
+@cases("bad, said", BAD_TOOLS, ids=range(len(BAD_TOOLS)))
 def test_bad_tools(bad, said):
     assert said in tools_problem([bad])
 
@@ -76,6 +75,6 @@ def test_two_tools_of_one_name():
     assert "expected a list" in tools_problem("f")
 
 
-@pytest.mark.parametrize("value", [(1, 2), {1: 2}, {"x": (1,)}])
+@cases("value", [(1, 2), {1: 2}, {"x": (1,)}])
 def test_what_json_changes_is_no_json(value):
     assert "JSON changes it" in json_problem(value)

@@ -9,6 +9,7 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import SeededTasks, Task, TaskSource
 from agentgym_rl.gym.data import Epochs, without_end
 from agentgym_rl.gym.data.epochs import permuted
+from tests.kit.cases import cases
 
 
 class Counted(TaskSource):
@@ -28,7 +29,7 @@ def ids(tasks: TaskSource, *indices: int) -> list[str]:
     return [tasks[index].id for index in indices]
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 7, 256, 257, 1000])
+@cases("length", [1, 2, 3, 7, 256, 257, 1000])
 def test_an_epoch_has_every_task_once(length):
     tasks = Epochs(Counted(length), seed=3)
     for epoch in range(3):

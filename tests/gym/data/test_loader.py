@@ -6,6 +6,7 @@ import pytest
 
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gym.data import Epochs, Rows, TaskLoader, row_tasks
+from tests.kit.cases import cases
 
 from .rows_kit import asked, choose, write
 
@@ -59,7 +60,7 @@ def source(tmp_path, *, split="train", seed=0, eval_fraction=0.5, epochs=None, *
     return tasks if epochs is None else Epochs(tasks, **epochs)
 
 
-@pytest.mark.parametrize("other", OTHERS)
+@cases("other", OTHERS)
 def test_whatever_makes_other_tasks_is_refused(tmp_path, other):
     states = {name: TaskLoader(source(tmp_path, **it)).state_dict() for name, it in OTHERS.items()}
     loader = TaskLoader(source(tmp_path, **OTHERS[other]))

@@ -6,7 +6,7 @@ import pytest
 
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gym.data import Rows, RowTasks, row_tasks
-from agentgym_rl.gym.data.reader import Recent
+from agentgym_rl.gym.data.readers import Recent
 
 from .rows_kit import choose
 

@@ -10,7 +10,8 @@ import pytest
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import Task
 from agentgym_rl.gym.data import Rows, RowTask, row_tasks
-from agentgym_rl.gym.data.hub import commit_of
+from agentgym_rl.gym.data.readers import commit_of
+from tests.kit.cases import cases
 
 from .rows_kit import asked, choose, choose_several, write
 
@@ -162,8 +163,8 @@ def test_questions_stay_in_their_split_whatever_else_differs(tmp_path, caplog):
     assert "the same question as" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("files", "commit"),
+@cases(
+    "files, commit",
     [
         ([f"hf://datasets/a/b@{'0a' * 20}/main/train.parquet"], "0a" * 20),
         (["hf://datasets/a/b@main/train.parquet"], None),

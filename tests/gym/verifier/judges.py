@@ -36,6 +36,14 @@ def sleep(seconds):
     return "slept"
 
 
+def meet(folder, name):
+    """Wait until two are there."""
+    open(os.path.join(folder, name), "w").close()
+    while len(os.listdir(folder)) < 2:
+        time.sleep(0.01)
+    return "met"
+
+
 def slow_echo(seconds, value):
     time.sleep(seconds)
     return value

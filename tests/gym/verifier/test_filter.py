@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.cases import cases
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "security"))  # where bpf.py is
 
 from bpf import ALLOWED, KILLED, evaluate
@@ -23,7 +25,7 @@ def verdict(name: str, *arguments: int, machine: str = "x86_64") -> str:
     return evaluate(seccomp.program(PID, machine), arch, number, *arguments)
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("machine", MACHINES)
 def test_nothing_but_what_is_listed_is_allowed(machine):
     column, arch = MACHINES[machine]
     program = seccomp.program(PID, machine)
@@ -33,7 +35,7 @@ def test_nothing_but_what_is_listed_is_allowed(machine):
     assert listed <= allowed <= listed | tested
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("machine", MACHINES)
 def test_other_machines_calls_end_the_process(machine):
     assert evaluate(seccomp.program(PID, machine), 0x40000003, 1) == KILLED
 
@@ -69,8 +71,8 @@ VERDICTS = {
 }
 
 
-@pytest.mark.parametrize(("call", "expected"), VERDICTS.values(), ids=VERDICTS)
-@pytest.mark.parametrize("machine", MACHINES)
+@cases("call, expected", VERDICTS.values(), ids=VERDICTS)
+@cases("machine", MACHINES)
 def test_arguments_decide(machine, call, expected):
     name, *arguments = call
     if machine == "aarch64" and name == "open":

@@ -6,8 +6,9 @@ import pytest
 
 from agentgym_rl import Env, Step, SyncEnv, make
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gym.services import Verifier
 from agentgym_rl.gym.sync_env import to_async
-from agentgym_rl.gym.verifier import Verifier, VerifierPool
+from agentgym_rl.gym.verifier import VerifierPool
 
 
 def test_a_pool_that_is_given_stays_its_owner_s():

@@ -10,6 +10,7 @@ import pytest
 
 from agentgym_rl.core.errors import ConfigError, VerifierError
 from agentgym_rl.gym.verifier import VerifierPool
+from tests.kit.cases import cases
 
 MODULES = {
     "hanging": "import time; time.sleep(600)",
@@ -42,8 +43,8 @@ async def both(pool, name):
     return [call.result() for call in calls]
 
 
-@pytest.mark.parametrize(
-    ("name", "blame", "said"),
+@cases(
+    "name, blame, said",
     [
         ("hanging", ConfigError, "importing it took more than 1 s"),
         ("crashing", ConfigError, "died: killed by SIGSEGV"),

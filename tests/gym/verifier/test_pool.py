@@ -7,6 +7,7 @@ import uvloop
 
 from agentgym_rl.core.errors import ConfigError, VerifierError
 from agentgym_rl.gym.verifier import Called, VerifierPool
+from tests.kit.cases import cases
 
 
 def call(target: str, *args, calls: int = 1, runner=asyncio.run, **options) -> list[Called]:
@@ -19,7 +20,7 @@ def call(target: str, *args, calls: int = 1, runner=asyncio.run, **options) -> l
     return runner(main())
 
 
-@pytest.mark.parametrize("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@cases("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_a_function_returns(runner):
     (called,) = call("add", 2, 3, runner=runner)
     assert (called.status, called.value, called.error, called.attempts) == ("done", 5, "", 1)
@@ -35,7 +36,7 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+@cases("values", VALUES.values(), ids=VALUES)
 def test_values_travel_unchanged(values):
     assert call("echo", *values)[0].value == values
 
@@ -48,8 +49,8 @@ def test_what_a_function_raises_is_told():
     assert "verifier/inside" not in called.error
 
 
-@pytest.mark.parametrize(
-    ("function", "said"),
+@cases(
+    "function, said",
     [("exits", "SystemExit: I will not"), ("raises_unsayable", "Unsayable")],
 )
 def test_odd_exceptions_are_told_too(function, said):
@@ -58,8 +59,8 @@ def test_odd_exceptions_are_told_too(function, said):
     assert said in called.error
 
 
-@pytest.mark.parametrize(
-    ("function", "args", "said"),
+@cases(
+    "function, args, said",
     [
         ("not_json", (), "not JSON: TypeError"),
         ("big", (20_000,), "more than 10000 (max_answer_bytes)"),
@@ -77,8 +78,8 @@ def test_an_argument_that_is_not_json_is_refused():
         call("echo", object())
 
 
-@pytest.mark.parametrize(
-    ("target", "said"),
+@cases(
+    "target, said",
     [
         ("judges:nothing", "no attribute 'nothing'"),
         ("judges:NOTHING", "it is no function but a NoneType"),
@@ -176,16 +177,19 @@ def test_calls_are_served_in_the_order_they_came():
     assert asyncio.run(main()) == list(range(50))
 
 
-def test_workers_work_side_by_side():
+def test_workers_work_side_by_side(tmp_path):
     async def main():
-        async with VerifierPool(2) as pool, asyncio.TaskGroup() as tasks:
-            calls = [tasks.create_task(pool.call("judges:sleep", 0.2)) for _ in range(2)]
+        async with (
+            VerifierPool(2, timeout_s=60, isolated=False) as pool,
+            asyncio.TaskGroup() as tasks,
+        ):
+            calls = [
+                tasks.create_task(pool.call("judges:meet", str(tmp_path), name)) for name in "ab"
+            ]
             pids = [tasks.create_task(pool.call("judges:pid")) for _ in range(2)]
-        return {task.result().status for task in calls + pids}, pool.stats().queue_max_s
+        return [task.result().value for task in calls], {task.result().status for task in pids}
 
-    statuses, queue_max_s = asyncio.run(main())
-    assert statuses == {"done"}
-    assert queue_max_s < 0.4
+    assert asyncio.run(main()) == (["met", "met"], {"done"})
 
 
 def test_workers_are_replaced_after_so_many_calls():

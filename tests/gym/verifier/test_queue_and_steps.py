@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 
 from agentgym_rl import Env, Step
-from agentgym_rl.gym.verifier import Verifier, VerifierPool
+from agentgym_rl.gym.services import Verifier
+from agentgym_rl.gym.verifier import VerifierPool
 from agentgym_rl.gym.wrappers import Timeout
 
 CALL_S, STEP_S, HANGS = 0.1, 0.7, 6

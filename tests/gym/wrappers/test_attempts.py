@@ -8,6 +8,7 @@ import pytest
 from agentgym_rl import Env, EnvSpec, Step, Task, make
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gym.wrappers import Attempts, Wrapper
+from tests.kit.cases import cases
 
 HERE = f"{__name__}:Guess"
 TASK = Task("t", 7, {"number": "42"})
@@ -113,8 +114,8 @@ class Narrow(Wrapper):
     max_turns = 3  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize(
-    ("said", "options"),
+@cases(
+    "said, options",
     [
         (("x", "x", "x", "end"), {}),
         (("x", "x", "x", "end"), {"max_turns": 4}),
@@ -189,18 +190,16 @@ def test_the_spec_holds_it():
     assert total(played(make(again), "", "1", "", "42")) == 0.5
 
 
-@pytest.mark.parametrize("options", [{"max_attempts": 0}, {"retry_discount": 1.5}])
+@cases("options", [{"max_attempts": 0}, {"retry_discount": 1.5}])
 def test_nonsense_is_refused(options):
     with pytest.raises(ConfigError, match=next(iter(options))):
         make(HERE, **options)
 
 
-@pytest.mark.parametrize(
-    "option", [{"feedback": "No."}, {"retry_discount": 0.5}, {"success_reward": 1}]
-)
+@cases("option", [{"feedback": "No."}, {"retry_discount": 0.5}, {"success_reward": 1}])
 def test_options_of_attempts_without_attempts_are_refused(option):
     (name,) = option
-    with pytest.raises(ConfigError, match=f"{name} would do nothing with max_attempts = 1"):
+    with pytest.raises(ConfigError, match=f"{name} has no effect with max_attempts = 1"):
         make(HERE, **option)
     spec = EnvSpec(id="guess", entry_point=HERE, **option)  # for whom sets max_attempts
     assert "Attempts" in repr(spec.make(max_attempts=2))

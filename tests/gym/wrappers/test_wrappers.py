@@ -20,6 +20,7 @@ from agentgym_rl.gym.wrappers import (
     within,
 )
 from agentgym_rl.runtime.log import Repeated
+from tests.kit.cases import cases
 
 SAY = {"role": "assistant", "content": "hello"}
 HERE = f"{__name__}:Counting"
@@ -76,7 +77,7 @@ def test_steps_pass_through():
     ]
 
 
-@pytest.mark.parametrize(("limit", "last"), [(2, (False, True)), (3, (True, False))])
+@cases("limit, last", [(2, (False, True)), (3, (True, False))])
 def test_a_limit_truncates_unless_the_episode_ends_anyway(limit, last):
     step = played(make(HERE, max_turns=limit), limit)[-1]
     assert (step.terminated, step.truncated) == last
@@ -117,8 +118,9 @@ def test_a_timeout_of_the_environments_own_is_not_ours():
     assert not isinstance(caught.value, StepTimeout)
 
 
-@pytest.mark.parametrize("caught", [asyncio.CancelledError, BaseException])
-@pytest.mark.parametrize("deep", [0, 2], ids=["alone", "inside other deadlines"])
+@pytest.mark.slow
+@cases("caught", [asyncio.CancelledError, BaseException])
+@cases("deep", [0, 2], ids=["alone", "inside other deadlines"])
 def test_an_environment_that_swallows_its_deadline_is_left_alone(caught, deep, caplog, monkeypatch):
     """The deadline that has passed is the one that is reported, however many are around it."""
 
@@ -144,7 +146,7 @@ def test_an_environment_that_swallows_its_deadline_is_left_alone(caught, deep, c
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 1
     assert "test_wrappers.py" in said[0]
-    assert "in step is left alone" in said[0]
+    assert "in step is abandoned" in said[0]
 
 
 def test_a_cancelled_step_is_cancelled_in_the_environment():
@@ -168,7 +170,7 @@ def test_a_cancelled_step_is_cancelled_in_the_environment():
     assert ended == ["cancelled"]
 
 
-@pytest.mark.parametrize(
+@cases(
     "result",
     [
         (),
@@ -256,14 +258,14 @@ SPOILT = {
 }
 
 
-@pytest.mark.parametrize(("wrapper", "said"), SPOILT.values(), ids=SPOILT)
+@cases("wrapper, said", SPOILT.values(), ids=SPOILT)
 def test_what_yours_return_is_checked_too(wrapper, said):
     with pytest.raises((TypeError, ValueError), match=said):
         played(make(HERE, wrappers=[wrapper]))
 
 
-@pytest.mark.parametrize(
-    ("wrapper", "said"),
+@cases(
+    "wrapper, said",
     [
         ("no_such_module:X", "cannot import"),
         (f"{__name__}:half", "wrapper"),
@@ -338,7 +340,7 @@ def test_a_record_is_a_transcript_and_gymnasiums_episode():
     assert env.render().startswith("[user] go\n\n[assistant] hello")
 
 
-@pytest.mark.parametrize("function", [half, f"{__name__}:half"], ids=["function", "path"])
+@cases("function", [half, f"{__name__}:half"], ids=["function", "path"])
 def test_a_shaped_reward_keeps_the_old_one(function):
     last = played(TransformReward(Counting(), function))[-1]
     assert last.reward == 0.5

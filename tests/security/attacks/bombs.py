@@ -7,8 +7,10 @@ from arena import Case, attack, described
 
 from agentgym_rl.gym.sandbox import Status
 
-LATE_S = 6.0
-"""A machine under sixteen attacks at once may be this late with an alarm."""
+LATE_S = 20.0
+"""A machine that is busy with sixteen attacks and more may be this late with an alarm."""
+BUSY_S = 50.0
+"""A busy machine may take so long to give a program a few seconds of a processor."""
 
 
 async def ends(case: Case, code: str, status: Status, **limits: float) -> None:
@@ -124,12 +126,12 @@ async def catastrophic_pattern(case: Case) -> None:
     await ends(case, code, Status.TIMEOUT, wall_s=0.3)
 
 
-@attack(alone=True)
+@attack(alone=True, wall_s=BUSY_S)
 async def processor_seconds(case: Case) -> None:
     await ends(case, "while True: pass", Status.CPU_LIMIT, cpu_s=1)
 
 
-@attack(alone=True)
+@attack(alone=True, wall_s=BUSY_S)
 async def processor_seconds_with_the_signal_ignored(case: Case) -> None:
     code = "signal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass"
     await ends(case, code, Status.CPU_LIMIT, cpu_s=1)

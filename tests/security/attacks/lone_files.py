@@ -136,7 +136,7 @@ end()
 
 @attack(modes=LONE_MODES)
 async def trees_that_are_hard_to_remove(case: Case) -> None:
-    """Deep (10,000: test_local_boxes.py), many, closed, with odd names, links that lead out."""
+    """Deep (deeper: test_local_boxes.py), many, closed, with odd names, links that lead out."""
     target = case.arena.canary
     code = f"""
 import sys
@@ -161,10 +161,10 @@ print("made")
     started = time.perf_counter()
     sandbox = await case.renew()
     assert await sandbox.list_files() == {}
-    case.must_be_soon(started, within_s=10)
+    case.must_be_soon(started, within_s=30)
     assert (await sandbox.run_python("import os; print(os.listdir('.'))")).stdout == b"[]\n"
     trash = Path(before).parent / "trash"
-    async with asyncio.timeout(SETTLE_S + 20):
+    async with asyncio.timeout(SETTLE_S * case.arena.patience):
         while os.listdir(trash):  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.02)
 

@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from arl_envs.code.generated import Form
-from arl_envs.code.oracle import submission
+from arl_envs.code.generated import Form, submission
 from arl_envs.code.problem import Problem
 
 from agentgym_rl.core.chat import Message

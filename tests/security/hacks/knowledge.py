@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from arl_envs.code.oracle import submission
+from arl_envs.code.generated import submission
 from arl_envs.code.problem import CallTest, Problem
 
 from .hack import CRASH, FORMS, NO_CODE, WRONG, Hack, add, function, program

@@ -159,7 +159,7 @@ for place in places:
     sys.path.append(place)
     for name in ("arl_envs", "agentgym_rl", "arl_sandboxes", "tests", "datasets"):
         if os.path.lexists(f"{place}/{name}"): found.append(f"{place}/{name}")
-for name in ("arl_envs.code.families", "arl_envs", "agentgym_rl", "arl_envs.code.oracle"):
+for name in ("arl_envs.code.families", "arl_envs", "agentgym_rl", "arl_envs.code.generated"):
     try: found.append(__import__(name).__file__)
     except ImportError: pass
 print(f"found {found}", file=sys.stderr, flush=True)

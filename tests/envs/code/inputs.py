@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from arl_envs.code.families import Args, Draw, Family, Parameters
 
 
-def cases(family: Family, *, variants: int = 8) -> Iterator[tuple[Args, Parameters]]:
+def inputs_of(family: Family, *, variants: int = 8) -> Iterator[tuple[Args, Parameters]]:
     """The edges and random inputs of some variants."""
     rng = random.Random(family.name)
     for parameters in rng.sample(list(family.variants()), variants):

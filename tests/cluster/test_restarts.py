@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from agentgym_rl.cluster.health import Silence
-from agentgym_rl.cluster.supervised import Supervisor
+from agentgym_rl.cluster.restarts import Supervisor
 from agentgym_rl.core.errors import ProcessDied
 
 

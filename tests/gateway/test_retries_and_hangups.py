@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-import time
 
 import pytest
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.gateway.exchange import Asked, ClientGone, Exchange, Exchanges
+from agentgym_rl.gateway.retries_and_hangups import Asked, ClientGone, Exchange, Exchanges
 
 RETRY = {"x-stainless-retry-count": "1"}
 
@@ -71,10 +70,6 @@ def test_a_retry_that_has_the_reply_may_close_the_session_at_once(slow, words):
     words.check_exact(records[0].rows, slow.engine.journal)
 
 
-def _block(seconds):
-    time.sleep(seconds)
-
-
 async def _hung_up():
     return {"type": "http.disconnect"}
 
@@ -96,11 +91,16 @@ def test_a_retry_that_comes_just_as_the_grace_is_up_is_waited_for():
         exchange.num_followers += 1
 
     async def main():
-        async with asyncio.timeout(0.2), asyncio.TaskGroup() as tasks:
-            tasks.create_task(exchange.outlive(_hung_up, grace_s=0.01))
-            await asyncio.sleep(0.001)
-            asyncio.get_running_loop().call_later(0.02, come)
-            _block(0.05)  # both are due at once, the end of the grace first
+        loop, late_s = asyncio.get_running_loop(), 0.0
+        clock = loop.time
+        loop.time = lambda: clock() + late_s
+        async with asyncio.timeout(3000), asyncio.TaskGroup() as tasks:
+            tasks.create_task(exchange.outlive(_hung_up, grace_s=300))
+            await asyncio.sleep(0.01)
+            loop.call_later(600, come)
+            late_s = 1000  # both are due at once, the end of the grace first
+            await asyncio.sleep(0.01)
+            late_s = 4000
 
     with pytest.raises(TimeoutError):
         asyncio.run(main())

@@ -18,14 +18,13 @@ from agentgym_rl.core.task import SeededTasks
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.fleet.mirrors import Followers
 from agentgym_rl.rollout.groups import OpenGroups
-from agentgym_rl.rollout.task_cursor import TaskCursor
+from agentgym_rl.rollout.producer import TaskCursor
 from agentgym_rl.serve.run import serve
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.workers import supervisor as module
+from agentgym_rl.workers import workers as module
 from agentgym_rl.workers.client import LeasesClient, RunEnding
 from agentgym_rl.workers.elastic import ElasticWorkers
 from agentgym_rl.workers.leases import Leases
-from agentgym_rl.workers.supervisor import Workers
 
 
 class Fake:
@@ -94,20 +93,27 @@ class FakeProcesses:
 
 @asynccontextmanager
 async def running(
-    path: Path, *, max_restarts: int = 3, are_ready: bool = True
+    path: Path, *, max_restarts: int = 3, are_ready: bool = True, engine_timeout_s: float = 10.0
 ) -> AsyncIterator[tuple[ElasticWorkers, FakeProcesses, Leases, asyncio.Task[None]]]:
     config = Config(
         rollout=RolloutConfig(workers=2, max_restarts=max_restarts, episode_timeout_s=1.0)
     )
     log = EpisodeLog(path / "episodes.db")
     buffer = Buffer(config.rollout, total_groups=100)
-    cursor = TaskCursor(config, SeededTasks("train"), numbers={})
-    hub = Leases(config, OpenGroups(config, buffer, log), cursor, numbers={})
+    cursor = TaskCursor(config.rollout, SeededTasks("train"), seed=config.seed, numbers={})
+    hub = Leases(config.rollout, OpenGroups(config.rollout, buffer, log), cursor, numbers={})
     router = Router(interrupt="keep", wait_s=1)
     followers = Followers(router, url_of=lambda name: "", on_failure=lambda name: None)
     processes = FakeProcesses(are_ready=are_ready)
     workers = ElasticWorkers(
-        config, path / "config.toml", processes, hub, followers, on_error=lambda error: None
+        config.rollout,
+        path / "config.toml",
+        processes,
+        hub,
+        followers,
+        engine_timeout_s=engine_timeout_s,
+        stop_timeout_s=config.cluster.stop_timeout_s,
+        on_error=lambda error: None,
     )
     async with asyncio.timeout(30), workers.started():
         playing = asyncio.ensure_future(workers.run())
@@ -120,7 +126,7 @@ async def running(
 
 
 async def until(condition) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -148,6 +154,7 @@ def test_a_worker_that_ends_by_itself_before_the_run_does_is_lost_too(tmp_path):
     asyncio.run(play())
 
 
+@pytest.mark.slow
 def test_a_worker_that_says_nothing_is_lost_and_one_that_is_late_now_and_then_is_not(
     tmp_path, monkeypatch
 ):
@@ -203,12 +210,13 @@ def test_workers_that_cannot_start_are_not_started_again(tmp_path):
     asyncio.run(play())
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_never_ready_is_lost(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LOOK_EVERY_S", 0.02)
-    monkeypatch.setattr(Workers, "_start_timeout_s", 0.1)
+    monkeypatch.setattr(module, "START_TIMEOUT_S", 0.1)
 
     async def play() -> None:
-        async with running(tmp_path, are_ready=False) as (_, _, _, playing):
+        async with running(tmp_path, are_ready=False, engine_timeout_s=0.0) as (_, _, _, playing):
             with pytest.raises(ProcessDied, match=r"rollout-\d was not ready after"):
                 await playing
 

@@ -6,14 +6,13 @@ import json
 import pytest
 
 from agentgym_rl.cli import main as cli
+from agentgym_rl.cli.commands.launching import dry_run
 from agentgym_rl.config import load_config
-from agentgym_rl.run.dry_run import dry_run
 
 
 def test_every_process_with_its_command_line(tmp_path):
-    keys = {"cluster.allocation": "embedded:d2+fsdp:d2", "run": str(tmp_path / "run")}
-    keys |= {"rollout.workers": 2}
-    text = asyncio.run(dry_run(load_config(None, keys)))
+    keys = {"cluster.allocation": "embedded:d2+fsdp:d2", "rollout.workers": 2}
+    text = asyncio.run(dry_run(load_config(None, keys), tmp_path / "run"))
     lines = text.splitlines()
     names = [line.strip() for line in lines[lines.index("processes") + 1 :: 2]]
     assert names == ["engine-0", "engine-1", "trainer-0", "trainer-1", "rollout-0", "rollout-1"]
@@ -34,7 +33,7 @@ def test_the_script_of_a_job(tmp_path, capsys):
 
 
 def test_who_takes_turns_on_the_same_devices(tmp_path):
-    keys = {"cluster.allocation": "embedded:d2|fsdp:d2", "run": str(tmp_path / "run")}
-    text = asyncio.run(dry_run(load_config(None, keys)))
+    keys = {"cluster.allocation": "embedded:d2|fsdp:d2"}
+    text = asyncio.run(dry_run(load_config(None, keys), tmp_path / "run"))
     assert "2 x engine + trainer of 2 CPU threads" in text
     assert "engines sleep (level 1) while ranks train" in text
