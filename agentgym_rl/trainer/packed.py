@@ -150,23 +150,27 @@ class PackedModel:
     def trained_state(self) -> dict[str, Tensor]:
         """Return what engines load besides the model's folder: the adapter (weights/adapter.py) if
         there is one, or else the `full_state`. Collective."""
-        parts = self.tensors()
         if self.adapter is not None:
-            state = self._whole({name: p for name, p in parts.items() if p.requires_grad})
+            self._reshard()
+            parameters = self.model.named_parameters()
+            state = self._whole({name: p for name, p in parameters if p.requires_grad})
             return self.adapter.version(state) if state else {}
-        state = self._whole(parts)
+        state = self._whole(self.tensors())
         return self.names.of(state) if self.names and state else state
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the shards of parameters and saved buffers, by the model's own names."""
-        # A forward without a backward leaves parameters gathered, in memory that the next gathering
-        # or checkpoint frees. The returned tensors must therefore come from the shards.
-        for module in self.model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
+        self._reshard()
         saved = self.model.state_dict().keys()
         buffers = {name: b for name, b in self.model.named_buffers() if name in saved}
         return {**dict(self.model.named_parameters()), **buffers}
+
+    def _reshard(self) -> None:
+        """Free gathered parameters: a forward without a backward leaves them in memory that the
+        next gathering or checkpoint frees, so returned tensors must come from the shards."""
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
 
     def _whole(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
         state: dict[str, Tensor] = {}

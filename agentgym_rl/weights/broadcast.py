@@ -14,7 +14,6 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, TCPStore
 from torch.distributed import ProcessGroupGloo
@@ -198,9 +197,10 @@ def _packed(parts: Sequence[Tensor]) -> Tensor:
     if len(parts) == 1:
         return parts[0]
     places = _padded([len(part) for part in parts])
-    return torch.cat(
-        [F.pad(part, (0, n - len(part))) for part, n in zip(parts, places, strict=True)]
-    )
+    packed = torch.zeros(sum(places), dtype=torch.uint8)
+    for part, place in zip(parts, packed.split(places), strict=True):
+        place[: len(part)] = part
+    return packed
 
 
 def _num_bytes(dtype: torch.dtype, shape: Sequence[int]) -> int:
