@@ -127,8 +127,8 @@ async def main(config):
     ):
         log.begin(step=0, checkpoint="", num_ranks=1)
         stepper = make_stepper(config, world, model_dir)
-        async with children(config.cluster, run_dir, weights) as processes:
-            setup = EngineSetup(config.own_engine, config.weights, config.rollout.interrupt)
+        async with children(config.cluster, run_dir, weights, asked=()) as processes:
+            setup = EngineSetup.of(config)
             fleet = Fleet(setup, config_file, processes, model_dir=model_dir, weights_dir=weights)
             test = partial(evaluate, config.eval, config.rollout, seed=config.seed)
             tasks = env_spec(config.env, config.rollout).task_source("eval", seed=config.eval.seed)

@@ -78,7 +78,7 @@ async def main(env: str) -> None:
         file = Path(folder) / "config.toml"
         file.write_text(dump_toml(config), encoding="utf-8")
         async with LocalProcesses(Path(folder) / "logs", stop_timeout_s=5.0) as processes:
-            setup = EngineSetup(config.own_engine, config.weights, config.rollout.interrupt)
+            setup = EngineSetup.of(config)
             model_dir = model_folder(config.model, config.env.id)
             fleet = Fleet(setup, file, processes, model_dir=model_dir)
             async with fleet.running(), serving_policy(config, fleet) as player:

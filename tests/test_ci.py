@@ -56,7 +56,7 @@ def chosen(*changed: str) -> set[str]:
         "envs/arl_envs/verifiers/bridge.py": "envs peers",
         "requirements/litellm.txt": "peers",
         "tests/litellm_engine/test_litellm.py": "peers",
-        "agentgym_rl/weights/shm.py": "vllm",
+        "agentgym_rl/weights/transport.py": "vllm",
         "agentgym_rl/engines/vllm/plugin.py": "vllm",
         "agentgym_rl/engines/client.py": "vllm",
         "requirements/vllm-cpu.txt": "vllm",
@@ -74,7 +74,7 @@ def test_a_changed_path_chooses_its_suites(path, suites):
 
 def test_suites_of_several_paths_add_up_and_name_the_first_of_them():
     assert chosen() == set()
-    assert chosen("arl_isolation/bpf.py", "README.md", "agentgym_rl/weights/shm.py") == {
+    assert chosen("arl_isolation/bpf.py", "README.md", "agentgym_rl/weights/transport.py") == {
         "test-envs",
         "test-docker",
         "test-vllm",
@@ -137,7 +137,7 @@ def clone(tmp_path) -> Path:
     origin.mkdir()
     git(origin, "init", "-qb", "main")
     commit(origin, "README.md")
-    commit(origin, "agentgym_rl/weights/shm.py")
+    commit(origin, "agentgym_rl/weights/transport.py")
     git(tmp_path, "clone", "-q", str(origin), "clone")
     return tmp_path / "clone"
 
@@ -160,7 +160,7 @@ def test_what_is_not_committed_and_both_names_of_a_moved_file_count(clone):
     (clone / "requirements").mkdir()
     (clone / "requirements/agents.txt").write_text("")
     assert here(clone) == CORE | {"test-agents"}
-    git(clone, "mv", "agentgym_rl/weights/shm.py", "docs/shm.py")
+    git(clone, "mv", "agentgym_rl/weights/transport.py", "docs/transport.py")
     assert here(clone) == CORE | {"test-agents", "test-vllm"}
 
 

@@ -70,9 +70,8 @@ def audit(
     with contextlib.closing(EpisodeReader(run / "episodes.db")) as reader:
         tokens = Tokens.collect(reader, reader.episode_ids(untrained=untrained))
         _check(run, tokens, untrained=untrained)
-        from agentgym_rl.trainer.recompute import (
-            open_recomputer,
-        )  # torch, not for the mistakes above
+        # torch, not for the mistakes above
+        from agentgym_rl.trainer.recompute import open_recomputer
 
         with open_recomputer(
             config.trainer,

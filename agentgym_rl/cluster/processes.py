@@ -18,6 +18,8 @@ from .forking import Forks
 from .local import LocalProcesses
 from .spec import ProcessSpec
 
+log = logging.getLogger(__name__)
+
 
 class Processes(Protocol):
     """The children of a run, by name; all of them end with it."""
@@ -82,20 +84,18 @@ class Processes(Protocol):
         ...
 
 
-log = logging.getLogger(__name__)
-
-
 @contextlib.asynccontextmanager
-async def cluster_of(config: Config) -> AsyncIterator[list[Node]]:
+async def cluster_of(config: Config) -> AsyncIterator[tuple[list[Node], list[Demand]]]:
     """Hold the connection to the run's cluster, after a check that it has enough resources.
 
-    Yields its nodes; none if the run uses only this machine. Enter before a run writes anything.
+    Yields its nodes, and the resources that the run asks them for; none if the run uses only this
+    machine. Enter before a run writes anything.
 
     Raises:
         ConfigError: there is no such cluster, or it is too small; the message has the table.
     """
     if config.cluster.type != "ray":
-        yield []
+        yield [], []
         return
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("cluster.type 'ray' needs Ray: pip install 'agentgym-rl[ray]'")
@@ -114,7 +114,7 @@ async def cluster_of(config: Config) -> AsyncIterator[list[Node]]:
                 "trainer.checkpoint_every, and arl eval --checkpoint"
             )
         log.info("Ray has the requested resources\n%s", table(asked, nodes))
-        yield nodes
+        yield nodes, asked
 
 
 @contextlib.asynccontextmanager
@@ -123,7 +123,7 @@ async def children(
     run_dir: Path,
     weights_dir: Path,
     *,
-    asked: Sequence[Demand] = (),
+    asked: Sequence[Demand],
     forks: Forks | None = None,
 ) -> AsyncIterator[Processes]:
     """Open the object that starts and ends the processes of the run; use inside `cluster_of`.

@@ -41,7 +41,7 @@ async def connected(config: ClusterConfig) -> AsyncIterator[list[Node]]:
     with _silent_stdout():
         async with _connection(config):
             await _wait_nodes(config)
-            yield nodes()
+            yield _nodes()
 
 
 @contextlib.asynccontextmanager
@@ -85,7 +85,7 @@ def _silent_stdout() -> Iterator[None]:
 
 async def _wait_nodes(config: ClusterConfig) -> None:
     deadline = time.monotonic() + config.start_timeout_s
-    while (there := len(nodes())) < config.nodes:
+    while (there := len(_nodes())) < config.nodes:
         if time.monotonic() > deadline:
             raise ConfigError(
                 f"cluster.nodes {config.nodes}: Ray has {there} after "
@@ -94,7 +94,7 @@ async def _wait_nodes(config: ClusterConfig) -> None:
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-def nodes() -> list[Node]:
+def _nodes() -> list[Node]:
     """Return the living nodes of the cluster to which Ray is connected."""
     return [
         Node(

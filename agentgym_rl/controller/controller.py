@@ -30,6 +30,12 @@ from .buffer import Buffer
 from .overlap import Overlap
 from .schedule import Due, Plan
 
+log = logging.getLogger(__name__)
+
+LONG_POLL_S = 10.0
+
+StepListener = Callable[[int, Mapping[str, float]], None]
+
 
 class Publications(Protocol):
     """The publications of policy versions to the servers that must get them (see fleet.Fleet)."""
@@ -64,13 +70,6 @@ class Evaluations(Protocol):
     def began(self) -> None: ...
 
     def published(self, version: int, parameters: str, *, due: bool) -> None: ...
-
-
-log = logging.getLogger(__name__)
-
-LONG_POLL_S = 10.0
-
-StepListener = Callable[[int, Mapping[str, float]], None]
 
 
 class Controller:

@@ -188,15 +188,14 @@ async def _serving(asked: Asked, progress: Progress) -> AsyncIterator[Player]:
             yield player
         return
     with tempfile.TemporaryDirectory(prefix="arl-eval-") as name:
-        temporary = Path(name)
+        temporary, model_dir = Path(name), model_folder(config.model, config.env.id)
         if asked.checkpoint:
             progress.phase(f"reading {asked.model}")
             from agentgym_rl.trainer.export import export_checkpoint  # torch, only needed here
 
-            model_dir = model_folder(config.model, config.env.id)
             exported = temporary / "model"
             export_checkpoint(asked.checkpoint, exported, model_dir=model_dir, lora=config.lora)
-            model = ModelConfig(path=str(exported))
+            model, model_dir = ModelConfig(path=str(exported)), exported
             config = config.model_copy(update={"model": model})
         config_file = temporary / "config.toml"
         config_file.write_text(dump_toml(config), encoding="utf-8")
@@ -204,8 +203,6 @@ async def _serving(asked: Asked, progress: Progress) -> AsyncIterator[Player]:
             temporary / "logs", stop_timeout_s=config.cluster.stop_timeout_s
         ) as processes:
             progress.phase("starting the engine")
-            setup = EngineSetup(config.own_engine, config.weights, config.rollout.interrupt)
-            model_dir = model_folder(config.model, config.env.id)
-            fleet = Fleet(setup, config_file, processes, model_dir=model_dir)
+            fleet = Fleet(EngineSetup.of(config), config_file, processes, model_dir=model_dir)
             async with fleet.running(), serving_policy(config, fleet) as player:
                 yield player

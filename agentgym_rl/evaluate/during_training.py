@@ -177,7 +177,7 @@ class Evaluator:
             forks=self._forks,
         ) as processes:
             fleet = Fleet(
-                EngineSetup(config.own_engine, config.weights, config.rollout.interrupt),
+                EngineSetup.of(config),
                 self._config_file,
                 processes,
                 model_dir=model_folder(config.model, config.env.id),

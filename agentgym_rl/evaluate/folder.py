@@ -27,7 +27,7 @@ from agentgym_rl.storage.episode_log import EpisodeLog, check_log
 from agentgym_rl.storage.episode_reader import EpisodeReader
 from agentgym_rl.storage.run_folder import MARK, shown
 
-from .result import EvalResult, summarize
+from .result import DURATION, EvalResult, summarize
 from .statistics import paired_difference
 
 
@@ -226,7 +226,7 @@ def compare_folders(folders: Sequence[Path]) -> dict[str, Any]:
             )
         if not episodes:
             raise ConfigError(f"--compare {folder}: no episode is finished yet")
-        seconds = sum(episode.metrics.get("duration_s", 0.0) for episode in episodes)
+        seconds = sum(episode.metrics.get(DURATION, 0.0) for episode in episodes)
         result = summarize(episodes, config.eval, duration_s=seconds, resumed=len(episodes))
         report = asdict(result) | {
             "model": name if names.count(name) == 1 else f"{name} in {folder}",

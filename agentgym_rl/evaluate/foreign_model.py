@@ -85,12 +85,13 @@ async def serving_endpoint(config: Config, engine: EndpointConfig) -> AsyncItera
             AgentClients(base_url) as clients,
         ):
             yield make_player(
-                config.env,
+                spec,
                 config.agent,
                 config.rollout,
                 relay,
                 clients,
                 upstream.model,
+                env_id=config.env.id,
                 services=given,
             )
         watch.cancel()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from agentgym_rl.cluster.health import ASK_AGAIN_S, ASK_EVERY_S, SILENCE_LIMIT_S, asking
 from agentgym_rl.cluster.processes import Processes
-from agentgym_rl.config import OwnEngineConfig, VllmEngineConfig, WeightsConfig
+from agentgym_rl.config import Config, OwnEngineConfig, VllmEngineConfig, WeightsConfig
 from agentgym_rl.core.engine import UNKNOWN_VERSION, EngineInfo, Interrupt, version_label
 from agentgym_rl.core.errors import ConfigError, EngineError, InfraError, ProcessDied
 from agentgym_rl.engines.client.client import HttpEngine
@@ -38,6 +38,11 @@ class EngineSetup:
     weights: WeightsConfig
     interrupt: Interrupt
     """The key `rollout.interrupt`."""
+
+    @classmethod
+    def of(cls, config: Config) -> EngineSetup:
+        """Return the setup of the configured run."""
+        return cls(config.own_engine, config.weights, config.rollout.interrupt)
 
     def router(self, on_failure: Callable[[str, EngineError], None]) -> Router:
         """Return a router without engines."""

@@ -20,7 +20,7 @@ import numpy as np
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.runtime.atomic_file import new_file
 from agentgym_rl.storage.episode_reader import EpisodeReader
-from agentgym_rl.storage.metrics import NAME, Interval, StepPhases, read_phases
+from agentgym_rl.storage.metrics import PHASES, Interval, StepPhases, read_phases
 from agentgym_rl.storage.run_folder import config_of
 
 from .folders import InspectedRun
@@ -209,7 +209,7 @@ def timeline(run: InspectedRun, steps: str = "") -> dict[str, Any]:
         ConfigError: a file cannot be read.
     """
     asked = _range(steps)
-    found = list(read_phases(run.folder)) if (run.folder / NAME).exists() else []
+    found = list(read_phases(run.folder)) if (run.folder / PHASES).exists() else []
     low, high = asked or _last(found)
     shown = [phases for phases in found if low <= phases.step <= high]
     # A step that was trained again has several lines.

@@ -14,6 +14,9 @@ from agentgym_rl.storage.run_list import RunSummary
 from .evaluation import evaluation_lines
 from .figures import counts, figures, pace_lines, trained_lines
 
+_UNKNOWN = "-"
+_DAY_S = 86400.0
+
 
 def plot_reward(
     path: Path,
@@ -58,10 +61,6 @@ def _smooth(values: Sequence[float], width: int = 5) -> list[float]:
     return [
         sum(values[max(0, i - width + 1) : i + 1]) / min(width, i + 1) for i in range(len(values))
     ]
-
-
-_UNKNOWN = "-"
-_DAY_S = 86400.0
 
 
 def runs_lines(runs: Sequence[RunSummary]) -> Iterator[str]:

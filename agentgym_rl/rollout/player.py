@@ -73,11 +73,9 @@ async def check(config: Config, *, trains: bool = True) -> None:
             without chat template, no usable vLLM, an unknown sandbox backend if one is needed,
             tasks that cannot be recorded, or a port that is taken.
     """
-    engine = config.own_engine
-    await check_parts(config)
-    check_policy(config, engine)
+    spec = await check_parts(config)
+    check_policy(config, config.own_engine)
     if trains:
-        spec = env_spec(config.env, config.rollout)
         _check_tasks(spec, "train", seed=config.seed, env_id=config.env.id)
 
 
@@ -102,8 +100,9 @@ def check_policy(config: Config, engine: OwnEngineConfig) -> None:
             check_sleep(build)
 
 
-async def check_parts(config: Config) -> None:
+async def check_parts(config: Config) -> EnvSpec:
     """Check the parts that do not depend on the model: env, sandbox, agent, held-out tasks, port.
+    Return the spec of the environment.
 
     Raises:
         ConfigError: see `check`.
@@ -117,6 +116,7 @@ async def check_parts(config: Config) -> None:
     if config.eval.num_tasks:
         _check_tasks(spec, "eval", seed=config.seed, env_id=config.env.id)
     check_port(config.gateway)
+    return spec
 
 
 async def _check_sandbox(sandbox: SandboxConfig, env_id: str, *, here: bool) -> None:
@@ -254,12 +254,13 @@ async def serving_policy(
         AgentClients(base_url, **patience) as clients,
     ):
         yield make_player(
-            config.env,
+            spec,
             config.agent,
             config.rollout,
             gateway,
             clients,
             gateway.model_name,
+            env_id=config.env.id,
             services=given,
             wait_ready=fleet.wait_serving,
             count_prompt=gateway.count_prompt,
@@ -267,22 +268,23 @@ async def serving_policy(
 
 
 def make_player(
-    env: EnvConfig,
+    spec: EnvSpec,
     agent: AgentConfig,
     rollout: RolloutConfig,
     gateway: SessionServer,
     clients: AgentClients,
     model_name: str,
     *,
+    env_id: str,
     services: Services,
     wait_ready: Callable[[], Awaitable[None]] = at_once,
     count_prompt: Callable[[Sequence[Message], Sequence[ToolSpec]], int] | None = None,
 ) -> Player:
-    """Make the player of the configured environment and agent."""
+    """Make the player of the environment of `spec`, whose configured id is `env_id`."""
     agent_spec = registry.spec(agent.id, kind="agent")
     longest = rollout.max_input_tokens
     return Player(
-        make_env=env_spec(env, rollout).maker(),
+        make_env=spec.maker(),
         make_agent=lambda: agent_spec.make(**agent.options),
         gateway=gateway,
         clients=clients,
@@ -292,7 +294,7 @@ def make_player(
             turn_s=rollout.turn_timeout_s,
         ),
         services=services,
-        env_id=env.id,
+        env_id=env_id,
         wait_ready=wait_ready,
         input_limit=InputLimit(longest, count_prompt) if longest and count_prompt else None,
     )

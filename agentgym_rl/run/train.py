@@ -7,7 +7,7 @@ engines and trainer start ─► evaluation (version 0) ─► rollout ║ train
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,17 @@ from agentgym_rl.workers.leases import Leases
 from .training import Played, TrainingRun, TrainResult, training
 
 
+async def check_played(config: Config, *, say: Callable[[str], None]) -> None:
+    """Refuse a run that cannot work, or whose prompts do not fit, before anything is started.
+    `say` gets progress messages if that takes long.
+
+    Raises:
+        ConfigError: see `player.check` and `preflight.check_prompts`.
+    """
+    await check(config)
+    await check_prompts(config, ("eval", "train"), say=say)
+
+
 async def play_and_train(
     config: Config,
     progress: Progress,
@@ -40,8 +51,7 @@ async def play_and_train(
 ) -> TrainResult:
     """Run a complete training job, or resume the one in the folder `resume`; return when it is
     finished and every process has ended."""
-    await check(config)
-    await check_prompts(config, ("eval", "train"), say=progress.phase)
+    await check_played(config, say=progress.phase)
     config = resolve_paths(config)
     spec = env_spec(config.env, config.rollout)
     tasks = partial(spec.task_source, "train", seed=config.seed)
@@ -121,8 +131,8 @@ class _PlayedRun(TrainingRun):
         self, groups: OpenGroups, player: Player
     ) -> AsyncIterator[Rollout | ElasticWorkers]:
         """Open the player of groups: this process, with `player`, or workers."""
-        config = self.config
-        tasks = env_spec(config.env, config.rollout).task_source("train", seed=config.seed)
+        config, tasks = self.config, self.tasks()
+        assert tasks is not None, "a played run has tasks"
         record_tasks(self.run_dir, tasks)
         numbers, logged = self.controller.rollout_metrics, self.recovered.logged
         cursor = TaskCursor(config.rollout, tasks, seed=config.seed, logged=logged, numbers=numbers)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from agentgym_rl.cluster.demand import demands
 from agentgym_rl.cluster.forking import Forks, ForkServer
 from agentgym_rl.cluster.processes import Processes, children, cluster_of
 from agentgym_rl.config import Config, WeightsConfig, dump_toml
@@ -88,7 +87,7 @@ async def training(
     model_dir = await asyncio.to_thread(model_folder, config.model, config.env.id)
     config = with_learning_rate(config, model_dir)
     async with contextlib.AsyncExitStack() as stack:
-        nodes = await stack.enter_async_context(cluster_of(config))
+        _, asked = await stack.enter_async_context(cluster_of(config))
         if resume is None:
             checkpoint = None
             run_dir, config_file = create_run_dir(config, kind=kind.folder)
@@ -104,12 +103,12 @@ async def training(
         stack.callback(trackers.close)
         if resume is None and config.cluster.type != "ray":
             progress.phase("trying the model")
-            await try_model(config, run_dir, config_file, forks=forks)
+            await try_model(config, model_dir, run_dir, config_file, forks=forks)
         if config.init.method == "sft":
-            config = await warmed_up(config, run_dir, config_file, progress, forks=forks)
+            config = await warmed_up(config, model_dir, run_dir, config_file, progress, forks=forks)
             replace_text(config_file, dump_toml(config))
+            model_dir = model_folder(config.model, config.env.id)
         weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
-        model_dir = model_folder(config.model, config.env.id)
         weights_dir = stack.enter_context(
             _weights_folder(
                 config.weights,
@@ -152,16 +151,10 @@ async def training(
             on_end=on_evaluated,
         )
         processes = await stack.enter_async_context(
-            children(
-                config.cluster,
-                run_dir,
-                weights_dir,
-                asked=demands(config, gpus=any(node.gpus for node in nodes)),
-                forks=forks,
-            )
+            children(config.cluster, run_dir, weights_dir, asked=asked, forks=forks)
         )
         fleet = ElasticFleet(
-            EngineSetup(config.own_engine, config.weights, config.rollout.interrupt),
+            EngineSetup.of(config),
             config_file,
             processes,
             model_dir=model_dir,
@@ -208,6 +201,7 @@ async def training(
         )
         yield kind(
             config,
+            tasks,
             run_dir,
             config_file,
             processes,
@@ -243,6 +237,8 @@ class TrainingRun(ABC):
     """True if the run evaluates its first and its last version."""
 
     config: Config
+    tasks: Callable[[], TaskSource | None]
+    """The maker of the training tasks; it returns None if other programs bring their own."""
     run_dir: Path
     config_file: Path
     processes: Processes

@@ -29,7 +29,7 @@ from agentgym_rl.core.chat import text_message
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.trajectory import IGNORED, Row, pack_row
 from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.models.resolve import model_folder, model_name
+from agentgym_rl.models.resolve import model_name
 from agentgym_rl.report.progress import Progress
 from agentgym_rl.storage.checkpoints import checksums
 from agentgym_rl.storage.run_folder import WARMED_UP
@@ -193,6 +193,7 @@ _SHOW_S = 2.0
 
 async def warmed_up(
     config: Config,
+    model_dir: Path,
     run_dir: Path,
     config_file: Path,
     progress: Progress,
@@ -205,7 +206,7 @@ async def warmed_up(
         ConfigError: the data cannot be read or fits no micro-batch.
         ProcessDied: a rank failed.
     """
-    init, model_dir = config.init, model_folder(config.model, config.env.id)
+    init = config.init
     progress.phase(f"warming up: reading {init.data}")
     longest = config.trainer.max_tokens_per_microbatch
     rows = await asyncio.to_thread(_prepare, Path(init.data), run_dir, model_dir, longest)

@@ -21,6 +21,12 @@ COMPUTE_PHASES = ("proximal", "values", "forward_backward", "optimizer", "critic
 """The trainer phases that count as training for `overlap`."""
 
 
+PHASES = "phases.jsonl"
+
+Interval = tuple[str, float, float]
+"""The name of a phase, its start and its end, in CLOCK_MONOTONIC seconds."""
+
+
 class MetricsFile:
     """The file `metrics.jsonl`: one object a step, flushed as it is written."""
 
@@ -130,12 +136,6 @@ def read_metrics(path: Path) -> list[dict[str, float | None]]:
     return steps
 
 
-NAME = "phases.jsonl"
-
-Interval = tuple[str, float, float]
-"""The name of a phase, its start and its end, in CLOCK_MONOTONIC seconds."""
-
-
 @dataclass(frozen=True, slots=True)
 class StepPhases:
     """The phases of a step."""
@@ -151,7 +151,7 @@ class PhasesFile:
     """The phases file, written during the run, flushed after every step; a resumed run appends."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / NAME
+        self._path = folder / PHASES
         self._file = self._path.open("a+", encoding="utf-8")
         self._file.seek(0)
         text = self._file.read()
@@ -183,7 +183,7 @@ def read_phases(folder: Path) -> Iterator[StepPhases]:
     Raises:
         ConfigError: the file is missing or malformed.
     """
-    path = folder / NAME
+    path = folder / PHASES
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:

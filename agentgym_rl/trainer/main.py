@@ -113,7 +113,6 @@ def run(
         client=client,
         folder=weights_dir,
         kept=run_dir / "weights",
-        incarnation=incarnation,
     )
     meeting = join_world(
         rank=rank,

@@ -6,6 +6,7 @@ The logits of a micro-batch, [tokens, vocabulary], are often the largest tensor 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -13,9 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agentgym_rl.algo.packing import PackedRows
+from agentgym_rl.config import Config
 from agentgym_rl.core.errors import TrainerError
 
 from .packed import PackedModel, probe
+from .world import World
 
 
 class ChunkedHead:
@@ -124,6 +127,18 @@ class Policy(PackedModel):
     """A causal language model over the ranks of `world`; float32 master weights."""
 
     _head: ChunkedHead | None = None
+
+    @classmethod
+    def configured(cls, config: Config, model_dir: Path, world: World) -> Policy:
+        """Load the policy that a run trains, with the weights in `model_dir`; see `load`."""
+        return cls.load(
+            model_dir,
+            world,
+            compute_dtype=config.own_engine.dtype,
+            trainer=config.trainer,
+            lora=config.lora,
+            seed=config.seed,
+        )
 
     @torch.no_grad()
     def _change_head(self) -> None:

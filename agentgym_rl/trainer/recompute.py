@@ -18,6 +18,7 @@ from agentgym_rl.algo.balance import fill_bins
 from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import Config, TrainerConfig
 from agentgym_rl.core.batch import BatchShard
+from agentgym_rl.core.engine import parse_version
 from agentgym_rl.core.errors import TrainerError, WeightsError
 from agentgym_rl.core.trajectory import FloatArray, Row
 from agentgym_rl.weights.adapter import is_adapter, merged
@@ -79,7 +80,7 @@ class Recomputer:
                 f"there is no {path}; only a run with --weights.keep_versions=all keeps them all"
             )
         state, label = read_version(path), read_label(path)
-        if label.rpartition(".")[2] != str(version):
+        if _version(label) != version:
             raise WeightsError(f"weights {path} are those of version {label}, not of {version}")
         parameters = {n: _local(t.detach()) for n, t in self._policy.tensors().items()}
         if is_adapter(state):
@@ -127,6 +128,13 @@ class Recomputer:
 def _local(tensor: Tensor) -> Tensor:
     """Return the part on this rank; on the only rank, all of it."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _version(label: str) -> int | None:
+    try:
+        return parse_version(label)
+    except ValueError:
+        return None
 
 
 def _check(rows: Sequence[Row], vocab_size: int) -> None:

@@ -46,6 +46,13 @@ from .sharding import Offload
 from .usage import Phases, Usage
 from .world import World
 
+_WITHOUT_A_LOSS = dict.fromkeys(
+    ("loss", "grad_norm", "policy/clip_fraction", "policy/approx_kl"), 0.0
+)
+"""The metrics of a batch without any non-zero advantage: their values are zero, not unknown."""
+
+OnTokens = Callable[[ShardTokens, Tensor, Tensor], None]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Objective:
@@ -112,14 +119,6 @@ def make_objective(
         rows=tokens.row_index,
         reference=reference if algo.kl.placement == "loss" else None,
     )
-
-
-_WITHOUT_A_LOSS = dict.fromkeys(
-    ("loss", "grad_norm", "policy/clip_fraction", "policy/approx_kl"), 0.0
-)
-"""The metrics of a batch without any non-zero advantage: their values are zero, not unknown."""
-
-OnTokens = Callable[[ShardTokens, Tensor, Tensor], None]
 
 
 class Stepper:
@@ -356,14 +355,7 @@ class Stepper:
 def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
     """Return the stepper of the configured run, which begins with the weights in `model_dir`."""
     algo, trainer, dtype = config.algo, config.trainer, config.own_engine.dtype
-    policy = Policy.load(
-        model_dir,
-        world,
-        compute_dtype=dtype,
-        trainer=trainer,
-        lora=config.lora,
-        seed=config.seed,
-    )
+    policy = Policy.configured(config, model_dir, world)
     reference = critic = None
     if algo.kl.coef and algo.kl.reference == "initial" and policy.adapter is not None:
         reference = PolicyBase(policy)

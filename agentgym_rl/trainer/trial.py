@@ -13,12 +13,12 @@ import logging
 import math
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from agentgym_rl.config import Config, LoraConfig, TrainerConfig, load_config
+from agentgym_rl.config import Config, LoraConfig, load_config
 from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.core.model_folder import tensor_heads
 from agentgym_rl.models.resolve import model_folder, reference_folder
@@ -52,50 +52,26 @@ _SMALL = {
 def refusal(config: Config, model_dir: Path, world: World) -> str:
     """Return why the configured training would refuse the model in `model_dir` or the reference
     model; "" if no obstacle is found."""
-    models = [(model_dir, config.lora)]
     try:
+        _try(model_dir, config, world)
         if reference := reference_folder(config.algo.kl):
-            models.append((reference, LoraConfig()))
-        for folder, lora in models:
-            _try(
-                folder,
-                world,
-                trainer=config.trainer,
-                lora=lora,
-                compute_dtype=config.own_engine.dtype,
-                seed=config.seed,
-            )
+            _try(reference, config.model_copy(update={"lora": LoraConfig()}), world)
     except (ConfigError, TrainerError) as error:
         return str(error)
     return ""
 
 
-def _try(
-    model_dir: Path,
-    world: World,
-    *,
-    trainer: TrainerConfig,
-    lora: LoraConfig,
-    compute_dtype: Literal["float32", "bfloat16"],
-    seed: int,
-) -> None:
+def _try(model_dir: Path, config: Config, world: World) -> None:
     """Check that the model in the folder can be trained; else raise ConfigError or TrainerError."""
     model, _ = load_whole(model_dir, dtype=torch.float32, device_map={"": "meta"})
-    if lora.rank:
-        Adapter.on(model, lora, model_dir=model_dir, seed=seed)
-    if trainer.attention == "varlen":  # needs the GPU that a rank will have
+    if config.lora.rank:
+        Adapter.on(model, config.lora, model_dir=model_dir, seed=config.seed)
+    if config.trainer.attention == "varlen":  # needs the GPU that a rank will have
         return
     heads = tensor_heads(model_dir).values()
     try:
         if sum(math.prod(head.shape) for head in heads) <= _WHOLE_PARAMETERS:
-            Policy.load(
-                model_dir,
-                world,
-                compute_dtype=compute_dtype,
-                trainer=trainer,
-                lora=lora,
-                seed=seed,
-            )
+            Policy.configured(config, model_dir, world)
         else:
             _try_small(model_dir, world)
     except TrainerError as error:

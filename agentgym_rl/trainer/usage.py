@@ -34,6 +34,20 @@ PEAK_TFLOPS: Mapping[str, float] = {
 """The dense bfloat16 teraFLOP/s by a part of the device's name, from NVIDIA's data sheets (half of
 their numbers "with sparsity"); the longest name that matches is used."""
 
+# The phases of every run; `reference` is added with a reference model, `values` and `critic` with a
+# critic.
+PHASES = (
+    "rollout_wait",
+    "proximal",
+    "forward_backward",
+    "optimizer",
+    "weight_sync",
+    "checkpoint",
+)
+_COMPUTING = frozenset(
+    {"proximal", "reference", "values", "forward_backward", "optimizer", "critic"}
+)
+
 
 @dataclass(frozen=True, slots=True)
 class FlopCount:
@@ -115,18 +129,6 @@ def _expert_share(config: Any) -> float:
     return 1.0
 
 
-# The phases of every run; `reference` is added with a reference model, `values` and `critic` with a
-# critic.
-PHASES = (
-    "rollout_wait",
-    "proximal",
-    "forward_backward",
-    "optimizer",
-    "weight_sync",
-    "checkpoint",
-)
-
-
 class Phases:
     """A collection of the time intervals of one step."""
 
@@ -147,11 +149,6 @@ class Phases:
         for name, start, end in self.intervals:
             total[name] = total.get(name, 0.0) + end - start
         return {f"time/{name}": seconds for name, seconds in total.items()}
-
-
-_COMPUTING = frozenset(
-    {"proximal", "reference", "values", "forward_backward", "optimizer", "critic"}
-)
 
 
 class Counted(Protocol):

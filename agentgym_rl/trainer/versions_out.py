@@ -76,21 +76,19 @@ class VersionsOut:
         client: ControllerClient,
         folder: Path,
         kept: Path,
-        incarnation: int = 0,
     ):
         self._publisher = publisher
         self._weights = weights
         self._client = client
         self._folder = folder
         self._kept = kept
-        self._incarnation = incarnation
-        self._update_timeout_s = weights.update_timeout_s
         self._begin_timeout_s = restart_s + weights.update_timeout_s
 
     @property
     def longest_s(self) -> float:
         """Return the longest time that `publish` takes, in seconds."""
-        return self._begin_timeout_s + 2 * self._update_timeout_s  # plus the time to write the file
+        # plus the time to write the file
+        return self._begin_timeout_s + 2 * self._publisher.timeout_s
 
     @property
     def keeps_all(self) -> bool:
@@ -107,7 +105,8 @@ class VersionsOut:
             self._kept.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise WeightsError(f"cannot keep policy version {version}: {error}") from error
-        path = write_version(self._kept, version, state, incarnation=self._incarnation)
+        incarnation = self._publisher.incarnation
+        path = write_version(self._kept, version, state, incarnation=incarnation)
         path.rename(self._kept / f"v-{version}.safetensors")
 
     def publish(self, state: Mapping[str, Tensor], version: int) -> Published:
@@ -123,7 +122,7 @@ class VersionsOut:
         if self.keeps_all:
             self.keep(state, version)
         self._publisher.prepare(version, state)
-        left_s, wait_s = self._update_timeout_s, self._begin_timeout_s
+        left_s, wait_s = self._publisher.timeout_s, self._begin_timeout_s
         while True:
             asked = time.monotonic()
             engines = self._client.begin_publication(version, timeout_s=wait_s)

@@ -60,14 +60,7 @@ def warm_up(
         device=config.trainer.device,
         timeout_s=config.trainer.batch_timeout_s,
     ) as world:
-        policy = Policy.load(
-            model_dir,
-            world,
-            compute_dtype=config.own_engine.dtype,
-            trainer=config.trainer,
-            lora=config.lora,
-            seed=config.seed,
-        )
+        policy = Policy.configured(config, model_dir, world)
         for told in learn(policy, read_rows(rows), config.init, config.trainer, seed=config.seed):
             if world.rank == 0:
                 with steps.open("a", encoding="utf-8") as file:

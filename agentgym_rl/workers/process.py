@@ -177,7 +177,7 @@ async def work(config: Config, *, controller_url: str, token: str, index: int = 
     config = config.model_copy(update={"gateway": config.gateway.model_copy(update={"port": 0})})
     try:
         async with LeasesClient.connected(controller_url, token) as client:
-            setup = EngineSetup(config.own_engine, config.weights, config.rollout.interrupt)
+            setup = EngineSetup.of(config)
             fleet = FollowedFleet(setup, client)
             async with fleet.running(), serving_policy(config, fleet) as player:
                 fleet.used = lambda: used_by(player.services)

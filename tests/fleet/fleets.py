@@ -78,10 +78,6 @@ class Running:
         return found
 
 
-def setup_of(config: Config) -> EngineSetup:
-    return EngineSetup(config.own_engine, config.weights, config.rollout.interrupt)
-
-
 @cache
 def warm() -> ForkServer:
     """What engines are forked from, as in a run; it ends with this process."""
@@ -111,7 +107,7 @@ async def running(folder: Path, **keys: object) -> AsyncIterator[Running]:
         LocalProcesses(folder / "logs", stop_timeout_s=2, forks=forked) as processes,
     ):
         fleet = ElasticFleet(
-            setup_of(config),
+            EngineSetup.of(config),
             folder / "config.toml",
             processes,
             model_dir=BUNDLED,
@@ -138,7 +134,7 @@ async def somebody_elses_engine(folder: Path) -> AsyncIterator[tuple[LocalProces
         LocalProcesses(folder / "logs", stop_timeout_s=2, forks=forked) as processes,
     ):
         file = folder / "config.toml"
-        server = OwnServer(setup_of(config), file, processes, index=0, incarnation=0)
+        server = OwnServer(EngineSetup.of(config), file, processes, index=0, incarnation=0)
         await server.start()
         await server.ready()
         yield processes, server.url

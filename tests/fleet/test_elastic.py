@@ -16,13 +16,13 @@ from agentgym_rl.engines.vllm.checks import Checked
 from agentgym_rl.fleet import servers
 from agentgym_rl.fleet.elastic import ElasticFleet
 from agentgym_rl.fleet.members import Members
-from agentgym_rl.fleet.servers import check_joins
+from agentgym_rl.fleet.servers import EngineSetup, check_joins
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.run.admin_api import FILE, ElasticApi, told
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.weights.files import write_version
 
-from .fleets import NAMES, Running, running, setup_of, somebody_elses_engine
+from .fleets import NAMES, Running, running, somebody_elses_engine
 
 pytestmark = pytest.mark.slow
 ONE = {"engine.num_servers": 1}
@@ -222,7 +222,7 @@ def test_a_server_by_url_joins_at_the_next_version_and_is_left_running(tmp_path,
         ):
             config = load_config(None, {"engine.type": "vllm", "engine.urls": [url]})
             fleet = ElasticFleet(
-                setup_of(config), tmp_path / "config.toml", processes, model_dir=BUNDLED
+                EngineSetup.of(config), tmp_path / "config.toml", processes, model_dir=BUNDLED
             )
             run = Running(fleet, processes, tmp_path)
             async with fleet.running():

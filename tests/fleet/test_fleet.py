@@ -13,10 +13,11 @@ from agentgym_rl.core.errors import ProcessDied
 from agentgym_rl.engines.vllm.checks import Checked
 from agentgym_rl.fleet import servers
 from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.weights.files import write_version
 
-from .fleets import NAMES, Running, running, setup_of, somebody_elses_engine
+from .fleets import NAMES, Running, running, somebody_elses_engine
 
 pytestmark = pytest.mark.slow
 
@@ -121,7 +122,9 @@ def test_an_attached_server_that_falls_silent_serves_again_once_it_answers(tmp_p
     async def play() -> None:
         async with somebody_elses_engine(tmp_path) as (processes, url):
             config = load_config(None, {"engine.type": "vllm", "engine.urls": [url]})
-            fleet = Fleet(setup_of(config), tmp_path / "config.toml", processes, model_dir=BUNDLED)
+            fleet = Fleet(
+                EngineSetup.of(config), tmp_path / "config.toml", processes, model_dir=BUNDLED
+            )
             run = Running(fleet, processes, tmp_path)
             async with fleet.running():
                 await fleet.ready()

@@ -21,8 +21,6 @@ from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.workers.process import FollowedFleet
 from tests.kit.cases import cases
 
-from .fleets import setup_of
-
 NAMES = ["engine-0", "engine-1", "engine-2"]
 
 
@@ -77,7 +75,7 @@ class Pair:
         self.lives += 1
         name = f"rollout-0#{self.lives}"
         self.followers.add(name)
-        self.worker = FollowedFleet(setup_of(Config()), Wire(self.followers, name))
+        self.worker = FollowedFleet(EngineSetup.of(Config()), Wire(self.followers, name))
 
     def add(self, name: str, version: int) -> None:
         self.ports += 1

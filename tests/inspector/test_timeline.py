@@ -10,7 +10,7 @@ from agentgym_rl.cli import main as cli
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
 from agentgym_rl.inspector.timeline import ENGINES, ROLLOUT, TRAINER, Lanes, Sampled, events
-from agentgym_rl.storage.metrics import NAME, PhasesFile, StepPhases, read_phases
+from agentgym_rl.storage.metrics import PHASES, PhasesFile, StepPhases, read_phases
 
 STEPS = [
     StepPhases(0, [("rollout_wait", 100.0, 100.5), ("forward_backward", 100.5, 101.0)]),
@@ -122,15 +122,15 @@ def test_phases_are_read_but_for_a_line_cut_short(tmp_path):
     for step in STEPS:
         file.write(step)
     file.close()
-    whole = (tmp_path / NAME).read_text()
+    whole = (tmp_path / PHASES).read_text()
     assert list(read_phases(tmp_path)) == STEPS
-    (tmp_path / NAME).write_text(whole[:-5])
+    (tmp_path / PHASES).write_text(whole[:-5])
     assert list(read_phases(tmp_path)) == STEPS[:1]
     file = PhasesFile(tmp_path)  # the run goes on
     file.write(STEPS[1])
     file.close()
     assert list(read_phases(tmp_path)) == STEPS
-    (tmp_path / NAME).write_text('{"step": 0, "phases": 7}\n')
+    (tmp_path / PHASES).write_text('{"step": 0, "phases": 7}\n')
     with pytest.raises(ConfigError, match="a line that is no step"):
         list(read_phases(tmp_path))
 

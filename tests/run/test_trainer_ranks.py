@@ -50,7 +50,7 @@ def test_ranks_that_ask_for_nothing_are_started_again_until_there_have_been_enou
             LocalProcesses(tmp_path / "logs", stop_timeout_s=0.2) as processes,
         ):
             file = tmp_path / "config.toml"
-            setup = EngineSetup(config.own_engine, config.weights, config.rollout.interrupt)
+            setup = EngineSetup.of(config)
             group = TrainerGroup(
                 config.trainer,
                 config.steps,

@@ -40,7 +40,7 @@ def test_a_server_of_our_own_command_fits(vllm_server):
 def test_servers_of_one_seed_are_refused(vllm_server, tmp_path):
     urls = [vllm_server.url, vllm_server.url.replace("127.0.0.1", "localhost")]
     config = load_config(None, {"engine.type": "vllm", "engine.urls": urls})
-    setup = EngineSetup(config.own_engine, config.weights, config.rollout.interrupt)
+    setup = EngineSetup.of(config)
 
     async def start() -> None:
         async with (

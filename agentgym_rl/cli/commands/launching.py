@@ -8,7 +8,6 @@ import shlex
 import socket
 import sys
 from argparse import Namespace
-from functools import partial
 from pathlib import Path
 
 from agentgym_rl.cluster import slurm
@@ -19,9 +18,8 @@ from agentgym_rl.config import Config, VllmEngineConfig, dump_toml
 from agentgym_rl.core.engine import version_label
 from agentgym_rl.engines.launch import engine_process
 from agentgym_rl.models.resolve import resolve_paths
-from agentgym_rl.rollout.player import check as check_run
 from agentgym_rl.rollout.player import check_policy
-from agentgym_rl.rollout.preflight import check_prompts
+from agentgym_rl.run.train import check_played
 from agentgym_rl.runtime.signals import run_interruptible
 from agentgym_rl.storage.run_folder import MARK, kind_of, next_run_dir
 from agentgym_rl.trainer.launch import trainer_processes
@@ -41,10 +39,9 @@ async def dry_run(config: Config, run_dir: Path, *, resumes: bool = False) -> st
         ConfigError: the cluster is not reachable, or too small.
     """
     engine, config_file = config.own_engine, run_dir / MARK
-    async with cluster_of(config) as nodes:
+    async with cluster_of(config) as (nodes, asked):
         lines = [f"run folder  {run_dir}", ""]
         if nodes:
-            asked = demands(config, gpus=any(node.gpus for node in nodes))
             several = "s" * (len(nodes) != 1)
             lines += [f"Ray at {config.cluster.address}, {len(nodes)} node{several}"]
             lines += [table(asked, nodes), "", "one way to place them; Ray finds its own"]
@@ -93,9 +90,7 @@ def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> i
     """Print what the run would start, or write and submit the Slurm job that starts it."""
     if args.command == "train":
         kind = kind_of(config.env.id, config.agent.id)
-        run_interruptible(lambda: check_run(config))
-        prompts = partial(check_prompts, config, ("eval", "train"), say=lambda text: None)
-        run_interruptible(prompts)
+        run_interruptible(lambda: check_played(config, say=lambda text: None))
     else:
         kind = "serve"
         check_policy(config, config.own_engine)
