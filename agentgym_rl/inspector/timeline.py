@@ -276,10 +276,10 @@ def _episodes(run: InspectedRun, low: int, high: int) -> list[Sampled]:
     with closing(EpisodeReader(path)) as log:
         ids = log.trained_between(low, high)
         if len(ids) < MOST:
-            newest = Query(limit=min(1000, MOST - len(ids)), same={"status": "open"})
-            waiting = Query(limit=min(1000, MOST - len(ids)), same={"status": "waiting"})
-            for query in (newest, waiting):
-                ids += [it["id"] for it in run.index.page(query)["episodes"]]
+            limit = min(1000, MOST - len(ids))
+            for status in ("open", "waiting"):
+                newest = Query(limit=limit, same={"status": status})
+                ids += [it["id"] for it in run.index.page(newest)["episodes"]]
         found = [Sampled.of(log.trajectory(id)) for id in dict.fromkeys(ids[:MOST])]
     return sorted((it for it in found if it), key=lambda it: it.start_s)
 

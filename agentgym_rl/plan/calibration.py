@@ -33,13 +33,10 @@ from .decode_steps import (
     engine_rates,
     line,
 )
-from .episodes import DrawnShapes, Limits, RecordedShapes, Shapes, Turn
+from .episodes import DrawnShapes, Limits, Recorded, RecordedShapes, Shapes, Turn
 from .rates import EngineRates, LengthRates, Rates, TrainerRates, WeightRates
 from .simulation import Prediction, simulate
-from .trainer import learning_episodes, rounds_of
-
-Recorded = tuple[Sequence[Turn], float, int]
-"""The turns, the reward, and the tokens after the last reply."""
+from .trainer import learning_passes, rounds_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,14 +311,10 @@ def _trainer_rates(recorded: RecordedRun, speed: float) -> TrainerRates:
         )
         rounds = rounds_of([[i for p in s.minibatches for i in p] for s in shards], budget)
         forward.append((len(rounds), sum(rounds), seconds_of(recorded.phases[step], "proximal")))
-        learning = learning_episodes(shards[0], config.algo)
         expected: list[tuple[int, int]] = []
-        for _ in range(trainer.epochs):
-            for number in range(trainer.num_minibatches):
-                parts = [[i for i in s.minibatches[number] if learning[i.episode]] for s in shards]
-                if any(parts):
-                    rounds = rounds_of(parts, budget)
-                    expected.append((len(rounds), sum(rounds)))
+        for parts in learning_passes(shards, trainer, config.algo):
+            rounds = rounds_of(parts, budget)
+            expected.append((len(rounds), sum(rounds)))
         took = [b - a for name, a, b in recorded.phases[step] if name == "forward_backward"]
         if len(took) == len(expected):
             passes += [(*e, s) for e, s in zip(expected, took, strict=True)]

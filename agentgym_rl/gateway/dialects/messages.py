@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from agentgym_rl.gateway.dialects import Dialect, Question, Reply, Route, Writer
+from agentgym_rl.gateway.dialects import Dialect, Question, Reply, Route, Writer, typed_event
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.parsers import Event, ToolCall
 from agentgym_rl.gateway.request.chat_request import ChatRequest
@@ -55,15 +55,16 @@ class MessagesWriter(Writer):
     def begin(self) -> bytes:
         message = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None}
         usage = {**self._usage(), "output_tokens": 0}
-        return _event("message_start", message={**message, "usage": usage})
+        return typed_event("message_start", {"message": {**message, "usage": usage}})
 
     def events(self, turn: Reply, events: Sequence[Event]) -> bytes:
         return b"".join(data for event in events for data in self._pieces(event))
 
     def end(self) -> bytes:
         pieces = self._closed()
-        pieces.append(_event("message_delta", delta=self._ending(), usage=self._usage()))
-        return b"".join((*pieces, _event("message_stop")))
+        ending = {"delta": self._ending(), "usage": self._usage()}
+        pieces.append(typed_event("message_delta", ending))
+        return b"".join((*pieces, typed_event("message_stop", {})))
 
     def _pieces(self, event: Event) -> list[bytes]:
         if isinstance(event, ToolCall):
@@ -90,10 +91,13 @@ class MessagesWriter(Writer):
         return [*pieces, *self._closed()]
 
     def _start(self, block: dict[str, Any]) -> bytes:
-        return _event("content_block_start", index=self._num_blocks, content_block=block)
+        return self._block_event("start", content_block=block)
 
     def _delta(self, delta: dict[str, Any]) -> bytes:
-        return _event("content_block_delta", index=self._num_blocks, delta=delta)
+        return self._block_event("delta", delta=delta)
+
+    def _block_event(self, what: str, **fields: Any) -> bytes:
+        return typed_event(f"content_block_{what}", {"index": self._num_blocks, **fields})
 
     def _closed(self) -> list[bytes]:
         """Write the end of the open block, if one is open."""
@@ -102,7 +106,7 @@ class MessagesWriter(Writer):
         pieces: list[bytes] = []
         if self._open == "thinking":
             pieces.append(self._delta({"type": "signature_delta", "signature": self._turn.id}))
-        pieces.append(_event("content_block_stop", index=self._num_blocks))
+        pieces.append(self._block_event("stop"))
         self._num_blocks += 1
         self._open = ""
         return pieces
@@ -160,10 +164,6 @@ _EMPTY: dict[str, dict[str, Any]] = {
 }
 
 
-def _event(kind: str, **fields: Any) -> bytes:
-    return b"event: " + kind.encode() + b"\ndata: " + _encode({"type": kind, **fields}) + b"\n\n"
-
-
 _KINDS = {
     401: "authentication_error",
     403: "permission_error",
@@ -201,7 +201,7 @@ class MessagesDialect(_AnthropicRoute, Dialect):
         return MessagesWriter(turns[0], model=model)
 
     def error_event(self, error: ApiError) -> bytes:
-        return b"event: error\ndata: " + _encode(_body(error)) + b"\n\n"
+        return typed_event("error", _body(error))
 
 
 class CountTokens(_AnthropicRoute, Question):

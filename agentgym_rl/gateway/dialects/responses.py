@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from agentgym_rl.gateway.dialects import Dialect, Reply, Writer, total_usage
+from agentgym_rl.gateway.dialects import Dialect, Reply, Writer, total_usage, typed_event
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.messages import TURN
 from agentgym_rl.gateway.parsers import Event, Reasoning, ToolCall
@@ -22,10 +22,10 @@ from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.session.session import Session
 
 from .responses_request import ResponsesRequest, item_id, read_request
+from .responses_wire import Status
 
 OutputEvent = tuple[str, dict[str, Any]]
 """The type of an event, and its fields."""
-Status = Literal["completed", "incomplete"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class ResponsesWriter(Writer):
 
     def _event(self, name: str, fields: Mapping[str, Any]) -> bytes:
         number, self._num_events = self._num_events, self._num_events + 1
-        return write_event(name, {**fields, "sequence_number": number})
+        return typed_event(name, {**fields, "sequence_number": number})
 
     # ------------------------------------------------------------------ items
     def _add(self, event: Event) -> Iterator[OutputEvent]:
@@ -248,11 +248,6 @@ def error_fields(error: ApiError) -> OutputEvent:
     return "error", {**{name: said[name] for name in names}, "error": said}
 
 
-def write_event(name: str, fields: Mapping[str, Any]) -> bytes:
-    """Write one server-sent event."""
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode({"type": name, **fields}))
-
-
 class ResponsesDialect(Dialect):
     """A dialect in which a conversation continues by full input or by `previous_response_id`."""
 
@@ -271,8 +266,8 @@ class ResponsesDialect(Dialect):
     def error(self, error: ApiError) -> bytes:
         said = error.body["error"]
         param = "input" if said["param"] == "messages" else said["param"]
-        return msgspec.json.encode({"error": {**said, "param": param}})
+        return _encode({"error": {**said, "param": param}})
 
     def error_event(self, error: ApiError) -> bytes:
         name, fields = error_fields(error)
-        return write_event(name, {**fields, "sequence_number": 0})
+        return typed_event(name, {**fields, "sequence_number": 0})

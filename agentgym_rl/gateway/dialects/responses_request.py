@@ -23,7 +23,14 @@ from typing import Any
 
 from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
 from agentgym_rl.gateway.messages import TURN, call_request, reasoning_keys
-from agentgym_rl.gateway.request.body import boolean, given_fields, integer, number, string
+from agentgym_rl.gateway.request.body import (
+    boolean,
+    given_fields,
+    integer,
+    number,
+    refuse_unknown,
+    string,
+)
 from agentgym_rl.gateway.request.chat_request import (
     ChatRequest,
     effort_kwargs,
@@ -156,9 +163,10 @@ class _Reader:
         )
 
 
-def _string(item: Mapping[str, Any], name: str, where: str) -> str:
+def _string(item: Mapping[str, Any], name: str, where: str, *, empty: bool = True) -> str:
+    """Return a string field; an empty one only if `empty`."""
     value = item.get(name)
-    if not isinstance(value, str):
+    if not isinstance(value, str) or not (value or empty):
         raise bad_request(f"{where}.{name} must be a string.", param=where)
     return value
 
@@ -205,7 +213,7 @@ def read_tools(value: Any) -> Tools:
         if item.get("type") != "namespace":
             tools.echo.append(_add(tools, item, where))
             continue
-        name = _name(item, where)
+        name = _string(item, "name", where, empty=False)
         inner = [_add(tools, *entry) for entry in _entries(item.get("tools"), f"{where}.tools")]
         tools.namespaces.update((function["name"], name) for function in inner)
         group = {"name": name, "description": _description(item, where) or "", "tools": inner}
@@ -234,20 +242,14 @@ def _add(tools: Tools, item: Mapping[str, Any], where: str) -> Tool:
         raise bad_request(f"{where}.strict must be true or false.", param=where)
     if not isinstance(item.get("parameters"), dict | None):
         raise bad_request(f"{where}.parameters must be an object.", param=where)
-    name, description = _name(item, where), _description(item, where)
+    name = _string(item, "name", where, empty=False)
+    description = _description(item, where)
     if any(tool["function"]["name"] == name for tool in tools.functions):
         raise bad_request(f"{where}: there is another function named {name!r}", param=where)
     function = {key: item[key] for key in _SHOWN if item.get(key) is not None}
     tools.functions.append({"type": "function", "function": function})
     echo = {key: item.get(key) for key in ("parameters", "strict")}
     return {"type": "function", "name": name, "description": description, **echo}
-
-
-def _name(item: Mapping[str, Any], where: str) -> str:
-    name = item.get("name")
-    if not isinstance(name, str) or not name:
-        raise bad_request(f"{where}.name must be a string.", param=where)
-    return name
 
 
 def _description(item: Mapping[str, Any], where: str) -> str | None:
@@ -346,9 +348,7 @@ def _earlier(session: Session, given: Mapping[str, Any]) -> Sequence[Mapping[str
 
 def _refuse(given: Mapping[str, Any]) -> None:
     """Refuse unknown parameters, and values of known parameters that cannot be honoured."""
-    for name in given:
-        if name not in _READ and name not in _IGNORED:
-            raise unsupported(name, "this endpoint does not know it")
+    refuse_unknown(given, _READ, _IGNORED)
     if boolean(given, "background", False):
         raise unsupported(
             "background", "background replies are not supported; wait for the reply, or stream it"

@@ -21,12 +21,7 @@ from msgspec.structs import replace
 
 from agentgym_rl.runtime.lru_dict import LruDict
 
-from .chat_request import (
-    ChatRequest,
-    checked_messages,
-    parse_request,
-    request_of,
-)
+from .chat_request import ChatRequest, checked_messages, parse_request, request_of
 
 if TYPE_CHECKING:
     from _hashlib import HASH

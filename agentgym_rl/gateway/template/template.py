@@ -127,7 +127,7 @@ class ChatTemplate:
         )
         for each in filter(None, (template, template.tool_use)):
             try:
-                each.render([{"role": "user", "content": "."}])
+                each.render([OPENING])
             except EndlessTemplate:
                 raise
             except ValueError:  # it may refuse this conversation
