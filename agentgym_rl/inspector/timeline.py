@@ -28,6 +28,12 @@ from .query import Query, wrong
 
 TRAINER, ENGINES, ROLLOUT = 1, 2, 3
 """The process numbers of the trace, which are also their order."""
+LAST = 10
+"""The number of steps that are shown by default."""
+_AHEAD = 4
+"""The number of later steps whose episodes are included: they were played meanwhile."""
+MOST = 2000
+"""The largest number of episodes that are read."""
 
 Event = Mapping[str, Any]
 _Rows = dict[str, list[tuple[str, int, float, float]]]
@@ -189,14 +195,6 @@ def write_timeline(
             counts["events"] += 1
         file.write("\n]}\n")
     return {**counts, "out": str(out)}
-
-
-LAST = 10
-"""The number of steps that are shown by default."""
-_AHEAD = 4
-"""The number of later steps whose episodes are included: they were played meanwhile."""
-MOST = 2000
-"""The largest number of episodes that are read."""
 
 
 def timeline(run: InspectedRun, steps: str = "") -> dict[str, Any]:

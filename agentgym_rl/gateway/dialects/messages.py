@@ -25,6 +25,23 @@ _STOPS = {
     "tool_calls": "tool_use",
     "content_filter": "refusal",
 }
+_EMPTY: dict[str, dict[str, Any]] = {
+    "text": {"type": "text", "text": ""},
+    "thinking": {"type": "thinking", "thinking": "", "signature": ""},
+}
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+}
+
+Count = Callable[[Session, ChatRequest, int], Awaitable[Mapping[str, Any]]]
+"""A function that returns the body of a `count_tokens` reply, with `input_tokens`, to a request of
+the given number of bytes."""
 
 
 class MessagesWriter(Writer):
@@ -156,28 +173,6 @@ def _spoken(event: Event) -> tuple[str, str]:
     """Return the block type and the text of an event that is not a call."""
     assert not isinstance(event, ToolCall)
     return ("text", event) if isinstance(event, str) else ("thinking", event.text)
-
-
-_EMPTY: dict[str, dict[str, Any]] = {
-    "text": {"type": "text", "text": ""},
-    "thinking": {"type": "thinking", "thinking": "", "signature": ""},
-}
-
-
-_KINDS = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    408: "timeout_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    504: "timeout_error",
-}
-
-
-Count = Callable[[Session, ChatRequest, int], Awaitable[Mapping[str, Any]]]
-"""A function that returns the body of a `count_tokens` reply, with `input_tokens`, to a request of
-the given number of bytes."""
 
 
 class _AnthropicRoute(Route):

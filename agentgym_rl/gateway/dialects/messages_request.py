@@ -197,7 +197,7 @@ def input_of(call: ToolCall) -> Raw:
     return Raw(msgspec.json.encode(_Wrapped(call.arguments)))
 
 
-def arguments_of(given: Raw, where: str) -> str:
+def _arguments_of(given: Raw, where: str) -> str:
     """Return the text of the arguments in a client's `input`."""
     data = bytes(given).strip()
     try:
@@ -307,7 +307,7 @@ def _heard(blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _call(block: ToolUseBlock) -> dict[str, Any]:
-    arguments = arguments_of(block.input, f"input of tool_use {block.id}")
+    arguments = _arguments_of(block.input, f"input of tool_use {block.id}")
     function = {"name": block.name, "arguments": arguments}
     return {"id": block.id, "type": "function", "function": function}
 

@@ -27,6 +27,10 @@ from .responses_wire import Status
 OutputEvent = tuple[str, dict[str, Any]]
 """The type of an event, and its fields."""
 
+_encode = msgspec.json.Encoder().encode
+_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""The reason why a response is incomplete, by its turn's finish reason."""
+
 
 @dataclass(frozen=True, slots=True)
 class _TextKind:
@@ -58,11 +62,6 @@ _IN_PROGRESS = {"status": "in_progress"}
 
 def _part(kind: _TextKind, text: str) -> dict[str, Any]:
     return {**kind.part, "text": text}
-
-
-_encode = msgspec.json.Encoder().encode
-_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""The reason why a response is incomplete, by its turn's finish reason."""
 
 
 class ResponsesWriter(Writer):
@@ -121,7 +120,7 @@ class ResponsesWriter(Writer):
         failed = {"response": self._response("failed", error=failure)}
         begun = self._num_events > 0  # otherwise clients do not know of a response
         ends: list[OutputEvent] = [("response.failed", failed)] if begun else []
-        return self._write([*ends, error_fields(error)])
+        return self._write([*ends, _error_fields(error)])
 
     @property
     def _status(self) -> Status:
@@ -241,7 +240,7 @@ class ResponsesWriter(Writer):
         return item_id(kind, self._turn.id, len(self._items))
 
 
-def error_fields(error: ApiError) -> OutputEvent:
+def _error_fields(error: ApiError) -> OutputEvent:
     """Return an error event. Clients read its own fields, or `error` if they raise it."""
     said = error.body["error"]
     names = ("code", "message", "param")
@@ -269,5 +268,5 @@ class ResponsesDialect(Dialect):
         return _encode({"error": {**said, "param": param}})
 
     def error_event(self, error: ApiError) -> bytes:
-        name, fields = error_fields(error)
+        name, fields = _error_fields(error)
         return typed_event(name, {**fields, "sequence_number": 0})

@@ -49,8 +49,27 @@ _ROLES = {
 }
 _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+_SHOWN = ("name", "description", "parameters")
+"""The fields of a function that the model sees; `strict` is only for the service."""
+_IGNORED = frozenset(
+    {
+        *("user", "metadata", "client_metadata", "service_tier", "safety_identifier"),
+        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "max_tool_calls"),
+    }
+)
+_READ = frozenset(
+    {
+        *("model", "input", "instructions", "previous_response_id", "store", "stream"),
+        *("tools", "tool_choice", "parallel_tool_calls", "max_output_tokens", "temperature"),
+        *("top_p", "text", "reasoning", "include", "truncation", "background"),
+        *("stream_options", "top_logprobs"),
+    }
+)
+_THOUGHTS = "reasoning.encrypted_content"
+_PLAIN = {"type": "text"}
 
 Message = dict[str, Any]
+Tool = dict[str, Any]
 NumberOf = Callable[[str], int | None]
 """A function from a turn's id to its number in the session; None for other ids."""
 
@@ -60,7 +79,7 @@ def item_id(kind: str, turn_id: str, index: int) -> str:
     return f"{kind}_{turn_id}_{index}"
 
 
-def read_items(value: Any, number_of: NumberOf) -> list[Message]:
+def _read_items(value: Any, number_of: NumberOf) -> list[Message]:
     """Return the chat messages of `input`."""
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
@@ -190,12 +209,6 @@ def _part(part: Any, where: str) -> str:
     return text
 
 
-Tool = dict[str, Any]
-
-_SHOWN = ("name", "description", "parameters")
-"""The fields of a function that the model sees; `strict` is only for the service."""
-
-
 @dataclass(frozen=True, slots=True)
 class Tools:
     """The tools of a request: `functions` for the template, `echo` for the response to repeat."""
@@ -206,7 +219,7 @@ class Tools:
     """The namespaces of the functions that have one. Models call a function by its own name."""
 
 
-def read_tools(value: Any) -> Tools:
+def _read_tools(value: Any) -> Tools:
     """Check `tools`."""
     tools = Tools()
     for item, where in _entries(value, "tools"):
@@ -259,24 +272,6 @@ def _description(item: Mapping[str, Any], where: str) -> str | None:
     return description
 
 
-_IGNORED = frozenset(
-    {
-        *("user", "metadata", "client_metadata", "service_tier", "safety_identifier"),
-        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "max_tool_calls"),
-    }
-)
-_READ = frozenset(
-    {
-        *("model", "input", "instructions", "previous_response_id", "store", "stream"),
-        *("tools", "tool_choice", "parallel_tool_calls", "max_output_tokens", "temperature"),
-        *("top_p", "text", "reasoning", "include", "truncation", "background"),
-        *("stream_options", "top_logprobs"),
-    }
-)
-_THOUGHTS = "reasoning.encrypted_content"
-_PLAIN = {"type": "text"}
-
-
 class ResponsesRequest(ChatRequest, frozen=True, kw_only=True):
     """A request that this gateway can honour in full; `messages` begin with its instructions."""
 
@@ -296,7 +291,7 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
     """Parse and check a request."""
     given = given_fields(body)
     _refuse(given)
-    tools = read_tools(given.get("tools"))
+    tools = _read_tools(given.get("tools"))
     functions = tools.functions or None
     choice = read_tool_choice(given.get("tool_choice"), functions)
     schema = read_format(_object(given, "text").get("format", _PLAIN), "text.format", nested=False)
@@ -304,7 +299,7 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
     top_p = number(given, "top_p", low=0.0, high=1.0)
     instructions = string(given, "instructions")
     leading = [] if instructions is None else [{"role": "system", "content": instructions}]
-    said = read_items(given.get("input", []), session.number_of)
+    said = _read_items(given.get("input", []), session.number_of)
     messages = [*leading, *_earlier(session, given), *said]
     if len(messages) == len(leading):
         raise bad_request("input must not be empty.", param="input")

@@ -20,6 +20,7 @@ from agentgym_rl.runtime.http_server import BodyTooLarge, Receive, Scope, header
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_S = TypeVar("_S", bound=msgspec.Struct)
 
 INLINE_SIZE = 50_000
 """The bytes or characters below which work is done inline: it takes at most about 15 ms, and a
@@ -32,6 +33,8 @@ no thread can be interrupted; requests with more are not parsed at all."""
 
 _READ_TIMEOUT_S = 30.0
 _NOT_KNOWN = "this endpoint does not know it"
+_PLACE = re.compile(r" - at `\$\.?(.*)`$")
+_UNKNOWN = re.compile(r"unknown field `(.*?)`")
 _THREADS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="gateway")
 """The executor, with few threads: each takes a share of the interpreter from the event loop."""
 
@@ -167,11 +170,6 @@ def string(given: Mapping[str, Any], name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise bad_request(f"{name} must be a string.", param=name)
     return value
-
-
-_S = TypeVar("_S", bound=msgspec.Struct)
-_PLACE = re.compile(r" - at `\$\.?(.*)`$")
-_UNKNOWN = re.compile(r"unknown field `(.*?)`")
 
 
 class StreamOptions(msgspec.Struct):
