@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from http.cookies import CookieError, SimpleCookie
+from math import inf
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -219,7 +220,7 @@ class InspectorApp:
                 return {"toml": run.config_text()}
             case ["metrics"]:
                 _only(asked, "after")
-                return run.metrics(after=whole(asked, "after", least=-1, default=-1))
+                return run.metrics(after=whole(asked, "after", least=-inf, most=inf, default=-1))
             case ["timeline"]:
                 _only(asked, "steps")
                 return timeline(run, asked.get("steps", ""))
