@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from http.cookies import CookieError, SimpleCookie
+from math import inf
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -28,9 +29,35 @@ from .folders import InspectedRun, Runs
 from .query import Query, Refusal, missing, whole, wrong
 from .timeline import timeline
 
+log = logging.getLogger(__name__)
+
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+    ".woff2": "font/woff2",
+    ".json": "application/json",
+    ".txt": "text/plain; charset=utf-8",
+}
+"""The content types of the files that are served from the page's folder, by suffix."""
+HEADERS = {
+    "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+PAGE = Path(__file__).parent / "page"
 _LOOK_S = 1.0
 _SEND_S = 0.25
 _COMMENT_S = 15.0
+
+Reading = Callable[[InspectedRun], None]
 
 
 class Changes:
@@ -102,34 +129,6 @@ async def _has_left(receive: Receive) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-log = logging.getLogger(__name__)
-
-TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".mjs": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".svg": "image/svg+xml",
-    ".png": "image/png",
-    ".ico": "image/x-icon",
-    ".woff2": "font/woff2",
-    ".json": "application/json",
-    ".txt": "text/plain; charset=utf-8",
-}
-"""The content types of the files that are served from the page's folder, by suffix."""
-HEADERS = {
-    "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-store",
-}
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
-PAGE = Path(__file__).parent / "page"
-
-Reading = Callable[[InspectedRun], None]
 
 
 class InspectorApp:
@@ -221,7 +220,7 @@ class InspectorApp:
                 return {"toml": run.config_text()}
             case ["metrics"]:
                 _only(asked, "after")
-                return run.metrics(after=whole(asked, "after", least=-1, default=-1))
+                return run.metrics(after=whole(asked, "after", least=-inf, most=inf, default=-1))
             case ["timeline"]:
                 _only(asked, "steps")
                 return timeline(run, asked.get("steps", ""))

@@ -146,10 +146,11 @@ def _number(given: Mapping[str, str], name: str) -> float:
 
 
 def whole(
-    given: Mapping[str, str], name: str, *, least: int, most: int = 2**62, default: int = 0
+    given: Mapping[str, str], name: str, *, least: float, most: float = 2**62, default: int = 0
 ) -> int:
-    """Return the whole number of a parameter within bounds, or raise Refusal (400)."""
-    text = given.get(name, str(default))
+    """Return the whole number of a parameter within bounds, or raise Refusal (400). An empty one is
+    the default."""
+    text = given.get(name) or str(default)
     try:
         value = int(text)
     except ValueError:

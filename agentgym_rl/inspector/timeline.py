@@ -28,6 +28,12 @@ from .query import Query, wrong
 
 TRAINER, ENGINES, ROLLOUT = 1, 2, 3
 """The process numbers of the trace, which are also their order."""
+LAST = 10
+"""The number of steps that are shown by default."""
+_AHEAD = 4
+"""The number of later steps whose episodes are included: they were played meanwhile."""
+MOST = 2000
+"""The largest number of episodes that are read."""
 
 Event = Mapping[str, Any]
 _Rows = dict[str, list[tuple[str, int, float, float]]]
@@ -191,14 +197,6 @@ def write_timeline(
     return {**counts, "out": str(out)}
 
 
-LAST = 10
-"""The number of steps that are shown by default."""
-_AHEAD = 4
-"""The number of later steps whose episodes are included: they were played meanwhile."""
-MOST = 2000
-"""The largest number of episodes that are read."""
-
-
 def timeline(run: InspectedRun, steps: str = "") -> dict[str, Any]:
     """Return the timeline of the steps `A-B`, or of the last ones. Blocking. Times are seconds
     since `zero_s` of the machine's monotonic clock. A process with overlapping slices has several
@@ -276,10 +274,10 @@ def _episodes(run: InspectedRun, low: int, high: int) -> list[Sampled]:
     with closing(EpisodeReader(path)) as log:
         ids = log.trained_between(low, high)
         if len(ids) < MOST:
-            newest = Query(limit=min(1000, MOST - len(ids)), same={"status": "open"})
-            waiting = Query(limit=min(1000, MOST - len(ids)), same={"status": "waiting"})
-            for query in (newest, waiting):
-                ids += [it["id"] for it in run.index.page(query)["episodes"]]
+            limit = min(1000, MOST - len(ids))
+            for status in ("open", "waiting"):
+                newest = Query(limit=limit, same={"status": status})
+                ids += [it["id"] for it in run.index.page(newest)["episodes"]]
         found = [Sampled.of(log.trajectory(id)) for id in dict.fromkeys(ids[:MOST])]
     return sorted((it for it in found if it), key=lambda it: it.start_s)
 

@@ -33,13 +33,22 @@ from .decode_steps import (
     engine_rates,
     line,
 )
-from .episodes import DrawnShapes, Limits, RecordedShapes, Shapes, Turn
+from .episodes import DrawnShapes, Limits, Recorded, RecordedShapes, Shapes, Turn
 from .rates import EngineRates, LengthRates, Rates, TrainerRates, WeightRates
 from .simulation import Prediction, simulate
-from .trainer import learning_episodes, rounds_of
+from .trainer import learning_passes, rounds_of
 
-Recorded = tuple[Sequence[Turn], float, int]
-"""The turns, the reward, and the tokens after the last reply."""
+_VLLM_SERVER_CORES = 0.5
+"""The processors that vLLM's HTTP server uses, a process besides the one that computes. On CPUs it
+used half as much processor time as that one (40 % of a core next to 83 %; docs/plan.md)."""
+_LITTLE = 0.1
+"""The share of a decode step or turn that may overlap a phase without being counted to it."""
+_TOLERANCE = 0.02
+_ROUNDS = 8
+_SHORTEST = 0.1
+"""The quantile that counts as the shortest wait for a batch."""
+_FIRST_S, _LEAST_S, _MOST_S = 3e-3, 1e-5, 0.5
+"""The initial value and the bounds for the computing time of a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ class RecordedRun:
     def compute_s(self) -> float:
         """Return the mean seconds of a batch in which the trainer computed, without the first."""
         later = sorted(self.batches)[1:]
-        return float(np.mean([seconds_of(self.phases[step], *COMPUTE_PHASES) for step in later]))
+        return float(np.mean([_seconds_of(self.phases[step], *COMPUTE_PHASES) for step in later]))
 
     @property
     def turn_s(self) -> float:
@@ -105,7 +114,7 @@ def read_run(run: Path) -> RecordedRun:
     return RecordedRun(config, phases, metrics, known, list(episodes.values()))
 
 
-def seconds_of(intervals: Sequence[Interval], *phases: str) -> float:
+def _seconds_of(intervals: Sequence[Interval], *phases: str) -> float:
     """Return the total seconds of these phases."""
     return sum(end - start for name, start, end in intervals if name in phases)
 
@@ -147,13 +156,6 @@ def shapes_of(config: Config, lengths: LengthRates, recorded: RecordedRun | None
         steps=config.steps,
         seed=config.seed,
     )
-
-
-_VLLM_SERVER_CORES = 0.5
-"""The processors that vLLM's HTTP server uses, a process besides the one that computes. On CPUs it
-used half as much processor time as that one (40 % of a core next to 83 %; docs/plan.md)."""
-_LITTLE = 0.1
-"""The share of a decode step or turn that may overlap a phase without being counted to it."""
 
 
 def engine_speed(recorded: RecordedRun, *, contended: bool) -> tuple[EngineRates, float]:
@@ -211,14 +213,6 @@ def _speed(steps: DecodeSteps, rates: EngineRates) -> float:
     return min(1.0, float(alone.sum() / np.minimum(plain.seconds, 10 * alone).sum()))
 
 
-_TOLERANCE = 0.02
-_ROUNDS = 8
-_SHORTEST = 0.1
-"""The quantile that counts as the shortest wait for a batch."""
-_FIRST_S, _LEAST_S, _MOST_S = 3e-3, 1e-5, 0.5
-"""The initial value and the bounds for the computing time of a turn."""
-
-
 def calibrate(run: Path, recorded: RecordedRun, base: Rates) -> tuple[Rates, Prediction]:
     """Return `base` with the measured rates of a run in it, and the simulation of that run.
 
@@ -257,7 +251,7 @@ def _factors(recorded: RecordedRun, prediction: Prediction) -> tuple[float, floa
 def _handed_over(rates: Rates, recorded: RecordedRun, prediction: Prediction) -> Rates:
     """Fit the handover time to the shortest waits for a batch, in which a batch was ready."""
     real = [
-        seconds_of(recorded.phases[step], "rollout_wait") for step in sorted(recorded.batches)[1:]
+        _seconds_of(recorded.phases[step], "rollout_wait") for step in sorted(recorded.batches)[1:]
     ]
     simulated = [step.seconds("rollout_wait") for step in prediction.steps[1:]]
     missing = float(np.quantile(real, _SHORTEST) - np.quantile(simulated, _SHORTEST))
@@ -313,15 +307,11 @@ def _trainer_rates(recorded: RecordedRun, speed: float) -> TrainerRates:
             turn_discount=config.algo.turn_discount,
         )
         rounds = rounds_of([[i for p in s.minibatches for i in p] for s in shards], budget)
-        forward.append((len(rounds), sum(rounds), seconds_of(recorded.phases[step], "proximal")))
-        learning = learning_episodes(shards[0], config.algo)
+        forward.append((len(rounds), sum(rounds), _seconds_of(recorded.phases[step], "proximal")))
         expected: list[tuple[int, int]] = []
-        for _ in range(trainer.epochs):
-            for number in range(trainer.num_minibatches):
-                parts = [[i for i in s.minibatches[number] if learning[i.episode]] for s in shards]
-                if any(parts):
-                    rounds = rounds_of(parts, budget)
-                    expected.append((len(rounds), sum(rounds)))
+        for parts in learning_passes(shards, trainer, config.algo):
+            rounds = rounds_of(parts, budget)
+            expected.append((len(rounds), sum(rounds)))
         took = [b - a for name, a, b in recorded.phases[step] if name == "forward_backward"]
         if len(took) == len(expected):
             passes += [(*e, s) for e, s in zip(expected, took, strict=True)]

@@ -8,13 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.config import (
-    ClusterConfig,
-    Config,
-    OwnEngineConfig,
-    VllmEngineConfig,
-    dump_toml,
-)
+from agentgym_rl.config import ClusterConfig, Config, OwnEngineConfig, VllmEngineConfig, dump_toml
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime.atomic_file import new_file
 from agentgym_rl.storage.run_folder import shown

@@ -83,6 +83,10 @@ class Turn:
     """The seconds of tools and environments before it (without the rollout's own computing)."""
 
 
+Recorded = tuple[Sequence[Turn], float, int]
+"""A recorded episode: its turns, its reward, and the tokens after the last reply."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """An episode without its content."""
@@ -172,7 +176,7 @@ class RecordedShapes:
 
     def __init__(
         self,
-        groups: Mapping[int, Sequence[Sequence[tuple[Sequence[Turn], float, int]]]],
+        groups: Mapping[int, Sequence[Sequence[Recorded]]],
         limits: Limits,
         *,
         groups_per_batch: int,
@@ -180,7 +184,7 @@ class RecordedShapes:
         seed: int,
     ) -> None:
         """Spread the recorded `groups` over `steps` batches. `groups` maps each step to its trained
-        groups, each a list of (turns, reward, tokens after the last reply)."""
+        groups."""
         self._steps = sorted(groups)
         self._groups = groups
         self._limits = limits

@@ -173,9 +173,9 @@ class _Run:
             config.trainer,
             config.algo,
             buffer,
-            NoLog(),
-            NoMetrics(),
-            NoPhases(),
+            _NoLog(),
+            _NoMetrics(),
+            _NoPhases(),
             plan=Plan(config.trainer, config.eval, steps=config.steps),
             publications=fleet,
             token="",
@@ -183,9 +183,9 @@ class _Run:
         )
         rollout = Rollout(
             config.rollout,
-            OpenGroups(config.rollout, buffer, NoLog()),
+            OpenGroups(config.rollout, buffer, _NoLog()),
             TaskCursor(
-                config.rollout, NoTasks(), seed=config.seed, numbers=controller.rollout_metrics
+                config.rollout, _NoTasks(), seed=config.seed, numbers=controller.rollout_metrics
             ),
             cast(Player, player),
             seed=config.seed,
@@ -307,14 +307,14 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-class NoTasks(TaskSource):
+class _NoTasks(TaskSource):
     """An endless source of tasks that consist of their number only."""
 
     def __getitem__(self, index: int, /) -> Task:
         return Task(id=str(index), seed=index)
 
 
-class NoLog(EpisodeLog):
+class _NoLog(EpisodeLog):
     """A log that keeps nothing: simulated runs are not resumed."""
 
     def __init__(self) -> None:
@@ -340,7 +340,7 @@ class NoLog(EpisodeLog):
         pass
 
 
-class NoMetrics(MetricsFile):
+class _NoMetrics(MetricsFile):
     """A metrics file that is not written: the controller has the history."""
 
     def __init__(self) -> None:
@@ -350,7 +350,7 @@ class NoMetrics(MetricsFile):
         pass
 
 
-class NoPhases(PhasesFile):
+class _NoPhases(PhasesFile):
     """A phases file that is not written: the simulated trainer keeps its own steps."""
 
     def __init__(self) -> None:

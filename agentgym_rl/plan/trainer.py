@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -79,24 +79,16 @@ class SimulatedTrainer:
         return shards
 
     async def _train(self, shards: Sequence[BatchShard]) -> None:
-        trainer, rates = self.config, self.rates.trainer
+        rates = self.rates.trainer
         flat = [[item for part in shard.minibatches for item in part] for shard in shards]
         forward = self._seconds(flat, rates.forward_microbatch_s, rates.forward_s_per_token)
         await self._compute("proximal", forward)
         if self.algo.kl.coef:
             await self._compute("reference", forward)
-        learning = learning_episodes(shards[0], self.algo)
-        for _ in range(trainer.epochs):
-            for number in range(trainer.num_minibatches):
-                parts = [
-                    [item for item in shard.minibatches[number] if learning[item.episode]]
-                    for shard in shards
-                ]
-                if not any(parts):
-                    continue
-                seconds = self._seconds(parts, rates.train_microbatch_s, rates.train_s_per_token)
-                await self._compute("forward_backward", seconds)
-                await self._compute("optimizer", rates.optimizer_s)
+        for parts in learning_passes(shards, self.config, self.algo):
+            seconds = self._seconds(parts, rates.train_microbatch_s, rates.train_s_per_token)
+            await self._compute("forward_backward", seconds)
+            await self._compute("optimizer", rates.optimizer_s)
 
     def _seconds(self, parts: Sequence[Sequence[BatchRow]], each_s: float, token_s: float) -> float:
         budget = self.config.max_tokens_per_microbatch
@@ -146,7 +138,23 @@ def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def learning_episodes(shard: BatchShard, algo: AlgoConfig) -> list[bool]:
+def learning_passes(
+    shards: Sequence[BatchShard], trainer: TrainerConfig, algo: AlgoConfig
+) -> Iterator[list[list[BatchRow]]]:
+    """Yield the rows of each rank for every pass that computes gradients: one per epoch and
+    mini-batch with such rows."""
+    learning = _learning_episodes(shards[0], algo)
+    for _ in range(trainer.epochs):
+        for number in range(trainer.num_minibatches):
+            parts = [
+                [item for item in shard.minibatches[number] if learning[item.episode]]
+                for shard in shards
+            ]
+            if any(parts):
+                yield parts
+
+
+def _learning_episodes(shard: BatchShard, algo: AlgoConfig) -> list[bool]:
     """Return for each episode of the batch whether the trainer computes gradients for it: if its
     advantage is not zero, or the loss has other terms than advantages."""
     in_group = algo.baseline in ("mean", "leave_one_out")

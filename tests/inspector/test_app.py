@@ -28,6 +28,8 @@ def test_runs(ask, run):
 
 def test_metrics_that_grow_and_are_cut_back(ask, run):
     assert [row["step"] for row in ask("/api/runs/first/metrics")["rows"]] == [0]
+    for after in ("", "-1", "-2"):
+        assert len(ask(f"/api/runs/first/metrics?after={after}")["rows"]) == 1
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 1, "loss": NaN}\n{"step": 2')
     rows = ask("/api/runs/first/metrics?after=0")["rows"]

@@ -30,6 +30,7 @@ _IDLE_S = 15.0
 _BUFFERED_BYTES = 1 << 18
 """The largest buffered part of an unread reply, in bytes; the rest waits in the network."""
 _HEADERS_BYTES = 1 << 16
+_JSON = {"Content-Type": "application/json"}
 
 
 class ServerDisconnectedError(ConnectionError):
@@ -328,9 +329,6 @@ class _Channel(asyncio.Protocol):
         if self._reply is not None and self._reply.status:
             self._reusable = self._parser.should_keep_alive() and self._framed
             self._reply.end()
-
-
-_JSON = {"Content-Type": "application/json"}
 
 
 class Connection:

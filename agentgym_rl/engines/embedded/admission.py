@@ -24,6 +24,10 @@ _MIN_TEMPERATURE = 1e-3
 """The lowest temperature: division by a smaller one loses the order of float32 logits."""
 _MAX_TEMPERATURE = 1e3
 _MAX_STOP_STRINGS = 16
+_PARAM = "structured_outputs"
+_KEPT = 64
+"""The number of compiled grammars that are kept."""
+_QUIET = 0
 
 
 class Refused(Exception):
@@ -147,12 +151,6 @@ class Admission:
                 )
             self._tokenizer = Tokenizer.from_file(str(self.tokenizer_file))
         return StopStrings(self._tokenizer, strings)
-
-
-_PARAM = "structured_outputs"
-_KEPT = 64
-"""The number of compiled grammars that are kept."""
-_QUIET = 0
 
 
 class Grammars:

@@ -13,14 +13,7 @@ from agentgym_rl.core.engine import Delta, Engine, Interrupt, Sampler, SamplingP
 from agentgym_rl.core.errors import ConfigError, EngineError
 from agentgym_rl.runtime.pausable_clock import ENGINES
 
-from .engine_choice import (
-    SHUNNED_S,
-    PendingTurn,
-    Replica,
-    Replicas,
-    Segment,
-    joined,
-)
+from .engine_choice import SHUNNED_S, PendingTurn, Replica, Replicas, Segment, joined
 
 COUNTERS: Mapping[str, str] = {
     "failovers": "times a turn went on after its replica had failed or left",

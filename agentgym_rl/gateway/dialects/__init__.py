@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar, TypeVar
 
@@ -106,6 +106,12 @@ def total_usage(replies: Sequence[Reply]) -> dict[str, int]:
         "completion_tokens": sampled,
         "total_tokens": prompt + sampled,
     }
+
+
+def typed_event(kind: str, fields: Mapping[str, Any]) -> bytes:
+    """Write one server-sent event whose data repeats its type."""
+    data = msgspec.json.encode({"type": kind, **fields})
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
 
 _T = TypeVar("_T")

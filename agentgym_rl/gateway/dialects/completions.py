@@ -126,6 +126,7 @@ _MAX_TOKENS = 16
 
 Zero = Annotated[float, Meta(ge=0, le=0)]
 Text = Annotated[str, Meta(min_length=1)]
+Seed = Annotated[int, Meta(ge=MIN_SEED, le=MAX_SEED)]
 TokenId = Annotated[int, Meta(ge=0)]
 TokenIds = Annotated[list[TokenId], Meta(min_length=1)]
 _ONE = {"anyOf": [{"items": {"type": "integer"}}, {"maxItems": 1}]}
@@ -143,7 +144,7 @@ class CompletionsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_SAMPLES)] | None = None
-    seed: Annotated[int, Meta(ge=MIN_SEED, le=MAX_SEED)] | None = None
+    seed: Seed | None = None
     stop: Text | Annotated[list[Text], Meta(max_length=4)] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=1)] | None = None
     """The choice of log-probs: 0 and 1 return those of the sampled tokens, the only recorded."""

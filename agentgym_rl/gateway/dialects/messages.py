@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from agentgym_rl.gateway.dialects import Dialect, Question, Reply, Route, Writer
+from agentgym_rl.gateway.dialects import Dialect, Question, Reply, Route, Writer, typed_event
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.parsers import Event, ToolCall
 from agentgym_rl.gateway.request.chat_request import ChatRequest
@@ -25,6 +25,23 @@ _STOPS = {
     "tool_calls": "tool_use",
     "content_filter": "refusal",
 }
+_EMPTY: dict[str, dict[str, Any]] = {
+    "text": {"type": "text", "text": ""},
+    "thinking": {"type": "thinking", "thinking": "", "signature": ""},
+}
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+}
+
+Count = Callable[[Session, ChatRequest, int], Awaitable[Mapping[str, Any]]]
+"""A function that returns the body of a `count_tokens` reply, with `input_tokens`, to a request of
+the given number of bytes."""
 
 
 class MessagesWriter(Writer):
@@ -55,15 +72,16 @@ class MessagesWriter(Writer):
     def begin(self) -> bytes:
         message = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None}
         usage = {**self._usage(), "output_tokens": 0}
-        return _event("message_start", message={**message, "usage": usage})
+        return typed_event("message_start", {"message": {**message, "usage": usage}})
 
     def events(self, turn: Reply, events: Sequence[Event]) -> bytes:
         return b"".join(data for event in events for data in self._pieces(event))
 
     def end(self) -> bytes:
         pieces = self._closed()
-        pieces.append(_event("message_delta", delta=self._ending(), usage=self._usage()))
-        return b"".join((*pieces, _event("message_stop")))
+        ending = {"delta": self._ending(), "usage": self._usage()}
+        pieces.append(typed_event("message_delta", ending))
+        return b"".join((*pieces, typed_event("message_stop", {})))
 
     def _pieces(self, event: Event) -> list[bytes]:
         if isinstance(event, ToolCall):
@@ -90,10 +108,13 @@ class MessagesWriter(Writer):
         return [*pieces, *self._closed()]
 
     def _start(self, block: dict[str, Any]) -> bytes:
-        return _event("content_block_start", index=self._num_blocks, content_block=block)
+        return self._block_event("start", content_block=block)
 
     def _delta(self, delta: dict[str, Any]) -> bytes:
-        return _event("content_block_delta", index=self._num_blocks, delta=delta)
+        return self._block_event("delta", delta=delta)
+
+    def _block_event(self, what: str, **fields: Any) -> bytes:
+        return typed_event(f"content_block_{what}", {"index": self._num_blocks, **fields})
 
     def _closed(self) -> list[bytes]:
         """Write the end of the open block, if one is open."""
@@ -102,7 +123,7 @@ class MessagesWriter(Writer):
         pieces: list[bytes] = []
         if self._open == "thinking":
             pieces.append(self._delta({"type": "signature_delta", "signature": self._turn.id}))
-        pieces.append(_event("content_block_stop", index=self._num_blocks))
+        pieces.append(self._block_event("stop"))
         self._num_blocks += 1
         self._open = ""
         return pieces
@@ -154,32 +175,6 @@ def _spoken(event: Event) -> tuple[str, str]:
     return ("text", event) if isinstance(event, str) else ("thinking", event.text)
 
 
-_EMPTY: dict[str, dict[str, Any]] = {
-    "text": {"type": "text", "text": ""},
-    "thinking": {"type": "thinking", "thinking": "", "signature": ""},
-}
-
-
-def _event(kind: str, **fields: Any) -> bytes:
-    return b"event: " + kind.encode() + b"\ndata: " + _encode({"type": kind, **fields}) + b"\n\n"
-
-
-_KINDS = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    408: "timeout_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    504: "timeout_error",
-}
-
-
-Count = Callable[[Session, ChatRequest, int], Awaitable[Mapping[str, Any]]]
-"""A function that returns the body of a `count_tokens` reply, with `input_tokens`, to a request of
-the given number of bytes."""
-
-
 class _AnthropicRoute(Route):
     request_id = "request-id"
 
@@ -201,7 +196,7 @@ class MessagesDialect(_AnthropicRoute, Dialect):
         return MessagesWriter(turns[0], model=model)
 
     def error_event(self, error: ApiError) -> bytes:
-        return b"event: error\ndata: " + _encode(_body(error)) + b"\n\n"
+        return typed_event("error", _body(error))
 
 
 class CountTokens(_AnthropicRoute, Question):

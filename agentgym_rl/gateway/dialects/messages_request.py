@@ -19,14 +19,20 @@ from itertools import groupby
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 from msgspec.structs import replace
 
 from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
 from agentgym_rl.gateway.messages import TURN
 from agentgym_rl.gateway.parsers import ToolCall
 from agentgym_rl.gateway.request.body import decode
-from agentgym_rl.gateway.request.chat_request import ChatRequest, forced_any, forced_tool, form_of
+from agentgym_rl.gateway.request.chat_request import (
+    MAX_TOP_K,
+    ChatRequest,
+    forced_any,
+    forced_tool,
+    form_of,
+)
 from agentgym_rl.gateway.request.chat_request import ToolChoice as Choice
 from agentgym_rl.gateway.session.session import Session
 
@@ -166,32 +172,32 @@ class MessagesRequest(Conversation, kw_only=True, forbid_unknown_fields=True):
     stream: bool | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    top_k: Annotated[int, Meta(ge=0, le=MAX_TOP_K)] | None = None
     metadata: JsonObject | None = None
     service_tier: str | None = None
     inference_geo: str | None = None
     diagnostics: JsonObject | None = None
 
 
-class _Wrapped(msgspec.Struct, forbid_unknown_fields=True):
-    raw: str = msgspec.field(name="_raw")
+class _Wrapped(Struct, forbid_unknown_fields=True):
+    raw: str = field(name="_raw")
 
 
 _wrapped = msgspec.json.Decoder(_Wrapped)
 
 
-def input_of(call: ToolCall) -> msgspec.Raw:
+def input_of(call: ToolCall) -> Raw:
     """Return the client's JSON for a call: the arguments byte for byte if they are an object."""
     try:
         value: Any = None if call.malformed else msgspec.json.decode(call.arguments)
     except (msgspec.DecodeError, RecursionError):
         value = None
     if isinstance(value, dict) and value.keys() != {"_raw"}:
-        return msgspec.Raw(call.arguments.encode())
-    return msgspec.Raw(msgspec.json.encode(_Wrapped(call.arguments)))
+        return Raw(call.arguments.encode())
+    return Raw(msgspec.json.encode(_Wrapped(call.arguments)))
 
 
-def arguments_of(given: msgspec.Raw, where: str) -> str:
+def _arguments_of(given: Raw, where: str) -> str:
     """Return the text of the arguments in a client's `input`."""
     data = bytes(given).strip()
     try:
@@ -301,7 +307,7 @@ def _heard(blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _call(block: ToolUseBlock) -> dict[str, Any]:
-    arguments = arguments_of(block.input, f"input of tool_use {block.id}")
+    arguments = _arguments_of(block.input, f"input of tool_use {block.id}")
     function = {"name": block.name, "arguments": arguments}
     return {"id": block.id, "type": "function", "function": function}
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from agentgym_rl.gateway.dialects import Dialect, Reply, Writer, total_usage
+from agentgym_rl.gateway.dialects import Dialect, Reply, Writer, total_usage, typed_event
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.messages import TURN
 from agentgym_rl.gateway.parsers import Event, Reasoning, ToolCall
@@ -22,10 +22,14 @@ from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.session.session import Session
 
 from .responses_request import ResponsesRequest, item_id, read_request
+from .responses_wire import Status
 
 OutputEvent = tuple[str, dict[str, Any]]
 """The type of an event, and its fields."""
-Status = Literal["completed", "incomplete"]
+
+_encode = msgspec.json.Encoder().encode
+_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""The reason why a response is incomplete, by its turn's finish reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +62,6 @@ _IN_PROGRESS = {"status": "in_progress"}
 
 def _part(kind: _TextKind, text: str) -> dict[str, Any]:
     return {**kind.part, "text": text}
-
-
-_encode = msgspec.json.Encoder().encode
-_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""The reason why a response is incomplete, by its turn's finish reason."""
 
 
 class ResponsesWriter(Writer):
@@ -121,7 +120,7 @@ class ResponsesWriter(Writer):
         failed = {"response": self._response("failed", error=failure)}
         begun = self._num_events > 0  # otherwise clients do not know of a response
         ends: list[OutputEvent] = [("response.failed", failed)] if begun else []
-        return self._write([*ends, error_fields(error)])
+        return self._write([*ends, _error_fields(error)])
 
     @property
     def _status(self) -> Status:
@@ -161,7 +160,7 @@ class ResponsesWriter(Writer):
 
     def _event(self, name: str, fields: Mapping[str, Any]) -> bytes:
         number, self._num_events = self._num_events, self._num_events + 1
-        return write_event(name, {**fields, "sequence_number": number})
+        return typed_event(name, {**fields, "sequence_number": number})
 
     # ------------------------------------------------------------------ items
     def _add(self, event: Event) -> Iterator[OutputEvent]:
@@ -241,16 +240,11 @@ class ResponsesWriter(Writer):
         return item_id(kind, self._turn.id, len(self._items))
 
 
-def error_fields(error: ApiError) -> OutputEvent:
+def _error_fields(error: ApiError) -> OutputEvent:
     """Return an error event. Clients read its own fields, or `error` if they raise it."""
     said = error.body["error"]
     names = ("code", "message", "param")
     return "error", {**{name: said[name] for name in names}, "error": said}
-
-
-def write_event(name: str, fields: Mapping[str, Any]) -> bytes:
-    """Write one server-sent event."""
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode({"type": name, **fields}))
 
 
 class ResponsesDialect(Dialect):
@@ -271,8 +265,8 @@ class ResponsesDialect(Dialect):
     def error(self, error: ApiError) -> bytes:
         said = error.body["error"]
         param = "input" if said["param"] == "messages" else said["param"]
-        return msgspec.json.encode({"error": {**said, "param": param}})
+        return _encode({"error": {**said, "param": param}})
 
     def error_event(self, error: ApiError) -> bytes:
-        name, fields = error_fields(error)
-        return write_event(name, {**fields, "sequence_number": 0})
+        name, fields = _error_fields(error)
+        return typed_event(name, {**fields, "sequence_number": 0})

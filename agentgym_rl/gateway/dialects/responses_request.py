@@ -23,7 +23,14 @@ from typing import Any
 
 from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
 from agentgym_rl.gateway.messages import TURN, call_request, reasoning_keys
-from agentgym_rl.gateway.request.body import boolean, given_fields, integer, number, string
+from agentgym_rl.gateway.request.body import (
+    boolean,
+    given_fields,
+    integer,
+    number,
+    refuse_unknown,
+    string,
+)
 from agentgym_rl.gateway.request.chat_request import (
     ChatRequest,
     effort_kwargs,
@@ -42,8 +49,27 @@ _ROLES = {
 }
 _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+_SHOWN = ("name", "description", "parameters")
+"""The fields of a function that the model sees; `strict` is only for the service."""
+_IGNORED = frozenset(
+    {
+        *("user", "metadata", "client_metadata", "service_tier", "safety_identifier"),
+        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "max_tool_calls"),
+    }
+)
+_READ = frozenset(
+    {
+        *("model", "input", "instructions", "previous_response_id", "store", "stream"),
+        *("tools", "tool_choice", "parallel_tool_calls", "max_output_tokens", "temperature"),
+        *("top_p", "text", "reasoning", "include", "truncation", "background"),
+        *("stream_options", "top_logprobs"),
+    }
+)
+_THOUGHTS = "reasoning.encrypted_content"
+_PLAIN = {"type": "text"}
 
 Message = dict[str, Any]
+Tool = dict[str, Any]
 NumberOf = Callable[[str], int | None]
 """A function from a turn's id to its number in the session; None for other ids."""
 
@@ -53,7 +79,7 @@ def item_id(kind: str, turn_id: str, index: int) -> str:
     return f"{kind}_{turn_id}_{index}"
 
 
-def read_items(value: Any, number_of: NumberOf) -> list[Message]:
+def _read_items(value: Any, number_of: NumberOf) -> list[Message]:
     """Return the chat messages of `input`."""
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
@@ -156,9 +182,10 @@ class _Reader:
         )
 
 
-def _string(item: Mapping[str, Any], name: str, where: str) -> str:
+def _string(item: Mapping[str, Any], name: str, where: str, *, empty: bool = True) -> str:
+    """Return a string field; an empty one only if `empty`."""
     value = item.get(name)
-    if not isinstance(value, str):
+    if not isinstance(value, str) or not (value or empty):
         raise bad_request(f"{where}.{name} must be a string.", param=where)
     return value
 
@@ -182,12 +209,6 @@ def _part(part: Any, where: str) -> str:
     return text
 
 
-Tool = dict[str, Any]
-
-_SHOWN = ("name", "description", "parameters")
-"""The fields of a function that the model sees; `strict` is only for the service."""
-
-
 @dataclass(frozen=True, slots=True)
 class Tools:
     """The tools of a request: `functions` for the template, `echo` for the response to repeat."""
@@ -198,14 +219,14 @@ class Tools:
     """The namespaces of the functions that have one. Models call a function by its own name."""
 
 
-def read_tools(value: Any) -> Tools:
+def _read_tools(value: Any) -> Tools:
     """Check `tools`."""
     tools = Tools()
     for item, where in _entries(value, "tools"):
         if item.get("type") != "namespace":
             tools.echo.append(_add(tools, item, where))
             continue
-        name = _name(item, where)
+        name = _string(item, "name", where, empty=False)
         inner = [_add(tools, *entry) for entry in _entries(item.get("tools"), f"{where}.tools")]
         tools.namespaces.update((function["name"], name) for function in inner)
         group = {"name": name, "description": _description(item, where) or "", "tools": inner}
@@ -234,7 +255,8 @@ def _add(tools: Tools, item: Mapping[str, Any], where: str) -> Tool:
         raise bad_request(f"{where}.strict must be true or false.", param=where)
     if not isinstance(item.get("parameters"), dict | None):
         raise bad_request(f"{where}.parameters must be an object.", param=where)
-    name, description = _name(item, where), _description(item, where)
+    name = _string(item, "name", where, empty=False)
+    description = _description(item, where)
     if any(tool["function"]["name"] == name for tool in tools.functions):
         raise bad_request(f"{where}: there is another function named {name!r}", param=where)
     function = {key: item[key] for key in _SHOWN if item.get(key) is not None}
@@ -243,36 +265,11 @@ def _add(tools: Tools, item: Mapping[str, Any], where: str) -> Tool:
     return {"type": "function", "name": name, "description": description, **echo}
 
 
-def _name(item: Mapping[str, Any], where: str) -> str:
-    name = item.get("name")
-    if not isinstance(name, str) or not name:
-        raise bad_request(f"{where}.name must be a string.", param=where)
-    return name
-
-
 def _description(item: Mapping[str, Any], where: str) -> str | None:
     description = item.get("description")
     if not isinstance(description, str | None):
         raise bad_request(f"{where}.description must be a string.", param=where)
     return description
-
-
-_IGNORED = frozenset(
-    {
-        *("user", "metadata", "client_metadata", "service_tier", "safety_identifier"),
-        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "max_tool_calls"),
-    }
-)
-_READ = frozenset(
-    {
-        *("model", "input", "instructions", "previous_response_id", "store", "stream"),
-        *("tools", "tool_choice", "parallel_tool_calls", "max_output_tokens", "temperature"),
-        *("top_p", "text", "reasoning", "include", "truncation", "background"),
-        *("stream_options", "top_logprobs"),
-    }
-)
-_THOUGHTS = "reasoning.encrypted_content"
-_PLAIN = {"type": "text"}
 
 
 class ResponsesRequest(ChatRequest, frozen=True, kw_only=True):
@@ -294,7 +291,7 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
     """Parse and check a request."""
     given = given_fields(body)
     _refuse(given)
-    tools = read_tools(given.get("tools"))
+    tools = _read_tools(given.get("tools"))
     functions = tools.functions or None
     choice = read_tool_choice(given.get("tool_choice"), functions)
     schema = read_format(_object(given, "text").get("format", _PLAIN), "text.format", nested=False)
@@ -302,7 +299,7 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
     top_p = number(given, "top_p", low=0.0, high=1.0)
     instructions = string(given, "instructions")
     leading = [] if instructions is None else [{"role": "system", "content": instructions}]
-    said = read_items(given.get("input", []), session.number_of)
+    said = _read_items(given.get("input", []), session.number_of)
     messages = [*leading, *_earlier(session, given), *said]
     if len(messages) == len(leading):
         raise bad_request("input must not be empty.", param="input")
@@ -346,9 +343,7 @@ def _earlier(session: Session, given: Mapping[str, Any]) -> Sequence[Mapping[str
 
 def _refuse(given: Mapping[str, Any]) -> None:
     """Refuse unknown parameters, and values of known parameters that cannot be honoured."""
-    for name in given:
-        if name not in _READ and name not in _IGNORED:
-            raise unsupported(name, "this endpoint does not know it")
+    refuse_unknown(given, _READ, _IGNORED)
     if boolean(given, "background", False):
         raise unsupported(
             "background", "background replies are not supported; wait for the reply, or stream it"

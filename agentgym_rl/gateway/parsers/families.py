@@ -12,6 +12,7 @@ import msgspec
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway.template.template import OPENING
 
 from .grammars import Grammars
 from .hermes import HermesParser
@@ -119,7 +120,7 @@ def _shows_tools(chat: ChatFormat) -> bool:
     """Return whether the name of an offered tool is in the prompt."""
     for head in ([], [{"role": "system", "content": "."}]):
         try:
-            if _NAME in chat.render([*head, _ASKS], _TOOLS):
+            if _NAME in chat.render([*head, OPENING], _TOOLS):
                 return True
         except ValueError:  # some templates have no system message
             continue
@@ -170,7 +171,6 @@ def _reads(parser: Parser, text: str) -> bool:
 _NAME = "probe_call"
 _ARGUMENTS = {"text": "\u00e9 <b>", "count": 3}
 _SAID = "\ue004said\ue005"
-_ASKS = {"role": "user", "content": "."}
 _TOOLS = [
     {
         "type": "function",
@@ -193,8 +193,8 @@ def _written_call(chat: ChatFormat) -> str:
     said = {"role": "assistant", "content": _SAID}
     calls = {"role": "assistant", "content": "", "tool_calls": [call]}
     try:
-        head, found, _ = chat.render([_ASKS, said], _TOOLS).partition(_SAID)
-        whole = chat.render([_ASKS, calls], _TOOLS)
+        head, found, _ = chat.render([OPENING, said], _TOOLS).partition(_SAID)
+        whole = chat.render([OPENING, calls], _TOOLS)
     except ValueError:
         return ""
     if not found:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentgym_rl.gateway.errors import ApiError, unsupported
-from agentgym_rl.gateway.parsers import hermes, llama3_json
 from agentgym_rl.gateway.request.chat_request import ReplyForm
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 
-from . import qwen3_coder_xml
+from . import hermes, llama3_json, qwen3_coder_xml
 from .lark import Lark
 from .think import CLOSE, OPEN
 

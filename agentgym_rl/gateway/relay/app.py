@@ -62,7 +62,7 @@ class Relay(SessionServer):
         if not isinstance(dialect, ChatDialect):
             return await self._translate(session, dialect, body, exchange)
         size = exchange.asked.num_new
-        asked = await dialect.reading(body, size, lambda: passed_on(body))
+        asked = await dialect.reading(body, size, lambda: _passed_on(body))
         asking = self._asking(session, asked, session.next_request())
         if not asking.asked.get("stream"):
             return await self._pass_whole(asking, exchange)
@@ -75,7 +75,7 @@ class Relay(SessionServer):
     ) -> None:
         size = exchange.asked.num_new
         wanted = await dialect.reading(body, size, lambda: dialect.read(session, body))
-        asked = translated(wanted, session.originals.restore(wanted.messages))
+        asked = _translated(wanted, session.originals.restore(wanted.messages))
         number = session.next_request()
         asking = self._asking(session, asked, number)
         temperature = asking.request.get("temperature", 1.0)
@@ -114,7 +114,7 @@ class Relay(SessionServer):
 
     async def _pass_stream(self, asking: _Asking, exchange: Exchange) -> None:
         """Pass chunks on as they arrive; the end only once the turn is counted."""
-        options = asking.asked.get("stream_options") or {}  # an object, checked by `passed_on`
+        options = asking.asked.get("stream_options") or {}  # an object, checked by `_passed_on`
         request = {**asking.request, "stream_options": {**options, **_COUNTED}}
         message = StreamedMessage()
         held: list[bytes] = []
@@ -134,7 +134,7 @@ class Relay(SessionServer):
     # ------------------------------------------------------------------ both
     def _asking(self, session: RelaySession, asked: Mapping[str, Any], number: int) -> _Asking:
         config, model = self._upstream.config, self._upstream.model
-        request = imposed(asked, config, session.sampling, model=model, number=number)
+        request = _imposed(asked, config, session.sampling, model=model, number=number)
         return _Asking(session, asked, request)
 
     def _note(
@@ -156,11 +156,11 @@ class Relay(SessionServer):
 async def _estimate(session: Session, request: ChatRequest, size: int) -> Mapping[str, Any]:
     """Estimate the prompt tokens without the model's tokenizer; mark the number as estimated."""
     assert isinstance(session, RelaySession)
-    asked = translated(request, session.originals.restore(request.messages))
+    asked = _translated(request, session.originals.restore(request.messages))
     return {"input_tokens": session.estimated_tokens(asked), "estimated": True}
 
 
-def passed_on(body: bytes) -> dict[str, Any]:
+def _passed_on(body: bytes) -> dict[str, Any]:
     """Parse a request in chat completions; the endpoint judges most of it."""
     asked = json_object(body)
     if not isinstance(asked.get("messages"), list):
@@ -172,7 +172,7 @@ def passed_on(body: bytes) -> dict[str, Any]:
     return asked
 
 
-def translated(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _translated(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return another dialect's request as chat completions, with `messages` as its conversation.
 
     Parameters for which the endpoint's defaults apply are omitted.
@@ -217,7 +217,7 @@ def _name(tool: Mapping[str, Any]) -> str:
     return tool["function"]["name"]
 
 
-def imposed(
+def _imposed(
     asked: Mapping[str, Any],
     config: EndpointConfig,
     policy: SessionSampling,

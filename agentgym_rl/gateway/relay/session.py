@@ -32,6 +32,10 @@ from agentgym_rl.gateway.session.session import Session, SessionRecord
 
 Message = Mapping[str, Any]
 _OURS = {TURN, *REASONING}
+_TOKENS_PER_BYTE = 0.25
+"""The approximate ratio for English and JSON in today's vocabularies."""
+_ENDS = ("length", "content_filter")
+"""The finish reasons that the endpoint decides, not the reply's own content."""
 
 
 class Originals:
@@ -88,10 +92,6 @@ def _pairs(ours: Sequence[Message], theirs: Sequence[Message]) -> list[tuple[Mes
     return list(zip(ours, theirs, strict=True))
 
 
-_TOKENS_PER_BYTE = 0.25
-"""The approximate ratio for English and JSON in today's vocabularies."""
-
-
 class RelaySession(Session):
     """An episode whose tokens are unknown to the gateway."""
 
@@ -129,9 +129,9 @@ class RelaySession(Session):
         self._tools = tools if isinstance(tools, list) else ()
         calls = reply.get("tool_calls") or ()
         self.counters["tool_calls"] += len(calls)
-        self.counters["malformed_calls"] += sum(map(is_malformed, calls))
+        self.counters["malformed_calls"] += sum(map(_is_malformed, calls))
         self.counters["length_turns"] += finish_reason == "length"
-        self._cached = _sum(self._cached, cached_tokens(usage))
+        self._cached = _sum(self._cached, _cached_tokens(usage))
         self._cost_usd = _sum(self._cost_usd, cost_usd)
         if not usage:
             self.counters["uncounted_turns"] += 1
@@ -154,7 +154,7 @@ class RelaySession(Session):
         return replace(super().record(), spent=spent if self._answered else {})
 
 
-def is_malformed(call: Mapping[str, Any]) -> bool:
+def _is_malformed(call: Mapping[str, Any]) -> bool:
     """Return whether a tool call's arguments are not a JSON object."""
     try:
         arguments = msgspec.json.decode(call["function"]["arguments"])
@@ -163,7 +163,7 @@ def is_malformed(call: Mapping[str, Any]) -> bool:
     return not isinstance(arguments, dict)
 
 
-def cached_tokens(usage: Mapping[str, Any] | None) -> int | None:
+def _cached_tokens(usage: Mapping[str, Any] | None) -> int | None:
     """Return the number of prompt tokens from a cache; None if not reported."""
     details = (usage or {}).get("prompt_tokens_details") or {}
     return details.get("cached_tokens")
@@ -226,10 +226,6 @@ class StreamedMessage:
         call["id"] = piece.get("id") or call["id"]
         for name, text in (piece.get("function") or {}).items():
             call["function"][name] = call["function"].get(name, "") + (text or "")
-
-
-_ENDS = ("length", "content_filter")
-"""The finish reasons that the endpoint decides, not the reply's own content."""
 
 
 class RelayedTurn(Reply):
@@ -301,7 +297,7 @@ class RelayedTurn(Reply):
 
     @property
     def num_cached_tokens(self) -> int:
-        return cached_tokens(self.said.usage) or 0
+        return _cached_tokens(self.said.usage) or 0
 
     def reasoning_tokens(self) -> int:
         details = (self.said.usage or {}).get("completion_tokens_details") or {}
@@ -317,4 +313,4 @@ def _words(delta: Mapping[str, Any]) -> list[Event]:
 
 def _call(call: Mapping[str, Any]) -> ToolCall:
     function = call["function"]
-    return ToolCall(function["name"], function["arguments"], malformed=is_malformed(call))
+    return ToolCall(function["name"], function["arguments"], malformed=_is_malformed(call))

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
-from agentgym_rl.gateway.errors import ApiError, bad_request
+from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
 from agentgym_rl.runtime.http_server import BodyTooLarge, Receive, Scope, header, read_body
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_S = TypeVar("_S", bound=msgspec.Struct)
 
 INLINE_SIZE = 50_000
 """The bytes or characters below which work is done inline: it takes at most about 15 ms, and a
@@ -31,6 +32,9 @@ MAX_VALUES = 100_000
 no thread can be interrupted; requests with more are not parsed at all."""
 
 _READ_TIMEOUT_S = 30.0
+_NOT_KNOWN = "this endpoint does not know it"
+_PLACE = re.compile(r" - at `\$\.?(.*)`$")
+_UNKNOWN = re.compile(r"unknown field `(.*?)`")
 _THREADS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="gateway")
 """The executor, with few threads: each takes a share of the interpreter from the event loop."""
 
@@ -119,6 +123,13 @@ def given_fields(body: bytes) -> dict[str, Any]:
     return {name: value for name, value in json_object(body).items() if value is not None}
 
 
+def refuse_unknown(given: Mapping[str, Any], read: Set[str], ignored: Set[str]) -> None:
+    """Refuse a parameter that is neither read nor ignored."""
+    for name in given:
+        if name not in read and name not in ignored:
+            raise unsupported(name, _NOT_KNOWN)
+
+
 def boolean(given: Mapping[str, Any], name: str, default: bool) -> bool:
     """Return a boolean parameter."""
     value = given.get(name, default)
@@ -161,11 +172,6 @@ def string(given: Mapping[str, Any], name: str) -> str | None:
     return value
 
 
-_S = TypeVar("_S", bound=msgspec.Struct)
-_PLACE = re.compile(r" - at `\$\.?(.*)`$")
-_UNKNOWN = re.compile(r"unknown field `(.*?)`")
-
-
 class StreamOptions(msgspec.Struct):
     """The options of OpenAI's streams."""
 
@@ -189,9 +195,5 @@ def decode(
 def _invalid(why: str) -> ApiError:
     place, unknown = _PLACE.search(why), _UNKNOWN.search(why)
     if unknown is not None:
-        return bad_request(
-            f"{unknown[1]} is not supported: this endpoint does not know it",
-            param=unknown[1],
-            code="unsupported_parameter",
-        )
+        return unsupported(unknown[1], _NOT_KNOWN)
     return bad_request(why.replace("`$.", "`"), param=place[1] if place else None)

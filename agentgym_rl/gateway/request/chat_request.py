@@ -25,7 +25,7 @@ from agentgym_rl.core.chat import text_message
 from agentgym_rl.gateway.errors import bad_request, unsupported
 from agentgym_rl.gateway.template.template import RESERVED
 
-from .body import boolean, given_fields, integer, number
+from .body import boolean, given_fields, integer, number, refuse_unknown
 
 Tools = Sequence[Mapping[str, Any]]
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
@@ -128,9 +128,7 @@ def request_of(
 
 def _refuse(given: Mapping[str, Any]) -> None:
     """Refuse unknown parameters, and values of known parameters that cannot be honoured."""
-    for name in given:
-        if name not in _READ and name not in _IGNORED:
-            raise unsupported(name, "this endpoint does not know it")
+    refuse_unknown(given, _READ, _IGNORED)
     if integer(given, "top_logprobs", low=0):
         raise unsupported("top_logprobs", "only the sampled token's log-prob is recorded")
     if given.get("modalities", ["text"]) != ["text"]:

@@ -21,18 +21,19 @@ from msgspec.structs import replace
 
 from agentgym_rl.runtime.lru_dict import LruDict
 
-from .chat_request import (
-    ChatRequest,
-    checked_messages,
-    parse_request,
-    request_of,
-)
+from .chat_request import ChatRequest, checked_messages, parse_request, request_of
 
 if TYPE_CHECKING:
     from _hashlib import HASH
 
+Message = Mapping[str, Any]
+
 _KEPT = 4
 """The number of bodies kept per session: conversations that go on at the same time."""
+_RESPONSES_KEPT = 1000
+"""The number of responses kept per session; clients name the last one or an earlier one."""
+_SHARING = 4
+"""The number of simultaneous conversations that still share their common messages."""
 _SPACE = b" \t\r\n"
 _HERE = secrets.randbits(62)
 """A number put in place of the messages. No client can know it: each process draws it anew."""
@@ -162,14 +163,6 @@ def _decoded(document: bytes) -> Any:
         return msgspec.json.decode(document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-
-
-Message = Mapping[str, Any]
-
-_RESPONSES_KEPT = 1000
-"""The number of responses kept per session; clients name the last one or an earlier one."""
-_SHARING = 4
-"""The number of simultaneous conversations that still share their common messages."""
 
 
 class Conversations:

@@ -1,8 +1,8 @@
 """The OpenAPI 3.1 description of a gateway's routes, `GET /openapi.json`.
 
-The request schemas come from the types into which requests are read, for routes that have such
-types (messages and completions, see `dialects`). The other types are here. Tests compare them with
-the hand-written readers.
+The request types of messages and completions come from `dialects`, which reads requests into them;
+the types of the Responses API come from `dialects/responses_wire`; the others are here. Tests
+compare types that no request is read into with the hand-written readers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Raw, Struct, field
 
-from agentgym_rl.gateway.dialects.completions import CompletionsRequest, Text, Zero
+from agentgym_rl.gateway.dialects.completions import CompletionsRequest, Seed, Text, Zero
 from agentgym_rl.gateway.dialects.messages_request import Conversation, MessagesRequest
 from agentgym_rl.gateway.dialects.responses_wire import (
     Count,
@@ -25,11 +25,10 @@ from agentgym_rl.gateway.dialects.responses_wire import (
     Response,
 )
 from agentgym_rl.gateway.request.body import StreamOptions
-from agentgym_rl.gateway.request.chat_request import MAX_SEED, MAX_TOP_K, MIN_SEED
+from agentgym_rl.gateway.request.chat_request import MAX_SAMPLES, MAX_TOP_K
 from agentgym_rl.gateway.template.continuation import Rung
 
 Json = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
-Seed = Annotated[int, Meta(ge=MIN_SEED, le=MAX_SEED)]
 
 
 class TextPart(Struct):
@@ -147,7 +146,7 @@ class ChatCompletionRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None = None
-    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_SAMPLES)] | None = None
     seed: Seed | None = None
     stop: Text | Annotated[list[Text], Meta(max_length=4)] | None = None
     logprobs: bool | None = None
@@ -428,6 +427,6 @@ def _schemas(kinds: list[type]) -> tuple[dict[type, Any], dict[str, Any]]:
 
 
 def _schema_of_raw(kind: type) -> dict[str, Any]:
-    if kind is msgspec.Raw:
+    if kind is Raw:
         return {}
     raise NotImplementedError(f"no schema for {kind}")

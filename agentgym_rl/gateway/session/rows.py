@@ -36,7 +36,7 @@ def export_rows(
     paths = [node.chain() for node in tree.turns if node.turn in ends]
     lineage_of = {id(root): number for number, root in enumerate(roots)}
     owner: dict[int, int] = {}
-    for index in sorted(range(len(paths)), key=lambda i: -_length(paths[i])):
+    for index in sorted(range(len(paths)), key=lambda i: -len(paths[i][-1].path)):
         for node in paths[index]:
             owner.setdefault(node.turn, index)
     rows: list[Row] = []
@@ -68,10 +68,6 @@ def _on_paths(tree: Tree) -> tuple[set[int], set[int]]:
             if node.context.base is not None:
                 extended.add(node.context.base.turn)
     return counted, extended
-
-
-def _length(path: list[Sampled]) -> int:
-    return sum(len(node.context.ids) + len(node.ids) for node in path)
 
 
 def _row(path: list[Sampled], trained: Set[int], lineage: int) -> Row:

@@ -25,6 +25,8 @@ Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
 Render = Callable[..., str]
 """A function (messages, tools, add_generation_prompt=True) that raises ValueError on refusal."""
+Rung = Literal["sentinel", "eos_count", "full"]
+Encode = Callable[[str], list[int]]
 
 
 @dataclass(frozen=True)
@@ -91,10 +93,6 @@ def _stand_in(call: Mapping[str, Any], end: TurnEnd) -> dict[str, Any]:
     return {"id": call.get("id"), "type": "function", "function": function}
 
 
-Rung = Literal["sentinel", "eos_count", "full"]
-Encode = Callable[[str], list[int]]
-
-
 @dataclass(frozen=True)
 class Shape:
     """The way one template, with one set of template arguments, writes conversations."""
@@ -154,14 +152,16 @@ def find_shape(render: Render, encode: Encode, added: Mapping[str, int]) -> Shap
     drops = _drops_thinking(render)
     if end is None:
         return Shape(None, why="no added token ends an assistant turn", drops_thinking=drops)
-    faults: dict[Rung, str] = {rung: _fault(render, encode, end, rung, PROBES) for rung in _SPLICES}
+    faults: dict[Rung, str] = {
+        rung: _fault(render, encode, end, rung, _PROBES) for rung in _SPLICES
+    }
     rungs: tuple[Rung, ...] = tuple(rung for rung, fault in faults.items() if not fault)
     ruled_out = [f"{rung}: {fault}" for rung, fault in faults.items() if fault]
     return Shape(
         end,
         rungs,
         "" if "sentinel" in rungs else "; ".join(ruled_out),
-        edits=not any(_fault(render, encode, end, rung, EDITS) for rung in rungs),
+        edits=not any(_fault(render, encode, end, rung, _EDITS) for rung in rungs),
         tools_in_tail=_tools_in_tail(render, end),
         drops_thinking=drops,
     )
@@ -202,7 +202,7 @@ def _fault(
 
 
 def _tools_in_tail(render: Render, end: TurnEnd) -> bool:
-    for probe in (probe for probe in PROBES if probe.tools):
+    for probe in (probe for probe in _PROBES if probe.tools):
         try:
             offered = _alone(render, end, probe)
         except ValueError:  # it is refused later, too
@@ -311,4 +311,4 @@ def _probes() -> tuple[list[Probe], list[Probe]]:
     return probes, edits
 
 
-PROBES, EDITS = _probes()
+_PROBES, _EDITS = _probes()

@@ -74,12 +74,10 @@ def compare(chat: ChatFormat, fed: Fed) -> Verdict:
 
 def _pieces(chat: ChatFormat, context: Context) -> list[tuple[str, Sampled | None]]:
     """Return the text of each node from the root; sampled text comes with its turn."""
-    pieces: list[tuple[str, Sampled | None]] = [(chat.text(context.ids), None)]
-    node = context.base
-    while node is not None:
-        pieces += [(chat.text(node.ids), node), (chat.text(node.context.ids), None)]
-        node = node.context.base
-    return pieces[::-1]
+    pieces: list[tuple[str, Sampled | None]] = []
+    for node in context.base.chain() if context.base else ():
+        pieces += [(chat.text(node.context.ids), None), (chat.text(node.ids), node)]
+    return [*pieces, (chat.text(context.ids), None)]
 
 
 def _first_difference(ours: str, theirs: str) -> int | None:

@@ -29,6 +29,8 @@ from agentgym_rl.core.model_folder import template_files
 from agentgym_rl.gateway.messages import REASONING, text_of
 from agentgym_rl.gateway.request.body import has_many_values
 
+Message = Mapping[str, Any]
+
 RESERVED = frozenset(
     {
         *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),
@@ -127,7 +129,7 @@ class ChatTemplate:
         )
         for each in filter(None, (template, template.tool_use)):
             try:
-                each.render([{"role": "user", "content": "."}])
+                each.render([OPENING])
             except EndlessTemplate:
                 raise
             except ValueError:  # it may refuse this conversation
@@ -311,9 +313,6 @@ def _counting(context: Context, items: Any) -> Iterator[Any]:
 
 def _raise_exception(message: str) -> None:
     raise TemplateError(message)
-
-
-Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
