@@ -15,14 +15,47 @@ class GatewayConfig(Section):
     host: InEval[str] = "127.0.0.1"
     port: InEval[int] = Field(default=0, ge=0, le=65535)
     """The port; 0 picks a free one."""
+    chat_template: str = "auto"
+    """The chat template, by name, of a model with several; "auto" takes `tool_use` if tools are
+    offered, and else `default`."""
+    hidden_tools: Literal["system", "refuse", "omit"] = "system"
+    """The treatment of offered tools that the chat template does not write: "system" writes them
+    into the system message (docs/gateway.md#templates-without-tools), "refuse" is an error, and
+    "omit" leaves it to the agent to describe them."""
+    enable_thinking: bool | None = None
+    """The switch for thoughts, for all requests, as the chat template's `enable_thinking` or
+    `thinking`; if it is not set, requests decide, or else the template."""
     tool_parser: Literal[
-        "auto", "hermes", "qwen3_xml", "llama3_json", "response_template", "none"
+        "auto",
+        "seed_oss",
+        "minimax_m2",
+        "glm",
+        "qwen3_xml",
+        "hermes",
+        "mistral",
+        "deepseek_v3",
+        "deepseek_v31",
+        "kimi_k2",
+        "phi4_mini",
+        "granite",
+        "functiongemma",
+        "gemma4",
+        "llama3_json",
+        "llama4_json",
+        "lfm2",
+        "pythonic",
+        "gpt_oss",
+        "response_template",
+        "none",
     ] = "auto"
     """The parser of tool calls in the model's text; "auto" depends on the chat template
     (docs/parsers.md)."""
-    reasoning_parser: Literal["auto", "think", "none"] = "auto"
-    """The parser of thoughts: "think" removes text in <think>…</think> from the content, "none"
-    leaves it there; "auto" is "think" if the chat template knows the tags."""
+    reasoning_parser: Literal[
+        "auto", "think", "deepseek_r1", "mistral", "seed_oss", "gemma4", "granite", "none"
+    ] = "auto"
+    """The parser of thoughts: "think" removes text in <think>…</think> from the content, others
+    do so with other tags (docs/parsers.md), "none" leaves it there; "auto" chooses the one whose
+    tags the chat template knows, if there is one."""
     thinking_history: Literal["as_generated", "template"] = "as_generated"
     """The earlier thoughts that a model sees: all that it generated, always; or those that its chat
     template shows, which starts a new training row when a user's message removes thoughts."""

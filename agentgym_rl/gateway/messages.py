@@ -103,9 +103,16 @@ def reasoning_keys(text: str) -> dict[str, str]:
     return {"reasoning_content": text, "reasoning": text} if text else {}
 
 
-def call_id(request: int, position: int) -> str:
-    """Return a tool-call id that names the request of its sample; clients must echo it."""
-    return f"call_{request}_{position}"
+def call_id(request: int, position: int, own: str = "") -> str:
+    """Return a tool-call id that names the request of its sample; clients must echo it. `own`: the
+    id that the model wrote, if its format has ids; its template must write the same."""
+    return f"call_{request}_{position}" + (f":{own}" if own else "")
+
+
+def own_id(call_id: Any) -> Any:
+    """Return the id that the model wrote, if this gateway's id has one; else the id itself."""
+    ours, _, own = call_id.partition(":") if isinstance(call_id, str) else ("", "", "")
+    return own if own and call_request(ours) is not None else call_id
 
 
 def request_of(message: Mapping[str, Any]) -> int | None:
@@ -120,6 +127,6 @@ def request_of(message: Mapping[str, Any]) -> int | None:
 
 def call_request(call_id: Any) -> int | None:
     """Return the request that a tool-call id of this gateway names; None for other ids."""
-    parts = str(call_id).split("_")
+    parts = str(call_id).partition(":")[0].split("_")
     ours = len(parts) == 3 and parts[0] == "call" and parts[1].isdecimal() and len(parts[1]) < 16
     return int(parts[1]) if ours else None

@@ -218,7 +218,8 @@ class Turn(Reply):
     def _ending(self) -> list[Event]:
         """Return the events of the end of the turn."""
         text = self._cutter.feed(self._detokenizer.finish(), last=True)
-        return self._parser.feed(text) + self._parser.finish()
+        ended = self._finish == "stop" and self._cutter.found is None
+        return self._parser.feed(text) + self._parser.finish(ended=ended)
 
     def _keep(self, events: list[Event]) -> list[Event]:
         kept: list[Event] = []

@@ -9,19 +9,18 @@ from reading import read
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.gateway.parsers import readers_of
-from agentgym_rl.models.resolve import BUNDLED
 
 END = "<|im_end|>"
 
 
 @functools.cache
-def _tokenizer() -> LLTokenizer:
-    return LLTokenizer((BUNDLED / "tokenizer.json").read_text(), eos_token=2)
+def _tokenizer(chat) -> LLTokenizer:
+    return LLTokenizer(chat._tokenizer.to_str(), eos_token=2)
 
 
 def follows(chat, grammar: str, text: str) -> bool:
     """Whether `text` and the end of the turn are a whole reply under `grammar`."""
-    matcher = LLMatcher(_tokenizer(), LLMatcher.grammar_from_lark(grammar), log_level=0)
+    matcher = LLMatcher(_tokenizer(chat), LLMatcher.grammar_from_lark(grammar), log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     return all(matcher.consume_token(id) for id in chat.encode(text + END))
 

@@ -57,10 +57,15 @@ def test_what_the_probes_find():
     found = {name: family.chat for name, family in FAMILIES.items()}
     assert [name for name in found if found[name].opener_ids] == ["glm"]
     assert [name for name in found if found[name]._fitting.short_ids] == ["mistral"]
-    in_place = [name for name in found if found[name]._fitting.systems_anywhere]
-    assert in_place == ["qwen3", "llama3", "glm"]
+    places = {name: found[name]._fitting.systems for name in found}
+    assert places == dict.fromkeys(found, "anywhere") | {"mistral": "first", "chatml": "first"}
+    assert [name for name in found if found[name]._fitting.tools_as_text] == ["chatml"]
+    assert [name for name in found if found[name]._fitting.alternates] == ["mistral"]
+    assert not any(chat._fitting.header for chat in found.values())
     assert "a system message" in found["mistral"].why
-    assert all(chat.shape().drops_thinking for chat in found.values())
+    assert not any(chat.shape().drops_opening for chat in found.values())
+    off = {"enable_thinking": False}
+    assert [name for name in found if found[name].shape(off).drops_opening] == ["qwen3"]
 
 
 CONVERSATION = st.lists(st.tuples(TEXT, TEXT), max_size=3)
@@ -244,6 +249,20 @@ def test_what_a_prompt_rendered_anew_repeats_is_shared(words):
     assert third.context.base is session.tree.turns[0]
 
 
+def test_as_the_template_has_it_an_empty_thought_goes_too(words):
+    said = [CALL + "<|im_end|>", "Twelve.<|im_end|>", "Sure.<|im_end|>"]
+    scene = _scene(words, "qwen3", said, thinking_history="template")
+    session, fields = scene.open(), {"tools": [words.CALCULATOR], "enable_thinking": False}
+    messages = asyncio.run(scene.play(session, ["12", "Sure?"], **fields))
+    record = scene.gateway.close_session(session)
+    words.check_exact(record.rows, scene.engine.journal, num_rows=2)
+    assert record.counters["forks_think_drop"] == record.counters["forks"] == 1
+    theirs = FAMILIES["qwen3"].theirs(
+        _parsed(messages[:-1]), [words.CALCULATOR], enable_thinking=False
+    )
+    assert list(scene.engine.journal[-1].prompt) == theirs
+
+
 def test_a_client_need_not_echo_thoughts(words):
     scene = _scene(words, "qwen3", [THOUGHT + CALL + "<|im_end|>", "Twelve.<|im_end|>"])
     session, tools = scene.open(), [words.CALCULATOR]
@@ -264,7 +283,7 @@ def test_thoughts_that_the_template_keeps_fork_nothing(words):
 def test_template_arguments_reach_the_template_and_part_conversations(words):
     scene = _scene(words, "qwen3", ["Twelve.<|im_end|>"] * 3)
     session = scene.open()
-    for kwargs in ({}, {"enable_thinking": False}):
+    for kwargs in ({}, {"enable_thinking": False, "unread": 1}):
         fields = {"messages": words.FIRST, "chat_template_kwargs": kwargs}
         asyncio.run(scene.post(session, **fields))
     asyncio.run(scene.post(session, messages=words.FIRST, reasoning_effort="none"))
@@ -272,7 +291,8 @@ def test_template_arguments_reach_the_template_and_part_conversations(words):
     family = FAMILIES["qwen3"]
     assert prompts[0] == family.theirs(words.FIRST)
     assert prompts[1] == prompts[2] == family.theirs(words.FIRST, enable_thinking=False)
-    assert scene.gateway.close_session(session).counters["forks_new_root"] == 2
+    counters = scene.gateway.close_session(session).counters
+    assert (counters["forks_new_root"], counters["forks_sibling"]) == (1, 1)
 
 
 def test_the_date_of_a_session_stands_still(words):

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from reading import tool
 
 from agentgym_rl.gateway.errors import ApiError
+from agentgym_rl.gateway.parsers.formats import FORMATS
 from agentgym_rl.gateway.parsers.lark import prepared
 from agentgym_rl.gateway.request.chat_request import ReplyForm
+from tests.kit.call_formats import WRITE, chat_of
 from tests.kit.cases import cases
 
 TOOL = tool(
@@ -36,22 +38,22 @@ ODD = st.dictionaries(
 )
 
 
-def _json_call(arguments, key):
-    return f'{{"name": "f", "{key}": {json.dumps(arguments, ensure_ascii=False)}}}'
+XML = ("seed_oss", "minimax_m2", "glm", "qwen3_xml")
+JSON = (
+    *("hermes", "mistral", "mistral (newer)", "deepseek_v3", "deepseek_v31"),
+    *("phi4_mini", "granite", "llama3_json", "llama4_json"),
+)
+NAMES = (*XML, *JSON)
 
 
-def _xml_call(arguments):
-    texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in arguments.items()}
-    lines = [f"<parameter={key}>\n{text}\n</parameter>\n" for key, text in texts.items()]
-    return f"<tool_call>\n<function=f>\n{''.join(lines)}</function>\n</tool_call>"
+def _written(name, form):
+    return written(chat_of(name), form, family=name.partition(" ")[0])
 
 
-WRITE = {
-    "hermes": lambda arguments: f"<tool_call>\n{_json_call(arguments, 'arguments')}\n</tool_call>",
-    "llama3_json": lambda arguments: _json_call(arguments, "parameters"),
-    "qwen3_xml": _xml_call,
-}
-BETWEEN = {"hermes": "\n", "llama3_json": "; ", "qwen3_xml": "\n"}
+def _said(name, text, tools=(TOOL,)):
+    return said(chat_of(name), text, list(tools), family=name.partition(" ")[0])
+
+
 FIXTURE = settings(
     deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -61,58 +63,70 @@ def _ordered(arguments):
     return {key: arguments[key] for key in SCHEMA["properties"] if key in arguments}
 
 
-@pytest.mark.parametrize("family", WRITE)
+@pytest.mark.parametrize("name", NAMES)
 @FIXTURE
 @given(arguments=VALUES)
-def test_valid_calls_are_allowed_and_read_back(chat, family, arguments):
-    text = WRITE[family](_ordered(arguments))
-    assert follows(chat, written(chat, ReplyForm(tools=[TOOL]), family=family), text)
-    [call] = said(chat, text, [TOOL], family=family).calls
+def test_valid_calls_are_allowed_and_read_back(name, arguments):
+    text = WRITE[name]([("f", _ordered(arguments))])
+    assert follows(chat_of(name), _written(name, ReplyForm(tools=[TOOL])), text)
+    [call] = _said(name, text).calls
     note = arguments.get("note")  # without quotes, these texts are of the other type
-    expected = arguments if note != "null" or family != "qwen3_xml" else {**arguments, "note": None}
+    expected = arguments if note != "null" or name not in XML else {**arguments, "note": None}
     assert json.loads(call.arguments) == expected
 
 
-@pytest.mark.parametrize("family", WRITE)
+@pytest.mark.parametrize("name", NAMES)
 @FIXTURE
 @given(arguments=ODD)
-def test_nothing_is_allowed_that_does_not_read_back_as_valid(chat, family, arguments):
-    text = WRITE[family](_ordered(arguments) | arguments)
-    if not follows(chat, written(chat, ReplyForm(tools=[TOOL]), family=family), text):
+def test_nothing_is_allowed_that_does_not_read_back_as_valid(name, arguments):
+    text = WRITE[name]([("f", _ordered(arguments) | arguments)])
+    if not follows(chat_of(name), _written(name, ReplyForm(tools=[TOOL])), text):
         return
-    [call] = said(chat, text, [TOOL], family=family).calls
+    [call] = _said(name, text).calls
     assert not call.malformed
     jsonschema.validate(json.loads(call.arguments), SCHEMA)
 
 
-@pytest.mark.parametrize("family", WRITE)
-def test_how_many_calls(chat, family):
-    one = WRITE[family]({"count": 1, "mode": "c"})
-    three = BETWEEN[family].join([one] * 3)
-    several = written(chat, ReplyForm(tools=[TOOL]), family=family)
-    single = written(chat, ReplyForm(tools=[TOOL], one_call=True), family=family)
+@cases("name", NAMES)
+def test_how_many_calls(name):
+    chat, call = chat_of(name), ("f", {"count": 1, "mode": "c"})
+    one, three = (WRITE[name]([call] * count) for count in (1, 3))
+    several, single = (
+        _written(name, ReplyForm(tools=[TOOL], one_call=alone)) for alone in (False, True)
+    )
     allowed = [(follows(chat, several, text), follows(chat, single, text)) for text in (one, three)]
     assert allowed == [(True, True), (True, False)]
     assert not follows(chat, several, "")
     assert not follows(chat, several, "Well, " + one)
-    assert len(said(chat, three, [TOOL], family=family).calls) == 3
+    assert len(_said(name, three).calls) == 3
 
 
-@pytest.mark.parametrize("family", WRITE)
-def test_names_are_those_of_the_tools(chat, family):
+@cases("name", NAMES)
+def test_names_are_those_of_the_tools(name):
     tools = [tool("first"), tool("é.second-2")]
-    grammar = written(chat, ReplyForm(tools=tools), family=family)
-    for name, allowed in (("first", True), ("é.second-2", True), ("f", False)):
-        text = WRITE[family]({}).replace('"f"', json.dumps(name, ensure_ascii=False))
-        text = text.replace("=f>", f"={name}>")
-        assert follows(chat, grammar, text) == allowed
-        assert said(chat, text, tools, family=family).calls[0].name == name
+    grammar = _written(name, ReplyForm(tools=tools))
+    for called, allowed in (("first", True), ("é.second-2", True), ("f", False)):
+        text = WRITE[name]([(called, {})])
+        assert follows(chat_of(name), grammar, text) == allowed
+        assert _said(name, text, tools).calls[0].name == called
+
+
+WITHOUT = ("kimi_k2", "functiongemma", "gemma4", "lfm2", "pythonic", "gpt_oss")
+
+
+def test_every_family_has_a_grammar_or_says_by_name_that_it_has_none():
+    assert {name.partition(" ")[0] for name in NAMES} == set(FORMATS) - set(WITHOUT)
+    for name in WITHOUT:
+        with pytest.raises(ApiError, match=f"no grammar is known .*{name}"):
+            _written(name, ReplyForm(tools=[TOOL]))
+    with pytest.raises(ApiError, match="channels"):
+        _written("gpt_oss", ReplyForm({}))
 
 
 def test_json_or_calls(chat):
     form = ReplyForm({"type": "object", "properties": {"x": {"type": "integer"}}}, [TOOL])
     grammar = written(chat, form, family="hermes")
-    call = WRITE["hermes"]({"count": 1, "mode": "c"})
+    call = WRITE["hermes"]([("f", {"count": 1, "mode": "c"})])
     texts = ['{"x": 1}', call, "12", '{"x": 1}' + call, '{"x": 1, "y": 2}']
     assert [follows(chat, grammar, text) for text in texts] == [True, True, False, False, False]
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from agentgym_rl.gateway import parsers
+from agentgym_rl.gateway.parsers.formats import FORMATS
 from tests.kit.cases import cases
 
 SPEC = {
@@ -33,7 +34,7 @@ SPEC = {
         "content": {},
     },
 }
-FAMILIES = ["hermes", "qwen3_xml", "llama3_json", "think", "think-text", "response_template"]
+FAMILIES = [*FORMATS, "think", "think-text", "think-granite", "response_template"]
 HOSTILE = {
     "words": "so it goes ",
     "spaces": " ",
@@ -51,6 +52,24 @@ HOSTILE = {
     "brackets": '{"a":[',
     "tags": "<|python_tag|>{",
     "thoughts": "<think></think>",
+    "arrays": "[TOOL_CALLS][{",
+    "names": "[TOOL_CALLS]f[ARGS",
+    "named": '[TOOL_CALLS]f[ARGS]{"a":"',
+    "sections": "<｜tool▁calls▁begin｜><｜tool▁calls▁end｜>",
+    "parts": "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{<｜tool▁call▁end｜> ",
+    "numbered": "<|tool_call_begin|>f:1:1<|tool_call_end|>",
+    "keys": "<tool_call>f<arg_key>a</arg_key> </tool_call>",
+    "filled": "<tool_call>f<arg_key>a</arg_key><arg_value></tool_call>",
+    "invoked": '<minimax:tool_call><invoke name="f"><parameter name="',
+    "literals": "<start_function_call>call:f{a:{b:[<escape>",
+    "bare": "<start_function_call>call:f{a<end_function_call>",
+    "python": "[f(a={'b': [(",
+    "lists": "[f(a=1)] ",
+    "strings": """[f(a="\\'""",
+    "channels": "<|channel|>analysis<|message|>a<|end|><|start|>assistant",
+    "headers": "<|channel|>a to=",
+    "recipients": "<|channel|>commentary to=f<|message|>{<|call|>",
+    "granite": "Here is my thought process: Here",
 }
 COUNTED = "counted_parsers"
 
@@ -210,13 +229,14 @@ def made(family: str, of: Any = parsers) -> Any:
     if family == "response_template":
         templates = module(family)
         return templates.ResponseTemplateParser(templates.ResponseTemplate(SPEC), [], "A")
+    formats = module("formats").FORMATS
     return {
-        "hermes": lambda: module("hermes").HermesParser(),
-        "qwen3_xml": lambda: module("qwen3_coder_xml").Qwen3XmlParser([]),
-        "llama3_json": lambda: module("llama3_json").Llama3JsonParser(),
-        "think": lambda: module("think").ThinkParser(module("hermes").HermesParser(), opened=True),
+        "think": lambda: module("think").ThinkParser(formats["hermes"]([]), opened=True),
         "think-text": lambda: module("think").ThinkParser(of.TextParser(), opened=False),
-    }[family]()
+        "think-granite": lambda: module("think").ThinkParser(
+            formats["granite"]([]), opened=False, thoughts=module("think").THOUGHTS["granite"]
+        ),
+    }.get(family, lambda: formats[family]([]))()
 
 
 def read(parser: Any, text: str, *, by_character: bool) -> None:

@@ -1,19 +1,23 @@
 """Hermes tool calls: what is a call, what is content, and that streaming changes neither."""
 
 import json
+from functools import partial
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts
 
 from agentgym_rl.gateway.parsers import TextParser, ToolCall
-from agentgym_rl.gateway.parsers.hermes import HermesParser, parse_call
+from agentgym_rl.gateway.parsers.formats import FORMATS
+from agentgym_rl.gateway.parsers.json_calls import read_call
 from agentgym_rl.gateway.turn import StopCutter
 from tests.kit.cases import cases
 
+HERMES = partial(FORMATS["hermes"], ())
+
 
 def _parse(*pieces):
-    parser = HermesParser()
+    parser = HERMES()
     events = [event for piece in pieces for event in parser.feed(piece)] + parser.finish()
     content = "".join(event for event in events if isinstance(event, str))
     return content, [event for event in events if isinstance(event, ToolCall)]
@@ -28,7 +32,7 @@ GOOD = '{"name": "f", "arguments": {"x":  1,"y": "é"}}'
 
 def test_arguments_are_the_models_own_text():
     assert _parse(_block(GOOD)) == ("", [ToolCall("f", '{"x":  1,"y": "é"}')])
-    assert parse_call('{"arguments":{},"name":"g", "why": []}') == ToolCall("g", "{}")
+    assert read_call('{"arguments":{},"name":"g", "why": []}') == [ToolCall("g", "{}")]
 
 
 def test_every_closed_block_is_a_call_and_text_around_it_is_content():
@@ -69,7 +73,7 @@ def test_what_never_closes_is_content(text):
 def test_a_close_tag_in_a_json_string_closes_nothing(value):
     good = f'{{"name": "f", "arguments": {{"x": "{value}"}}}}'
     arguments = good[len('{"name": "f", "arguments": ') : -1]
-    whole = read(HermesParser(), f"a {_block(good)} b {_block(GOOD)} c")
+    whole = read(HERMES(), f"a {_block(good)} b {_block(GOOD)} c")
     calls = (ToolCall("f", arguments), ToolCall("f", '{"x":  1,"y": "é"}'))
     assert whole == Read("abc", calls)
 
@@ -77,13 +81,13 @@ def test_a_close_tag_in_a_json_string_closes_nothing(value):
 @cases("rest", ["", "\n", f"\n{_block(GOOD)}", " and more", '\n"quoted"'])
 def test_a_string_that_never_ends_does_not_swallow_the_reply(rest):
     broken = '{"name": "f", "arguments": {"x": "1}'
-    alone, followed = read(HermesParser(), rest), read(HermesParser(), _block(broken) + rest)
+    alone, followed = read(HERMES(), rest), read(HERMES(), _block(broken) + rest)
     assert followed.calls == (ToolCall("f", broken, malformed=True), *alone.calls)
     assert followed.content == alone.content.strip()
 
 
 def test_text_that_may_begin_a_block_is_held_back_and_nothing_else():
-    parser = HermesParser()
+    parser = HERMES()
     assert parser.feed("The <to") == ["The"]
     assert parser.feed("ol>") == [" <tool>"]
     assert parser.feed(" x\n") == [" x"]
@@ -117,17 +121,17 @@ HOSTILE = texts("<tool_call>", "</tool_call>", '"', "\\", "\n", " ", "hi", GOOD,
 @settings(max_examples=300, deadline=None)
 @given(text=HOSTILE, cuts=CUTS)
 def test_quotes_change_nothing_of_that(text, cuts):
-    check_cuts(HermesParser, text, cuts)
+    check_cuts(HERMES, text, cuts)
 
 
 @cases("end", range(len(_block(GOOD)) + 4))
 def test_a_reply_that_is_cut_anywhere(end):
     text = f"a\n{_block(GOOD)} b"[:end]
     closed = "</tool_call>" in text
-    shown = read(HermesParser(), text)
+    shown = read(HERMES(), text)
     assert len(shown.calls) == closed
     assert shown.content == (text[:1] + text[-1:].strip() * (text[-1:] == "b") if closed else text)
-    check_cuts(HermesParser, text, [3, 1, 4, 1, 5, 9, 2, 6])
+    check_cuts(HERMES, text, [3, 1, 4, 1, 5, 9, 2, 6])
 
 
 JSON = st.recursive(

@@ -1,14 +1,17 @@
 """Llama 3's JSON: a message that is calls and nothing else, unless a tag says where they begin."""
 
 import json
+from functools import partial
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts
 
 from agentgym_rl.gateway.parsers import ToolCall
-from agentgym_rl.gateway.parsers.llama3_json import Llama3JsonParser
+from agentgym_rl.gateway.parsers.formats import FORMATS
 from tests.kit.cases import cases
+
+LLAMA = partial(FORMATS["llama3_json"], ())
 
 TAG = "<|python_tag|>"
 GOOD = '{"name": "f", "parameters": {"x":  "é}\\"{"}}'
@@ -31,8 +34,8 @@ CALL = ToolCall("f", '{"x":  "é}\\"{"}')
     ],
 )
 def test_calls_and_the_text_around_them(text, shown):
-    assert read(Llama3JsonParser(), text) == shown
-    check_cuts(Llama3JsonParser, text, [2, 7, 1, 8])
+    assert read(LLAMA(), text) == shown
+    check_cuts(LLAMA, text, [2, 7, 1, 8])
 
 
 @cases(
@@ -52,8 +55,8 @@ def test_calls_and_the_text_around_them(text, shown):
     ],
 )
 def test_what_is_no_call_is_content(text):
-    assert read(Llama3JsonParser(), text) == Read(text)
-    check_cuts(Llama3JsonParser, text, [2, 7, 1, 8])
+    assert read(LLAMA(), text) == Read(text)
+    check_cuts(LLAMA, text, [2, 7, 1, 8])
 
 
 @cases(
@@ -71,17 +74,17 @@ def test_what_is_no_call_is_content(text):
 )
 def test_a_malformed_call_is_still_one_with_all_of_its_text(text, name):
     call = ToolCall(name, text.removeprefix(TAG), malformed=True)
-    assert read(Llama3JsonParser(), text) == Read("", (call,))
+    assert read(LLAMA(), text) == Read("", (call,))
 
 
 def test_both_names_of_the_arguments_are_read():
-    assert read(Llama3JsonParser(), '{"arguments": {"x": 1}, "name": "f"}').calls == (
+    assert read(LLAMA(), '{"arguments": {"x": 1}, "name": "f"}').calls == (
         ToolCall("f", '{"x": 1}'),
     )
 
 
 def test_a_call_goes_out_when_it_closes_and_content_when_it_is_certain():
-    parser = Llama3JsonParser()
+    parser = LLAMA()
     assert parser.feed(GOOD[:-1]) == []
     assert parser.feed(GOOD[-1]) == [CALL]
     assert parser.feed("; ") == []
@@ -94,8 +97,8 @@ def test_a_call_goes_out_when_it_closes_and_content_when_it_is_certain():
 def test_a_reply_that_is_cut_anywhere(end):
     text = (TAG + GOOD)[:end]
     whole = end == len(TAG + GOOD)
-    assert read(Llama3JsonParser(), text) == (Read("", (CALL,)) if whole else Read(text))
-    check_cuts(Llama3JsonParser, text, [3, 1, 4, 1, 5, 9, 2, 6])
+    assert read(LLAMA(), text) == (Read("", (CALL,)) if whole else Read(text))
+    check_cuts(LLAMA, text, [3, 1, 4, 1, 5, 9, 2, 6])
 
 
 HOSTILE = texts(
@@ -107,7 +110,7 @@ HOSTILE = texts(
 @settings(max_examples=300, deadline=None)
 @given(text=HOSTILE, cuts=CUTS)
 def test_streaming_changes_nothing(text, cuts):
-    check_cuts(Llama3JsonParser, text, cuts)
+    check_cuts(LLAMA, text, cuts)
 
 
 @settings(max_examples=200, deadline=None)
@@ -117,5 +120,5 @@ def test_streaming_changes_nothing(text, cuts):
 )
 def test_json_of_any_kind_survives(arguments, escaped):
     text = json.dumps(arguments, ensure_ascii=escaped)
-    shown = read(Llama3JsonParser(), f'{{"name": "f", "parameters": {text}}}')
+    shown = read(LLAMA(), f'{{"name": "f", "parameters": {text}}}')
     assert shown == Read("", (ToolCall("f", text),))

@@ -7,14 +7,15 @@ from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts, tool
 
 from agentgym_rl.gateway.parsers import ToolCall
-from agentgym_rl.gateway.parsers.qwen3_coder_xml import Qwen3XmlParser, value_json
+from agentgym_rl.gateway.parsers.formats import FORMATS
+from agentgym_rl.gateway.parsers.xml_calls import value_json
 from tests.kit.cases import cases
 
 TOOL = tool(text={"type": "string"}, count={"type": "integer"}, more={"type": "object"})
 
 
 def _make():
-    return Qwen3XmlParser([TOOL])
+    return FORMATS["qwen3_xml"]([TOOL])
 
 
 def _block(*parameters, name="f"):

@@ -1,12 +1,12 @@
 """Agents that speak other APIs than chat completions, evaluated on somebody else's model."""
 
 import importlib.util
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.exhaustive import REQUIRED
 from tests.kit.someones_eval import evaluate
 from tests.kit.someones_eval import key as key
 from tests.kit.someones_model import SomeonesModel, gold
@@ -38,7 +38,7 @@ def test_a_program_that_speaks_messages(flags):
 
 def test_an_agents_sdk_that_speaks_responses():
     if importlib.util.find_spec("agents") is None or not importlib.util.find_spec("agents.tool"):
-        wanted = "agents" in os.environ.get("ARL_REQUIRE", "").split(",")
+        wanted = "agents" in REQUIRED
         (pytest.fail if wanted else pytest.skip)("openai-agents is not installed")
     model = SomeonesModel(gold(1))
     is_gold(evaluate(None, model=model, **ONE, **SDK), model)

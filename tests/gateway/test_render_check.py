@@ -4,7 +4,7 @@ import asyncio
 import copy
 
 import pytest
-from families import FAMILIES
+from families import FAMILIES, Family
 
 from agentgym_rl.config import GatewayConfig
 
@@ -64,6 +64,15 @@ def test_the_first_difference_says_what_kind_it_is(chat, spell, words, text, cha
 def test_other_tokens_of_the_same_text(chat, spell, words):
     said = [spell.bytewise(words.ANSWER + words.END)] * 2
     assert _echo_twice(words, chat, said) == (1, ["spelling"])
+
+
+def test_a_thought_before_a_call_is_a_thought_although_both_tags_begin_alike(words):
+    """The prompt opens a thought, which the template leaves out of the history."""
+    source = FAMILIES["chatml"].source.replace("assistant\n' }}", "assistant\n<think>\n' }}")
+    family = Family(source)
+    call = '<tool_call>{"name": "calculator", "arguments": {"expression": "3*4"}}</tool_call>'
+    said = [family.tokenizer.encode(text + "<|im_end|>").ids for text in (call, "Twelve.")]
+    assert _echo_twice(words, family.chat, said) == (1, ["thinking"])
 
 
 def test_text_that_the_template_hides(words):

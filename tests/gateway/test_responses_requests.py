@@ -117,9 +117,11 @@ def test_what_changes_nothing_is_accepted(scene):
 
 @pytest.mark.parametrize("effort", ["none", "high"])
 def test_an_effort_is_said_to_the_template(stage, spell, words, thinker, effort):
-    scene = stage(lambda _: spell.canonical(words.ANSWER + words.END), chat=thinker())
+    chat = thinker(head="{{ reasoning_effort }}")
+    scene = stage(lambda _: spell.canonical(words.ANSWER + words.END), chat=chat)
     session = scene.open()
     body = _ask(scene, session, reasoning={"effort": effort}).body
+    assert chat.text(scene.engine.journal[-1].prompt).startswith(effort)
     assert body["reasoning"] == {"effort": effort, "summary": None}
     _ask(scene, session, reasoning={"effort": effort})
     assert session.counters["forks_sibling"] == 1

@@ -1,11 +1,11 @@
 """The rows of a token tree, token by token: what trains, where, and what is on no path."""
 
 import numpy as np
-import pytest
 
 from agentgym_rl.core.engine import UNKNOWN_VERSION
 from agentgym_rl.gateway.session.rows import export_rows, num_lost
 from agentgym_rl.gateway.session.tree import Sample, Sampled, Tree
+from tests.kit.cases import cases
 
 ASKED = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
 
@@ -69,7 +69,7 @@ def test_tokens_without_a_real_logprob_or_version_do_not_train():
     assert row.behavior_logprobs.tolist() == [0, -0.5, 0, 0, -9997.0, 0, 0, -0.5]
 
 
-@pytest.mark.parametrize("changes", [{"temperature": 0.0}, {"constrained": True}])
+@cases("changes", [{"temperature": 0.0}, {"constrained": True}])
 def test_turns_that_are_not_drawn_from_the_policy_do_not_train(changes):
     tree = Tree()
     first = answer(tree, sample(2, **changes))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
+from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.parsers.families import detect
 from agentgym_rl.gateway.template.chat_format import ChatFormat, Detokenizer
@@ -270,6 +271,39 @@ def test_of_several_templates_the_one_for_tools_shows_them(tmp_path, words):
     only = _named_templates(tmp_path / "rag", "files", {"rag": plain})
     with pytest.raises(ConfigError, match="only templates named rag"):
         ChatFormat.load(only)
+
+
+@cases(
+    "name, offered, source",
+    [
+        ("auto", False, "plain"),
+        ("auto", True, "bundled"),
+        ("default", True, "plain"),
+        ("tool_use", False, "bundled"),
+        ("rag", True, "rag"),
+    ],
+    ids=range(5),
+)
+@cases("how", ["files", "config"])
+def test_one_of_several_templates_is_chosen_by_its_name(
+    tmp_path, words, how, name, offered, source
+):
+    plain = NUMBERED
+    sources = {
+        "plain": plain,
+        "bundled": (BUNDLED / "chat_template.jinja").read_text(),
+        "rag": "{# with documents #}" + plain.replace("~ m.role ~", "~ 'rag' ~ m.role ~"),
+    }
+    named = {"default": plain, "tool_use": sources["bundled"], "rag": sources["rag"]}
+    folder = _named_templates(tmp_path / "model", how, named)
+    tools = [words.CALCULATOR] if offered else None
+    chosen = ChatFormat.load(folder, GatewayConfig(chat_template=name))
+    alone = _format(sources[source])
+    assert chosen.render(words.FIRST, tools) == alone.render(words.FIRST, tools)
+    with pytest.raises(
+        ConfigError, match=r"has only templates named default, .*tool_use.* or auto"
+    ):
+        ChatFormat.load(folder, GatewayConfig(chat_template="tools"))
 
 
 @settings(max_examples=60, deadline=None)

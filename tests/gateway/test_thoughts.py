@@ -1,6 +1,7 @@
 """Thoughts: apart from the content, in the reply, in the stream, and in the session's tree."""
 
 import asyncio
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -10,16 +11,16 @@ from reading import CUTS, Read, check_cuts, read, texts
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.parsers import Reasoning, TextParser, ToolCall
-from agentgym_rl.gateway.parsers.hermes import HermesParser
-from agentgym_rl.gateway.parsers.llama3_json import Llama3JsonParser
+from agentgym_rl.gateway.parsers.formats import FORMATS
 from agentgym_rl.gateway.parsers.think import ThinkParser
 from tests.kit.cases import cases
 
 BLOCK = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
 CALL = ToolCall("f", '{"x": 1}')
+HERMES, LLAMA = (partial(FORMATS[family], ()) for family in ("hermes", "llama3_json"))
 
 
-def _think(text, *, opened=False, inner=HermesParser):
+def _think(text, *, opened=False, inner=HERMES):
     return read(ThinkParser(inner(), opened=opened), text)
 
 
@@ -46,7 +47,7 @@ def _think(text, *, opened=False, inner=HermesParser):
 )
 def test_what_is_thought_and_what_is_said(text, shown):
     assert _think(text) == shown
-    check_cuts(lambda: ThinkParser(HermesParser(), opened=False), text, [3, 1, 4, 1, 5, 9, 2, 6])
+    check_cuts(lambda: ThinkParser(HERMES(), opened=False), text, [3, 1, 4, 1, 5, 9, 2, 6])
 
 
 @cases(
@@ -62,11 +63,11 @@ def test_what_is_thought_and_what_is_said(text, shown):
 )
 def test_a_thought_that_the_prompt_has_opened(text, shown):
     assert _think(text, opened=True) == shown
-    check_cuts(lambda: ThinkParser(HermesParser(), opened=True), text, [3, 1, 4, 1, 5, 9, 2, 6])
+    check_cuts(lambda: ThinkParser(HERMES(), opened=True), text, [3, 1, 4, 1, 5, 9, 2, 6])
 
 
 def test_thoughts_stream_and_only_what_may_be_a_tag_waits():
-    parser = ThinkParser(HermesParser(), opened=False)
+    parser = ThinkParser(HERMES(), opened=False)
     assert parser.feed("<thi") == []
     assert parser.feed("nk>\nHm") == [Reasoning("Hm")]
     assert parser.feed(" so. ") == [Reasoning(" so.")]
@@ -88,7 +89,7 @@ PIECES = ("<think>", "</think>", "</th", "\n", " ", "hi", "<", "<tool_call>", "<
     text=texts(*PIECES, "<|python_tag|>"),
     cuts=CUTS,
     opened=st.booleans(),
-    inner=st.sampled_from([HermesParser, Llama3JsonParser, TextParser]),
+    inner=st.sampled_from([HERMES, LLAMA, TextParser]),
 )
 def test_streaming_changes_nothing(text, cuts, opened, inner):
     check_cuts(lambda: ThinkParser(inner(), opened=opened), text, cuts)

@@ -72,9 +72,9 @@ class Reply(ABC):
         """Return the log-probs in OpenAI's format, if requested."""
         return None
 
-    def call_id(self, position: int) -> str:
+    def call_id(self, position: int, call: ToolCall) -> str:
         """Return the id of the tool call number `position`."""
-        return call_id(self.number, position)
+        return call_id(self.number, position, call.id)
 
     def spelled(self, content: str, thoughts: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
         """Return the chat message with this content."""
@@ -83,7 +83,7 @@ class Reply(ABC):
             return {"role": "assistant", "content": content, **spoken}
         called = [
             {
-                "id": self.call_id(position),
+                "id": self.call_id(position, call),
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
             }

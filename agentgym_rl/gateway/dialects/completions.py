@@ -113,7 +113,7 @@ class ChatWriter(_ChoicesWriter):
         position = self._num_calls[turn.index]
         self._num_calls[turn.index] += 1
         function = {"name": event.name, "arguments": event.arguments}
-        call = {"index": position, "id": turn.call_id(position), "type": "function"}
+        call = {"index": position, "id": turn.call_id(position, event), "type": "function"}
         return {"tool_calls": [{**call, "function": function}]}
 
     def _piece(self, turn: Reply, delta: Mapping[str, Any]) -> bytes:

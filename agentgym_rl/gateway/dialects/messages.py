@@ -146,7 +146,7 @@ class MessagesWriter(Writer):
     def _tool_use(self, call: ToolCall, position: int) -> dict[str, Any]:
         return {
             "type": "tool_use",
-            "id": self._turn.call_id(position),
+            "id": self._turn.call_id(position, call),
             "name": call.name,
             "input": input_of(call),
         }

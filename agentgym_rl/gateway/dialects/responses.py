@@ -211,7 +211,7 @@ class ResponsesWriter(Writer):
 
     def _call(self, call: ToolCall) -> Iterator[OutputEvent]:
         """Yield the events of a complete call: its block has closed."""
-        call_id = self._turn.call_id(self._num_calls)
+        call_id = self._turn.call_id(self._num_calls, call)
         self._num_calls += 1
         item = {"id": self._item_id("fc"), "type": "function_call", "call_id": call_id}
         item = {**item, "name": call.name, "arguments": ""}

@@ -1,11 +1,14 @@
 """Parsers of the model's text stream to content, reasoning and tool calls, a file per family.
 
-    parser → hermes, qwen3_coder_xml        <tool_call> … </tool_call>
-           → llama3_json                    the whole message is a call
-           → response_template              the tokenizer's description of replies
-           → think                          thoughts first, the rest by one of the others
-    families                                the choice of a model's parser
-    grammars, lark                          grammars of the replies these parsers accept
+    families                    the choice of a model's parser
+    formats                     the families' tags, as data, for these kinds of calls:
+      json_calls                  JSON objects, arrays of them, or a name and JSON, in blocks
+      xml_calls                   a name and tagged values, in blocks
+      message_calls, literals     complete messages: JSON, or Python's notation; Gemma's notation
+      harmony                     channels
+    response_template           the tokenizer's own description of replies
+    think                       thoughts first, the rest by one of the others
+    grammars, lark              grammars of the replies these parsers accept
 
 A closed call is a call, whatever its content: a malformed one reaches the environment, which
 answers with an error from which the model can learn. A call that never closes is content.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 
@@ -14,17 +13,15 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.template import OPENING
 
+from .formats import FORMATS
 from .grammars import Grammars
-from .hermes import HermesParser
-from .llama3_json import Llama3JsonParser
-from .parser import Event, Parser, ToolCall
-from .qwen3_coder_xml import Qwen3XmlParser
+from .harmony import HarmonyParser
+from .parser import Event, Parser, ToolCall, Tools
 from .response_template import ResponseTemplate, ResponseTemplateParser
-from .think import CLOSE, OPEN, ThinkParser
+from .think import THOUGHTS, ThinkParser, Thoughts
 
 _log = logging.getLogger(__name__)
 
-Tools = Sequence[Mapping[str, Any]]
 ParserFactory = Callable[[Tools | None, str], Parser]
 """A function that makes the parser of one reply from the tools (None if calls are not to be read)
 and the end of the prompt as text. `PROMPT_END_TOKENS` tokens of the prompt are enough."""
@@ -37,16 +34,8 @@ class TextParser(Parser):
     def feed(self, text: str) -> list[Event]:
         return [text] if text else []
 
-    def finish(self) -> list[Event]:
+    def finish(self, *, ended: bool = False) -> list[Event]:
         return []
-
-
-FAMILIES: Mapping[str, Callable[[Tools], Parser]] = {
-    "qwen3_xml": Qwen3XmlParser,
-    "hermes": lambda tools: HermesParser(),
-    "llama3_json": lambda tools: Llama3JsonParser(),
-}
-_MENTIONS = {"qwen3_xml": "<function=", "hermes": "<tool_call>", "llama3_json": "<|python_tag|>"}
 
 
 def readers_of(chat: ChatFormat, config: GatewayConfig) -> tuple[ParserFactory, Grammars]:
@@ -56,13 +45,17 @@ def readers_of(chat: ChatFormat, config: GatewayConfig) -> tuple[ParserFactory, 
         ConfigError: the config names a parser that does not fit the model.
     """
     family = detect(chat) if config.tool_parser == "auto" else config.tool_parser
-    thinks = _thinks(chat, config)
-    grammars = Grammars(chat, family=family, thinks=thinks)
+    name, thoughts = _thoughts(chat, config)
+    grammars = Grammars(chat, family=family, thoughts=thoughts)
     warn = _warning(chat, unread=family == "none" and config.tool_parser == "auto")
     if family == "response_template":
         make = _by_template(chat, config)
+    elif family == "gpt_oss":
+        _check_thoughts(family, config)
+        _log.info("replies are read as gpt_oss: channels of reasoning, content and calls")
+        make = HarmonyParser
     else:
-        make = _by_family(family, thinks=thinks)
+        make = _by_family(family, name, thoughts)
 
     def open_parser(tools: Tools | None, prompt_end: str) -> Parser:
         if tools is not None:
@@ -72,26 +65,39 @@ def readers_of(chat: ChatFormat, config: GatewayConfig) -> tuple[ParserFactory, 
     return open_parser, grammars
 
 
-def _by_family(family: str, *, thinks: bool) -> ParserFactory:
+def _by_family(family: str, name: str, thoughts: Thoughts | None) -> ParserFactory:
     _log.info(
         "tool calls are read as %s, thoughts as %s",
         "content" if family == "none" else family,
-        "reasoning" if thinks else "content",
+        f"reasoning ({name})" if thoughts else "content",
     )
-    make = FAMILIES.get(family, lambda tools: TextParser())
+    make = FORMATS.get(family, lambda tools: TextParser())
 
     def open_parser(tools: Tools | None, prompt_end: str) -> Parser:
         inner = TextParser() if tools is None else make(tools)
-        opened = prompt_end.rstrip().endswith(OPEN)
-        return ThinkParser(inner, opened=opened) if thinks else inner
+        if thoughts is None:
+            return inner
+        return ThinkParser(inner, opened=thoughts.opened(prompt_end), thoughts=thoughts)
 
     return open_parser
 
 
-def _thinks(chat: ChatFormat, config: GatewayConfig) -> bool:
-    return config.reasoning_parser == "think" or (
-        config.reasoning_parser == "auto" and chat.template.mentions(CLOSE)
-    )
+def _thoughts(chat: ChatFormat, config: GatewayConfig) -> tuple[str, Thoughts | None]:
+    """Return the parser of thoughts and its name; None if thoughts are content."""
+    name = config.reasoning_parser
+    if name == "auto":
+        found = (one for one in THOUGHTS if chat.template.mentions(THOUGHTS[one].closes[0]))
+        name = next(found, "none")
+    return name, THOUGHTS.get(name)
+
+
+def _check_thoughts(family: str, config: GatewayConfig) -> None:
+    if config.reasoning_parser != "auto":
+        raise ConfigError(
+            f"gateway.reasoning_parser is {config.reasoning_parser!r}, but with "
+            f"gateway.tool_parser {family!r} the format itself says what a thought is; "
+            "allowed: auto"
+        )
 
 
 def _warning(chat: ChatFormat, *, unread: bool) -> Callable[[], None]:
@@ -104,27 +110,16 @@ def _warning(chat: ChatFormat, *, unread: bool) -> Callable[[], None]:
                 "tools are offered, but in the chat template no format of tool calls was "
                 "recognised: calls stay text; if the model writes them in one of these, set "
                 "gateway.tool_parser: %s",
-                ", ".join(FAMILIES),
+                ", ".join(FORMATS),
             )
-        if not _shows_tools(chat):
+        if chat.omits_tools:
             _log.warning(
-                "tools are offered, but the chat template does not write them into the prompt: "
-                "the model is never told of them. Use a model whose template knows tools, or "
-                "describe them, and how to call them, in the system message"
+                "tools are offered, but the chat template does not write them into the prompt "
+                "(gateway.hidden_tools is 'omit'): the model is told of them only if the agent "
+                "describes them, and how to call them, in its messages"
             )
 
     return warn
-
-
-def _shows_tools(chat: ChatFormat) -> bool:
-    """Return whether the name of an offered tool is in the prompt."""
-    for head in ([], [{"role": "system", "content": "."}]):
-        try:
-            if _NAME in chat.render([*head, OPENING], _TOOLS):
-                return True
-        except ValueError:  # some templates have no system message
-            continue
-    return False
 
 
 def _by_template(chat: ChatFormat, config: GatewayConfig) -> ParserFactory:
@@ -132,31 +127,30 @@ def _by_template(chat: ChatFormat, config: GatewayConfig) -> ParserFactory:
     if spec is None:
         raise ConfigError(
             "gateway.tool_parser is 'response_template', but the model's tokenizer_config.json "
-            f"has none; allowed: auto, {', '.join(FAMILIES)}, none"
+            f"has none; allowed: auto, {', '.join(FORMATS)}, none"
         )
-    if config.reasoning_parser != "auto":
-        raise ConfigError(
-            f"gateway.reasoning_parser is {config.reasoning_parser!r}, but with a response "
-            "template (gateway.tool_parser) the template says what a thought is; allowed: auto"
-        )
+    _check_thoughts("response_template", config)
     template = ResponseTemplate(spec)
     _log.info("replies are read by the tokenizer's response template")
     return functools.partial(ResponseTemplateParser, template)
 
 
 def detect(chat: ChatFormat) -> str:
-    """Return the family in which the chat template writes calls: the first that reads a call back.
+    """Return the family in which the chat template writes calls: `hermes` if they are text
+    because it has none (`template.fitting`), else the first that reads a call back.
 
     If the template writes no call into a conversation but mentions a family's tag, return that
     family; else the tokenizer's response template; else "none".
     """
+    if chat.calls_as_text:
+        return "hermes"
     written = _written_call(chat)
-    for family, make in FAMILIES.items():
+    for family, make in FORMATS.items():
         if _reads(make(_TOOLS), written):
             return family
     if _NAME not in written:
-        for family, mention in _MENTIONS.items():
-            if chat.template.mentions(mention):
+        for family, known in FORMATS.items():
+            if chat.template.mentions(known.mention):
                 return family
     return "none" if chat.template.response_template is None else "response_template"
 
@@ -189,7 +183,7 @@ _TOOLS = [
 def _written_call(chat: ChatFormat) -> str:
     """Return the template's text of a reply that is one call; "" if it refuses or ignores calls."""
     function = {"name": _NAME, "arguments": msgspec.json.encode(_ARGUMENTS).decode()}
-    call = {"type": "function", "id": "call_0_0", "function": function}
+    call = {"type": "function", "id": f"call_0_0:functions.{_NAME}:0", "function": function}
     said = {"role": "assistant", "content": _SAID}
     calls = {"role": "assistant", "content": "", "tool_calls": [call]}
     try:

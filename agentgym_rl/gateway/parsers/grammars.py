@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from agentgym_rl.gateway.errors import ApiError, unsupported
 from agentgym_rl.gateway.request.chat_request import ReplyForm
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 
-from . import hermes, llama3_json, qwen3_coder_xml
+from .formats import FORMATS
 from .lark import Lark
-from .think import CLOSE, OPEN
+from .think import Thoughts
 
-CallGrammar = Callable[[Lark, str, Mapping[str, Any]], str]
-"""A function that returns the expression of a call with the given name and argument schema."""
-
-_CALLS: Mapping[str, tuple[CallGrammar, str]] = {
-    "hermes": (hermes.call_grammar, "\n"),
-    "qwen3_xml": (qwen3_coder_xml.call_grammar, "\n"),
-    "llama3_json": (llama3_json.call_grammar, "; "),
-}
-"""The grammar of a call and the separator of two calls, by family."""
-
+_JSON_CALLS = ("llama3_json", "llama4_json")
+"""The families in which a JSON object may be a call."""
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 """The parameters of a function that declares none: it accepts none."""
 
 
 class Grammars:
-    """The grammars of one model. `family`: its call format; `thinks`: if `think` tags count."""
+    """The grammars of one model. `family`: its call format; `thoughts`: the tags of its thoughts,
+    None if it has none."""
 
-    def __init__(self, chat: ChatFormat, *, family: str, thinks: bool) -> None:
+    def __init__(self, chat: ChatFormat, *, family: str, thoughts: Thoughts | None) -> None:
         self._chat = chat
         self._family = family
-        self._thinks = thinks
+        self._thoughts = thoughts
 
     def of(self, form: ReplyForm, prompt_end: str) -> str:
         """Return the grammar of a complete reply, including its end token. `prompt_end`: the end of
@@ -53,7 +46,7 @@ class Grammars:
         if form.tools:
             choices.append(self._calls(lark, form))
         body = lark.any_of(choices)
-        parts = [self._thoughts(lark, prompt_end), body, self._end(lark)]
+        parts = [self._thinking(lark, prompt_end), body, self._end(lark)]
         return lark.written(" ".join(filter(None, parts)))
 
     def _check(self, form: ReplyForm) -> None:
@@ -63,31 +56,48 @@ class Grammars:
                 "the model's replies are read by its response template, and no grammar can be "
                 "derived from that; set gateway.tool_parser",
             )
-        if form.tools and self._family not in _CALLS:
+        if self._family == "gpt_oss":
             raise _refused(
-                form,
-                "no format of tool calls is known for this model; set gateway.tool_parser: "
-                + ", ".join(_CALLS),
+                form, "no grammar is known for the channels of this model's format (gpt_oss)"
             )
-        if form.tools and form.schema is not None and self._family == "llama3_json":
+        format = FORMATS.get(self._family)
+        if form.tools and (format is None or format.grammar is None):
+            known = [name for name, one in FORMATS.items() if one.grammar]
+            why = (
+                f"no grammar is known for this model's format of calls ({self._family})"
+                if format
+                else "no format of tool calls is known for this model; set gateway.tool_parser"
+            )
+            raise _refused(form, f"{why}; those with a grammar: {', '.join(known)}")
+        if form.tools and form.schema is not None and self._family in _JSON_CALLS:
             raise _refused(
                 form,
-                "in this model's format (llama3_json) JSON may be a call: with tools use "
+                f"in this model's format ({self._family}) JSON may be a call: with tools use "
                 "tool_choice 'none' or 'required'",
             )
 
     def _calls(self, lark: Lark, form: ReplyForm) -> str:
-        write, between = _CALLS[self._family]
-        calls = [write(lark, *_function(tool)) for tool in form.tools]
+        format = FORMATS[self._family]
+        newer = format.newer is not None and lark.knows(format.newer[0])
+        form_of = format.newer[1] if newer and format.newer else format.grammar
+        assert form_of is not None  # see _check
+        calls = [form_of.call(lark, *_function(tool)) for tool in form.tools]
         call = lark.rule(lark.any_of(calls))
-        return call if form.one_call else f"({call} ({lark.exactly(between)} {call})*)"
+        between = f"{lark.exactly(form_of.between)} " if form_of.between else ""
+        several = call if form.one_call else f"({call} ({between}{call})*)"
+        ends = (form_of.before, form_of.after)
+        before, after = (lark.exactly(text) if text else "" for text in ends)
+        return " ".join(filter(None, (before, several, after)))
 
-    def _thoughts(self, lark: Lark, prompt_end: str) -> str:
-        end = prompt_end.rstrip()
-        if not self._thinks or end.endswith(CLOSE):
+    def _thinking(self, lark: Lark, prompt_end: str) -> str:
+        """Return the expression of free thoughts before the reply; "" if there can be none."""
+        thoughts = self._thoughts
+        if thoughts is None or prompt_end.rstrip().endswith(thoughts.closes):
             return ""
-        rest = f"{lark.text_to(CLOSE)} /\\n{{0,2}}/"
-        return rest if end.endswith(OPEN) else f"({lark.exactly(OPEN)} {rest})?"
+        rest = f"{lark.text_to(thoughts.closes[0])} /\\n{{0,2}}/"
+        if thoughts.opened(prompt_end):
+            return rest
+        return f"({lark.exactly(thoughts.opens[0])} {rest})?"
 
     def _end(self, lark: Lark) -> str:
         """Return the template's end of a turn; if it has none, the engine knows its own."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 NOTES = frozenset({"title", "description", "default", "examples", "deprecated", "$comment"})
@@ -114,6 +114,10 @@ class Lark:
         parts += [_quoted(text[at:])] if at < len(text) else []
         return " ".join(parts) or '""'
 
+    def knows(self, text: str) -> bool:
+        """Return whether a text is an added token."""
+        return text in self._added
+
     def token(self, id: int) -> str:
         """Return an expression for exactly this token."""
         return f"<[{id}]>"
@@ -168,3 +172,7 @@ class Lark:
 
 def _quoted(text: str) -> str:
     return json.dumps(text)
+
+
+CallGrammar = Callable[[Lark, str, Mapping[str, Any]], str]
+"""A function that returns the expression of a call with the given name and argument schema."""

@@ -17,9 +17,9 @@ import msgspec
 
 from agentgym_rl.core.errors import ConfigError
 
-from .hermes import NAME
+from .json_calls import NAME
 from .parser import Event, Parser, Reasoning, ToolCall
-from .qwen3_coder_xml import properties_of, value_json
+from .xml_calls import properties_of, value_json
 
 _LONGEST = 128
 _MARKS = range(0xF0000, 0xFFFFE)
@@ -161,7 +161,7 @@ class ResponseTemplateParser(Parser):
             return []
         return self._go_on()
 
-    def finish(self) -> list[Event]:
+    def finish(self, *, ended: bool = False) -> list[Event]:
         events = self._go_on()
         _, regions = self._stream.finalize()
         return events + self._events(regions)

@@ -1,4 +1,4 @@
-"""The parser of thoughts before the answer, in the format of Qwen3 and DeepSeek.
+"""The parser of thoughts before the answer; `THOUGHTS` has the tags of the families.
 
     <think>
     3*4 is 12.
@@ -12,11 +12,42 @@ Some templates open the thought themselves, at the end of the prompt; the reply 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from .parser import Event, Parser, Reasoning, ToolCall, tag_start
+from .parser import Event, Parser, Reasoning, ToolCall, any_start
 
-OPEN, CLOSE = "<think>", "</think>"
+
+@dataclass(frozen=True)
+class Thoughts:
+    """The tags around a thought: their spellings, the usual one first. `always`: replies begin
+    inside a thought, unless the prompt has closed it, even if neither opens it."""
+
+    opens: tuple[str, ...]
+    closes: tuple[str, ...]
+    always: bool = False
+
+    def opened(self, prompt_end: str) -> bool:
+        """Return whether a reply after this end of a prompt begins inside a thought."""
+        end = prompt_end.rstrip()
+        return end.endswith(self.opens) or (self.always and not end.endswith(self.closes))
+
+
+_THINK = (("<think>",), ("</think>",))
+THOUGHTS: Mapping[str, Thoughts] = {
+    "think": Thoughts(*_THINK),
+    "deepseek_r1": Thoughts(*_THINK, always=True),
+    "mistral": Thoughts(("[THINK]",), ("[/THINK]",)),
+    "seed_oss": Thoughts(("<seed:think>",), ("</seed:think>",)),
+    "gemma4": Thoughts(("<|channel>thought",), ("<channel|>",)),
+    "granite": Thoughts(
+        ("Here is my thought process:", "Here's my thought process:"),
+        ("Here is my response:", "Here's my response:"),
+    ),
+}
+"""The tags by the name of the parser; a template is known by the first spelling of the close."""
+
 _NOT_SPACE = re.compile(r"\S")
 
 
@@ -31,9 +62,14 @@ class ThinkParser(Parser):
     `opened`: the reply begins inside a thought.
     """
 
-    def __init__(self, inner: Parser, *, opened: bool) -> None:
+    def __init__(
+        self, inner: Parser, *, opened: bool, thoughts: Thoughts = THOUGHTS["think"]
+    ) -> None:
         self._inner = inner
         self._opened = opened
+        self._opens = thoughts.opens
+        self._closes = thoughts.closes
+        self._tags = (*thoughts.closes, *inner.begins)
         self._state: Literal["start", "thought", "call", "answer", "content"] = "start"
         self._text = ""
         self._begun = False  # whether the thought has text
@@ -54,16 +90,16 @@ class ThinkParser(Parser):
             pass
         return events
 
-    def finish(self) -> list[Event]:
+    def finish(self, *, ended: bool = False) -> list[Event]:
         rest, self._held, self._text = "".join((*self._held, self._text)), [], ""
         if self._state == "call":
-            return self._finish_call(rest)
+            return self._finish_call(rest, ended=ended)
         events: list[Event] = []
         if self._state == "thought" or (self._state == "start" and self._opened):
             events += [Reasoning(rest)] if rest.strip() else []
         elif self._state == "start":
             events += self._inner.feed(rest)
-        return events + self._inner.finish()
+        return events + self._inner.finish(ended=ended)
 
     def _read_start(self, events: list[Event]) -> bool:
         """Decide whether the reply begins with a thought; return True once this is known."""
@@ -71,10 +107,11 @@ class ThinkParser(Parser):
         at = found.start() if found else len(self._text)
         self._held.append(self._text[:at])
         self._text = self._text[at:]
-        if len(self._text) < len(OPEN) and OPEN.startswith(self._text):
+        tag = next((tag for tag in self._opens if self._text.startswith(tag)), "")
+        if not tag and any(self._may_begin(tag) for tag in self._opens):
             return False
-        if self._opened or self._text.startswith(OPEN):
-            self._text = self._text.removeprefix(OPEN)
+        if self._opened or tag:
+            self._text = self._text[len(tag) :]
             self._state = "thought"
         else:
             self._state = "content"
@@ -83,38 +120,39 @@ class ThinkParser(Parser):
         self._held = []
         return True
 
+    def _may_begin(self, tag: str) -> bool:
+        return len(self._text) < len(tag) and tag.startswith(self._text)
+
     def _read_thought(self, events: list[Event]) -> bool:
         """Read the thought up to its close or a call's beginning; return True if there is one."""
         text = self._text if self._begun else self._text.lstrip()
-        tags = [tag for tag in (CLOSE, self._inner.begins) if tag]
-        tag = min((tag for tag in tags if tag in text), key=text.index, default="")
-        end = text.index(tag) if tag else min(tag_start(text, tag) for tag in tags)
+        tag, end = _first(text, self._tags)
         shown = text[:end].rstrip()
         if shown:
             self._begun = True
             events.append(Reasoning("".join((*self._held, shown))))
             self._held = []
         self._held.append(text[len(shown) : end])
-        self._text = text[end:].removeprefix(CLOSE) if tag == CLOSE else text[end:]
-        if tag:
-            self._state = "answer" if tag == CLOSE else "call"
-        if tag == CLOSE:
-            self._held = []
+        if tag and tag in self._closes:
+            self._state, self._held = "answer", []
+            self._text = text[end + len(tag) :]
+        else:
+            self._state = "call" if tag else self._state
+            self._text = text[end:]
         return bool(tag)
 
     def _read_call(self, events: list[Event]) -> bool:
-        thought, closed, rest = self._text.partition(CLOSE)
-        end = len(thought) if closed else tag_start(thought, CLOSE)
-        self._held.append(thought[:end])
-        self._text = rest if closed else thought[end:]
-        if closed:
+        tag, end = _first(self._text, self._closes)
+        self._held.append(self._text[:end])
+        self._text = self._text[end + len(tag) :]
+        if tag:
             events.append(Reasoning("".join(self._held).rstrip()))
             self._held = []
             self._state = "answer"
-        return bool(closed)
+        return bool(tag)
 
-    def _finish_call(self, rest: str) -> list[Event]:
-        events = self._inner.feed(rest) + self._inner.finish()
+    def _finish_call(self, rest: str, *, ended: bool) -> list[Event]:
+        events = self._inner.feed(rest) + self._inner.finish(ended=ended)
         if any(isinstance(event, ToolCall) for event in events):
             return events
         return [Reasoning(rest)]
@@ -128,3 +166,13 @@ class ThinkParser(Parser):
         events += self._inner.feed(self._text)
         self._text = ""
         return True
+
+
+def _first(text: str, tags: Sequence[str]) -> tuple[str, int]:
+    """Return the first of these tags in a text, and its index; if there is none, "" and the index
+    where one may begin."""
+    found = [tag for tag in tags if tag in text]
+    if not found:
+        return "", any_start(text, tags)
+    tag = min(found, key=text.index)
+    return tag, text.index(tag)

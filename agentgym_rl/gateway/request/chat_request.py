@@ -43,7 +43,7 @@ _READ = frozenset(
         *("temperature", "top_p", "top_k", "seed", "stop", "logprobs", "top_logprobs"),
         *("n", "response_format", "modalities"),
         *("presence_penalty", "frequency_penalty", "logit_bias"),
-        *("chat_template_kwargs", "reasoning_effort"),
+        *("chat_template_kwargs", "enable_thinking", "reasoning_effort"),
     }
 )
 MAX_SAMPLES = 128
@@ -78,7 +78,8 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     seed: int | None = None
     stop: tuple[str, ...] = ()
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """The arguments of the chat template: `chat_template_kwargs` and `reasoning_effort`."""
+    """The arguments of the chat template: `chat_template_kwargs`, `enable_thinking`,
+    `reasoning_effort`."""
     prompt: str | Sequence[int] | None = None
     """The text or token ids to continue without a template; `messages` then only shows the prompt
     to people."""
@@ -207,7 +208,8 @@ def _check_functions(value: Any, where: str) -> None:
 
 
 def _template_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments as vLLM does: the effort is one, and "none" also disables thinking."""
+    """Return the arguments of the chat template; those in `chat_template_kwargs` take precedence
+    over the parameters of Alibaba's API (`enable_thinking`) and OpenAI's (`reasoning_effort`)."""
     kwargs = given.get("chat_template_kwargs", {})
     if not isinstance(kwargs, dict):
         raise bad_request("chat_template_kwargs must be an object.", param="chat_template_kwargs")
@@ -222,19 +224,20 @@ def _template_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
             "tried out with them, in dozens of conversations",
             param="chat_template_kwargs",
         )
-    return {**effort_kwargs(given.get("reasoning_effort"), "reasoning_effort"), **kwargs}
+    found = effort_kwargs(given.get("reasoning_effort"), "reasoning_effort")
+    if "enable_thinking" in given:
+        found["enable_thinking"] = boolean(given, "enable_thinking", True)
+    return {**found, **kwargs}
 
 
 def effort_kwargs(effort: Any, param: str) -> dict[str, Any]:
-    """Return the template arguments for a reasoning effort; `param` is the name of its
-    parameter."""
+    """Return a reasoning effort as a template argument; `param` is the name of its parameter."""
     if effort is None:
         return {}
     if effort not in _EFFORTS:
         why = f"{param}: got {effort!r}, allowed: {', '.join(_EFFORTS)}"
         raise bad_request(why, param=param)
-    thinks = {"enable_thinking": False} if effort == "none" else {}
-    return {"reasoning_effort": effort, **thinks}
+    return {"reasoning_effort": effort}
 
 
 def _samples(given: Mapping[str, Any]) -> int:

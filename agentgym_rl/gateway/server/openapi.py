@@ -157,6 +157,7 @@ class ChatCompletionRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     frequency_penalty: Zero | None = None
     logit_bias: Annotated[JsonObject, Meta(max_length=0)] | None = None
     chat_template_kwargs: JsonObject | None = None
+    enable_thinking: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None
     )

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
+from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.errors import ApiError, bad_request, context_overflow
 from agentgym_rl.gateway.messages import message_key, text_of, thoughts_of, with_thoughts
 from agentgym_rl.gateway.request.body import INLINE_SIZE, beside
@@ -36,6 +39,7 @@ async def prepare_context(
     """
     if request.prompt is not None:
         return await _raw_context(session, chat, request.prompt, max_model_len=max_model_len)
+    request = _understood(chat, request)
     place = await _located(session, request, size)
     session.take(place)
     context = place.known
@@ -69,6 +73,20 @@ async def _raw_context(
     return session.tree.continue_ids(ids, base, start)
 
 
+def _understood(chat: ChatFormat, request: ChatRequest) -> ChatRequest:
+    """Return a request with the template arguments that have an effect. Tools that this model
+    cannot have are a 400."""
+    try:
+        chat.check_tools(request.tools)
+        kwargs = chat.arguments.of(request.template_kwargs)
+    except ConfigError as error:
+        raise bad_request(str(error), param="tools") from error
+    except RecursionError as error:
+        why = "chat_template_kwargs are nested too deeply"
+        raise bad_request(why, param="chat_template_kwargs") from error
+    return replace(request, template_kwargs=kwargs)
+
+
 async def _located(session: Session, request: ChatRequest, size: int) -> Place:
     """Return the place of the conversation. Tools and arguments that are nested too deeply for a
     JSON writer are a 400."""
@@ -87,6 +105,7 @@ async def count_prompt(
     Raises:
         ApiError: 400, the template refuses the messages, or they are too long to be counted.
     """
+    request = _understood(chat, request)
     place = await _located(session, request, size)
     if place.known is not None:
         return len(place.known.path)
@@ -182,20 +201,23 @@ class _Writer:
         A turn that was cut (length, stop string) did not end itself, so the template's end follows.
         A token that ends this turn and opens the next one appears only once.
         """
-        last = base.ids[-1] if base.ids else None
-        if self.chat.close_id is not None:
-            return tail if last == self.chat.close_id else [self.chat.close_id, *tail]
+        last, close = base.ids[-1] if base.ids else None, self.chat.close_of(base.message)
+        if close is not None:
+            if last == close:
+                return tail
+            return None if last in self.chat.close_ids else [close, *tail]
         if last not in self.chat.opener_ids:
             return tail
         return tail[1:] if tail[:1] == [last] else None
 
     def _without_thoughts(self, base: Sampled) -> list[int] | None:
         """Return the complete prompt if a user speaks and the template then drops the thoughts of
-        the turns to be continued; else None."""
+        the turns to be continued, empty ones too; else None."""
         if not any(message["role"] == "user" for message in self.place.tail):
             return None
         kept = {node.key for node in base.chain() if thoughts_of(node.message)}
-        if not kept:
+        drops = self.chat.shape(self.kwargs).drops_opening
+        if not kept and not drops:
             return None
         mark = secrets.token_hex(8)  # a thought's own words may occur elsewhere
         said = self.place.messages[: len(self.place.messages) - len(self.place.tail)]
@@ -205,7 +227,7 @@ class _Writer:
         ]
         shown = self._rendered([*marked, *self.place.tail])
         thoughts = [mine for mine, message in zip(marked, said, strict=True) if mine is not message]
-        if all(thoughts_of(message) in shown for message in thoughts):
+        if not drops and all(thoughts_of(message) in shown for message in thoughts):
             return None
         return self.chat.encode(self._rendered(self.place.messages), most=self.most)
 

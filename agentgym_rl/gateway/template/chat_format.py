@@ -21,11 +21,14 @@ from typing import Any
 
 from tokenizers import Encoding, Tokenizer
 
+from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime.lru_dict import LruDict
 
+from .arguments import Arguments
 from .continuation import Messages, Rung, Shape, Tools, by_count, by_sentinel, find_shape
-from .template import NO_KWARGS, RESERVED, ChatTemplate, Fitting, read_json
+from .fitting import Fitting, textual
+from .template import NO_KWARGS, ChatTemplate, read_json
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +48,7 @@ _PARTS = 2_000
 """The parts of a text tokenised at once: other threads wait while the results are freed."""
 _SHAPES_KEPT = 64
 """The number of sets of template arguments whose shapes are kept; a probe takes milliseconds."""
+_DEFAULTS = GatewayConfig()
 
 
 class TooLong(Exception):
@@ -63,10 +67,17 @@ class ChatFormat:
     renders the complete conversation anew and is a row of its own. `close_id` ends an assistant
     turn in the template (None: no token does, or the next turn's first token does, one of
     `opener_ids`); `stop_token_ids` end a reply.
+
+    Raises:
+        ConfigError: the template cannot do what `config` demands.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, template: ChatTemplate, eos_ids: Iterable[int]
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        eos_ids: Iterable[int],
+        config: GatewayConfig = _DEFAULTS,
     ) -> None:
         self._tokenizer = tokenizer
         self.template = template
@@ -78,19 +89,31 @@ class ChatFormat:
         """The tokens that stand for a text of their own, whatever is around it."""
         self._shapes: LruDict[str, Shape] = LruDict(_SHAPES_KEPT)
         self._probing = threading.Lock()
-        self._fitting = Fitting.of(template)
-        tooled = template.tool_use
-        self._with_tools = (tooled, Fitting.of(tooled)) if tooled else (template, self._fitting)
-        self._arguments = (template.variables | self._with_tools[0].variables) - RESERVED
+        self._config = config
+        tooled, folds = template.tool_use, config.hidden_tools == "system"
+        self._fitting = Fitting.of(template, may_fold=folds and tooled is None)
+        self._with_tools = (template, self._fitting)
+        if tooled is not None:
+            self._with_tools = (tooled, Fitting.of(tooled, may_fold=folds))
+        variables = template.variables | self._with_tools[0].variables
+        self.arguments = Arguments(variables, thinks=config.enable_thinking)
+        """The template arguments of requests."""
         shape = self.shape()
         self.rung: Rung = shape.rung
         self.why = shape.why
         ends = [self.added_tokens[text] for text in shape.end.texts] if shape.end else []
         opens = shape.end is not None and shape.end.opens
         self.close_id = ends[0] if ends and not opens else None
+        self.close_ids = frozenset(() if opens else ends)
+        self._close_calls_id = ends[-1] if self.close_ids else None
         self.opener_ids = frozenset(ends if opens else ())
         self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys([*ends, *eos_ids]))
         self._log_rung()
+
+    def close_of(self, reply: Mapping[str, Any]) -> int | None:
+        """Return the token that ends the turn of a reply, as `close_id`; turns with calls may have
+        another."""
+        return self._close_calls_id if reply.get("tool_calls") else self.close_id
 
     @property
     def bridges(self) -> bool:
@@ -98,11 +121,12 @@ class ChatFormat:
         return self.rung != "full"
 
     @classmethod
-    def load(cls, folder: Path | str) -> ChatFormat:
+    def load(cls, folder: Path | str, config: GatewayConfig = _DEFAULTS) -> ChatFormat:
         """Read tokenizer.json, the chat template and the end-of-turn ids of a model folder.
 
         Raises:
-            ConfigError: a file is missing or cannot be read.
+            ConfigError: a file is missing or cannot be read, or the template cannot do what
+                `config` demands.
         """
         folder = Path(folder)
         try:
@@ -115,7 +139,8 @@ class ChatFormat:
         ids = [eos] if isinstance(eos, int) else list(eos or [])
         name = read_json(folder / "tokenizer_config.json").get("eos_token")
         named = tokenizer.token_to_id(name["content"] if isinstance(name, dict) else name or "")
-        return cls(tokenizer, ChatTemplate.load(folder), ids if named is None else [*ids, named])
+        template = ChatTemplate.load(folder, config.chat_template)
+        return cls(tokenizer, template, ids if named is None else [*ids, named], config)
 
     def shape(self, kwargs: Mapping[str, Any] = NO_KWARGS) -> Shape:
         """Return how the template writes turns under these arguments; probed once for each set."""
@@ -138,7 +163,7 @@ class ChatFormat:
         return self._shape_key(kwargs) in self._shapes
 
     def _shape_key(self, kwargs: Mapping[str, Any]) -> str:
-        asked = {name: kwargs[name] for name in kwargs if name in self._arguments}
+        asked = {name: kwargs[name] for name in kwargs if name in self.arguments.read}
         return json.dumps(asked, sort_keys=True) if asked else ""
 
     def prompt(
@@ -173,6 +198,7 @@ class ChatFormat:
         Raises:
             ValueError: the template refuses these messages, or it has no local turns.
         """
+        self._check_alternation(messages, tools)
         shape = self.shape(kwargs)
         tools = tools if shape.tools_in_tail else None
         render = functools.partial(self.render, kwargs=kwargs)
@@ -193,18 +219,63 @@ class ChatFormat:
         Raises:
             ValueError: the template refuses these messages, or it has no local turns.
         """
+        self._check_alternation(messages[len(messages) - num_new :], tools)
         render = functools.partial(self.render, kwargs=kwargs)
         tail = by_count(render, self.shape(kwargs).known_end, messages, num_new, tools)
         return self.encode(tail, most=most)
 
-    def moves_systems(
-        self,
-        messages: Messages,
-        tools: Tools,
-    ) -> bool:
+    def _check_alternation(self, new: Messages, tools: Tools) -> None:
+        if new and new[0]["role"] == "assistant" and self._for(tools)[1].alternates:
+            raise ValueError("this chat template has one turn of the assistant's, not two")
+
+    def moves_systems(self, messages: Messages, tools: Tools) -> bool:
         """Return whether system messages behind the first are merged at the front, because the
         template has no other place for them."""
         return self._for(tools)[1].moves_systems(messages)
+
+    @property
+    def calls_as_text(self) -> bool:
+        """Return whether calls are written in the form of the parser hermes, not the template's."""
+        return self._with_tools[1].calls_as_text
+
+    @property
+    def omits_tools(self) -> bool:
+        """Return whether offered tools are in no prompt."""
+        fitting = self._with_tools[1]
+        return fitting.hides_tools and not fitting.tools_as_text
+
+    def check_tools(self, tools: Tools) -> None:
+        """Refuse tools that the configuration and the chat template do not allow.
+
+        Raises:
+            ConfigError: the template hides them, and they must not be written into the system
+                message, or not in the form that replies are parsed for.
+        """
+        fitting, config = self._with_tools[1], self._config
+        if not tools or not fitting.hides_tools:
+            return
+        hidden = "tools are offered, and the chat template does not write them into the prompt"
+        if config.hidden_tools == "refuse":
+            raise ConfigError(
+                f"{hidden} (gateway.hidden_tools is 'refuse'): use a model whose template knows "
+                "tools, or set 'system', which writes them into the system message"
+            )
+        if self.calls_as_text and config.tool_parser not in ("auto", "hermes", "none"):
+            raise ConfigError(
+                f"{hidden}: they go into the system message, in the form that the parser hermes "
+                f"reads, but gateway.tool_parser is {config.tool_parser!r}; leave it out, or set "
+                "gateway.hidden_tools = 'omit' and let the agent describe its tools"
+            )
+
+    def say_tools(self) -> None:
+        """Warn if the chat template hides tools, and they become text of the system message."""
+        fitting = self._with_tools[1]
+        if fitting.tools_as_text:
+            _log.warning(
+                "the chat template does not write tools into the prompt: they are listed in the "
+                "system message%s (gateway.hidden_tools)",
+                ", and calls are read as hermes" if self.calls_as_text else "",
+            )
 
     def text(self, ids: Sequence[int]) -> str:
         """Return the text of sampled tokens, special tokens included."""
@@ -271,12 +342,15 @@ class ChatFormat:
             ValueError: the template refuses these messages.
         """
         template, fitting = self._for(tools)
-        return template.render(
-            [self._disarmed(message) for message in fitting.fit(messages)],
+        plain = [self._disarmed(textual(message)) for message in messages]
+        fitted, tools = fitting.fit(plain, tools)
+        rendered = template.render(
+            fitted,
             tools,
             add_generation_prompt=add_generation_prompt,
-            kwargs=kwargs,
+            kwargs={**kwargs, **self.arguments.imposed},
         )
+        return rendered + fitting.header if add_generation_prompt else rendered
 
     def unmarked(self, rendered: str) -> str:
         """Return a rendered conversation without the marks, as users of the model would see it."""
@@ -295,7 +369,7 @@ class ChatFormat:
 
     def _disarmed(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a message with marks inside the special tokens that users and tools wrote."""
-        text = message["content"]
+        text = message.get("content")
         if message["role"] not in ("user", "tool") or not text or not self._special:
             return message
         if not self._special.search(text):

@@ -39,6 +39,9 @@ class TurnEnd:
 
     texts: tuple[str, ...]
     opens: bool = False
+    calls: str = ""
+    """The last of `texts`, if it ends only turns with calls: their results stand in the same turn
+    (Gemma 4)."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -57,11 +60,15 @@ def by_sentinel(
     """Return the text after `reply` if `new` follows. Only the names of its calls matter.
 
     Raises:
-        ValueError: the template refuses these messages, or does not show the reply.
+        ValueError: the template refuses these messages, or does not show the reply in its place.
     """
     said: dict[str, Any] = {"role": "assistant", "content": SENTINEL}
     if reply.get("tool_calls"):
         said["tool_calls"] = [_stand_in(call, end) for call in reply["tool_calls"]]
+        if end.calls:
+            if reply.get("content"):
+                raise ValueError("this chat template writes such a text behind results")
+            said["content"] = ""
     rendered = render([OPENING, said, *new], tools)
     at = rendered.rfind(SENTINEL)
     match = end.pattern.search(rendered, at) if at >= 0 else None
@@ -107,8 +114,9 @@ class Shape:
     """The flag that a continuation may also hold assistant messages that a client rewrote."""
     tools_in_tail: bool = True
     """The flag that the text after a reply depends on the offered tools; else they are omitted."""
-    drops_thinking: bool = False
-    """The flag that thoughts of earlier turns vanish once a user speaks again."""
+    drops_opening: bool = False
+    """The flag that a turn's opening changes once a user speaks again: an empty thought vanishes,
+    for example."""
 
     @property
     def known_end(self) -> TurnEnd:
@@ -149,9 +157,9 @@ def find_shape(render: Render, encode: Encode, added: Mapping[str, int]) -> Shap
     plain one must work.
     """
     end = _find_end(render, added)
-    drops = _drops_thinking(render)
+    drops = _drops_opening(render)
     if end is None:
-        return Shape(None, why="no added token ends an assistant turn", drops_thinking=drops)
+        return Shape(None, why="no added token ends an assistant turn", drops_opening=drops)
     faults: dict[Rung, str] = {
         rung: _fault(render, encode, end, rung, _PROBES) for rung in _SPLICES
     }
@@ -163,7 +171,7 @@ def find_shape(render: Render, encode: Encode, added: Mapping[str, int]) -> Shap
         "" if "sentinel" in rungs else "; ".join(ruled_out),
         edits=not any(_fault(render, encode, end, rung, _EDITS) for rung in rungs),
         tools_in_tail=_tools_in_tail(render, end),
-        drops_thinking=drops,
+        drops_opening=drops,
     )
 
 
@@ -183,7 +191,9 @@ def _fault(
     render: Render, encode: Encode, end: TurnEnd, rung: Rung, probes: Sequence[Probe]
 ) -> str:
     """Return the first probe with a wrong tail, and the reason; or ""."""
-    for index, probe in enumerate(probes):
+    for index, given in enumerate(probes):
+        apart = end.calls and given.reply.get("tool_calls")
+        probe = replace(given, reply={**given.reply, "content": ""}) if apart else given
         try:
             whole = render(probe.whole, probe.tools)
         except ValueError as error:
@@ -240,7 +250,7 @@ def _find_end(render: Render, added: Mapping[str, int]) -> TurnEnd | None:
     if any_added is None or SENTINEL not in rendered:
         return None
     if close := any_added.match(after):
-        return TurnEnd((close[0],))
+        return _with_calls(render, any_added, close[0])
     openers: list[str] = []
     for new in ([OPENING], [{"role": "tool", "tool_call_id": "call_0_0", "content": "."}], []):
         try:
@@ -251,15 +261,40 @@ def _find_end(render: Render, added: Mapping[str, int]) -> TurnEnd | None:
         if opener is None:
             return None
         openers.append(opener[0])
-    return TurnEnd(tuple(dict.fromkeys(openers)), opens=True) if openers else None
+    texts = tuple(dict.fromkeys(openers))
+    return TurnEnd(texts, opens=not _closes(render, texts)) if texts else None
 
 
-def _drops_thinking(render: Render) -> bool:
-    said = {"role": "assistant", "content": "Yes.", "reasoning_content": SENTINEL}
+def _with_calls(render: Render, any_added: re.Pattern[str], close: str) -> TurnEnd:
+    """Return the ends of turns: `close`, and another token if that ends turns with calls."""
+    function = {"name": "f", "arguments": f'{{"said": "{SENTINEL}"}}'}
+    calls = [{"id": "call_0_0", "type": "function", "function": function}]
+    said = {"role": "assistant", "content": "", "tool_calls": calls}
     try:
-        return SENTINEL not in render([OPENING, said, OPENING], None)
+        rendered = render([OPENING, said], None, add_generation_prompt=False)
+    except ValueError:
+        return TurnEnd((close,))
+    after = rendered.rpartition(SENTINEL)[2].rstrip()
+    found = any_added.findall(after)
+    if SENTINEL not in rendered or close in found or not found or not after.endswith(found[-1]):
+        return TurnEnd((close,))
+    return TurnEnd((close, found[-1]), calls=found[-1])
+
+
+def _closes(render: Render, texts: tuple[str, ...]) -> bool:
+    """Return whether the token behind a turn closes it, and only the last turn lacks it: such a
+    token does not open the first turn."""
+    head = render([{**OPENING, "content": SENTINEL}], None).partition(SENTINEL)[0]
+    return len(texts) == 1 and texts[0] not in head
+
+
+def _drops_opening(render: Render) -> bool:
+    asked, said = {**OPENING, "content": SENTINEL}, {"role": "assistant", "content": "Yes."}
+    try:
+        opening, whole = render([asked], None), render([asked, said, OPENING], None)
     except ValueError:
         return False
+    return not whole.partition(SENTINEL)[2].startswith(opening.partition(SENTINEL)[2])
 
 
 def _say(role: str, content: str, **more: Any) -> dict[str, Any]:

@@ -31,6 +31,7 @@ _INLINE_CHARS = 4_000
 """The length below which conversations are compared at once, in a millisecond; longer ones are
 compared in a thread while the engine samples."""
 _LOOKAHEAD = 16
+_THOUGHT = "<think>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +96,18 @@ def _kind(
     text, node = pieces[index]
     offset = at - (ends[index] - len(text))
     here, there = ours[at:].lstrip(), theirs[at:].lstrip()
-    if here.startswith("<think>") or there.startswith("<think>") or _in_thought(text, node, offset):
+    if _opens_thought(ours, theirs, at) or _in_thought(text, node, offset):
         return "thinking"
     if node is not None and _in_call(text, node, offset):
         return "arguments"
     return "whitespace" if here[:_LOOKAHEAD] == there[:_LOOKAHEAD] else "other"
+
+
+def _opens_thought(ours: str, theirs: str, at: int) -> bool:
+    """Return whether a thought begins at the difference; another tag may begin alike."""
+    tag = ours.rfind("<", max(at - len(_THOUGHT), 0), at)
+    starts = (at, at if tag < 0 else tag)
+    return any(said[i:].lstrip().startswith(_THOUGHT) for said in (ours, theirs) for i in starts)
 
 
 def _in_thought(text: str, node: Sampled | None, offset: int) -> bool:

@@ -3,22 +3,18 @@
 An import of transformers would cost seconds and load torch. This module is therefore plain jinja2
 plus the additions of transformers (`generation` blocks, `raise_exception`, `strftime_now`, loop
 controls, its own `tojson`). Tests compare it with `transformers.apply_chat_template`.
-
-Clients send messages in OpenAI's form, and templates differ: `Fitting` adapts the messages.
 """
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from jinja2 import TemplateError, meta, nodes, pass_context
 from jinja2.ext import Extension, loopcontrols
 from jinja2.runtime import Context, Macro
@@ -26,10 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.model_folder import template_files
-from agentgym_rl.gateway.messages import REASONING, text_of
-from agentgym_rl.gateway.request.body import has_many_values
-
-Message = Mapping[str, Any]
+from agentgym_rl.gateway.messages import REASONING
 
 RESERVED = frozenset(
     {
@@ -97,12 +90,14 @@ class ChatTemplate:
         """The names that the template uses; other arguments have no effect."""
 
     @classmethod
-    def load(cls, folder: Path) -> ChatTemplate:
+    def load(cls, folder: Path, name: str = "auto") -> ChatTemplate:
         """Load the template of a model folder: from its files, else from tokenizer_config.json. If
-        there are several, take `default`, and `tool_use` for conversations with tools.
+        there are several, take the one with the given name; "auto" is `default`, and `tool_use` for
+        conversations with tools.
 
         Raises:
-            ConfigError: the folder has no chat template, or it does not compile, or never ends.
+            ConfigError: the folder has no chat template of that name, or it does not compile, never
+                ends, or writes nothing of what users say.
         """
         tokenizer_config = read_json(folder / "tokenizer_config.json")
         files = template_files(folder)
@@ -112,15 +107,11 @@ class ChatTemplate:
             named = {"default": named}
         elif isinstance(named, list):
             named = {entry["name"]: entry["template"] for entry in named}
-        source = named.get("default", named.get("tool_use"))
+        source = named.get("default", named.get("tool_use")) if name == "auto" else named.get(name)
         if not isinstance(source, str):
-            others = f"; it has only templates named {', '.join(named)}" if named else ""
-            raise ConfigError(
-                f"{folder} has no chat template (chat_template.jinja, or chat_template in "
-                f"tokenizer_config.json); a base model does not take chat messages{others}"
-            )
+            raise ConfigError(_missing(folder, name, list(named)))
         special_tokens = _special_tokens(tokenizer_config)
-        tooled = named.get("tool_use", source)
+        tooled = named.get("tool_use", source) if name == "auto" else source
         template = cls(
             source,
             special_tokens=special_tokens,
@@ -129,11 +120,16 @@ class ChatTemplate:
         )
         for each in filter(None, (template, template.tool_use)):
             try:
-                each.render([OPENING])
+                shown = each.render([{**OPENING, "content": SENTINEL}])
             except EndlessTemplate:
                 raise
             except ValueError:  # it may refuse this conversation
-                pass
+                continue
+            if SENTINEL not in shown:
+                raise ConfigError(
+                    f"{folder}: the chat template does not write a user's message; it is made for "
+                    "other input than chat messages"
+                )
         return template
 
     def mentions(self, text: str) -> bool:
@@ -155,12 +151,24 @@ class ChatTemplate:
             EndlessTemplate: the template does not end with these messages.
             ValueError: the template refuses these messages.
         """
+        plain = [_for_template(message) for message in messages]
+        if self._takes_parts:
+            plain = [_in_parts(message) for message in plain]
+        return self._rendered(plain, tools, add_generation_prompt, kwargs)
+
+    def _rendered(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        kwargs: Mapping[str, Any] = NO_KWARGS,
+    ) -> str:
         try:
             return self._template.render(
                 {
                     **self._special_tokens,
                     **kwargs,
-                    "messages": [_for_template(message) for message in messages],
+                    "messages": messages,
                     "tools": tools or None,
                     "documents": None,
                     "add_generation_prompt": add_generation_prompt,
@@ -169,6 +177,30 @@ class ChatTemplate:
             )
         except _REFUSALS as error:
             raise ValueError(f"the chat template refuses these messages: {error}") from error
+
+    @functools.cached_property
+    def _takes_parts(self) -> bool:
+        """Return whether contents must be lists of parts, since texts are not written."""
+        asked = {**OPENING, "content": SENTINEL}
+        try:
+            if SENTINEL in self._rendered([asked]):
+                return False
+            return SENTINEL in self._rendered([_in_parts(asked)])
+        except ValueError:
+            return False
+
+
+def _missing(folder: Path, name: str, others: list[str]) -> str:
+    if others:
+        hint = "choose one by gateway.chat_template" if name == "auto" else "or auto"
+        return (
+            f"gateway.chat_template is {name!r}, and {folder} has no such chat template; it has "
+            f"only templates named {', '.join(others)}: {hint}"
+        )
+    return (
+        f"{folder} has no chat template (chat_template.jinja, or chat_template in "
+        "tokenizer_config.json); a base model does not take chat messages"
+    )
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -193,6 +225,13 @@ def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
     if reasoning is not None:
         plain = {"thinking": reasoning, **plain, "reasoning_content": reasoning}
     return plain
+
+
+def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, str):
+        return dict(message)
+    return {**message, "content": [{"type": "text", "text": content}]}
 
 
 class _Generation(Extension):
@@ -313,104 +352,3 @@ def _counting(context: Context, items: Any) -> Iterator[Any]:
 
 def _raise_exception(message: str) -> None:
     raise TemplateError(message)
-
-
-@dataclass(frozen=True, slots=True)
-class Fitting:
-    """The message format a template expects, found by rendering; `fit` applies it."""
-
-    string_arguments: bool
-    """The flag of a template that writes string arguments as they are; others need objects."""
-    short_ids: bool
-    """The flag for tool-call ids of nine letters and digits, as Mistral's models need them."""
-    systems_anywhere: bool
-    """The flag that system messages may stand anywhere; else there is one, at the front."""
-
-    @classmethod
-    def of(cls, template: ChatTemplate) -> Fitting:
-        """Probe a template."""
-        return cls(_takes_strings(template), _wants_short_ids(template), _has_places(template))
-
-    def fit(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages with content, arguments, ids and system messages as required."""
-        if self.moves_systems(messages):
-            messages = _gathered(messages)
-        return [self._fit(message) for message in messages]
-
-    def moves_systems(self, messages: Sequence[Message]) -> bool:
-        """Return whether system messages must be merged at the front."""
-        late = any(message["role"] == "system" for message in messages[1:])
-        return late and not self.systems_anywhere
-
-    def _fit(self, message: Message) -> Message:
-        content = message.get("content")
-        if not isinstance(content, str):
-            message = {**message, "content": None if content is None else text_of(content)}
-        if message.get("tool_calls") and not self.string_arguments:
-            message = {**message, "tool_calls": [_parsed(call) for call in message["tool_calls"]]}
-        return _with_short_ids(message) if self.short_ids else message
-
-
-def _takes_strings(template: ChatTemplate) -> bool:
-    arguments = '{"q":  "x"}'
-    return arguments in (_shown(template, [OPENING, _calling("c", arguments)]) or "")
-
-
-def _wants_short_ids(template: ChatTemplate) -> bool:
-    if _shown(template, [OPENING, _calling("call_0_0", {})]) is not None:
-        return False
-    return _shown(template, [OPENING, _calling(_short_id("call_0_0"), {})]) is not None
-
-
-def _has_places(template: ChatTemplate) -> bool:
-    """Return whether a second system message appears, and one behind a reply appears behind it."""
-    first, late = ({"role": "system", "content": text} for text in (".", SENTINEL))
-    said = {"role": "assistant", "content": "Well."}
-    second = _shown(template, [first, late, OPENING]) or ""
-    behind = _shown(template, [OPENING, said, late, OPENING]) or ""
-    return SENTINEL in second and SENTINEL in behind.partition("Well.")[2]
-
-
-def _shown(template: ChatTemplate, messages: Sequence[Message]) -> str | None:
-    """Return the rendered messages; None if the template refuses them."""
-    try:
-        return template.render(messages)
-    except ValueError:
-        return None
-
-
-def _calling(id: str, arguments: Any) -> dict[str, Any]:
-    call = {"type": "function", "id": id, "function": {"name": "f", "arguments": arguments}}
-    return {"role": "assistant", "content": "", "tool_calls": [call]}
-
-
-def _gathered(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with all system messages merged into one, at the front."""
-    systems = [text_of(m.get("content")) for m in messages if m["role"] == "system"]
-    others = [message for message in messages if message["role"] != "system"]
-    return [{"role": "system", "content": "\n\n".join(systems)}, *others]
-
-
-def _parsed(call: Message) -> Message:
-    function = dict(call["function"])
-    arguments = function.get("arguments")
-    if isinstance(arguments, str) and has_many_values(arguments):
-        return call
-    try:
-        function["arguments"] = msgspec.json.decode(function["arguments"])
-    except (msgspec.DecodeError, TypeError, RecursionError):  # the template gets the text itself
-        return call
-    return {**call, "function": function}
-
-
-def _with_short_ids(message: Message) -> Message:
-    if id := message.get("tool_call_id"):
-        return {**message, "tool_call_id": _short_id(id)}
-    if calls := message.get("tool_calls"):
-        return {**message, "tool_calls": [{**c, "id": _short_id(c.get("id"))} for c in calls]}
-    return message
-
-
-def _short_id(id: Any) -> str:
-    """Return nine letters and digits; equal ids stay equal."""
-    return hashlib.blake2b(str(id).encode("utf-8", "replace"), digest_size=8).hexdigest()[:9]
