@@ -15,8 +15,9 @@ class _Engine(Section):
     """The keys of every engine of this package."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """The dtype of weights and KV cache, and of the trainer's forward and backward: one for both,
-    so that their log-probs agree (the trainer's master weights stay float32)."""
+    """The dtype of weights and KV cache, and of the trainer's forward and backward unless
+    `trainer.dtype` is set (its master weights stay float32). The embedded engine on a CPU keeps all
+    but the matrices of layers in float32; bfloat16 is faster on CPUs that multiply it."""
     max_num_seqs: Anytime[int] = Field(default=128, ge=1)
     """The maximum number of requests decoded together; more wait in a queue."""
     max_model_len: int = Field(default=512, ge=16)
@@ -36,6 +37,10 @@ class _Engine(Section):
     """The longest time without any token from a server with requests before it is restarted."""
     request_timeout_s: Anytime[float] = Field(default=120.0, gt=0)
     """The longest wait for one request, queueing included."""
+    prefix_cache: OnResume[Literal["by_version", "shared", "off"]] = "by_version"
+    """The prefix cache: requests that begin with tokens of earlier ones reuse their KV.
+    `by_version` never serves KV of older weights to a new request; `shared` may, and exists to show
+    that `arl audit` notices; `off` computes every prompt completely."""
 
 
 class EmbeddedEngineConfig(_Engine):
@@ -46,10 +51,20 @@ class EmbeddedEngineConfig(_Engine):
     """The device; `auto` takes a GPU if there is one. CUDA is experimental: not measured yet."""
     deterministic: bool = False
     """The switch to decode one request at a time: then samples depend only on the request, its seed
-    and the weights, to the last bit, on one machine. Several times slower."""
+    and the weights, to the last bit, on one machine. Several times slower; no KV is reused."""
     fused: OnResume[Literal["auto", "never"]] = "auto"
     """The decoding path: `auto` uses the fused path for Qwen/Llama-style models, `never` always
     uses the model's own forward."""
+
+    prefix_cache_gib: Anytime[float] = Field(default=1.0, gt=0)
+    """The memory for KV that later requests may reuse, in GiB, besides that of the running ones.
+    The least recently used KV is dropped first."""
+
+    @property
+    def prefix_cache_bytes(self) -> int:
+        """Return the memory for KV that later requests may reuse; 0: none is kept."""
+        off = self.deterministic or self.prefix_cache == "off"
+        return 0 if off else int(self.prefix_cache_gib * 2**30)
 
     @property
     def decoded_together(self) -> int:
@@ -73,9 +88,6 @@ class VllmEngineConfig(_Engine):
     """The fraction of a GPU's memory that a server may use; 0: vLLM's own default."""
     kv_cache_gib: Anytime[int] = Field(default=1, ge=1)
     """The KV cache of a server that runs on a CPU, in GiB."""
-    prefix_cache: OnResume[Literal["by_version", "shared", "off"]] = "by_version"
-    """The prefix cache: `by_version` never serves KV of older weights to a new request; `shared`
-    may, and exists to show that `arl audit` notices."""
     flags: OnResume[tuple[str, ...]] = ()
     """More flags of the vLLM server, passed on unchanged."""
     env: OnResume[dict[str, str]] = Field(default_factory=dict)

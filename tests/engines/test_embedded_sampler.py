@@ -4,7 +4,7 @@ import torch
 
 from agentgym_rl.engines.embedded.batch import prefill_groups
 from agentgym_rl.engines.embedded.request import Sampling
-from agentgym_rl.engines.embedded.sampler import Sampler, random_key, restrict, uniforms
+from agentgym_rl.engines.embedded.sampler import Sampler, drawn, random_key, restrict, uniforms
 from tests.kit.cases import cases
 
 
@@ -34,6 +34,30 @@ def test_frequencies_follow_the_softmax():
     got = torch.bincount(tokens, minlength=5) / 4000
     assert (got - want).abs().max() < 0.03
     assert torch.allclose(logprobs, want.log()[tokens], atol=1e-6)
+
+
+@cases("size", [5, 4096, 4097, 10_000, 49_152])
+def test_a_draw_ends_where_the_cumulated_probabilities_exceed_it(size):
+    generator = torch.Generator().manual_seed(size)
+    probs = torch.softmax(4 * torch.randn(64, size, generator=generator), -1)
+    probs[:32, : size // 2] = 0
+    draws = torch.rand(64, dtype=torch.float64, generator=generator)
+    cumulative = probs.cumsum(-1, dtype=torch.float64)
+    got = drawn(probs, draws)[:, None]
+    target = draws[:, None] * cumulative[:, -1:]
+    hair = 1e-6  # the two ways to sum differ by rounding
+    assert (cumulative.gather(1, got) > target - hair).all()
+    assert (cumulative.gather(1, got) - probs.gather(1, got) <= target + hair).all()
+
+
+@cases("size", [5, 4096, 10_000, 49_152])
+def test_no_draw_ends_at_a_token_without_probability(size):
+    probs = torch.zeros(3, size)
+    only = torch.tensor([0, size // 2, size - 1])
+    probs[torch.arange(3), only] = 1
+    for draw in (0.0, 0.5, 1 - 2**-53):
+        draws = torch.full((3,), draw, dtype=torch.float64)
+        assert torch.equal(drawn(probs, draws), only), draw
 
 
 def test_a_row_draws_the_same_whoever_its_neighbours_are():

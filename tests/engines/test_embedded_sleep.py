@@ -12,7 +12,6 @@ from agentgym_rl.weights.files import write_version
 from tests.kit.cases import cases
 
 LONG = SamplingParams(max_tokens=200, seed=3)
-SHORTER = SamplingParams(max_tokens=60, seed=3)
 
 
 def _run(served, folder, scenario, **options):
@@ -50,9 +49,9 @@ def test_a_sleeper_has_no_cache_and_a_deep_one_no_weights(
     path = write_version(tmp_path, 1, load_file(model_dir(kind) / "model.safetensors"))
 
     async def scenario(client, engine):
-        calm = await _tokens(client, "calm", SHORTER)
+        calm = await _tokens(client, "calm")
         async with asyncio.TaskGroup() as tasks:
-            job = tasks.create_task(_tokens(client, "early", SHORTER))
+            job = tasks.create_task(_tokens(client, "early"))
             before = engine.loop.counters.steps
             await _until(lambda: engine.loop.counters.steps > before + 5)
             awake = await _gauges(call, client)

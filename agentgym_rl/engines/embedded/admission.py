@@ -82,6 +82,7 @@ class Admission:
             constraint=constraint,
             stream=body.stream,
             with_logprobs=params.logprobs is not None,
+            cache_salt=body.cache_salt or "",
         )
 
     def _check_prompt(self, token_ids: list[int]) -> None:

@@ -181,6 +181,8 @@ class App:
                 await self._engine.drain()
             case _:
                 raise Refused(f"pause mode {mode!r}; allowed: keep, abort, wait", param="mode")
+        if clear == "true":
+            await self._engine.forget()
         return {"status": "paused"}
 
     async def _resume(self, query: Query, body: bytes) -> Any:

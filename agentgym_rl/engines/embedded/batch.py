@@ -10,7 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .cache import CopyableKV, KVPiece
 from .decoder import Decoder, Segment
+from .journal import Counters
+from .prefixes import Prefixes
 from .request import Request
 from .sampler import Sampler
 
@@ -20,7 +23,7 @@ _SLACK = 1.25
 """The growth factor of the length capacity: unused positions between slots cost memory traffic."""
 
 
-class SlotKV:
+class SlotKV(CopyableKV):
     """A cache of keys and values [slots, heads, length, dim] per layer; row i of the batch owns
     slot i.
 
@@ -85,6 +88,20 @@ class SlotKV:
             keys[target] = keys[source]
             values[target, :, :length] = values[source, :, :length]
 
+    def read(self, slot: int, start: int, stop: int) -> KVPiece:
+        """Return a copy of tokens [start, stop) of a slot."""
+        axis = self._key_axis - 1
+        whole = KVPiece([(keys[slot], values[slot]) for keys, values in self.layers], axis)
+        return whole.part(start, stop).copy()
+
+    def write(self, slot: int, start: int, piece: KVPiece) -> None:
+        """Store tokens in a slot, the first one at position `start`."""
+        count = piece.layers[0][1].shape[1]
+        self.reserve(slot + 1, start + count)
+        for (keys, values), (new_keys, new_values) in zip(self.layers, piece.layers, strict=True):
+            keys[slot].narrow(self._key_axis - 1, start, count).copy_(new_keys)
+            values[slot, :, start : start + count] = new_values
+
     def _empty(self, heads: int, dim: int, length_axis: int) -> Tensor:
         inner = (self._length, dim) if length_axis == 2 else (dim, self._length)
         # Zeros, not garbage: a masked position still takes part in 0 * value.
@@ -116,36 +133,78 @@ class Batch:
     """A batch of rows in slots 0..b-1 without gaps; the last row fills the slot of one that
     leaves."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Decoder, *, prefixes: Prefixes | None, counters: Counters) -> None:
         self.rows: list[Request] = []
         self._decoder = decoder
+        self._prefixes = prefixes
+        self._counters = counters
+        self._current: set[Request] = set()
+        """The rows whose keys and values are all of the present weights: others share nothing."""
         on_cpu = decoder.device.type == "cpu"
         self._prefill_tokens = _PREFILL_TOKENS_CPU if on_cpu else _PREFILL_TOKENS_GPU
         self._sampler = Sampler(decoder.device)
         self._refresh()
 
     def add(self, requests: Sequence[Request]) -> None:
-        """Append rows and cache all their tokens but the last, which the next step feeds."""
-        added = sorted(requests, key=lambda request: request.num_fed)
-        first = len(self.rows)
-        for group in prefill_groups([request.num_fed for request in added], self._prefill_tokens):
-            rows = [added[index].tokens[:-1] for index in group]
-            if rows[0]:  # sorted: a prompt of one token has nothing to cache
-                self._decoder.prefill(first + group.start, rows)
-        self.rows += added
+        """Append rows and cache all their tokens but the last, which the next step feeds. A common
+        beginning of several requests is computed once."""
+        waiting = list(requests)
+        while waiting:
+            now, waiting = self._prefixes.leaders(waiting) if self._prefixes else (waiting, [])
+            self._append(now)
         self._refresh()
 
+    def _append(self, requests: Sequence[Request]) -> None:
+        """Append rows; compute those of their tokens that are not stored."""
+        first, prefixes = len(self.rows), self._prefixes
+        known = dict.fromkeys(requests, 0)
+        if prefixes is not None:
+            known = {it: prefixes.length(it.cache_salt, it.tokens[:-1]) for it in requests}
+        added = sorted(requests, key=lambda request: request.num_fed - known[request])
+        if prefixes is not None:
+            for slot, request in enumerate(added, start=first):
+                prefixes.fill(slot, request.cache_salt, request.tokens[:-1])
+        starts = [known[request] for request in added]
+        lengths = [request.num_fed - known[request] for request in added]
+        for group in prefill_groups(lengths, self._prefill_tokens):
+            rows = [added[index].tokens[starts[index] : -1] for index in group]
+            if rows[0]:  # sorted: else there is nothing to compute
+                begun = starts[group.start : group.stop]
+                self._decoder.prefill(first + group.start, rows, begun if any(begun) else None)
+        self.rows += added
+        self._current.update(added)
+        self._counters.prefilled_tokens += sum(lengths)
+        if prefixes is not None:
+            self._counters.prefix_cache_queries += sum(starts) + sum(lengths)
+            self._counters.prefix_cache_hits += sum(starts)
+            for slot, request in enumerate(added, start=first):
+                prefixes.store(slot, request.cache_salt, request.fed_prompt)
+
     def remove(self, leaving: Sequence[Request]) -> None:
-        """Take rows out; rows that are not in the batch are ignored."""
+        """Take rows out, and store their tokens for later requests that begin with them; rows that
+        are not in the batch are ignored."""
         for request in leaving:
             if request not in self.rows:
                 continue
             slot, last = self.rows.index(request), len(self.rows) - 1
+            if self._prefixes is not None and request in self._current and request.error is None:
+                self._prefixes.store(slot, request.cache_salt, request.tokens[:-1])
             if slot != last:
                 self._decoder.move(last, slot, self.rows[last].num_fed)
                 self.rows[slot] = self.rows[last]
             self.rows.pop()
+            self._current.discard(request)
         self._refresh()
+
+    def forget(self) -> None:
+        """Drop all stored tokens; rows keep theirs."""
+        if self._prefixes is not None:
+            self._prefixes.clear()
+
+    def outdate(self) -> None:
+        """Share nothing that was computed so far: the weights are others now."""
+        self.forget()
+        self._current.clear()
 
     def rebuild(self) -> None:
         """Compute the cache of every row again, under the present weights."""
@@ -160,6 +219,7 @@ class Batch:
         for request in rows:
             if request.token_ids:
                 request.recomputed_at.append(len(request.token_ids))
+        self.outdate()
         self._refresh()
         return rows
 

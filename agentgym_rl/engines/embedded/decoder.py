@@ -3,8 +3,10 @@ release of its memory in sleep mode, as in vLLM."""
 
 from __future__ import annotations
 
+import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, cast, get_args
 
 import torch
@@ -12,9 +14,11 @@ from torch import Tensor
 
 from agentgym_rl.core.engine import Memory, SleepLevel
 from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.weights.files import LazyTensors
 from agentgym_rl.weights.source import SourceNames
 
 from .admission import Refused
+from .cache import CopyableKV
 
 Swap = Callable[[], None]
 
@@ -32,10 +36,18 @@ class Decoder(ABC):
 
     name: str
     device: torch.device
+    reusable: CopyableKV | None = None
+    """The cache, if rows can begin with tokens copied from it; None: `prefill` takes no starts."""
 
     @abstractmethod
-    def prefill(self, first: int, rows: Sequence[Sequence[int]]) -> None:
-        """Cache the tokens of `rows` (none empty) in slots first, first+1, ..."""
+    def prefill(
+        self, first: int, rows: Sequence[Sequence[int]], starts: Sequence[int] | None = None
+    ) -> None:
+        """Cache the tokens of `rows` (none empty) in slots first, first+1, ...
+
+        `starts`: the position of each row's first token, with all earlier ones in the cache
+        already; None: 0.
+        """
 
     @abstractmethod
     def decode(self, tokens: Tensor, positions: Tensor, segments: Sequence[Segment]) -> Tensor:
@@ -76,7 +88,8 @@ class Decoder(ABC):
         """Prepare new weights while the old ones serve; calling the result puts them in place.
 
         The call comes from another thread than `decode`; the returned call is quick and cannot
-        fail. `tensors` have been through `WeightLayout.check`.
+        fail. `tensors` come from `WeightLayout.check`: every one is asked for, one after the other,
+        so that few are in memory beside what is made of them, and none is kept.
         """
 
 
@@ -84,8 +97,7 @@ class WeightLayout:
     """The names, shapes and ties of a model's weights, which a weight file has to match. The file's
     names are those of the folder that the model was loaded from."""
 
-    def __init__(self, module: torch.nn.Module, *, dtype: torch.dtype, names: SourceNames) -> None:
-        self._dtype = dtype
+    def __init__(self, module: torch.nn.Module, *, names: SourceNames) -> None:
         self._names = names
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._aliases: dict[str, str] = {}
@@ -99,51 +111,56 @@ class WeightLayout:
             else:
                 self._shapes[name] = tuple(tensor.shape)
 
-    def check(
-        self, tensors: Mapping[str, Tensor], *, device: torch.device, source: str
-    ) -> dict[str, Tensor]:
-        """Return private copies of `tensors` under the model's first names, on `device`, in our
-        dtype.
+    def check(self, tensors: Mapping[str, Tensor], *, source: str) -> Mapping[str, Tensor]:
+        """Return `tensors` under the model's first names, each checked when it is asked for.
 
         Both float32 and bfloat16 files are accepted: rounding to the engine's dtype is what the
-        engine would have done itself.
+        engine would have done itself. Tensors may share memory with the file.
 
         Raises:
-            WeightsError: a name is missing or unknown, or a shape, dtype or value is wrong.
+            WeightsError: a name is missing or unknown; for a tensor that is asked for, also if its
+                shape, dtype or a value is wrong.
         """
-        checked: dict[str, Tensor] = {}
         tensors = self._names.back(tensors, source=source)
-        for name, tensor in tensors.items():
-            first = self._aliases.get(name, name)
-            self._check_one(name, first, tensor, source)
-            dtype = self._dtype if tensor.is_floating_point() else tensor.dtype
-            if first in checked:
-                if not torch.equal(checked[first], tensor.to(device, dtype)):
-                    raise WeightsError(f"{source}: {name} and {first} are tied but differ")
-                continue
-            checked[first] = tensor.to(device, dtype, copy=True)
-        missing = sorted(set(self._shapes) - set(checked) - self._buffers)
+        found: dict[str, list[str]] = {}
+        for name in tensors:
+            found.setdefault(self._aliases.get(name, name), []).append(name)
+        if unknown := sorted(found.keys() - self._shapes.keys()):
+            raise WeightsError(f"{source}: {unknown[0]} is no weight of this model")
+        missing = sorted(set(self._shapes) - set(found) - self._buffers)
         if missing:
             raise WeightsError(
                 f"{source}: {len(missing)} of {len(self._shapes)} weights are missing: "
                 f"{', '.join(missing[:3])}"
             )
-        return checked
+
+        def read(first: str) -> Tensor:
+            name, *tied = found[first]
+            tensor = tensors[name]
+            self._check_one(name, first, tensor, source)
+            for other in tied:
+                if not torch.equal(tensor, tensors[other]):
+                    raise WeightsError(f"{source}: {other} and {name} are tied but differ")
+            return tensor
+
+        return LazyTensors(found, read)
 
     def _check_one(self, name: str, first: str, tensor: Tensor, source: str) -> None:
-        expected = self._shapes.get(first)
-        if expected is None:
-            raise WeightsError(f"{source}: {name} is no weight of this model")
-        if tuple(tensor.shape) != expected:
+        if tuple(tensor.shape) != self._shapes[first]:
             raise WeightsError(
-                f"{source}: {name} has shape {tuple(tensor.shape)}, expected {expected}"
+                f"{source}: {name} has shape {tuple(tensor.shape)}, expected {self._shapes[first]}"
             )
         if tensor.dtype not in (torch.float32, torch.bfloat16) and first not in self._buffers:
             raise WeightsError(
                 f"{source}: {name} is {tensor.dtype}; allowed: torch.float32, torch.bfloat16"
             )
-        if not bool(torch.isfinite(tensor).all()):
+        if tensor.is_floating_point() and not _is_finite(tensor):
             raise WeightsError(f"{source}: {name} has values that are not finite")
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Return whether no value is infinite or NaN, without a temporary of the tensor's size."""
+    return all(bool(torch.isfinite(it)) for it in tensor.aminmax()) if tensor.numel() else True
 
 
 _ALL: frozenset[Memory] = frozenset(get_args(Memory))
@@ -168,6 +185,7 @@ class Sleep:
         self.asleep = _ALL
         if self._decoder.device.type == "cuda":
             torch.cuda.empty_cache()  # so that other processes can use it
+        give_back_memory()
 
     def wake(self, tags: Iterable[Memory]) -> None:
         """Restore the memory of `tags`, except memory that is there already.
@@ -199,6 +217,13 @@ class Sleep:
     def swapped(self) -> None:
         """Record that new weights are in place."""
         self._has_weights = True
+
+
+def give_back_memory() -> None:
+    """Return freed memory to the operating system: glibc would keep that of old weights, nearly as
+    much as the present ones take. Do nothing where there is no glibc."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def read_tags(found: Iterable[str]) -> frozenset[Memory]:

@@ -20,10 +20,11 @@ from agentgym_rl.weights.adapter import is_adapter, merged
 from agentgym_rl.weights.files import read_version
 
 from .admission import Admission, Grammars, Refused
-from .decoder import Swap
+from .decoder import Swap, give_back_memory
 from .journal import Journal
 from .loop import DecodeLoop
 from .model import LoadedModel
+from .prefixes import Prefixes
 from .request import Constraint, Request
 
 T = TypeVar("T")
@@ -49,10 +50,11 @@ class EmbeddedEngine:
         weight_version: str,
         journal: Journal | None = None,
     ) -> None:
-        self.model = model
-        self.model_dir = model_dir
+        self.model, self.model_dir = model, model_dir
         self.died = asyncio.Event()
         """The event set once the decode thread has died; `loop.failure` has the cause."""
+        kv, max_bytes = model.decoder.reusable, config.prefix_cache_bytes
+        self._prefixes = Prefixes(kv, max_bytes=max_bytes) if kv and max_bytes else None
         self.loop = DecodeLoop(
             model.decoder,
             max_num_seqs=config.decoded_together,
@@ -60,6 +62,8 @@ class EmbeddedEngine:
             weight_version=weight_version,
             notify=self._notify,
             journal=journal,
+            prefixes=self._prefixes,
+            outdates=config.prefix_cache != "shared",
         )
         self._config = config
         self._admission = Admission(
@@ -172,9 +176,12 @@ class EmbeddedEngine:
         with a recomputed one."""
         await self._between_steps(partial(self.loop.freeze, recompute))
 
+    async def forget(self) -> None:
+        """Drop the stored tokens of earlier requests: later ones compute their prompts."""
+        await self._between_steps(self.loop.forget)
+
     async def cut_off(self) -> None:
-        """End every request in flight with its output so far. (There is no cache to clear: none
-        outlives its request.)"""
+        """End every request in flight with its output so far."""
         await self._between_steps(self.loop.cut_off)
 
     async def drain(self) -> None:
@@ -232,6 +239,7 @@ class EmbeddedEngine:
         counters, decoder = self.loop.counters, self.model.decoder
         counters.weights_bytes = decoder.weights_bytes
         counters.cache_bytes = decoder.cache_bytes
+        counters.prefix_cache_bytes = self._prefixes.num_bytes if self._prefixes else 0
         return counters.prometheus()
 
     async def name_version(self, weight_version: str) -> None:
@@ -266,14 +274,15 @@ class EmbeddedEngine:
             raise Refused("no weights are staged; POST /start_weight_update, /update_weights first")
         # A Refused is raised here if the weights' memory is released; that ends the update, too.
         await self._between_steps(partial(self.loop.swap, update.swap, weight_version))
+        update.swap = None
+        await asyncio.to_thread(give_back_memory)
         log.info("serving policy version %s", weight_version)
 
     def _read(self, path: Path) -> Swap:
-        decoder, tensors = self.model.decoder, read_version(path)
+        tensors = read_version(path)
         if is_adapter(tensors):
             tensors = merged(tensors, self.model_dir)
-        tensors = self.model.layout.check(tensors, device=decoder.device, source=str(path))
-        return decoder.stage(tensors)
+        return self.model.decoder.stage(self.model.layout.check(tensors, source=str(path)))
 
     async def _between_steps(self, action: Callable[[], T]) -> T:
         async with asyncio.timeout(_COMMAND_TIMEOUT_S):

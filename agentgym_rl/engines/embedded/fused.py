@@ -16,7 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .batch import SlotKV
+from .cache import causal_mask, token_places
 from .decoder import Decoder, Segment, Swap
+from .linear import Linear, is_packed
 
 _ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _STATIC_ROPE = ("default", "linear", "llama3", "yarn")
@@ -60,21 +62,17 @@ class FusedShape:
 
 @dataclass(frozen=True, slots=True)
 class FusedLayer:
-    """A layer; biases and qk-norm are None if the model has none."""
+    """A layer; `qk_norm` is None if the model has none."""
 
     norm: Tensor
-    qkv: Tensor
-    """The projections to queries, keys and values, [(H + 2K) D, hidden]."""
-    qkv_bias: Tensor | None
+    qkv: Linear
+    """The projection to queries, keys and values, to (H + 2K) D."""
     qk_norm: Tensor | None
     """The norms of queries and keys, [H + K, D]."""
-    out: Tensor
-    out_bias: Tensor | None
+    out: Linear
     mlp_norm: Tensor
-    gate_up: Tensor
-    gate_up_bias: Tensor | None
-    down: Tensor
-    down_bias: Tensor | None
+    gate_up: Linear
+    down: Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,85 +82,107 @@ class FusedWeights:
     embed: Tensor
     layers: tuple[FusedLayer, ...]
     norm: Tensor
-    head: Tensor
+    head: Linear | None
+    """None: the embeddings are the head, too."""
 
     def to(self, device: torch.device | None) -> FusedWeights:
         """Return the same weights on another device; None: without any numbers."""
 
-        def moved(tensor: Tensor) -> Tensor:
-            return tensor.to(device) if device is not None else tensor.new_empty(0)
+        def moved(part: Any) -> Any:
+            if isinstance(part, Tensor):
+                return part.to(device) if device is not None else part.new_empty(0)
+            return part if part is None else part.to(device)
 
         def moved_layer(layer: FusedLayer) -> FusedLayer:
-            parts: dict[str, Any] = {}
-            for part in fields(layer):
-                tensor = getattr(layer, part.name)
-                parts[part.name] = None if tensor is None else moved(tensor)
-            return FusedLayer(**parts)
+            return FusedLayer(**{it.name: moved(getattr(layer, it.name)) for it in fields(layer)})
 
-        embed = moved(self.embed)
         return FusedWeights(
-            embed=embed,
+            embed=moved(self.embed),
             layers=tuple(map(moved_layer, self.layers)),
             norm=moved(self.norm),
-            head=embed if self.head is self.embed else moved(self.head),
+            head=moved(self.head),
         )
 
     @property
     def num_bytes(self) -> int:
-        """Return the memory of all weights in bytes, a tied head counted once."""
+        """Return the memory of all weights in bytes."""
         layers = [getattr(layer, part.name) for layer in self.layers for part in fields(layer)]
-        tensors = [self.embed, self.norm, self.head, *(it for it in layers if it is not None)]
-        return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
-
-    @classmethod
-    def of(cls, tensors: Mapping[str, Tensor], shape: FusedShape) -> FusedWeights:
-        """Fuse tensors named as in the Hugging Face checkpoint (a tied head may be absent)."""
-        embed = tensors["model.embed_tokens.weight"]
-        return cls(
-            embed=embed,
-            layers=tuple(_layer(tensors, index, shape) for index in range(shape.num_layers)),
-            norm=tensors["model.norm.weight"],
-            head=tensors.get("lm_head.weight", embed),
+        return sum(
+            part.nbytes if isinstance(part, Tensor) else part.num_bytes
+            for part in (self.embed, self.norm, self.head, *layers)
+            if part is not None
         )
 
 
-def _layer(tensors: Mapping[str, Tensor], index: int, shape: FusedShape) -> FusedLayer:
-    prefix = f"model.layers.{index}."
-    attention, mlp = prefix + "self_attn.", prefix + "mlp."
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """A recipe of `FusedWeights`."""
 
-    def joined(base: str, names: tuple[str, ...], kind: str) -> Tensor | None:
-        parts = [tensors.get(f"{base}{name}_proj.{kind}") for name in names]
-        present = [part for part in parts if part is not None]
-        return torch.cat(present).detach() if len(present) == len(parts) else None
+    shape: FusedShape
+    dtype: torch.dtype
+    """The dtype in which the matrices of layers multiply."""
+    wide: torch.dtype
+    """The dtype of everything else: embeddings, norms, the head, and all that flows between."""
+    device: torch.device
+    alone: bool = False
+    """A flag, true if rows are decoded one at a time."""
 
-    def weight(base: str, *names: str) -> Tensor:
-        found = joined(base, names, "weight")
-        assert found is not None, f"{base}: no weight of {names}"
-        return found
+    def of(self, tensors: Mapping[str, Tensor]) -> FusedWeights:
+        """Fuse tensors named as in the Hugging Face checkpoint (a tied head may be absent), one
+        after the other: `tensors` may read each of them as late as here."""
+        layers = tuple(self._layer(tensors, index) for index in range(self.shape.num_layers))
+        embed = self._tensor(tensors["model.embed_tokens.weight"])
+        head = tensors.get("lm_head.weight")
+        if head is None and is_packed(embed, alone=self.alone):
+            head = embed  # multiplied in one layout, looked up in the other
+        return FusedWeights(
+            embed=embed,
+            layers=layers,
+            norm=self._tensor(tensors["model.norm.weight"]),
+            head=None if head is None else self._linear([head], None, self.wide),
+        )
 
-    query_norm = tensors.get(f"{attention}q_norm.weight")
-    qk_norm = None
-    if query_norm is not None:
-        key_norm = tensors[f"{attention}k_norm.weight"]
-        qk_norm = torch.cat(
-            [
-                query_norm.expand(shape.num_heads, shape.head_dim),
-                key_norm.expand(shape.num_kv_heads, shape.head_dim),
-            ]
-        ).detach()
-    return FusedLayer(
-        norm=tensors[f"{prefix}input_layernorm.weight"],
-        qkv=weight(attention, "q", "k", "v"),
-        qkv_bias=joined(attention, ("q", "k", "v"), "bias"),
-        qk_norm=qk_norm,
-        out=weight(attention, "o"),
-        out_bias=joined(attention, ("o",), "bias"),
-        mlp_norm=tensors[f"{prefix}post_attention_layernorm.weight"],
-        gate_up=weight(mlp, "gate", "up"),
-        gate_up_bias=joined(mlp, ("gate", "up"), "bias"),
-        down=weight(mlp, "down"),
-        down_bias=joined(mlp, ("down",), "bias"),
-    )
+    def _linear(self, parts: Sequence[Tensor], bias: Tensor | None, dtype: torch.dtype) -> Linear:
+        return Linear.of(parts, bias, dtype=dtype, at=self.device, alone=self.alone)
+
+    def _tensor(self, found: Tensor) -> Tensor:
+        return found.detach().to(self.device, self.wide, copy=True)
+
+    def _layer(self, tensors: Mapping[str, Tensor], index: int) -> FusedLayer:
+        prefix = f"model.layers.{index}."
+        attention, mlp = prefix + "self_attn.", prefix + "mlp."
+
+        def linear(base: str, *names: str) -> Linear:
+            biases = [name for it in names if (name := f"{base}{it}_proj.bias") in tensors]
+            return self._linear(
+                [tensors[f"{base}{it}_proj.weight"] for it in names],
+                torch.cat([tensors[name] for name in biases]) if biases else None,
+                self.dtype,
+            )
+
+        return FusedLayer(
+            norm=self._tensor(tensors[f"{prefix}input_layernorm.weight"]),
+            qkv=linear(attention, "q", "k", "v"),
+            qk_norm=self._qk_norm(tensors, attention),
+            out=linear(attention, "o"),
+            mlp_norm=self._tensor(tensors[f"{prefix}post_attention_layernorm.weight"]),
+            gate_up=linear(mlp, "gate", "up"),
+            down=linear(mlp, "down"),
+        )
+
+    def _qk_norm(self, tensors: Mapping[str, Tensor], attention: str) -> Tensor | None:
+        if f"{attention}q_norm.weight" not in tensors:
+            return None
+        shape = self.shape
+        query_norm, key_norm = (tensors[f"{attention}{it}_norm.weight"] for it in "qk")
+        return self._tensor(
+            torch.cat(
+                [
+                    query_norm.expand(shape.num_heads, shape.head_dim),
+                    key_norm.expand(shape.num_kv_heads, shape.head_dim),
+                ]
+            )
+        )
 
 
 class FusedDecoder(Decoder):
@@ -172,37 +192,57 @@ class FusedDecoder(Decoder):
     name = "fused"
 
     def __init__(
-        self, weights: FusedWeights, shape: FusedShape, rope: tuple[Tensor, Tensor], kv: SlotKV
+        self, weights: FusedWeights, fusion: Fusion, rope: tuple[Tensor, Tensor], kv: SlotKV
     ) -> None:
         self._weights = weights
-        self._shape = shape
+        self._fusion = fusion
+        self._shape = shape = fusion.shape
         self._cos, self._sin = rope
         self._kv = kv
-        self.device = weights.embed.device
+        self.device = fusion.device
         self._slots = torch.arange(0, device=self.device)
         self._columns = torch.arange(self._cos.shape[0], device=self.device)
         head = (shape.num_kv_heads, shape.head_dim)
         for _ in range(shape.num_layers):
             kv.add_layer(head, head)
+        self.reusable = kv
 
-    def prefill(self, first: int, rows: Sequence[Sequence[int]]) -> None:
-        shape = self._shape
-        length, last = max(map(len, rows)), first + len(rows)
-        self._kv.reserve(last, length)
+    def prefill(
+        self, first: int, rows: Sequence[Sequence[int]], starts: Sequence[int] | None = None
+    ) -> None:
+        shape, last = self._shape, first + len(rows)
         # Right padding is harmless under a causal mask; its keys are overwritten before use.
-        padded = [[*row, *[0] * (length - len(row))] for row in rows]
-        x = F.embedding(torch.tensor(padded, device=self.device), self._weights.embed)
+        tokens, positions = token_places(rows, starts, self.device)
+        length, mask = tokens.shape[1], None
         cos, sin = self._cos[:length, None], self._sin[:length, None]
+        slots = torch.arange(first, last, device=self.device)[:, None]
+        if starts is not None:
+            length = 1 + max(start + len(row) for start, row in zip(starts, rows, strict=True))
+            mask = causal_mask(positions, length, self._cos.dtype)
+            cos, sin = self._cos[positions, None], self._sin[positions, None]
+        self._kv.reserve(last, length)
+        x = F.embedding(tokens, self._weights.embed)
         for index, layer in enumerate(self._weights.layers):
             queries, keys, values = self._qkv(x, layer, cos, sin)
-            keys, values = keys.transpose(1, 2), values.transpose(1, 2)
             cached_keys, cached_values = self._kv.layers[index]
-            cached_keys[first:last, :, :, :length] = keys.transpose(2, 3)
-            cached_values[first:last, :, :length] = values
+            if mask is None:
+                keys, values = keys.transpose(1, 2), values.transpose(1, 2)
+                cached_keys[first:last, :, :, :length] = keys.transpose(2, 3)
+                cached_values[first:last, :, :length] = values
+            else:
+                cached_keys[slots, :, :, positions] = keys
+                cached_values[slots, :, positions] = values
+                keys = cached_keys[first:last, :, :, :length].transpose(2, 3).contiguous()
+                values = cached_values[first:last, :, :length]
             if index == shape.num_layers - 1:
                 return  # only the cache is needed
             mixed = F.scaled_dot_product_attention(
-                queries.transpose(1, 2), keys, values, is_causal=True, enable_gqa=True
+                queries.transpose(1, 2),
+                keys,
+                values,
+                attn_mask=mask,
+                is_causal=mask is None,
+                enable_gqa=True,
             )
             x = self._feed_forward(x, mixed.transpose(1, 2).flatten(2), layer)
 
@@ -225,7 +265,7 @@ class FusedDecoder(Decoder):
             mixed = self._attend(queries, cached_keys, cached_values, mask, segments)
             x = self._feed_forward(x, mixed, layer)
         x = F.rms_norm(x, (x.shape[-1],), weights.norm, shape.eps)
-        return F.linear(x, weights.head).float()
+        return (F.linear(x, weights.embed) if weights.head is None else weights.head(x)).float()
 
     def move(self, source: int, target: int, length: int) -> None:
         self._kv.move(source, target, length)
@@ -245,7 +285,7 @@ class FusedDecoder(Decoder):
         return self._kv.num_bytes
 
     def stage(self, tensors: Mapping[str, Tensor]) -> Swap:
-        fused = FusedWeights.of(tensors, self._shape)
+        fused = self._fusion.of(tensors)
 
         def swap() -> None:
             self._weights = fused
@@ -260,7 +300,7 @@ class FusedDecoder(Decoder):
         shape = self._shape
         heads, kv_heads, dim = shape.num_heads, shape.num_kv_heads, shape.head_dim
         h = F.rms_norm(x, (x.shape[-1],), layer.norm, shape.eps)
-        qkv = F.linear(h, layer.qkv, layer.qkv_bias).unflatten(-1, (heads + 2 * kv_heads, dim))
+        qkv = layer.qkv(h).unflatten(-1, (heads + 2 * kv_heads, dim))
         qk, values = qkv.split((heads + kv_heads, kv_heads), dim=-2)
         if layer.qk_norm is not None:
             qk = F.rms_norm(qk, (dim,), None, shape.eps) * layer.qk_norm
@@ -297,10 +337,10 @@ class FusedDecoder(Decoder):
 
     def _feed_forward(self, x: Tensor, mixed: Tensor, layer: FusedLayer) -> Tensor:
         """Return the output of a layer from that of its attention."""
-        x = x + F.linear(mixed, layer.out, layer.out_bias)
+        x = x + layer.out(mixed)
         h = F.rms_norm(x, (x.shape[-1],), layer.mlp_norm, self._shape.eps)
-        gate, up = F.linear(h, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
-        return x + F.linear(F.silu(gate) * up, layer.down, layer.down_bias)
+        gate, up = layer.gate_up(h).chunk(2, dim=-1)
+        return x + layer.down(F.silu(gate) * up)
 
 
 def rope_tables(module: Any, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

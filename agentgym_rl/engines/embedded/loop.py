@@ -20,6 +20,7 @@ from .admission import Refused
 from .batch import Batch
 from .decoder import Decoder, Sleep
 from .journal import Counters, Journal
+from .prefixes import Prefixes
 from .request import Request
 
 T = TypeVar("T")
@@ -69,13 +70,18 @@ class DecodeLoop:
         weight_version: str,
         notify: Notify,
         journal: Journal | None = None,
+        prefixes: Prefixes | None = None,
+        outdates: bool = True,
     ) -> None:
+        """Set up the loop. `prefixes`: the store of tokens that requests share; None: they share
+        none. `outdates` False: new weights leave it as it is, which audits notice."""
         self.weight_version = weight_version
         self.paused = False
         """A flag, true while arriving requests are held until `resume`."""
         self.failure: BaseException | None = None
         self.counters = Counters()
-        self._batch = Batch(decoder)
+        self._batch = Batch(decoder, prefixes=prefixes, counters=self.counters)
+        self._outdates = outdates
         self._sleep = Sleep(decoder)
         self._waiting: deque[Request] = deque()
         self._max_num_seqs = max_num_seqs
@@ -132,6 +138,10 @@ class DecodeLoop:
         self.paused = self._frozen = True
         self._recompute = self._recompute or recompute
         self._answer_drains(False)
+
+    def forget(self) -> None:
+        """Drop the stored tokens of earlier requests."""
+        self._batch.forget()
 
     def cut_off(self) -> None:
         """Finish all requests early, each with its output so far."""
@@ -203,6 +213,8 @@ class DecodeLoop:
         self._sleep.check_swap()
         start = time.monotonic()
         put_in_place()
+        if self._outdates:
+            self._batch.outdate()
         self._sleep.swapped()
         self.weight_version = weight_version
         self.counters.weight_updates += 1

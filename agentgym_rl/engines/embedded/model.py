@@ -4,7 +4,7 @@ at start, compares a decoder's logits with those of the model's own forward."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,34 +14,52 @@ from torch import Tensor
 
 from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.weights.source import load_whole
+from agentgym_rl.models.resolve import weights_size
+from agentgym_rl.weights.source import inner_linears, load_whole, multiply_in
 
 from .batch import SlotKV, segments
+from .cache import KVPiece
 from .decoder import Decoder, WeightLayout
-from .fused import FusedDecoder, FusedShape, FusedWeights, rope_tables
-from .module_decoder import CachedDecoder, UncachedDecoder
+from .fused import FusedDecoder, FusedShape, Fusion, rope_tables
+from .linear import native_bfloat16
+from .module_decoder import CachedDecoder, ModuleDecoder, UncachedDecoder
 
 log = logging.getLogger(__name__)
 
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
-"""The largest difference of a logit, per unit of the largest logit if that exceeds 1."""
+"""The `tolerance` of the self-check."""
 _STEPS = 3
+_LARGE = 100_000_000
+"""The bytes of weights from which on they, and not the operations' overhead, take the time."""
 
 
-def self_check(decoder: Decoder, module: Any, length: int, *, rows: int) -> bool:
+Comparison = Callable[[Decoder, Any, int, int], tuple[float, float]]
+
+
+def self_check(
+    decoder: Decoder,
+    module: Any,
+    length: int,
+    *,
+    rows: int,
+    tolerance: float,
+    compare: Comparison | None = None,
+) -> bool:
     """Return True if all logits agree; else log a warning with the difference, or with the
     exception.
 
     The check does what a batch does: prompts of different lengths, a row that joins later, and a
     row that leaves, whose slot the last row takes over. Up to `rows` rows of up to `length` tokens.
+    `tolerance` is the largest difference of a logit, per unit of the largest logit if that exceeds
+    1. `compare` makes it another check.
     """
     try:
         with torch.inference_mode():
-            difference, scale = _compare(decoder, module, length, rows)
+            difference, scale = (compare or _compare)(decoder, module, length, rows)
     except Exception as error:  # any architecture may fail in its own way: try the next decoder
         log.warning("the %s decoder failed its self-check: %r", decoder.name, error)
         return False
-    allowed = _TOLERANCE[module.dtype] * max(1.0, scale)
+    allowed = tolerance * max(1.0, scale)
     if difference <= allowed:
         log.debug("self-check of the %s decoder: max |d logit| %.2g", decoder.name, difference)
         return True
@@ -56,16 +74,8 @@ def self_check(decoder: Decoder, module: Any, length: int, *, rows: int) -> bool
 
 def _compare(decoder: Decoder, module: Any, length: int, rows: int) -> tuple[float, float]:
     """Return (largest difference, largest logit) over a few decode steps."""
-    vocab = module.get_input_embeddings().weight.shape[0]
-    generator = torch.Generator().manual_seed(0)
     starts = [max(1, length // divisor - _STEPS) for divisor in (2, 1, 3)][:rows]
-    rows_tokens = [
-        torch.randint(vocab, (start + _STEPS,), generator=generator).tolist() for start in starts
-    ]
-    expected = [
-        module(input_ids=torch.tensor([row], device=module.device), use_cache=False).logits[0]
-        for row in rows_tokens
-    ]
+    rows_tokens, expected = _samples(module, [start + _STEPS for start in starts])
     at = list(starts)  # cached tokens of each row before the next step
     slots = list(range(len(starts)))[:2]
     decoder.prefill(0, _prompts(rows_tokens, at, slots))
@@ -80,6 +90,43 @@ def _compare(decoder: Decoder, module: Any, length: int, rows: int) -> tuple[flo
         slots[leaving] = slots.pop()
         worst = max(worst, _step(decoder, rows_tokens, expected, at, slots))
     return worst, max(float(logits.abs().max()) for logits in expected)
+
+
+def _compare_begun(decoder: Decoder, module: Any, length: int, rows: int) -> tuple[float, float]:
+    """Return (largest difference, largest logit) of rows that begin with copied keys and values.
+
+    A cache that also sums up its tokens, such as a recurrent state, cannot be cut at a token, nor
+    can some models go on with several tokens at once: both differ here.
+    """
+    kv = decoder.reusable
+    assert kv is not None
+    ends = [max(2, length // divisor - 1) for divisor in (1, 2)][:rows]
+    tokens, expected = _samples(module, [end + 1 for end in ends])
+    cuts = [end // divisor for end, divisor in zip(ends, (2, 3), strict=False)]
+    pieces: list[KVPiece] = []
+    for row, end, cut in zip(tokens, ends, cuts, strict=True):
+        decoder.prefill(0, [row[:end]])
+        pieces.append(kv.read(0, 0, end).part(0, cut).copy())
+    decoder.prefill(0, [row[end:0:-1] for row, end in zip(tokens, ends, strict=True)])
+    for slot, piece in enumerate(pieces):
+        if cuts[slot]:
+            kv.write(slot, 0, piece)
+    rest = [row[cut:end] for row, cut, end in zip(tokens, cuts, ends, strict=True)]
+    decoder.prefill(0, rest, cuts)
+    worst = _step(decoder, tokens, expected, ends, list(range(len(ends))))
+    return worst, max(float(logits.abs().max()) for logits in expected)
+
+
+def _samples(module: Any, lengths: Sequence[int]) -> tuple[list[list[int]], list[Tensor]]:
+    """Return random rows of `lengths` tokens, and their logits by the model's own forward."""
+    vocab = module.get_input_embeddings().weight.shape[0]
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randint(vocab, (length,), generator=generator).tolist() for length in lengths]
+    logits = [
+        module(input_ids=torch.tensor([row], device=module.device), use_cache=False).logits[0]
+        for row in rows
+    ]
+    return rows, logits
 
 
 def _prompts(rows: list[list[int]], at: list[int], which: list[int]) -> list[list[int]]:
@@ -135,17 +182,34 @@ def load_model(folder: Path, config: EmbeddedEngineConfig) -> LoadedModel:
             with the model.
     """
     device = pick_device(config.device)
-    dtype = getattr(torch, config.dtype)
-    module, names = load_whole(folder, dtype=dtype)
+    if config.dtype == "bfloat16" and not native_bfloat16(device):
+        log.warning(
+            "engine.dtype is bfloat16, which this %s has no instructions for: float32 is faster",
+            device.type,
+        )
+    elif config.dtype == "float32" and native_bfloat16(device) and weights_size(folder) > _LARGE:
+        log.info(
+            "this %s has instructions for bfloat16: engine.dtype=bfloat16 would sample faster, and "
+            "round (docs/trainer.md)",
+            device.type,
+        )
+    # On a CPU only the matrices of layers become bfloat16 (`Fusion`), and only for the fused path.
+    wide = torch.float32 if device.type == "cpu" else getattr(torch, config.dtype)
+    module, names = load_whole(folder, dtype=wide)
     module = module.to(device).eval().requires_grad_(False)
     limit = context_limit(module.config, config.max_model_len)
-    return LoadedModel(
-        decoder=choose_decoder(module, config, limit),
-        layout=WeightLayout(module, dtype=dtype, names=names),
+    layout = WeightLayout(module, names=names)
+    decoder = choose_decoder(module, config, limit)
+    loaded = LoadedModel(
+        decoder=decoder,
+        layout=layout,
         vocab_size=module.get_input_embeddings().weight.shape[0],
         max_model_len=limit,
         eos_ids=_eos_ids(module),
     )
+    if not isinstance(decoder, ModuleDecoder):
+        module.to("meta")  # `names` refers to the module, whose numbers nobody needs any more
+    return loaded
 
 
 def pick_device(name: str) -> torch.device:
@@ -174,18 +238,50 @@ def choose_decoder(module: Any, config: EmbeddedEngineConfig, max_model_len: int
     Raises:
         ConfigError: not even the last one agrees with the model's own forward.
     """
-    slots = config.decoded_together
+    slots, dtype = config.decoded_together, getattr(torch, config.dtype)
     for make in (_fused, _cached, _uncached):
+        if make is not _fused and module.dtype != dtype:
+            _narrow(module, dtype)
         decoder = make(module, config, max_model_len)
         if isinstance(decoder, str):
             log.info("not decoding by the %s path: %s", make.__name__.strip("_"), decoder)
-        elif self_check(decoder, module, min(max_model_len, 48), rows=min(slots, 3)):
+        elif self_check(
+            decoder, module, min(max_model_len, 48), rows=min(slots, 3), tolerance=_TOLERANCE[dtype]
+        ):
             log.info("decoding by the %s path", decoder.name)
+            if config.prefix_cache_bytes:
+                _check_reuse(
+                    decoder,
+                    module,
+                    min(max_model_len, 48),
+                    rows=min(slots, 3),
+                    tolerance=_TOLERANCE[dtype],
+                )
             return decoder
     raise ConfigError(
         f"no decoder reproduces {type(module).__name__}; see the warnings above. "
         "Is it a causal language model in a supported dtype (engine.dtype)?"
     )
+
+
+def _narrow(module: Any, dtype: torch.dtype) -> None:
+    """Keep the weights of linear layers, except the head's, as `dtype`, and multiply in it."""
+    multiply_in(module, dtype)
+    for part in inner_linears(module):
+        part.to(dtype)
+
+
+def _check_reuse(
+    decoder: Decoder, module: Any, length: int, *, rows: int, tolerance: float
+) -> None:
+    """Let a decoder reuse nothing if it has no cache, or one that fails the self-check."""
+    if decoder.reusable is None:
+        log.info("the %s decoder has no cache: every prompt is computed whole", decoder.name)
+    elif not self_check(
+        decoder, module, length, rows=rows, tolerance=tolerance, compare=_compare_begun
+    ):
+        decoder.reusable = None
+        log.warning("no prompt can begin with stored tokens: every prompt is computed whole")
 
 
 def _fused(module: Any, config: EmbeddedEngineConfig, max_model_len: int) -> Decoder | str:
@@ -195,9 +291,12 @@ def _fused(module: Any, config: EmbeddedEngineConfig, max_model_len: int) -> Dec
     shape = FusedShape.of(module)
     if isinstance(shape, str):
         return shape
-    weights = FusedWeights.of(dict(module.named_parameters()), shape)
+    dtype = getattr(torch, config.dtype)
+    alone = config.decoded_together == 1
+    fusion = Fusion(shape, dtype=dtype, wide=module.dtype, device=module.device, alone=alone)
+    weights = fusion.of(dict(module.named_parameters()))
     rope = rope_tables(module, max_model_len, module.dtype)
-    return FusedDecoder(weights, shape, rope, _cache(module, config, max_model_len, True))
+    return FusedDecoder(weights, fusion, rope, _cache(module, config, max_model_len, True))
 
 
 def _cached(module: Any, config: EmbeddedEngineConfig, max_model_len: int) -> Decoder | str:

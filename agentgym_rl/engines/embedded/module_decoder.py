@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from .batch import SlotKV
+from .cache import causal_mask, token_places
 from .decoder import Decoder, Segment, Swap
 
 
@@ -30,9 +31,13 @@ class ModuleDecoder(Decoder):
 
     def stage(self, tensors: Mapping[str, Tensor]) -> Swap:
         owners = self._module.state_dict(keep_vars=True)
+        staged: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            dtype = owners[name].dtype if tensor.is_floating_point() else tensor.dtype
+            staged[name] = tensor.to(self.device, dtype, copy=True)
 
         def swap() -> None:
-            for name, tensor in tensors.items():
+            for name, tensor in staged.items():
                 owners[name].data = tensor  # tied names share one parameter, so they follow
 
         return swap
@@ -45,11 +50,6 @@ class ModuleDecoder(Decoder):
     @property
     def weights_bytes(self) -> int:
         return sum(parameter.nbytes for parameter in self._module.parameters())
-
-    def _padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        length = max(map(len, rows))
-        padded = [[*row, *[0] * (length - len(row))] for row in rows]
-        return torch.tensor(padded, device=self.device)
 
 
 class CachedDecoder(ModuleDecoder):
@@ -64,6 +64,7 @@ class CachedDecoder(ModuleDecoder):
         accepted = inspect.signature(module.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
         self._cached = {cache_argument(module): self._cache}
+        self.reusable = kv
 
     @staticmethod
     def obstacle(module: Any, max_model_len: int) -> str | None:
@@ -80,23 +81,24 @@ class CachedDecoder(ModuleDecoder):
             return f"a sliding window of {window} tokens within a context of {max_model_len}"
         return None
 
-    def prefill(self, first: int, rows: Sequence[Sequence[int]]) -> None:
-        tokens = self._padded(rows)
-        length = tokens.shape[1]
+    def prefill(
+        self, first: int, rows: Sequence[Sequence[int]], starts: Sequence[int] | None = None
+    ) -> None:
+        tokens, positions = token_places(rows, starts, self.device)
+        length, mask = tokens.shape[1], None
+        if starts is not None:
+            length = 1 + max(start + len(row) for start, row in zip(starts, rows, strict=True))
+            mask = causal_mask(positions, length, self._module.dtype)
         self._kv.reserve(first + len(rows), length)
-        self._cache.begin_prefill(first, len(rows), length)
-        positions = torch.arange(length, device=self.device).expand(len(rows), -1)
-        self._forward(tokens, positions, None)
+        self._cache.begin(first, positions, length, whole=starts is None)
+        self._forward(tokens, positions, mask)
 
     def decode(self, tokens: Tensor, positions: Tensor, segments: Sequence[Segment]) -> Tensor:
         length = max(segment.length for segment in segments)
         self._kv.reserve(len(tokens), length)
-        self._cache.begin_decode(positions, length)
-        columns = torch.arange(length, device=self.device)
-        mask = torch.zeros(len(tokens), length, dtype=self._module.dtype, device=self.device)
-        mask.masked_fill_(columns > positions[:, None], torch.finfo(mask.dtype).min)
-        logits = self._forward(tokens[:, None], positions[:, None], mask[:, None, None])
-        return logits[:, -1].float()
+        self._cache.begin(0, positions[:, None], length)
+        mask = causal_mask(positions[:, None], length, self._module.dtype)
+        return self._forward(tokens[:, None], positions[:, None], mask)[:, -1].float()
 
     def move(self, source: int, target: int, length: int) -> None:
         self._kv.move(source, target, length)
@@ -125,22 +127,19 @@ class SlotCache(Cache):
     def __init__(self, kv: SlotKV) -> None:
         super().__init__(layers=[])
         self._kv = kv
-        self._slots: Tensor = torch.arange(0)
-        self._positions: Tensor | None = None
-        self._first = 0
+        self._rows = slice(0, 0)
+        self._slots = self._positions = torch.zeros(0, 0)
         self._length = 0
+        self._whole = False
 
-    def begin_prefill(self, first: int, count: int, length: int) -> None:
-        """Prepare for a forward over complete prompts of slots first..first+count-1."""
-        self._positions = None
-        self._first, self._last, self._length = first, first + count, length
-
-    def begin_decode(self, positions: Tensor, length: int) -> None:
-        """Prepare for a forward over one token of each slot 0..b-1, at `positions` [b]."""
-        self._positions = positions
-        self._length = length
-        if len(self._slots) != len(positions):
-            self._slots = torch.arange(len(positions), device=positions.device)
+    def begin(self, first: int, positions: Tensor, length: int, *, whole: bool = False) -> None:
+        """Prepare for a forward over tokens of slots first, first+1, ... at `positions` [n, L];
+        `length` positions are attended to. With `whole`, nothing was cached before."""
+        last = first + len(positions)
+        if self._rows != slice(first, last):
+            self._rows = slice(first, last)
+            self._slots = torch.arange(first, last, device=positions.device)[:, None]
+        self._positions, self._length, self._whole = positions, length, whole
 
     def update(
         self,
@@ -155,17 +154,16 @@ class SlotCache(Cache):
             heads = (key_states.shape[1], key_states.shape[3])
             self._kv.add_layer(heads, (value_states.shape[1], value_states.shape[3]))
         keys, values = self._kv.layers[layer_idx]
-        if self._positions is None:
-            keys[self._first : self._last, :, : self._length] = key_states
-            values[self._first : self._last, :, : self._length] = value_states
+        if self._whole:
+            keys[self._rows, :, : self._length] = key_states
+            values[self._rows, :, : self._length] = value_states
             return key_states, value_states
-        keys[self._slots, :, self._positions] = key_states[:, :, 0]
-        values[self._slots, :, self._positions] = value_states[:, :, 0]
-        rows = len(self._slots)
-        return keys[:rows, :, : self._length], values[:rows, :, : self._length]
+        keys[self._slots, :, self._positions] = key_states.transpose(1, 2)
+        values[self._slots, :, self._positions] = value_states.transpose(1, 2)
+        return keys[self._rows, :, : self._length], values[self._rows, :, : self._length]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0 if self._positions is None else self._length - 1
+        return 0 if self._whole else self._length - self._positions.shape[1]
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         return self._length, 0
@@ -185,8 +183,11 @@ class UncachedDecoder(ModuleDecoder):
         super().__init__(module)
         self._tokens = torch.zeros(max_slots, max_length, dtype=torch.long, device=self.device)
 
-    def prefill(self, first: int, rows: Sequence[Sequence[int]]) -> None:
-        tokens = self._padded(rows)
+    def prefill(
+        self, first: int, rows: Sequence[Sequence[int]], starts: Sequence[int] | None = None
+    ) -> None:
+        assert starts is None, "there is no cache to begin with"
+        tokens, _ = token_places(rows, None, self.device)
         self._tokens[first : first + len(rows), : tokens.shape[1]] = tokens
 
     def decode(self, tokens: Tensor, positions: Tensor, segments: Sequence[Segment]) -> Tensor:

@@ -118,6 +118,7 @@ class Request:
     constraint: Constraint | None = None
     stream: bool = False
     with_logprobs: bool = True
+    cache_salt: str = ""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -144,6 +145,11 @@ class Request:
     def tokens(self) -> list[int]:
         """Return prompt and output."""
         return self.prompt + self.token_ids
+
+    @property
+    def fed_prompt(self) -> list[int]:
+        """Return the tokens of the prompt that are in the cache then."""
+        return self.prompt[: self.num_fed]
 
     @property
     def last_token(self) -> int:

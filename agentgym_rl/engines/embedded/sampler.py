@@ -14,9 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from .request import Sampling
 
+_BLOCK = 256
+_BLOCK_FROM = 4096
+"""The vocabulary from which on probabilities are cumulated by blocks of that many tokens."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -49,6 +53,9 @@ class Sampler:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._probs = torch.empty(0, 0, device=device)
+        """The memory of `sample`: for large vocabularies, new pages every step cost more than the
+        numbers."""
         self.set_rows([], [])
 
     def set_rows(self, rows: Sequence[Sampling], num_sampled: Sequence[int]) -> None:
@@ -76,22 +83,25 @@ class Sampler:
         A row with logits that are not finite gets a log-prob that is not finite.
         """
         scaled = logits if self._temperatures is None else logits / self._temperatures
-        probs = torch.softmax(scaled, dim=-1)
+        probs = torch.softmax(scaled, dim=-1, out=self._room(logits))
         if self._restricted is not None:
             probs[self._restricted] = restrict(
                 probs[self._restricted], self._top_k, self._top_p, self._min_p
             )
-        # float64 keeps a token's chance equal to its probability, even far into a big vocabulary.
-        cumulative = probs.cumsum(dim=-1, dtype=torch.float64)
         draws = torch.from_numpy(uniforms(self._keys, self._counters)).to(self._device)
         self._counters += np.uint64(1)
-        targets = draws[:, None] * cumulative[:, -1:]
-        tokens = torch.searchsorted(cumulative, targets, right=True)
-        tokens = tokens.clamp_(max=logits.shape[-1] - 1).squeeze(1)
+        tokens = drawn(probs, draws)
         if self._greedy is not None:
             tokens[self._greedy] = logits[self._greedy].argmax(dim=-1)
         logprobs = probs.gather(1, tokens[:, None]).squeeze(1).log()
         return tokens, logprobs
+
+    def _room(self, logits: Tensor) -> Tensor:
+        """Return uninitialized memory of the shape of `logits`."""
+        rows, size = logits.shape
+        if len(self._probs) < rows or self._probs.shape[1] != size:
+            self._probs = torch.empty_like(logits, memory_format=torch.contiguous_format)
+        return self._probs[:rows]
 
     def _column(self, values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32, device=self._device)[:, None]
@@ -99,6 +109,36 @@ class Sampler:
     def _indices(self, values: object) -> Tensor | None:
         found = list(values)  # type: ignore[call-overload]
         return torch.tensor(found, device=self._device) if found else None
+
+
+def drawn(probs: Tensor, draws: Tensor) -> Tensor:
+    """Return the token ids [b] at which the cumulated `probs` [b, V] exceed `draws` [b], float64 in
+    [0, 1).
+
+    Large vocabularies are cumulated by blocks, and then within one block: cumulating every token of
+    64 rows of 49,152 took 21 ms of a step, this takes 2. float64 keeps a token's chance equal to
+    its probability, even far into a big vocabulary.
+    """
+    size = probs.shape[-1]
+    if size <= _BLOCK_FROM:
+        masses = probs.cumsum(dim=-1, dtype=torch.float64)
+        return _first_beyond(masses, draws[:, None] * masses[:, -1:]).squeeze(1)
+    blocks = F.pad(probs, (0, -size % _BLOCK)).unflatten(-1, (-1, _BLOCK))
+    masses = blocks.sum(dim=-1).cumsum(dim=-1, dtype=torch.float64)
+    targets = draws[:, None] * masses[:, -1:]
+    block = _first_beyond(masses, targets)
+    before = F.pad(masses, (1, 0)).gather(1, block)
+    within = blocks[torch.arange(len(probs), device=probs.device), block[:, 0]]
+    # Rounding may leave the target a hair beyond its block, whose last token of any mass it means.
+    within = within.cumsum(dim=-1, dtype=torch.float64)
+    targets = torch.minimum(targets - before, within[:, -1:].nextafter(within.new_zeros(1)))
+    return (block * _BLOCK + _first_beyond(within, targets)).squeeze(1)
+
+
+def _first_beyond(masses: Tensor, targets: Tensor) -> Tensor:
+    """Return [b, 1] where the ascending `masses` [b, n] first exceed `targets` [b, 1]."""
+    found = torch.searchsorted(masses, targets, right=True)
+    return found.clamp_(max=masses.shape[-1] - 1)
 
 
 def restrict(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:

@@ -353,10 +353,12 @@ def make_router(
     engine: OwnEngineConfig, interrupt: Interrupt, on_failure: Callable[[str, EngineError], None]
 ) -> Router:
     """Return the router of the configured engines: the same in every process that uses them."""
-    shared_cache = isinstance(engine, VllmEngineConfig) and engine.prefix_cache == "shared"
+    # The embedded engine drops what older weights computed by itself. Salts would only keep apart
+    # what it may share: requests sent during an update, and those that it recomputed then.
+    salted = isinstance(engine, VllmEngineConfig) and engine.prefix_cache != "shared"
     return Router(
         interrupt=interrupt,
-        salt="none" if shared_cache else "by_version",
+        salt="by_version" if salted else "none",
         wait_s=engine.start_timeout_s,
         on_failure=on_failure,
         whole_turns=isinstance(engine, EmbeddedEngineConfig) and engine.deterministic,

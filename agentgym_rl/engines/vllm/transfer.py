@@ -115,7 +115,7 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
         def load() -> dict[str, Tensor]:
             tensors = self.load(update_info)
             if is_adapter(tensors):
-                tensors = merged(tensors, Path(self.model_config.model))
+                tensors = dict(merged(tensors, Path(self.model_config.model)))
             if self._is_tied():  # some models' files contain the tied head a second time
                 tensors.pop(_TIED_HEAD, None)
             return tensors

@@ -1,0 +1,136 @@
+"""Projections in the layout of the device, and what bfloat16 means on a CPU."""
+
+import asyncio
+
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import AutoModelForCausalLM
+
+from agentgym_rl.config import EmbeddedEngineConfig
+from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.engines.embedded import linear as linear_module
+from agentgym_rl.engines.embedded import model
+from agentgym_rl.engines.embedded.linear import Linear, is_packed, native_bfloat16
+from agentgym_rl.weights.source import multiply_in
+from tests.kit.cases import cases
+
+CPU = torch.device("cpu")
+
+
+@cases("shape", [(3,), (16,), (2, 7), (1, 1)])
+@cases("dtype", [torch.float32, torch.bfloat16])
+@cases("out", [(24, 40), (1024, 512)])
+def test_a_projection_equals_that_of_its_joined_parts(dtype, shape, out):
+    generator = torch.Generator().manual_seed(0)
+    width = 64 if out[0] < 1000 else 700
+    parts = [torch.randn(rows, width, generator=generator) for rows in out]
+    bias = torch.randn(sum(out), generator=generator)
+    x = torch.randn(*shape, width, generator=generator)
+    for given in (None, bias):
+        linear = Linear.of(parts, given, dtype=dtype, at=CPU)
+        whole = torch.cat(parts).to(dtype)
+        added = None if given is None else given.to(dtype)
+        with torch.inference_mode():
+            got = linear(x)
+            want = F.linear(x.to(dtype), whole, added).float()
+        assert got.dtype == x.dtype
+        allowed = {torch.float32: 1e-5, torch.bfloat16: 1e-2}[dtype]
+        torch.testing.assert_close(got, want, rtol=allowed, atol=100 * allowed**1.2)
+        assert linear.num_bytes == whole.nbytes + (0 if added is None else added.nbytes)
+
+
+def test_its_memory_is_its_own_and_can_be_given_back():
+    for size in (8, 1100):
+        weight = torch.randn(size, size)
+        linear = Linear.of([weight], None, dtype=torch.float32, at=CPU)
+        x = torch.randn(2, size)
+        with torch.inference_mode():
+            before = linear(x)
+            weight.zero_()
+            assert torch.equal(linear(x), before)
+            assert torch.equal(linear.to(CPU)(x), before)
+        assert linear.to(None).num_bytes == 0
+
+
+def test_only_large_float32_matrices_are_packed():
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this torch has no oneDNN")
+    assert is_packed(torch.empty(2048, 1024), alone=False)
+    assert not is_packed(torch.empty(2048, 1024), alone=True)
+    assert not is_packed(torch.empty(640, 128), alone=False)
+    assert not is_packed(torch.empty(2048, 1024, dtype=torch.float64), alone=False)
+    small = torch.empty(64, 64, dtype=torch.bfloat16)
+    for alone in (False, True):
+        assert is_packed(small, alone=alone) == native_bfloat16(CPU)
+
+
+@cases("kind", ["qwen3", "llama", "neox"])
+def test_bfloat16_rounds_the_matrices_of_layers_and_nothing_else(model_dir, served, kind):
+    """Every decoder agrees with `multiply_in`, and is closer to float32 than bfloat16 alone."""
+    prompts = [[5 + row, 80, 33, 200, 7 * row + 3] for row in range(8)]
+
+    async def scenario():
+        async with (
+            served(model_dir(kind), dtype="bfloat16") as (client, engine),
+            asyncio.TaskGroup() as tasks,
+        ):
+            sampling = SamplingParams(max_tokens=24)
+            jobs = [
+                tasks.create_task(_reply(client, prompt, sampling, f"r{row}"))
+                for row, prompt in enumerate(prompts)
+            ]
+        return engine.model.decoder.name, [job.result() for job in jobs]
+
+    name, replies = asyncio.run(scenario())
+    assert name == ("cached" if kind == "neox" else "fused")
+    exact = AutoModelForCausalLM.from_pretrained(model_dir(kind), dtype=torch.float32)
+    by_layer = AutoModelForCausalLM.from_pretrained(model_dir(kind), dtype=torch.float32)
+    multiply_in(by_layer, torch.bfloat16)
+    whole = AutoModelForCausalLM.from_pretrained(model_dir(kind), dtype=torch.bfloat16)
+
+    def gap(of):
+        pairs = zip(prompts, replies, strict=True)
+        return torch.cat([_gaps(of, *pair) for pair in pairs]).mean()
+
+    assert 0 < gap(by_layer) < gap(exact)
+    assert gap(exact) < _gaps_between(whole, exact, prompts, replies)
+
+
+async def _reply(client, prompt, sampling, name):
+    async for delta in client.generate(prompt, sampling, request_id=name, session_id=name):
+        return delta
+
+
+@torch.inference_mode()
+def _logprobs(of, prompt, reply):
+    tokens = torch.tensor([[*prompt, *reply.token_ids]])
+    logits = of(tokens, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
+    return torch.log_softmax(logits, -1).gather(1, torch.tensor(reply.token_ids)[:, None])[:, 0]
+
+
+def _gaps(of, prompt, reply):
+    return (_logprobs(of, prompt, reply) - torch.tensor(reply.logprobs)).abs()
+
+
+def _gaps_between(one, other, prompts, replies):
+    pairs = list(zip(prompts, replies, strict=True))
+    gaps = [(_logprobs(one, *pair) - _logprobs(other, *pair)).abs() for pair in pairs]
+    return torch.cat(gaps).mean()
+
+
+@cases("native", [True, False])
+def test_a_device_without_instructions_for_bfloat16_is_warned_of(
+    model_dir, monkeypatch, caplog, native
+):
+    monkeypatch.setattr(model, "native_bfloat16", lambda device: native)
+    config = EmbeddedEngineConfig(dtype="bfloat16", device="cpu")
+    assert model.load_model(model_dir("qwen3"), config).decoder.name == "fused"
+    said = [it for it in caplog.messages if "has no instructions for: float32 is faster" in it]
+    assert len(said) == (not native)
+
+
+def test_bfloat16_without_instructions_is_right_too(model_dir, monkeypatch):
+    monkeypatch.setattr(linear_module, "native_bfloat16", lambda device: False)
+    config = EmbeddedEngineConfig(dtype="bfloat16", device="cpu")
+    assert model.load_model(model_dir("qwen3"), config).decoder.name == "fused"
