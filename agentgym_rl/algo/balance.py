@@ -32,8 +32,9 @@ def balance(sizes: Sequence[int], num_parts: int) -> list[list[int]]:
     return [sorted(indices) for _, indices in parts]
 
 
-def fill_bins(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Return the indices of `lengths` in few bins whose sums stay within `budget`, evenly filled.
+def fill_bins(lengths: Sequence[int], budget: int, *, packs: bool = True) -> list[list[int]]:
+    """Return the indices of `lengths` in few bins whose sums stay within `budget`, evenly filled;
+    each in a bin of its own for a model that does not compute several rows in one pass (`packs`).
 
     The number of bins is that of first-fit decreasing. `balance` spreads the rows over so many
     bins, if its sums stay within the budget.
@@ -55,6 +56,8 @@ def fill_bins(lengths: Sequence[int], budget: int) -> list[list[int]]:
         else:
             bins.append([index])
             room.append(budget - length)
+    if not packs:
+        return [[index] for index in range(len(lengths))]
     even = balance(lengths, len(bins)) if bins else []
     if all(sum(lengths[i] for i in part) <= budget for part in even):
         return even

@@ -1,44 +1,142 @@
-"""The packing of rows end to end into one sequence, without padding."""
+"""The packing of rows end to end into one sequence, without padding; a beginning that several rows
+share may be packed once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from agentgym_rl.core.trajectory import Row
 
+from .balance import fill_bins
+from .prefixes import LEAST_SHARED, Chain, Tokens, chained, fill_shared
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Branches:
+    """The pieces of packed rows that continue tokens of earlier pieces. Together the pieces are a
+    tree, and a token attends to the path from the root to itself."""
+
+    shared: tuple[int, ...]
+    """The number of tokens before each piece in its rows; 0 for a row that is packed whole."""
+    paths: Tensor
+    """The places of all tokens of a row, from its first one to the last of the piece, [K] int64:
+    one path after the other, for each piece with tokens before it."""
+    longest: int
+    """The length of the longest row."""
+    masks: dict[object, Tensor] = field(default_factory=dict[object, Tensor])
+    """The attention masks of a forward, which all its layers use."""
+
+    def fresh(self, device: torch.device) -> Branches:
+        """Return the same branches on a device, without masks."""
+        return Branches(self.shared, self.paths.to(device), self.longest)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedRows:
-    """A micro-batch. Attention must be causal within each row and must not cross rows."""
+    """A micro-batch of R rows in S pieces. Attention must be causal within each row and must not
+    cross rows. Without branches, pieces are rows."""
 
     tokens: Tensor
     """The token ids, [1, T] int64."""
     position_ids: Tensor
     """The positions, [1, T] int64; 0 at the start of every row."""
     cu_seqlens: Tensor
-    """The boundaries, [R + 1] int32: row r is tokens[cu_seqlens[r]:cu_seqlens[r + 1]]."""
+    """The boundaries, [S + 1] int32: piece s is tokens[cu_seqlens[s]:cu_seqlens[s + 1]]."""
     lengths: tuple[int, ...]
-    """The lengths of the rows, as plain numbers."""
+    """The lengths of the pieces, as plain numbers."""
+    branches: Branches | None
+    """The ancestors of the pieces; None: no row continues another."""
+    num_row_tokens: int
+    """The sum of the rows' lengths: T, or more if tokens are shared."""
     positions: Tensor
-    """The places of the trained tokens' logits, [N] int64, one before the token itself."""
+    """The places of the logits of P predictions, [P] int64, one token before what is predicted."""
     targets: Tensor
-    """The trained tokens, [N] int64, row after row."""
+    """The predicted tokens, [P] int64."""
     temperatures: Tensor
-    """The temperature that each token was sampled at, [N] float32."""
+    """The temperature that each of them was sampled at, [P] float32."""
+    index: Tensor
+    """The prediction of each trained token, [N] int64, row after row. Rows that share a trained
+    token share its prediction, if its temperature is the same."""
 
     def to(self, device: torch.device) -> PackedRows:
         """Return the same rows on another device."""
         names = ("tokens", "position_ids", "cu_seqlens", "positions", "targets", "temperatures")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        moved = {name: getattr(self, name).to(device) for name in (*names, "index")}
+        return replace(self, branches=self.branches and self.branches.fresh(device), **moved)
 
 
-def pack_rows(rows: Sequence[Row]) -> PackedRows:
-    """Pack rows in the order given.
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """The places of the tokens of packed rows."""
+
+    tokens: npt.NDArray[np.int64]
+    """The packed tokens, [T]."""
+    paths: Sequence[npt.NDArray[np.int64]]
+    """The place of each row's tokens."""
+    lengths: tuple[int, ...]
+    branches: Branches | None
+
+    def packed(
+        self,
+        positions: npt.NDArray[np.int64],
+        targets: npt.NDArray[np.int64],
+        temperatures: npt.NDArray[np.float32],
+        index: npt.NDArray[np.int64],
+    ) -> PackedRows:
+        """Return the packed rows with these predictions; see `PackedRows`."""
+        depths = np.empty(len(self.tokens), np.int64)
+        for path in self.paths:
+            depths[path] = np.arange(len(path))
+        return PackedRows(
+            tokens=torch.as_tensor(self.tokens)[None],
+            position_ids=torch.as_tensor(depths)[None],
+            cu_seqlens=torch.as_tensor(np.cumsum([0, *self.lengths]).astype(np.int32)),
+            lengths=self.lengths,
+            branches=self.branches,
+            num_row_tokens=sum(map(len, self.paths)),
+            positions=torch.as_tensor(positions),
+            targets=torch.as_tensor(targets),
+            temperatures=torch.as_tensor(temperatures),
+            index=torch.as_tensor(index),
+        )
+
+
+def lay_out(rows: Sequence[Tokens], *, least: int | None = LEAST_SHARED) -> Layout:
+    """Lay rows of token ids end to end, with a common beginning of at least `least` tokens only
+    once; None: each row whole, in the order given."""
+    count = len(rows)
+    chain = Chain(list(range(count)), [0] * count) if least is None else chained(rows, least=least)
+    paths: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)] * count
+    before = np.zeros(0, np.int64)
+    size, lengths, shared, branching = 0, list[int](), list[int](), list[npt.NDArray[np.int64]]()
+    for index, common in zip(*chain, strict=True):
+        length = len(rows[index]) - common
+        before = np.concatenate((before[:common], np.arange(size, size + length)))
+        paths[index] = before
+        if length:  # else the row is the beginning of another one
+            lengths.append(length)
+            shared.append(common)
+            branching += [before] if common else []
+        size += length
+    tokens = np.empty(size, np.int64)
+    for row, path in zip(rows, paths, strict=True):
+        tokens[path] = row
+    branches = None
+    if branching:
+        paths_of = torch.as_tensor(np.concatenate(branching))
+        branches = Branches(tuple(shared), paths_of, max(map(len, rows)))
+    return Layout(tokens, paths, tuple(lengths), branches)
+
+
+def pack_rows(rows: Sequence[Row], *, share: bool = False) -> PackedRows:
+    """Pack rows; the predictions are in the order given. With `share`, tokens that rows have in
+    common from their beginning on are packed once.
 
     Raises:
         ValueError: no rows; a trained token without context (the first of a row); a trained
@@ -46,22 +144,41 @@ def pack_rows(rows: Sequence[Row]) -> PackedRows:
     """
     if not rows:
         raise ValueError("no rows to pack")
-    lengths = tuple(len(row) for row in rows)
-    cu_seqlens = np.concatenate(([0], np.cumsum(lengths)))
-    tokens = np.concatenate([row.tokens for row in rows]).astype(np.int64)
-    trained = np.flatnonzero(np.concatenate([row.loss_mask for row in rows]))
-    temperatures = np.concatenate([row.temperatures for row in rows])[trained]
-    if np.isin(trained, cu_seqlens).any():
+    layout = lay_out([row.tokens for row in rows], least=LEAST_SHARED if share else None)
+    masks = [row.loss_mask for row in rows]
+    if any(mask[:1].any() for mask in masks):
         raise ValueError("the first token of a row is marked as trained; nothing predicts it")
+    temperatures = np.concatenate(
+        [row.temperatures[mask] for row, mask in zip(rows, masks, strict=True)]
+    ).astype(np.float32)
     if not np.all((temperatures > 0) & np.isfinite(temperatures)):
         bad = temperatures[~((temperatures > 0) & np.isfinite(temperatures))][0]
         raise ValueError(f"a trained token has temperature {bad}; greedy tokens do not train")
-    return PackedRows(
-        tokens=torch.as_tensor(tokens)[None],
-        position_ids=torch.as_tensor(np.concatenate([np.arange(n) for n in lengths]))[None],
-        cu_seqlens=torch.as_tensor(cu_seqlens.astype(np.int32)),
-        lengths=lengths,
-        positions=torch.as_tensor(trained - 1),
-        targets=torch.as_tensor(tokens[trained]),
-        temperatures=torch.as_tensor(temperatures.astype(np.float32)),
+    pairs = list(zip(layout.paths, masks, strict=True))
+    places = np.concatenate([path[mask] for path, mask in pairs])
+    before = np.concatenate([path[:-1][mask[1:]] for path, mask in pairs])
+    heats, heat = np.unique(temperatures, return_inverse=True)
+    _, first, index = np.unique(
+        places * max(1, len(heats)) + heat, return_index=True, return_inverse=True
     )
+    targets = layout.tokens[places[first]]
+    return layout.packed(before[first], targets, temperatures[first], index.astype(np.int64))
+
+
+def micro_batches(
+    rows: Sequence[Row], budget: int, *, share: bool, packs: bool = True
+) -> Iterator[tuple[list[int], PackedRows]]:
+    """Yield the indices of the rows of each micro-batch of at most `budget` tokens, and these rows
+    packed. With `share`, the tokens that rows have in common count once (see `fill_shared`).
+    Without `packs`, each holds one row (see `fill_bins`).
+
+    Raises:
+        ValueError: a row is longer than the budget, or holds tokens that cannot be trained.
+    """
+    lengths = [len(row) for row in rows]
+    if share:
+        bins = fill_shared(lengths, chained([row.tokens for row in rows]), budget)
+    else:
+        bins = fill_bins(lengths, budget, packs=packs)
+    for members in bins:
+        yield members, pack_rows([rows[i] for i in members], share=share)

@@ -58,15 +58,20 @@ class TrainerConfig(Section):
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
     max_tokens_per_microbatch: OnResume[int] = Field(default=4096, ge=16)
-    """The packed tokens of one forward; at least `engine.max_model_len`, the longest possible
-    row."""
+    """The most packed tokens of one forward; at least `engine.max_model_len`, the longest possible
+    row. On a CPU fewer, but a whole row, if their activations would need more than 400 MB and three
+    quarters of the weights' memory."""
+    dtype: OnResume[Literal["float32", "bfloat16"] | None] = None
+    """The dtype of forward and backward; unset: `engine.dtype`. With float32 beside a bfloat16
+    engine, its rounding is a mismatch that behavior weights correct (docs/trainer.md)."""
     activation_checkpointing: OnResume[bool] = False
     """The switch to keep only the inputs of the model's blocks, and recompute for the gradient."""
     cpu_offload: OnResume[bool] = False
     """The switch to keep parameters, gradients and optimizer state in CPU memory (on a GPU:
     experimental, not measured yet)."""
-    head_chunk_tokens: OnResume[int] = Field(default=0, ge=0)
-    """The tokens whose logits are in memory at once; recomputed for the gradient. 0: all."""
+    head_chunk_tokens: OnResume[int | None] = Field(default=None, ge=0)
+    """The tokens whose logits are in memory at once; many are recomputed for the gradient. 0: all.
+    Unset: all of up to 64 MB, else chunks of 16 MB, if the model's output layer allows it."""
     compile: OnResume[bool] = False
     """The switch to compile blocks with torch.compile (experimental: see docs/trainer.md)."""
     attention: OnResume[Literal["rows", "varlen"]] = "rows"

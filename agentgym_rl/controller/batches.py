@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from agentgym_rl.algo.balance import balance
+from agentgym_rl.algo.prefixes import num_distinct
 from agentgym_rl.core.batch import BatchRow, BatchShard
 from agentgym_rl.core.group import Group, by_env
 from agentgym_rl.core.trajectory import Trajectory
@@ -21,17 +24,20 @@ def split_batch(
 ) -> list[BatchShard]:
     """Return one shard per rank.
 
-    Episodes are first dealt to minibatches, balanced by tokens and independent of ranks. Whole
-    groups are then dealt to ranks, balanced by tokens. So minibatch j holds the same episodes
-    over all ranks together, for any number of ranks. A rank may get no group at all.
+    Groups are first dealt to minibatches, whole if their numbers allow (see `_parts`), balanced by
+    tokens and independent of ranks. Whole groups are then dealt to ranks, balanced by distinct
+    tokens, since beginnings that rows of a group share are computed once. So minibatch j holds the
+    same episodes over all ranks together, for any number of ranks. A rank may get no group at all.
     """
     episodes = [member for group in groups for member in group.members]
     group_of = [i for i, group in enumerate(groups) for _ in group.members]
     tokens = [e.num_tokens for e in episodes]
-    minibatch_of = _deal(tokens, num_minibatches)
-    sizes = [0] * len(groups)
-    for group, size in zip(group_of, tokens, strict=True):
-        sizes[group] += size
+    minibatch_of = [0] * len(episodes)
+    parts = _parts([len(group.members) for group in groups], num_minibatches)
+    dealt = _deal([sum(tokens[i] for i in part) for part in parts], num_minibatches)
+    for part, minibatch in zip(parts, dealt, strict=True):
+        for index in part:
+            minibatch_of[index] = minibatch
     trained = [e.num_trained for e in episodes]
     rewards = [e.reward for e in episodes]
     group_ids = [groups[g].group_id for g in group_of]
@@ -39,7 +45,7 @@ def split_batch(
     names = [f"{e.episode_id} of {e.env_id}" if e.env_id else e.episode_id for e in episodes]
     returns = [episode.credit.turn_returns(turn_discount) for episode in episodes]
     shards: list[BatchShard] = []
-    for held in map(set, balance(sizes, num_ranks)):
+    for held in map(set, _dealt_to_ranks(groups, num_ranks)):
         minibatches: list[list[BatchRow]] = [[] for _ in range(num_minibatches)]
         for index, episode in enumerate(episodes):
             if group_of[index] in held:
@@ -60,6 +66,14 @@ def split_batch(
             )
         )
     return shards
+
+
+def _dealt_to_ranks(groups: Sequence[Group], num_ranks: int) -> list[list[int]]:
+    """Return the indices of each rank's groups."""
+    if num_ranks == 1:
+        return [list(range(len(groups)))]
+    rows = [[row.tokens for member in group.members for row in member.rows] for group in groups]
+    return balance([num_distinct(its) for its in rows], num_ranks)
 
 
 def taught(metrics: Mapping[str, float | None]) -> bool:
@@ -109,6 +123,20 @@ def why_nothing_taught(groups: Sequence[Group], metrics: Mapping[str, float | No
     if not metrics.get("lr"):
         reasons.append("the learning rate is 0 (trainer.learning_rate, trainer.schedule)")
     return "; ".join(reasons) or "the loss has no gradient"
+
+
+def _parts(sizes: Sequence[int], num_minibatches: int) -> list[range]:
+    """Return the episodes of groups of these sizes in parts that are dealt to minibatches, each
+    group in as few parts as possible: so many that every minibatch gets equally many of them. Rows
+    of a group share tokens, which are computed once in each minibatch."""
+    each = num_minibatches // math.gcd(num_minibatches, len(sizes))
+    parts: list[range] = []
+    start = 0
+    for size in sizes:
+        ends = [start + size * number // each for number in range(each + 1)]
+        parts += [range(a, b) for a, b in pairwise(ends)]
+        start += size
+    return parts
 
 
 def _deal(sizes: Sequence[int], num_bins: int) -> list[int]:

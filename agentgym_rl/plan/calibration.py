@@ -36,7 +36,7 @@ from .decode_steps import (
 from .episodes import DrawnShapes, Limits, Recorded, RecordedShapes, Shapes, Turn
 from .rates import EngineRates, LengthRates, Rates, TrainerRates, WeightRates
 from .simulation import Prediction, simulate
-from .trainer import learning_passes, rounds_of
+from .trainer import learning_passes, packed_once, packed_whole, rounds_of
 
 _VLLM_SERVER_CORES = 0.5
 """The processors that vLLM's HTTP server uses, a process besides the one that computes. On CPUs it
@@ -83,6 +83,11 @@ class RecordedRun:
         ends = [_ends(episode) for episode in self.episodes]
         waits = [b - a for times in ends for a, b in pairwise(times)]
         return float(np.mean(waits)) if waits else 0.0
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Return whether its ranks computed beginnings that rows share once."""
+        return any(step.get("throughput/prefix_shared") for step in self.metrics)
 
     def mean(self, name: str) -> float:
         """Return the mean of a metric over all batches but the first."""
@@ -132,14 +137,15 @@ def _recorded(group: Sequence[Trajectory]) -> list[Recorded]:
     found: list[Recorded] = []
     for episode in group:
         turns: dict[int, Turn] = {}
-        tail = 0
+        tail, tokens = 0, np.zeros(0, np.int32)
         for row in episode.rows:
             for turn in np.unique(row.turn_ids[row.turn_ids >= 0]).tolist():
                 places = np.flatnonzero(row.turn_ids == turn)
                 turns.setdefault(turn, Turn(int(places[0]), len(places)))
-                tail = len(row) - 1 - int(places[-1])
+                tail, tokens = len(row) - 1 - int(places[-1]), row.tokens
         if turns:
-            found.append(([turns[turn] for turn in sorted(turns)], episode.reward, tail))
+            ordered = [turns[turn] for turn in sorted(turns)]
+            found.append(Recorded(ordered, episode.reward, tail, tokens))
     return found
 
 
@@ -175,15 +181,16 @@ def engine_speed(recorded: RecordedRun, *, contended: bool) -> tuple[EngineRates
         computing = _share(turns, recorded, COMPUTE_PHASES) * contended
         rates, speed = arrival_rates(turns, computing, prefix_cache=cached)
         return rates.model_copy(update={"server_cores": _VLLM_SERVER_CORES}), speed
-    steps = decode_steps(recorded.episodes, prefix_cache=False)
+    cached = any(step.get("engine/reused_tokens") for step in recorded.metrics)
+    steps = decode_steps(recorded.episodes, prefix_cache=cached)
     computing = _share(steps, recorded, COMPUTE_PHASES)
     publishing = _share(steps, recorded, ("weight_sync",))
     # If processors are short, the engine is undisturbed only while the trainer waits.
     calm = publishing + computing * contended < _LITTLE
     try:
-        rates = engine_rates(steps.only(calm), prefix_cache=False)
+        rates = engine_rates(steps.only(calm), prefix_cache=cached)
     except ValueError:  # the trainer never waits long enough for that
-        rates = engine_rates(steps.only(publishing < _LITTLE), prefix_cache=False)
+        rates = engine_rates(steps.only(publishing < _LITTLE), prefix_cache=cached)
     return rates, _speed(steps.only(computing > 0.5), rates) if contended else 1.0
 
 
@@ -296,6 +303,7 @@ def _measured(run: Path, recorded: RecordedRun, base: Rates) -> Rates:
 def _trainer_rates(recorded: RecordedRun, speed: float) -> TrainerRates:
     config = recorded.config
     trainer, budget = config.trainer, config.trainer.max_tokens_per_microbatch
+    packing = packed_once if recorded.shares_prefixes else packed_whole
     passes: list[tuple[int, int, float]] = []
     forward: list[tuple[int, int, float]] = []
     for step, groups in recorded.batches.items():
@@ -306,11 +314,12 @@ def _trainer_rates(recorded: RecordedRun, speed: float) -> TrainerRates:
             num_minibatches=trainer.num_minibatches,
             turn_discount=config.algo.turn_discount,
         )
-        rounds = rounds_of([[i for p in s.minibatches for i in p] for s in shards], budget)
+        parts = [[i for p in s.minibatches for i in p] for s in shards]
+        rounds = rounds_of(parts, budget, packing=packing)
         forward.append((len(rounds), sum(rounds), _seconds_of(recorded.phases[step], "proximal")))
         expected: list[tuple[int, int]] = []
         for parts in learning_passes(shards, trainer, config.algo):
-            rounds = rounds_of(parts, budget)
+            rounds = rounds_of(parts, budget, packing=packing)
             expected.append((len(rounds), sum(rounds)))
         took = [b - a for name, a, b in recorded.phases[step] if name == "forward_backward"]
         if len(took) == len(expected):
@@ -336,6 +345,7 @@ def _trainer_rates(recorded: RecordedRun, speed: float) -> TrainerRates:
         train_s_per_token=token_s * speed,
         optimizer_s=float(np.median(optimizer)) * speed,
         between_s=float(np.median(between)) * speed,
+        shares_prefixes=recorded.shares_prefixes,
     )
 
 

@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from agentgym_rl.core.trajectory import Trajectory
+from agentgym_rl.core.trajectory import NOT_SAMPLED, Trajectory
 
 from .rates import EngineRates
 
@@ -201,15 +201,31 @@ def decode_steps(episodes: Iterable[Trajectory], *, prefix_cache: bool) -> Decod
 def turns_of(
     episodes: Iterable[Trajectory], *, prefix_cache: bool
 ) -> Iterator[tuple[list[float], int]]:
-    """Yield for every turn the times of its tokens and the number of tokens of its prefill."""
-    for episode in episodes:
+    """Yield for every turn the times of its tokens and the number of tokens of its prefill.
+
+    With `prefix_cache`, a turn whose version also sampled the turn before it has a prefill of the
+    tokens after that, and a group's prompt is computed once for each version.
+    """
+    prompts: dict[tuple[str, int], int] = {}
+    for episode in sorted(episodes, key=_begin_s):
         for row in episode.rows:
-            before = 0
+            before, of = 0, NOT_SAMPLED
             for turn in np.unique(row.turn_ids[row.times_s > 0]).tolist():
                 places = np.flatnonzero((row.turn_ids == turn) & (row.times_s > 0))
-                context = int(places[0])
-                yield row.times_s[places].tolist(), context - before if prefix_cache else context
-                before = int(places[-1]) + 1
+                context, versions = int(places[0]), row.policy_versions[places]
+                prompt = (episode.group_id, int(versions[0]))
+                known = before if of == versions[0] else 0
+                if before == 0:
+                    known = min(prompts.get(prompt, 0), context)
+                    prompts.setdefault(prompt, context)
+                yield row.times_s[places].tolist(), context - known if prefix_cache else context
+                before, of = int(places[-1]) + 1, int(versions[-1])
+
+
+def _begin_s(episode: Trajectory) -> float:
+    """Return the time of the first sampled token."""
+    times = [row.times_s[row.times_s > 0] for row in episode.rows]
+    return min((float(found.min()) for found in times if len(found)), default=0.0)
 
 
 def engine_rates(steps: DecodeSteps, *, prefix_cache: bool) -> EngineRates:

@@ -19,6 +19,7 @@ from typing import Literal, cast, get_args
 from agentgym_rl.core.engine import Engine, EngineLoad, Interrupt
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines.router.engine_choice import Replica, Replicas
+from agentgym_rl.runtime.lru_dict import LruDict
 
 from .clock import Cores, Work
 from .rates import EngineRates
@@ -28,6 +29,8 @@ State = Literal["idle", "decode", "prefill", "paused"]
 _ROUNDING = 1e-6
 _WATERMARK = 0.01
 """The share of the KV memory that is kept free when a request is admitted, as vLLM does."""
+_REMEMBERED = 100_000
+"""The number of sessions and groups whose cached tokens are remembered."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +42,9 @@ class Request:
     cached: int
     done: asyncio.Future[bool]
     """The result: True if the request got all its tokens, False if it was cut off with fewer."""
+    group: str = ""
+    prompt: int = 0
+    """The tokens with which all requests of the group begin."""
     versions: list[int] = field(default_factory=list[int])
     """The versions that sampled it, oldest first."""
     sampled: float = 0.0
@@ -186,7 +192,7 @@ class SimulatedEngine:
         tokens, rounds = self._admit()
         if self._rebuilds:
             self._rebuilds = False
-            tokens, rounds = tokens + int(self._context), rounds + 1
+            tokens, rounds = tokens + int(self._context) - self._shared(), rounds + 1
         seconds = rounds * self._rates.prefill_s + tokens * self._rates.prefill_s_per_token
         if seconds > 0:
             self._prefilling = True
@@ -196,6 +202,15 @@ class SimulatedEngine:
             self._decode()
         else:
             self._enter("idle")
+
+    def _shared(self) -> int:
+        """Return the tokens that running requests need not compute, since others of their group
+        do."""
+        if not self._rates.prefix_cache:
+            return 0
+        first = {request.group: request for request in self._running.values()}
+        prompts = sum(request.prompt for request in self._running.values())
+        return prompts - sum(request.prompt for request in first.values())
 
     def _prefilled(self) -> None:
         self._prefilling = False
@@ -343,20 +358,21 @@ class SimulatedFleet:
         for engine in engines:
             # Replicas chooses by the replica's load and never calls the engine itself.
             self._replicas.add(Replica(engine.name, cast(Engine, engine), 0, has_spans=True))
-        self._cached: dict[str, tuple[Replica, int, int]] = {}
-        """The last turn of each session: its replica, the version, and the tokens after it."""
+        self._computed: LruDict[tuple[str, str, int], int] = LruDict(_REMEMBERED)
+        """The tokens that a replica has computed under a version, of a session or of the prompt of
+        a group."""
+        self._prompts: LruDict[str, int] = LruDict(_REMEMBERED)
+        """The tokens of the prompt of each group."""
 
-    async def sample(self, session_id: str, context: int, tokens: int) -> set[int]:
-        """Sample a reply and return the versions that sampled it."""
-        loop = asyncio.get_running_loop()
+    async def sample(self, session_id: str, group: str, context: int, tokens: int) -> set[int]:
+        """Sample a reply in a session of a group and return the versions that sampled it."""
         versions: set[int] = set()
         left = float(tokens)
         whole = False
         while not whole:
             replica, _ = self._replicas.choose(session_id)
             engine = self._engines[replica.name]
-            cached = self._cached_tokens(session_id, replica, engine)
-            request = Request(context, left, cached, loop.create_future())
+            request = self._request(session_id, group, context, left, engine)
             replica.asked()
             engine.submit(request)
             try:
@@ -366,18 +382,21 @@ class SimulatedFleet:
             versions.update(request.versions)
             context += round(request.sampled)
             left = max(left - request.sampled, 1.0)
-            self._cached[session_id] = (replica, engine.version, context)
+            self._computed[session_id, engine.name, engine.version] = context
         return versions
 
-    def forget(self, session_id: str) -> None:
-        """Forget a session that has ended."""
-        self._cached.pop(session_id, None)
-
-    def _cached_tokens(self, session_id: str, replica: Replica, engine: SimulatedEngine) -> int:
-        if not self._prefix_cache or session_id not in self._cached:
-            return 0
-        where, version, tokens = self._cached[session_id]
-        return tokens if where is replica and version == engine.version else 0
+    def _request(
+        self, session_id: str, group: str, context: int, left: float, engine: SimulatedEngine
+    ) -> Request:
+        prompt = self._prompts.get(group) or context
+        known = [
+            self._computed.get((name, engine.name, engine.version)) or 0
+            for name in (session_id, group)
+        ]
+        self._prompts[group] = self._computed[group, engine.name, engine.version] = prompt
+        cached = max(known) if self._prefix_cache else 0
+        done = asyncio.get_running_loop().create_future()
+        return Request(context, left, cached, done, group, prompt)
 
     # ------------------------------------------------------------------ versions
     async def begin_publication(self, version: int) -> dict[str, str]:

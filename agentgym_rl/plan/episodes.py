@@ -9,12 +9,12 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import NOT_SAMPLED, Outcome, Row, Trajectory
+from agentgym_rl.core.trajectory import NOT_SAMPLED, IntArray, Outcome, Row, Trajectory
 from agentgym_rl.gateway.session.session import SessionSampling
 
 from .clock import Process
@@ -24,9 +24,14 @@ from .rates import LengthRates
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedRow(Row):
-    """A row of some length; each array repeats one number without using memory for it."""
+    """A row of some length; each array repeats one number without using memory for it, except the
+    tokens of a recorded row."""
 
     trained: int = 0
+    group: int = -1
+    """The number of its task; -1 for a recorded row, whose tokens tell what it shares."""
+    prompt: int = 0
+    """The number of first tokens that it has in common with rows of its group."""
 
     @property
     def num_trained(self) -> int:
@@ -83,8 +88,15 @@ class Turn:
     """The seconds of tools and environments before it (without the rollout's own computing)."""
 
 
-Recorded = tuple[Sequence[Turn], float, int]
-"""A recorded episode: its turns, its reward, and the tokens after the last reply."""
+class Recorded(NamedTuple):
+    """A recorded episode."""
+
+    turns: Sequence[Turn]
+    reward: float
+    tail: int
+    """The number of tokens after the last reply."""
+    tokens: IntArray
+    """The tokens of the row of the last reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +109,18 @@ class Shape:
     """The number of trained tokens."""
     tokens: int
     """The tokens of its row: the prompt, the replies, and the messages between them."""
+    recorded: IntArray | None = field(default=None, compare=False)
+    """These tokens themselves, if they are known."""
+
+    def row(self, group: int, member: int) -> SimulatedRow:
+        """Return the row of this episode. Tokens that are not known are the same number all along,
+        another one in each row."""
+        plain = row(self.tokens, self.trained)
+        if self.recorded is not None:
+            return replace(plain, tokens=self.recorded)
+        number = np.array((group << 10 | member) & 0x7FFFFFFF, np.int32)
+        tokens = np.broadcast_to(number, (self.tokens,))
+        return replace(plain, tokens=tokens, group=group, prompt=self.turns[0].context)
 
 
 class Shapes(Protocol):
@@ -192,7 +216,7 @@ class RecordedShapes:
         self._planned = steps
         self._seed = seed
         everyone = [member for of in groups.values() for group in of for member in group]
-        self._lowest = min((reward for _, reward, _ in everyone), default=0.0)
+        self._lowest = min((member.reward for member in everyone), default=0.0)
 
     def shape(self, group: int, member: int) -> Shape:
         task = random.Random(f"{self._seed}/{group}")
@@ -200,12 +224,13 @@ class RecordedShapes:
         middle = round(part * (len(self._steps) - 1))
         nearby = self._steps[max(0, middle - self.WINDOW) : middle + self.WINDOW + 1]
         members = task.choice([found for step in nearby for found in self._groups[step]])
-        its = random.Random(f"{self._seed}/{group}/{member}")
-        turns, reward, tail = its.choice(members)
+        # The members of a group are different recorded ones, as far as there are so many.
+        order = task.sample(range(len(members)), len(members))
+        turns, reward, tail, tokens = members[order[member % len(order)]]
         shape = self._limits.cut(turns, reward, tail=tail)
-        if shape.trained == sum(turn.sampled for turn in turns):
-            return shape
-        return replace(shape, reward=self._lowest)  # an episode cut off has no answer
+        if shape.trained < sum(turn.sampled for turn in turns):
+            return replace(shape, reward=self._lowest)  # an episode cut off has no answer
+        return replace(shape, recorded=tokens if len(tokens) == shape.tokens else None)
 
 
 @dataclass(slots=True)
@@ -228,7 +253,8 @@ class SimulatedPlayer:
     ) -> SimulatedTrajectory:
         """Play one member of the group of `task`."""
         clock = asyncio.get_running_loop().time
-        shape = self.shapes.shape(int(task.id), int(episode_id.rpartition("-")[2]))
+        member = int(episode_id.rpartition("-")[2])
+        shape = self.shapes.shape(int(task.id), member)
         start = clock()
         versions: set[int] = set()
         ended = None
@@ -237,13 +263,12 @@ class SimulatedPlayer:
                 await asyncio.sleep(turn.before_s)
             asked = clock()
             await self.process.work(self.turn_s / 2)
-            versions |= await self.fleet.sample(episode_id, turn.context, turn.sampled)
+            versions |= await self.fleet.sample(episode_id, group_id, turn.context, turn.sampled)
             if ended is not None:
                 self.turns.append(clock() - ended)
             ended = clock()
             await self.process.work(self.turn_s / 2)
             self.longest_turn_s = max(self.longest_turn_s, clock() - asked)
-        self.fleet.forget(episode_id)
         self.longest_episode_s = max(self.longest_episode_s, clock() - start)
         return SimulatedTrajectory(
             episode_id=episode_id,
@@ -251,7 +276,7 @@ class SimulatedPlayer:
             task_id=task.id,
             outcome=Outcome.COMPLETED,
             reward=shape.reward,
-            rows=[row(shape.tokens, shape.trained)],
+            rows=[shape.row(int(task.id), member)],
             num_turns=len(shape.turns),
             versions=sorted(versions),
         )

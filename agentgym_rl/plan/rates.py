@@ -49,7 +49,8 @@ class EngineRates(Section):
     server_cores: float = Field(default=0.0, ge=0)
     """The processors that the engine's server keeps busy, besides those that compute, meanwhile."""
     prefix_cache: bool = True
-    """The prefix cache: with it, a turn's prompt costs only the tokens after the turn before."""
+    """The prefix cache: with it, a turn's prompt costs only the tokens after the turn before, and a
+    group's prompt is computed once."""
     kv_tokens: int | None = Field(default=None, ge=1)
     """The tokens of context that fit into an engine's memory; unset: no limit but its slots."""
 
@@ -68,6 +69,9 @@ class TrainerRates(Section):
     """The seconds of an optimizer step."""
     between_s: float = Field(default=0.0, ge=0)
     """The seconds of everything else in a batch."""
+    shares_prefixes: bool = True
+    """Whether the beginnings that rows of a micro-batch share are computed once, as with
+    `trainer.attention` rows and nearly every model."""
 
 
 class WeightRates(Section):

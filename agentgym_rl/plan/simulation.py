@@ -8,7 +8,6 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from agentgym_rl.algo.balance import fill_bins
 from agentgym_rl.config import Config
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.controller.concurrency import METRIC, adapt
@@ -29,7 +28,7 @@ from .clock import Cores, Process, run_virtual
 from .engine import SimulatedEngine, SimulatedFleet, State
 from .episodes import Shapes, SimulatedPlayer
 from .rates import Rates
-from .trainer import Packing, SimulatedTrainer, Step
+from .trainer import Packing, SimulatedTrainer, Step, packing_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ def simulate(
     *,
     skip: int = 1,
     batches: int | None = None,
-    packing: Packing = fill_bins,
+    packing: Packing | None = None,
 ) -> Prediction:
     """Predict a run of `config`; the means leave out its first `skip` batches.
 
@@ -131,7 +130,7 @@ class _Run:
     config: Config
     rates: Rates
     shapes: Shapes
-    packing: Packing
+    packing: Packing | None
     marks: list[_Mark] = field(default_factory=list["_Mark"])
 
     async def predict(self, skip: int, batches: int) -> Prediction:
@@ -198,7 +197,7 @@ class _Run:
             fleet,
             cores,
             process,
-            packing=self.packing,
+            packing=self.packing or packing_of(config.trainer, rates.trainer),
         )
         await _until_trained(
             rollout, trainer, batches, adapt(config.rollout, buffer, controller, fleet)

@@ -5,20 +5,60 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
 from agentgym_rl.algo.balance import fill_bins
+from agentgym_rl.algo.prefixes import Chain, chained, fill_shared
 from agentgym_rl.config import AlgoConfig, TrainerConfig
 from agentgym_rl.controller.controller import Controller
 from agentgym_rl.core.batch import BatchRow, BatchShard, StepReport
+from agentgym_rl.core.trajectory import Row
 from agentgym_rl.storage.metrics import COMPUTE_PHASES
 
 from .clock import Cores, Process
 from .engine import SimulatedFleet
-from .rates import Rates
+from .episodes import SimulatedRow
+from .rates import Rates, TrainerRates
 
-Packing = Callable[[Sequence[int], int], list[list[int]]]
-"""A function from row lengths and a budget of tokens to micro-batches, as lists of indices."""
+Packing = Callable[[Sequence[Row], int], list[int]]
+"""A function from rows and a budget of tokens to the computed tokens of each micro-batch."""
+
+
+def packed_whole(rows: Sequence[Row], budget: int) -> list[int]:
+    """Return the tokens of micro-batches of rows that are computed one by one."""
+    lengths = [len(row) for row in rows]
+    return [sum(lengths[i] for i in members) for members in fill_bins(lengths, budget)]
+
+
+def packed_once(rows: Sequence[Row], budget: int) -> list[int]:
+    """Return the tokens of micro-batches in which beginnings that rows share are computed once."""
+    lengths = [len(row) for row in rows]
+    chain = _chain(rows)
+    bins = fill_shared(lengths, chain, budget)
+    found: list[int] = []
+    for members in bins:
+        its = _chain([rows[i] for i in members]) if len(bins) > 1 else chain
+        found.append(sum(lengths[i] for i in members) - sum(its.shared))
+    return found
+
+
+def _chain(rows: Sequence[Row]) -> Chain:
+    """Return the chain of rows: simulated ones without tokens share the prompt of their group."""
+    drawn = [it for it in rows if isinstance(it, SimulatedRow) and it.group >= 0]
+    if len(drawn) < len(rows):
+        return chained([row.tokens for row in rows])
+    order = sorted(range(len(drawn)), key=lambda i: drawn[i].group)
+    shared = [
+        min(drawn[a].prompt, drawn[b].prompt) if drawn[a].group == drawn[b].group else 0
+        for a, b in pairwise(order)
+    ]
+    return Chain(order, [0, *shared][: len(order)])
+
+
+def packing_of(config: TrainerConfig, rates: TrainerRates) -> Packing:
+    """Return the packing of the ranks of a run."""
+    shares = rates.shares_prefixes and config.attention == "rows"
+    return packed_once if shares else packed_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +90,7 @@ class SimulatedTrainer:
     cores: Cores
     process: Process
     """The rollout's process, which assembles batches."""
-    packing: Packing = fill_bins
+    packing: Packing = packed_once
     steps: list[Step] = field(default_factory=list[Step])
     _intervals: list[tuple[str, float, float]] = field(default_factory=list)
     _overlapped: float = 0.0
@@ -118,7 +158,7 @@ class SimulatedTrainer:
             StepReport(
                 step=step,
                 version=step + 1,
-                metrics={},
+                metrics={"grad_norm": 1.0, "lr": 1.0},  # else it is warned of as teaching nothing
                 group_ids=list(dict.fromkeys(shard.group_ids)),
             ),
             token=self.controller.token,
@@ -166,14 +206,8 @@ def _learning_episodes(shard: BatchShard, algo: AlgoConfig) -> list[bool]:
     return [len(rewards[group_id]) > 1 for group_id in shard.group_ids]
 
 
-def rounds_of(
-    parts: Sequence[Sequence[BatchRow]], budget: int, *, packing: Packing = fill_bins
-) -> list[int]:
-    """Return the tokens of each micro-batch of a pass over each rank's rows. Ranks synchronize at
-    every micro-batch, so the rank with the most tokens counts."""
-    filled: list[list[int]] = []
-    for items in parts:
-        lengths = [len(item.row) for item in items]
-        bins = packing(lengths, budget) if lengths else []
-        filled.append([sum(lengths[i] for i in members) for members in bins])
+def rounds_of(parts: Sequence[Sequence[BatchRow]], budget: int, *, packing: Packing) -> list[int]:
+    """Return the computed tokens of each micro-batch of a pass over each rank's rows. Ranks
+    synchronize at every micro-batch, so the rank with the most tokens counts."""
+    filled = [packing([item.row for item in items], budget) if items else [] for items in parts]
     return [max(sizes) for sizes in zip_longest(*filled, fillvalue=0)]

@@ -1,9 +1,10 @@
 """Checkpoints: model, optimizer and random state, for any number of ranks, written during training.
 
-A batch waits only until its state has been copied in memory. A thread writes the files, calls fsync
-and renames the folder, which makes it a checkpoint (storage/checkpoints.py). The rename
-comes after the reply to the batch's report, so that the run's log has every batch that a checkpoint
-covers.
+On a GPU a batch waits only until its state has been copied to the CPU's memory. On a CPU such a
+copy would be three times the weights, so the batch waits until the files are written, though not
+until they are on disk. A thread does the rest: it calls fsync and renames the folder, which makes
+it a checkpoint (storage/checkpoints.py). The rename comes after the reply to the batch's report, so
+that the run's log has every batch that a checkpoint covers.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_state_dict,
     set_state_dict,
 )
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import async_save
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from agentgym_rl.config import Config, dump_toml
 from agentgym_rl.core.errors import TrainerError
@@ -122,17 +124,24 @@ class Checkpoints:
                 remove(part)  # left by a run that was killed
                 part.mkdir(parents=True)
             world.barrier()
-            written = async_save(
-                _state(self.policy, self.optimizer, self.critic),
-                checkpoint_id=part,
-                process_group=self._group,
-            )
+            written = self._write(part)
         except _WRITE_ERRORS as error:
             raise TrainerError(f"cannot write checkpoint {path}: {error}") from error
-        assert isinstance(written, Future)  # its staging is done
         self._writing = _Writing(manifest, written)
         if world.rank == 0:
             self._writing.done = self._thread.submit(self._complete, self._writing, part, path)
+
+    def _write(self, part: Path) -> Future[Any]:
+        """Write this rank's files into `part`, on a GPU after the return (collective)."""
+        state = _state(self.policy, self.optimizer, self.critic)
+        if self.policy.world.device.type == "cuda":
+            written = async_save(state, checkpoint_id=part, process_group=self._group)
+            assert isinstance(written, Future)  # its staging is done
+            return written
+        writer = FileSystemWriter(part, sync_files=False)  # `put` syncs them
+        done: Future[Any] = Future()
+        done.set_result(save(state, storage_writer=writer, process_group=self._group))
+        return done
 
     def reported(self, metrics: Mapping[str, float | None]) -> None:
         """Record that the log has the last batch, with these metrics (rank 0)."""

@@ -48,7 +48,8 @@ class ValueModel(PackedModel):
     def values(self, packed: PackedRows) -> Tensor:
         """Return the values [N] of the states before the packed trained tokens; see
         `Policy.logprobs`."""
-        found = self.outputs(packed.to(self.world.device))[:, 0]
+        packed = packed.to(self.world.device)
+        found = self.outputs(packed)[:, 0][packed.index]
         return found if found.dtype == torch.float64 else found.float()
 
 
@@ -115,8 +116,7 @@ class Critic:
         """Return values, returns and advantages of this rank's trained tokens, given each one's
         reward [N]; collective."""
         model, config = self.value_model, self._algo.critic
-        budget = self._trainer.max_tokens_per_microbatch
-        values = frozen_pass(model, model.values, tokens, budget=budget)
+        values = frozen_pass(model, model.values, tokens)
         advantages, returns = generalized_advantages(
             rewards,
             values,
@@ -143,10 +143,9 @@ class Critic:
         model, trainer = self.value_model, self._trainer
         rate = learning_rate(trainer, step, num_steps=self._num_steps, peak=self._peak)
         set_learning_rate(self.optimizer, rate)
-        budget = trainer.max_tokens_per_microbatch
-        plans = [tokens.micro_batches(rows, budget) for rows in tokens.minibatches]
+        plans = [tokens.micro_batches(rows, model) for rows in tokens.minibatches]
         rounds = model.world.maxima([len(plan) for plan in plans])
-        share = 1.0 / max(1, len(plans) * trainer.epochs)
+        fraction = 1.0 / max(1, len(plans) * trainer.epochs)
 
         def loss_of(batch: MicroBatch) -> Tensor:
             values = model.values(batch.packed)
@@ -165,7 +164,7 @@ class Critic:
                 norm = clip_gradients(model.model.parameters(), trainer.max_grad_norm)
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
-                tally.count("critic/value_loss", loss * share)
+                tally.count("critic/value_loss", loss * fraction)
                 tally.mean("critic/grad_norm", norm, 1)
 
     def _moments(self, x: Tensor) -> _Moments:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from agentgym_rl.config import LoraConfig, TrainerConfig
@@ -20,7 +19,7 @@ from agentgym_rl.core.model_folder import tensor_heads
 from agentgym_rl.runtime.atomic_file import replacing
 from agentgym_rl.storage.checkpoints import check_whole
 from agentgym_rl.weights.adapter import peft_tensors
-from agentgym_rl.weights.files import save_tensors, separate
+from agentgym_rl.weights.files import save_tensors
 from agentgym_rl.weights.source import SourceNames
 
 from .checkpoint import load_checkpoint
@@ -75,7 +74,7 @@ def export_model(
             part.mkdir(parents=True)
             _copy_others(model_dir, part)
             _set_dtype(part / "config.json", state)
-            save_tensors(separate(state), part / "model.safetensors", {"format": "pt"})
+            save_tensors(state, part / "model.safetensors", {"format": "pt"})
             if names is not None:
                 found = {name: head.shape for name, head in tensor_heads(part).items()}
                 if odd := sorted({name for name, _ in found.items() ^ names.shapes.items()}):
@@ -83,8 +82,8 @@ def export_model(
             if adapter is not None:
                 adapter.settings.save_pretrained(part / "adapter")
                 path = part / "adapter" / "adapter_model.safetensors"
-                save_tensors(separate(adapter.tensors), path, {"format": "pt"})
-    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+                save_tensors(adapter.tensors, path, {"format": "pt"})
+    except (OSError, RuntimeError, ValueError) as error:
         raise TrainerError(f"cannot export the model to {folder}: {error}") from error
     return folder
 

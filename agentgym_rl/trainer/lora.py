@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,15 +65,9 @@ class Adapter:
                 inject_adapter_in_model(settings, model)
             files = read_base(model_dir).keys()
         except (ValueError, WeightsError) as error:
-            raise TrainerError(f"lora: {error}") from error
+            raise TrainerError(f"lora: {error} (lora.exclude_modules leaves layers out)") from error
         layers = {name: m for name, m in model.named_modules() if isinstance(m, LoraLayer)}
-        _check_layers(layers, model)
-        if lacking := sorted({f"{name}.weight" for name in layers} - files):
-            raise TrainerError(
-                f"lora: {type(model).__name__} has {lacking[0]}, and no file of {model_dir} has a "
-                "tensor of that name: engines could not merge an adapter. Leave such layers out "
-                "(lora.exclude_modules), or use lora.rank 0"
-            )
+        _check_layers(layers, model, files)
         return cls(layers, settings, model_dir)
 
     def version(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -111,17 +106,38 @@ class Adapter:
                 layer.set_scale(_NAME, 1.0)
 
 
-def _check_layers(layers: Mapping[str, Any], model: Any) -> None:
-    """Check that `weights.adapter.merged` would give what each layer computes; else raise
-    TrainerError."""
+def _check_layers(layers: Mapping[str, Any], model: Any, files: Collection[str]) -> None:
+    """Check that `weights.adapter.merged` would give what each layer computes, with the tensors in
+    `files`; else raise TrainerError, with the setting that leaves out what cannot be merged."""
     ends = [model.get_input_embeddings(), model.get_output_embeddings()]
+    odd: dict[str, str] = {}
     for name, layer in layers.items():
         base = layer.get_base_layer()
-        if type(base) is not nn.Linear or layer in ends:
-            kind = (
-                "an embedding or the output layer" if layer in ends else f"a {type(base).__name__}"
-            )
-            raise TrainerError(
-                f"lora.target_modules: {name} is {kind}; supported are linear layers of the "
-                "model's blocks"
-            )
+        if layer in ends:
+            odd[name] = "an embedding or the output layer"
+        elif type(base) is not nn.Linear:
+            odd[name] = f"a {type(base).__name__}"
+        elif f"{name}.weight" not in files:
+            odd[name] = "under another name in the model's folder"
+    if odd:
+        name, kind = next(iter(odd.items()))
+        rest = _leaves(layers) - _leaves(layers, beside=odd)
+        remedy = f"--lora.target_modules={','.join(sorted(rest))}, or " if rest else ""
+        raise TrainerError(
+            f"lora: {name} is {kind}, as are {len(odd) - 1} more of {len(layers)} layers. Engines "
+            "can merge an adapter only into linear layers of the model's blocks, by their names in "
+            f"the folder. Remedy: {remedy}lora.rank 0"
+        )
+
+
+def _leaves(names: Iterable[str], beside: Iterable[str] | None = None) -> set[str]:
+    """Return the last parts of the names; given `beside`, of those that are in the same part of a
+    block: peft takes the projections beside fused experts for those of the experts."""
+    parts = None if beside is None else {_part(name) for name in beside}
+    return {name.rpartition(".")[2] for name in names if parts is None or _part(name) in parts}
+
+
+def _part(name: str) -> str:
+    """Return the name of the part of a block that a layer is in, like model.layers.0.mlp."""
+    found = re.match(r".*?\.\d+\.[^.]+", name)
+    return found[0] if found else name

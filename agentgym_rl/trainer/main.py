@@ -19,6 +19,7 @@ from agentgym_rl.core.errors import ArlError, StorageError
 from agentgym_rl.models.learning_rate import with_learning_rate
 from agentgym_rl.storage.checkpoints import Retention, lineage_after
 from agentgym_rl.storage.trained_tokens import forget_tokens, write_tokens
+from agentgym_rl.weights.files import summed
 
 from .agreement import Agreement
 from .checkpoint import Checkpoints, config_hash, load_checkpoint
@@ -217,7 +218,7 @@ class _Trainer:
         if self._world.rank or self._served not in (None, self._first):
             return
         if behind:
-            self._versions.publish(self._state, self._first)
+            self._versions.publish(self._state, self._first, sums=summed(self._state))
         else:
             self._versions.keep(self._state, self._first)
 
@@ -257,17 +258,18 @@ class _Trainer:
         others: dict[str, list[tuple[str, float, float]]] = {}
         with phases.phase("weight_sync"):
             self._state = self._policy.trained_state()
+            sums = summed(self._state)
             is_new = step + 1 >= (self._served or 0)
             if is_new:
                 self._let_go()
             if self._world.rank == 0 and is_new:
-                published = self._versions.publish(self._state, step + 1)
+                published = self._versions.publish(self._state, step + 1, sums=sums)
                 metrics["time/engine_pause"] = published.pause_s
                 metrics["time/weights_stage"] = published.stage_s
                 others = {name: [("pause", *at)] for name, at in published.pauses.items()}
         group_ids = list(dict.fromkeys(shard.group_ids))
         self._lineage = lineage_after(self._lineage, step, group_ids)
-        parameters = fingerprint(self._state)
+        parameters = fingerprint(self._state, sums=sums)
         self._checkpoint(step + 1, parameters, phases, asked=shard.checkpoint)
         for rank, found in enumerate(self._world.gather(phases.intervals)[1:], start=1):
             others[f"trainer-{rank}"] = found
@@ -304,7 +306,7 @@ class _Trainer:
     def _republish(self, version: int) -> None:
         """Publish the current version once more, for an engine that restarted without it."""
         _log.info("publishing policy version %d again, for an engine that came back", version)
-        self._versions.publish(self._state, version)
+        self._versions.publish(self._state, version, sums=summed(self._state))
 
     def _checkpoint(self, done: int, parameters: str, phases: Phases, *, asked: bool) -> None:
         """Begin to write a checkpoint after `done` batches, if one is due or was `asked` for."""

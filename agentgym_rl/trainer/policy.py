@@ -1,11 +1,13 @@
 """The trained policy: a packed model, its log-probs and its entropies.
 
 The logits of a micro-batch, [tokens, vocabulary], are often the largest tensor of a pass. With a
-`ChunkedHead` they exist for only one chunk of tokens at a time, in forward and again in backward.
+`ChunkedHead` they exist for only one chunk of tokens at a time. For the gradient, few of them are
+kept once, as log-probs, and more are computed again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +22,29 @@ from agentgym_rl.core.errors import TrainerError
 from .packed import PackedModel, probe
 from .world import World
 
+_LARGE_LOGITS = 64 << 20
+"""The bytes of a micro-batch's logits above which they are computed in chunks by default. Plain
+autograd holds three to four tensors of this size at once."""
+_CHUNK_BYTES = 16 << 20
+"""The bytes of logits in a chunk by default: large enough for a fast product of matrices."""
+_FEWEST_IN_CHUNK = 64
+_KEPT_BYTES = 128 << 20
+"""The bytes of log-probs that a chunked head keeps from forward to backward at most. Computing them
+again takes a third more of the head's time."""
+
+
+def default_chunk(vocab_size: int, microbatch_tokens: int) -> int:
+    """Return the number of tokens whose float32 logits are in memory at once by default; 0: those
+    of all `microbatch_tokens`, because they are small."""
+    per_token = 4 * vocab_size
+    if per_token * microbatch_tokens <= _LARGE_LOGITS:
+        return 0
+    return max(_FEWEST_IN_CHUNK, _CHUNK_BYTES // per_token)
+
 
 class ChunkedHead:
-    """An output layer's forward that returns each given token's log-prob and the entropy of its
-    distribution instead of logits.
+    """An output layer's forward that returns each given token's log-prob, and the entropy of its
+    distribution if asked for, instead of logits.
 
     Raises TrainerError if the output layer is not a Linear without a bias.
     """
@@ -37,6 +58,8 @@ class ChunkedHead:
         self._head = head
         self._chunk_tokens = chunk_tokens
         self._packed: PackedRows | None = None
+        self.entropies = False
+        """The switch to compute entropies, too; without, they are 0."""
 
     def expect(self, packed: PackedRows) -> None:
         """Set the rows of the next forward, on the device of that forward."""
@@ -47,16 +70,27 @@ class ChunkedHead:
         `packed.positions`."""
         assert self._packed is not None
         weight, targets = self._head.weight, self._packed.targets
+        size = 4 * len(targets) * len(weight)
+        options = _Options(
+            self._chunk_tokens,
+            entropies=self.entropies,
+            keeps=torch.is_grad_enabled() and size <= _KEPT_BYTES,
+        )
         scores: Any = _ChunkedScores.apply
         return scores(
-            hidden[0].to(weight.dtype), weight, targets, self._packed.temperatures,
-            self._chunk_tokens,
-        )  # fmt: skip
+            hidden[0].to(weight.dtype), weight, targets, self._packed.temperatures, options
+        )
+
+
+class _Options(NamedTuple):
+    chunk_tokens: int
+    entropies: bool
+    keeps: bool
+    """Whether log-probs are kept for the backward pass rather than computed again."""
 
 
 class _ChunkedScores(torch.autograd.Function):
-    """The autograd function for [1, N, 2] log-probs and entropies; backward recomputes the
-    logits."""
+    """The autograd function for [1, N, 2] log-probs and entropies."""
 
     @staticmethod
     def forward(
@@ -65,16 +99,19 @@ class _ChunkedScores(torch.autograd.Function):
         weight: Tensor,  # [V, H]
         targets: Tensor,  # [N]
         temperatures: Tensor,  # [N]
-        chunk_tokens: int,
+        options: _Options,
     ) -> Tensor:
         ctx.save_for_backward(hidden, weight, targets, temperatures)
-        ctx.chunk_tokens = chunk_tokens
+        ctx.options, ctx.kept = options, []
         wide = torch.promote_types(hidden.dtype, torch.float32)
-        scores = hidden.new_empty(1, len(hidden), 2, dtype=wide)
-        for part in _chunks(len(hidden), chunk_tokens):
+        scores = hidden.new_zeros(1, len(hidden), 2, dtype=wide)
+        for part in _chunks(len(hidden), options.chunk_tokens):
             logprobs = _logprobs(hidden[part], weight, temperatures[part])
             scores[0, part, 0] = logprobs.gather(1, targets[part, None])[:, 0]
-            scores[0, part, 1] = _entropies(logprobs)
+            if options.entropies:
+                scores[0, part, 1] = _entropies(logprobs)
+            if options.keeps:
+                ctx.kept.append(logprobs)
         return scores
 
     @staticmethod
@@ -83,20 +120,25 @@ class _ChunkedScores(torch.autograd.Function):
         H)."""
         hidden, weight, targets, temperatures = ctx.saved_tensors
         of_logprob, of_entropy = gradients[0][0].unbind(-1)
+        kept, ctx.kept = ctx.kept[::-1], []
         to_hidden, to_weight = torch.empty_like(hidden), None
-        if ctx.needs_input_grad[1]:
-            to_weight = torch.zeros_like(weight)
-        for part in _chunks(len(hidden), ctx.chunk_tokens):
-            logprobs = _logprobs(hidden[part], weight, temperatures[part])
-            inner = logprobs + _entropies(logprobs)[:, None]
-            pull = of_logprob[part, None] + of_entropy[part, None] * inner
+        for part in _chunks(len(hidden), ctx.options.chunk_tokens):
+            logprobs = kept.pop() if kept else None
+            if logprobs is None:
+                logprobs = _logprobs(hidden[part], weight, temperatures[part])
+            pull = of_logprob[part, None]
+            if ctx.options.entropies:
+                inner = logprobs + _entropies(logprobs)[:, None]
+                pull = pull + of_entropy[part, None] * inner
             to_logits = logprobs.exp_().mul_(pull).neg_()
             to_logits.scatter_add_(1, targets[part, None], of_logprob[part, None])
-            to_logits /= temperatures[part, None]
-            to_logits = to_logits.to(weight.dtype)
-            to_hidden[part] = to_logits @ weight
-            if to_weight is not None:
-                to_weight.addmm_(to_logits.T, hidden[part])
+            to_logits = to_logits.div_(temperatures[part, None]).to(weight.dtype)
+            torch.matmul(to_logits, weight, out=to_hidden[part])
+            if ctx.needs_input_grad[1]:
+                if to_weight is None:
+                    to_weight = to_logits.T @ hidden[part]
+                else:
+                    to_weight.addmm_(to_logits.T, hidden[part])
         return to_hidden, to_weight, None, None, None
 
 
@@ -108,7 +150,7 @@ def _logprobs(hidden: Tensor, weight: Tensor, temperatures: Tensor) -> Tensor:
     """Return log-probs [C, V], in float32 or better."""
     logits = hidden @ weight.T
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return torch.log_softmax(logits / temperatures[:, None].to(logits.dtype), -1)
+    return torch.log_softmax(logits.div_(temperatures[:, None].to(logits.dtype)), -1)
 
 
 def _entropies(logprobs: Tensor) -> Tensor:
@@ -134,7 +176,7 @@ class Policy(PackedModel):
         return cls.load(
             model_dir,
             world,
-            compute_dtype=config.own_engine.dtype,
+            compute_dtype=config.compute_dtype,
             trainer=config.trainer,
             lora=config.lora,
             seed=config.seed,
@@ -142,21 +184,29 @@ class Policy(PackedModel):
 
     @torch.no_grad()
     def _change_head(self) -> None:
-        """Install the chunked head, if configured, and check that it equals the model's own
-        output."""
-        if not self._trainer.head_chunk_tokens:
+        """Install the chunked head, if it is configured, or large and possible, and check that it
+        equals the model's own output."""
+        wanted = self._trainer.head_chunk_tokens
+        chunk = default_chunk(self.vocab_size, self.microbatch_tokens) if wanted is None else wanted
+        if not chunk:
             return
         packed = probe(self.world.device)
         expected = self.scores(packed)
         layer = self.model.get_output_embeddings()
-        self._head = ChunkedHead(layer, self._trainer.head_chunk_tokens)
-        layer.forward = self._head
-        for found, right in zip(self.scores(packed), expected, strict=True):
-            if not torch.allclose(found, right, rtol=1e-3, atol=1e-3):
-                raise TrainerError(
-                    f"trainer.head_chunk_tokens: {type(self.model).__name__} does more to its "
-                    "logits than its output layer does; set it to 0"
-                )
+        own = layer.forward
+        try:
+            self._head = ChunkedHead(layer, chunk)
+            layer.forward = self._head
+            for found, right in zip(self.scores(packed), expected, strict=True):
+                if not torch.allclose(found, right, rtol=1e-3, atol=1e-3):
+                    raise TrainerError(
+                        f"trainer.head_chunk_tokens: {type(self.model).__name__} does more to its "
+                        "logits than its output layer does; set it to 0"
+                    )
+        except TrainerError:
+            self._head, layer.forward = None, own
+            if wanted is not None:
+                raise
 
     def logprobs(self, packed: PackedRows) -> Tensor:
         """Return log-probs [N] of the packed trained tokens at the temperatures they were sampled
@@ -166,17 +216,21 @@ class Policy(PackedModel):
         """
         packed = packed.to(self.world.device)
         if self._head:
-            return self.outputs(packed)[:, 0]
-        return -F.cross_entropy(self._logits(packed), packed.targets, reduction="none")
+            self._head.entropies = False
+            return self.outputs(packed)[:, 0][packed.index]
+        found = -F.cross_entropy(self._logits(packed), packed.targets, reduction="none")
+        return found[packed.index]
 
     def scores(self, packed: PackedRows) -> Scores:
         """Return `logprobs`, and the entropies of the same distributions."""
         packed = packed.to(self.world.device)
         if self._head:
-            return Scores(*self.outputs(packed).unbind(-1))
+            self._head.entropies = True
+            return Scores(*self.outputs(packed)[packed.index].unbind(-1))
         logprobs = torch.log_softmax(self._logits(packed), -1)
         entropies = -(logprobs.exp() * logprobs).sum(-1)
-        return Scores(logprobs.gather(1, packed.targets[:, None])[:, 0], entropies)
+        chosen = logprobs.gather(1, packed.targets[:, None])[:, 0]
+        return Scores(chosen[packed.index], entropies[packed.index])
 
     def outputs(self, packed: PackedRows) -> Tensor:
         if self._head:
@@ -184,7 +238,7 @@ class Policy(PackedModel):
         return super().outputs(packed)
 
     def _logits(self, packed: PackedRows) -> Tensor:
-        """Return logits [N, V] at the recorded temperatures, in float32 or better."""
+        """Return logits [P, V] at the recorded temperatures, in float32 or better."""
         logits = self.outputs(packed)
         if logits.dtype != torch.float64:
             logits = logits.float()
@@ -198,12 +252,17 @@ class PolicyBase:
         assert policy.adapter is not None
         self._policy, self._adapter = policy, policy.adapter
         self.world = policy.world
-        self.vocab_size = policy.vocab_size
+        self.vocab_size, self.packs = policy.vocab_size, policy.packs
+        self.shares_prefixes = policy.shares_prefixes
 
     def logprobs(self, packed: PackedRows) -> Tensor:
         """Return log-probs of the base model; see `Policy.logprobs`."""
         with self._adapter.off():
             return self._policy.logprobs(packed)
+
+    def budget(self, lengths: Sequence[int]) -> int:
+        """Return the tokens of a micro-batch; see `PackedModel.budget`."""
+        return self._policy.budget(lengths)
 
     def idle(self) -> Tensor:
         """Match a pass of other ranks; see `PackedModel.idle`."""

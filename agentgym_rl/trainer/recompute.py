@@ -4,18 +4,16 @@ any kept version, and the training of its batches. Nothing is published or writt
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from agentgym_rl.algo.balance import fill_bins
-from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.algo.packing import micro_batches
 from agentgym_rl.config import Config, TrainerConfig
 from agentgym_rl.core.batch import BatchShard
 from agentgym_rl.core.engine import parse_version
@@ -23,6 +21,7 @@ from agentgym_rl.core.errors import TrainerError, WeightsError
 from agentgym_rl.core.trajectory import FloatArray, Row
 from agentgym_rl.weights.adapter import is_adapter, merged
 from agentgym_rl.weights.files import read_label, read_version
+from agentgym_rl.weights.source import multiplying_in
 
 from .checkpoint import load_checkpoint
 from .policy import Policy
@@ -36,11 +35,11 @@ from .world import join_world
 def open_recomputer(
     trainer: TrainerConfig,
     *,
-    compute_dtype: Literal["float32", "bfloat16"],
     model_dir: Path,
     versions_dir: Path,
 ) -> Iterator[Recomputer]:
-    """Open a recomputer of a run: its model and dtype, and its device if this machine has it.
+    """Open a recomputer of a run: its model, in float32 whatever the run computed in, and its
+    device if this machine has it.
 
     Raises:
         TrainerError: the folder holds no model that can be loaded.
@@ -52,7 +51,6 @@ def open_recomputer(
         policy = Policy.load(
             model_dir,
             world,
-            compute_dtype=compute_dtype,
             trainer=TrainerConfig(max_tokens_per_microbatch=budget),
         )
         yield Recomputer(policy, versions_dir, model_dir=model_dir, budget=budget)
@@ -80,7 +78,8 @@ class Recomputer:
                 f"there is no {path}; only a run with --weights.keep_versions=all keeps them all"
             )
         state, label = read_version(path), read_label(path)
-        if _version(label) != version:
+        # A version that is the same as the one before it is a link to that one's file.
+        if path.resolve().name != f"v-{_version(label)}.safetensors":
             raise WeightsError(f"weights {path} are those of version {label}, not of {version}")
         parameters = {n: _local(t.detach()) for n, t in self._policy.tensors().items()}
         if is_adapter(state):
@@ -96,6 +95,10 @@ class Recomputer:
             raise WeightsError(f"weights {path} are of another model: {', '.join(odd)} differ")
         for name, tensor in parameters.items():
             tensor.copy_(state[name])
+
+    def rounded(self) -> AbstractContextManager[None]:
+        """Multiply by the matrices of layers in bfloat16 while the context is open."""
+        return multiplying_in(self._policy.model, torch.bfloat16)
 
     @torch.no_grad()
     def logprobs(self, rows: Sequence[Row], *, plain: bool = False) -> list[FloatArray]:
@@ -114,8 +117,9 @@ class Recomputer:
     def _packed(self, rows: Sequence[Row]) -> list[FloatArray]:
         results: list[FloatArray] = [np.zeros(0, np.float32)] * len(rows)
         try:
-            for members in fill_bins([len(row) for row in rows], self._budget):
-                found = self._policy.logprobs(pack_rows([rows[i] for i in members]))
+            share, packs = self._policy.shares_prefixes, self._policy.packs
+            for members, packed in micro_batches(rows, self._budget, share=share, packs=packs):
+                found = self._policy.logprobs(packed)
                 ends = np.cumsum([rows[i].num_trained for i in members])
                 parts = np.split(found.float().cpu().numpy(), ends[:-1])
                 for i, part in zip(members, parts, strict=True):

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentgym_rl.algo.balance import fill_bins
-from agentgym_rl.algo.packing import PackedRows, pack_rows
+from agentgym_rl.algo.packing import PackedRows, micro_batches
 from agentgym_rl.core.batch import BatchRow, BatchShard
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.core.trajectory import Row
@@ -87,22 +86,27 @@ class ShardTokens:
             tokens_per_episode=torch.bincount(episodes, minlength=len(shard.rewards)),
         )
 
-    def micro_batches(self, rows: Sequence[int], budget: int) -> list[MicroBatch]:
-        """Return the rows of the given indices, packed into micro-batches of at most `budget`
-        tokens.
+    def micro_batches(
+        self, rows: Sequence[int], model: PackedModel | PolicyBase
+    ) -> list[MicroBatch]:
+        """Return the rows of the given indices, packed into micro-batches of the model's size;
+        common beginnings of rows once, if the model can.
 
         Raises:
-            TrainerError: a row is longer than the budget, or holds tokens that cannot be trained.
+            TrainerError: a row is longer than that, or holds tokens that cannot be trained.
         """
+        lengths = [len(self.rows[r]) for r in rows]
         try:
-            bins = fill_bins([len(self.rows[r]) for r in rows], budget)
-            return [self._micro_batch([rows[i] for i in members]) for members in bins]
+            budget, share, packs = model.budget(lengths), model.shares_prefixes, model.packs
+            its = [self.rows[r] for r in rows]
+            found = list(micro_batches(its, budget, share=share, packs=packs))
         except ValueError as error:
             raise TrainerError(f"batch cannot be packed: {error}") from error
+        return [MicroBatch(packed, self._index([rows[i] for i in of])) for of, packed in found]
 
-    def _micro_batch(self, rows: Sequence[int]) -> MicroBatch:
-        index = np.concatenate([np.arange(self.starts[r], self.starts[r + 1]) for r in rows])
-        return MicroBatch(pack_rows([self.rows[r] for r in rows]), torch.from_numpy(index))
+    def _index(self, rows: Sequence[int]) -> Tensor:
+        parts = [np.arange(self.starts[r], self.starts[r + 1]) for r in rows]
+        return torch.from_numpy(np.concatenate(parts))
 
 
 def _flat(rows: Sequence[Row], name: str, dtype: type[np.generic]) -> Tensor:
@@ -184,13 +188,14 @@ def frozen_pass(
     model: PackedModel | PolicyBase,
     say: Callable[[PackedRows], Tensor],
     tokens: ShardTokens,
-    *,
-    budget: int,
+    rows: Sequence[int] | None = None,
 ) -> Tensor:
-    """Return [N], the result of `say`, a method of `model`, for every trained token; collective."""
-    batches = tokens.micro_batches(range(len(tokens.rows)), budget)
+    """Return [N], the result of `say`, a method of `model`, for the trained tokens of the given
+    rows (default: all); NaN for the others. Collective."""
+    rows = range(len(tokens.rows)) if rows is None else rows
+    batches = tokens.micro_batches(rows, model)
     (rounds,) = model.world.maxima([len(batches)])
-    result = torch.empty(len(tokens.episodes), dtype=torch.float32)
+    result = torch.full((len(tokens.episodes),), torch.nan, dtype=torch.float32)
     for turn in range(rounds):
         if turn < len(batches):
             found = say(batches[turn].packed).cpu()

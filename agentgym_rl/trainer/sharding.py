@@ -4,6 +4,7 @@ off the device while engines have it (`cluster.colocated`), which never ran on G
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -12,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
-    FSDPModule,
     MixedPrecisionPolicy,
     fully_shard,
 )
-from torch.utils.checkpoint import checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from transformers import AttentionInterface
 
 from agentgym_rl.config import TrainerConfig
@@ -24,13 +25,36 @@ from agentgym_rl.config import TrainerConfig
 from .attention import SEGMENT_SDPA, segment_attention
 from .world import World
 
+_aten = torch.ops.aten
+DEAR = (
+    *(_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default),
+    _aten._grouped_mm.default,
+    _aten._scaled_dot_product_flash_attention_for_cpu.default,
+    _aten._scaled_dot_product_flash_attention.default,
+    _aten._scaled_dot_product_efficient_attention.default,
+)
+"""The operations whose results a `light` block keeps: all that take long. Norms, rotations and
+products of single elements are half of a block's activations and a tenth of its time."""
 
-def shard(model: nn.Module, world: World, compute_dtype: str, trainer: TrainerConfig) -> None:
+
+def shard(
+    model: nn.Module,
+    world: World,
+    compute_dtype: str,
+    trainer: TrainerConfig,
+    *,
+    light: bool = False,
+) -> None:
     """Shard `model` in place: each of its blocks separately, and the rest together.
+
+    `light` blocks keep only the results of `DEAR` operations for the gradient, which is the same to
+    the last bit, and compute the others again.
 
     With `compute_dtype` bfloat16, blocks are gathered in bfloat16 and the rest (embeddings, the
     last norm, the head) in its own dtype; gradients are reduced in float32. Frozen parameters of
-    blocks are then also stored in bfloat16, which halves their memory.
+    blocks are then also stored in bfloat16, which halves their memory. A single rank that neither
+    rounds nor offloads has nothing to shard: FSDP would only hold all parameters twice and copy
+    every gradient twice.
     """
     options: dict[str, Any] = {"mesh": world.mesh}
     if world.size == 1:
@@ -44,13 +68,15 @@ def shard(model: nn.Module, world: World, compute_dtype: str, trainer: TrainerCo
         )
     if trainer.compile:  # its loop over rows would be recompiled for every number of rows
         AttentionInterface.register(SEGMENT_SDPA, torch.compiler.disable(segment_attention))
+    whole = world.size == 1 and compute_dtype == "float32" and not trainer.cpu_offload
     for block in _blocks(model):
-        _change_forward(block, trainer)
+        _change_forward(block, trainer, light=light)
         if compute_dtype == "bfloat16":
             _round_frozen(block)
-        fully_shard(block, **blocks)
-    fully_shard(model, **options)
-    assert isinstance(model, FSDPModule)
+        if not whole:
+            fully_shard(block, **blocks)
+    if not whole:
+        fully_shard(model, **options)
 
 
 def _round_frozen(block: nn.Module) -> None:
@@ -59,18 +85,69 @@ def _round_frozen(block: nn.Module) -> None:
             parameter.data = parameter.data.bfloat16()
 
 
-def _change_forward(block: nn.Module, trainer: TrainerConfig) -> None:
+def _change_forward(block: nn.Module, trainer: TrainerConfig, *, light: bool) -> None:
     """Wrap the forward inside FSDP's hooks, so that recomputation gathers parameters too."""
     if trainer.compile:
         block.forward = torch.compile(block.forward, dynamic=True)
     if trainer.activation_checkpointing:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    elif light:
+        block.forward = partial(
+            checkpoint,
+            block.forward,
+            use_reentrant=False,
+            preserve_rng_state=False,  # a model that is evaluated draws no random number
+            context_fn=partial(create_selective_checkpoint_contexts, list(DEAR)),
+        )
+
+
+class KeptByLight(TorchDispatchMode):
+    """A count of the bytes that light blocks keep for the gradient of the passes in its context."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.total = 0
+        self._blocks = _blocks(model)
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> KeptByLight:
+        def enters(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._add([*args, *kwargs.values()][:1])
+
+        self._handles = [
+            block.register_forward_pre_hook(enters, with_kwargs=True) for block in self._blocks
+        ]
+        return super().__enter__()
+
+    def __exit__(self, *args: Any) -> None:
+        for handle in self._handles:
+            handle.remove()
+        super().__exit__(*args)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in DEAR:
+            self._add(result if isinstance(result, tuple | list) else [result])
+        return result
+
+    def _add(self, tensors: Iterable[Any]) -> None:
+        self.total += sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the layers that transformers declares unsplittable."""
+    """Return the layers that transformers declares unsplittable, except those inside another and
+    those that share parameters with other parts (Zamba, BERT): they are gathered with these."""
     names = set(getattr(model, "_no_split_modules", None) or ())
-    return [module for module in model.modules() if type(module).__name__ in names]
+    blocks: list[nn.Module] = []
+    inside: set[int] = set()
+    for module in model.modules():  # from the outside to the inside
+        if type(module).__name__ in names and id(module) not in inside:
+            blocks.append(module)
+            inside |= {id(it) for it in module.modules()}
+    owners = Counter(id(it) for block in blocks for it in block.parameters())
+    rest = (module for module in model.modules() if id(module) not in inside)
+    owners.update({id(it) for module in rest for it in module.parameters(recurse=False)})
+    return [block for block in blocks if all(owners[id(it)] == 1 for it in block.parameters())]
 
 
 class Offload:

@@ -1,14 +1,15 @@
 """One training batch: a proximal pass, then minibatches × epochs of optimizer steps.
 
-Proximal log-probs, behavior weights and advantages are fixed before the first optimizer step. Each
+Proximal log-probs, behavior weights and advantages are fixed before the first optimizer step; the
+first minibatch computes its own proximal log-probs, together with its gradient. Each
 minibatch's loss is its part of the batch's loss, times the number of minibatches. Every token of
 the batch has the same weight, however minibatches, micro-batches and ranks split it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,9 +22,9 @@ from agentgym_rl.algo.advantages import (
     terminal_rewards,
     token_advantages,
 )
-from agentgym_rl.algo.aggregation import Tally, aggregation_weights
+from agentgym_rl.algo.aggregation import Tally
 from agentgym_rl.algo.kl import kl_estimates, kl_loss, kl_to_come
-from agentgym_rl.algo.losses import BehaviorWeights, LossTokens, behavior_weights, policy_loss
+from agentgym_rl.algo.losses import policy_loss
 from agentgym_rl.algo.mismatch import tally_mismatch, tally_weights
 from agentgym_rl.algo.own_loss import check_loss
 from agentgym_rl.config import AlgoConfig, Config, TrainerConfig
@@ -32,6 +33,7 @@ from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.models.resolve import reference_folder
 
 from .critic import Critic, Judged
+from .objective import Objective, make_objective
 from .optim import (
     GradientError,
     clip_gradients,
@@ -52,73 +54,6 @@ _WITHOUT_A_LOSS = dict.fromkeys(
 """The metrics of a batch without any non-zero advantage: their values are zero, not unknown."""
 
 OnTokens = Callable[[ShardTokens, Tensor, Tensor], None]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Objective:
-    """The data of this rank's trained tokens that stay fixed during a batch; all [N]."""
-
-    anchor: Tensor
-    """The log-probs that the ratio is computed against."""
-    behavior_logprobs: Tensor
-    behavior: BehaviorWeights
-    advantages: Tensor
-    weights: Tensor
-    """The aggregation weights, times the number of minibatches."""
-    rows: Tensor
-    """The index of each token's row, int64."""
-    reference: Tensor | None
-    """The log-probs of the reference model, if the loss has a KL term."""
-
-    def of(self, index: Tensor, logprobs: Tensor) -> LossTokens:
-        """Return some of the tokens with their current log-probs, on the device of those
-        log-probs."""
-        fixed = {
-            "anchor": self.anchor,
-            "behavior_logprobs": self.behavior_logprobs,
-            "behavior_weight": self.behavior.weight,
-            "advantages": self.advantages,
-            "weights": self.weights,
-            "rows": self.rows,
-        }
-        chosen = {name: part[index].to(logprobs.device) for name, part in fixed.items()}
-        return LossTokens(logprobs, **chosen)
-
-
-def make_objective(
-    algo: AlgoConfig,
-    shard: BatchShard,
-    tokens: ShardTokens,
-    advantages: Tensor,
-    *,
-    proximal: Tensor,
-    reference: Tensor | None,
-) -> Objective:
-    """Return the objective of this rank's tokens; all tensors are [N], and `proximal` and
-    `reference` are log-probs."""
-    behavior = tokens.behavior_logprobs
-    if algo.naive:
-        finite = torch.isfinite(behavior)
-        corrected = BehaviorWeights(finite.to(proximal.dtype), ~finite)
-    else:
-        corrected = behavior_weights(proximal, behavior, tokens.row_index, algo.behavior_correction)
-    weights = aggregation_weights(
-        tokens.episodes,
-        tokens.tokens_per_episode,
-        aggregation=algo.aggregation,
-        num_trained_tokens=shard.num_trained_tokens,
-        num_episodes=shard.num_episodes,
-        max_tokens=algo.max_tokens,
-    )
-    return Objective(
-        anchor=behavior if algo.naive else proximal,
-        behavior_logprobs=behavior,
-        behavior=corrected,
-        advantages=advantages,
-        weights=weights * len(shard.minibatches),
-        rows=tokens.row_index,
-        reference=reference if algo.kl.placement == "loss" else None,
-    )
 
 
 class Stepper:
@@ -175,8 +110,10 @@ class Stepper:
         `on_tokens` is called with this rank's tokens, their proximal log-probs and their
         advantages, both [N], before the first optimizer step.
 
-        A minibatch in which no row has a non-zero advantage takes no optimizer step: its gradient
-        is zero, and Adam would only follow old momentum.
+        A row that no term of the loss uses (its advantages are 0, and there is neither a KL term
+        nor an entropy bonus) takes no pass at all: its proximal log-probs are NaN. A minibatch
+        without any other row takes no optimizer step: its gradient is zero, and Adam would only
+        follow old momentum. Weight decay does not change this.
 
         Raises:
             TrainerError: the batch cannot be trained, or a gradient is not finite.
@@ -184,16 +121,14 @@ class Stepper:
         tally = Tally()
         usage = Usage(self._models, self._trainer.peak_tflops)
         tokens = ShardTokens.from_shard(shard, vocab_size=self.policy.vocab_size)
-        with phases.phase("proximal"):
-            proximal = self._frozen_logprobs(self.policy, tokens)
-        tally_mismatch(
-            tally, proximal, tokens.behavior_logprobs, tokens.staleness, tokens.spans_versions
-        )
-        reference = self._reference_logprobs(tokens, proximal, tally, phases)
+        # A reward that depends on the policy needs its log-probs first; any other does not.
+        early = self._reference is not None and self._algo.kl.placement == "reward"
+        proximal = self._proximal(tokens, range(len(tokens.rows)) if early else (), phases)
+        reference = self._reference_logprobs(tokens, phases)
         judged = self._judged(shard, tokens, proximal, reference, tally, phases)
         if judged is None:
             advantages = self._advantages(shard, tokens)
-            if reference is not None and self._algo.kl.placement == "reward":
+            if reference is not None and early:
                 cost = kl_to_come(proximal, reference, tokens.row_index, self._algo.kl)
                 advantages = advantages + cost
         else:
@@ -201,17 +136,20 @@ class Stepper:
             advantages = advantages * _task_weights(shard, tokens)
         if not bool(torch.isfinite(advantages).all()):
             raise TrainerError(f"an advantage is not finite: {_largest(shard, tokens, advantages)}")
-        if on_tokens is not None:
-            on_tokens(tokens, proximal, advantages)
         objective = make_objective(
             self._algo, shard, tokens, advantages, proximal=proximal, reference=reference
         )
-        tally_weights(tally, objective.behavior)
         rate = learning_rate(self._trainer, shard.step, num_steps=self._num_steps)
         set_learning_rate(self.optimizer, rate)
+
+        def look(used: Tensor) -> None:
+            self._tally(objective, reference, used, tally)
+            if on_tokens is not None:
+                on_tokens(tokens, objective.proximal, advantages)
+
+        learns = self.critic is None or not self.critic.warms_up(shard.step)
         try:
-            if self.critic is None or not self.critic.warms_up(shard.step):
-                self._minibatches(tokens, objective, tally, phases)
+            self._minibatches(objective, tally, phases, known=early, learns=learns, look=look)
             if self.critic is not None and judged is not None:
                 with phases.phase("critic"):
                     self.critic.train(
@@ -273,54 +211,89 @@ class Stepper:
             advantages = token_advantages(advantages, tokens.episodes, tokens.turn_returns)
         return advantages * _task_weights(shard, tokens)
 
-    def _reference_logprobs(
-        self, tokens: ShardTokens, proximal: Tensor, tally: Tally, phases: Phases
-    ) -> Tensor | None:
+    def _proximal(self, tokens: ShardTokens, rows: Sequence[int], phases: Phases) -> Tensor:
+        """Return the log-probs [N] of the given rows' trained tokens, NaN for the others;
+        collective."""
+        if not any(self.policy.world.maxima([len(rows)])):
+            return torch.full((len(tokens.episodes),), torch.nan)
+        with phases.phase("proximal"):
+            return frozen_pass(self.policy, self.policy.logprobs, tokens, rows)
+
+    def _reference_logprobs(self, tokens: ShardTokens, phases: Phases) -> Tensor | None:
         """Return log-probs [N] under the reference model; None without a reference."""
         if self._reference is None:
             return None
         with phases.phase("reference"):
-            reference = self._frozen_logprobs(self._reference, tokens)
-        estimates = kl_estimates(proximal, reference, self._algo.kl.estimator)
-        tally.mean("policy/kl_reference", float(estimates.sum()), len(estimates))
-        return reference
+            return frozen_pass(self._reference, self._reference.logprobs, tokens)
 
-    def _frozen_logprobs(self, policy: Policy | PolicyBase, tokens: ShardTokens) -> Tensor:
-        """Return log-probs [N] of every trained token under the current `policy`; collective."""
-        budget = self._trainer.max_tokens_per_microbatch
-        return frozen_pass(policy, policy.logprobs, tokens, budget=budget)
+    def _tally(
+        self, objective: Objective, reference: Tensor | None, used: Tensor, tally: Tally
+    ) -> None:
+        """Add what the proximal log-probs of the tokens at the indices `used` tell."""
+        tokens, proximal = objective.tokens, objective.proximal[used]
+        tally_mismatch(
+            tally,
+            proximal,
+            tokens.behavior_logprobs[used],
+            tokens.staleness[used],
+            tokens.spans_versions[used],
+        )
+        tally_weights(tally, objective.behavior(used))
+        tally.mean("policy/computed_share", len(used), len(tokens.episodes))
+        if reference is not None:
+            estimates = kl_estimates(proximal, reference[used], self._algo.kl.estimator)
+            tally.mean("policy/kl_reference", float(estimates.sum()), len(estimates))
+
+    def _used_rows(self, objective: Objective) -> list[list[int]]:
+        """Return, for each minibatch, the rows that a term of the loss uses."""
+        starts, advantages = objective.tokens.starts, objective.advantages
+        # KL and entropy terms need every row, even one without an advantage.
+        everywhere = objective.reference is not None or self._algo.entropy_coef > 0
+        return [
+            [r for r in rows if everywhere or advantages[starts[r] : starts[r + 1]].any()]
+            for rows in objective.tokens.minibatches
+        ]
 
     def _minibatches(
         self,
-        tokens: ShardTokens,
         objective: Objective,
         tally: Tally,
         phases: Phases,
+        *,
+        known: bool,
+        learns: bool,
+        look: Callable[[Tensor], None],
     ) -> None:
-        starts = tokens.starts
-        # KL and entropy terms need every row, even one without an advantage.
-        everywhere = objective.reference is not None or self._algo.entropy_coef > 0
-        plans = [
-            tokens.micro_batches(
-                [
-                    r
-                    for r in rows
-                    if everywhere or objective.advantages[starts[r] : starts[r + 1]].any()
-                ],
-                self._trainer.max_tokens_per_microbatch,
-            )
-            for rows in tokens.minibatches
-        ]
+        """Take the optimizer steps of a batch, none unless it `learns`; call `look` before the
+        first one. `known`: the proximal log-probs are complete already.
+
+        The first minibatch is computed under the weights at the start of the batch, so its own
+        log-probs are the proximal ones: only the others have a pass for them.
+        """
+        tokens, used = objective.tokens, self._used_rows(objective)
+        if not known:
+            later = [r for rows in used[1 if learns else 0 :] for r in rows]
+            objective.proximal = self._proximal(tokens, later, phases)
+        plans = [tokens.micro_batches(rows, self.policy) for rows in used]
         rounds = self.policy.world.maxima([len(plan) for plan in plans])
+        index = torch.arange(len(tokens.episodes)) if known else _indices(plans)
+        if not learns:
+            return look(index)
         share = 1.0 / max(1, len(plans) * self._trainer.epochs)
+        is_first = True
         for _ in range(self._trainer.epochs):
             for plan, num_rounds in zip(plans, rounds, strict=True):
+                notes, is_first_now = is_first and not known, is_first
+                loss_of = partial(self._loss, objective=objective, tally=tally, notes=notes)
+                loss = 0.0
+                if num_rounds:
+                    with phases.phase("forward_backward"):
+                        loss = accumulate(self.policy, plan, num_rounds, loss_of)
+                if is_first_now:
+                    look(index)
+                    is_first = False
                 if not num_rounds:
                     continue
-                with phases.phase("forward_backward"):
-                    loss = accumulate(
-                        self.policy, plan, num_rounds, lambda it: self._loss(it, objective, tally)
-                    )
                 with phases.phase("optimizer"):
                     norm = clip_gradients(
                         self.policy.model.parameters(), self._trainer.max_grad_norm
@@ -330,13 +303,18 @@ class Stepper:
                 tally.count("loss", loss * share)
                 tally.mean("grad_norm", norm, 1)
 
-    def _loss(self, batch: MicroBatch, objective: Objective, tally: Tally) -> Tensor:
+    def _loss(
+        self, batch: MicroBatch, *, objective: Objective, tally: Tally, notes: bool
+    ) -> Tensor:
+        """Return the loss of a micro-batch; with `notes`, its log-probs are the proximal ones."""
         algo, entropies = self._algo, None
         if algo.entropy_coef:
             logprobs, entropies = self.policy.scores(batch.packed)
             tally.mean("policy/entropy", float(entropies.detach().sum()), len(batch.index))
         else:
             logprobs = self.policy.logprobs(batch.packed)
+        if notes:
+            objective.note(batch.index, logprobs)
         tokens = objective.of(batch.index, logprobs)
         result = policy_loss(tokens, algo)
         tally.mean("policy/clip_fraction", float(result.clipped), len(batch.index))
@@ -354,7 +332,7 @@ class Stepper:
 
 def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
     """Return the stepper of the configured run, which begins with the weights in `model_dir`."""
-    algo, trainer, dtype = config.algo, config.trainer, config.own_engine.dtype
+    algo, trainer, dtype = config.algo, config.trainer, config.compute_dtype
     policy = Policy.configured(config, model_dir, world)
     reference = critic = None
     if algo.kl.coef and algo.kl.reference == "initial" and policy.adapter is not None:
@@ -381,6 +359,12 @@ def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
         reference=reference,
         critic=critic,
     )
+
+
+def _indices(plans: Sequence[Sequence[MicroBatch]]) -> Tensor:
+    """Return the flat positions of all tokens of the micro-batches, in order."""
+    found = [batch.index for plan in plans for batch in plan]
+    return torch.cat([torch.zeros(0, dtype=torch.int64), *found]).sort().values
 
 
 def _largest(shard: BatchShard, tokens: ShardTokens, advantages: Tensor) -> str:

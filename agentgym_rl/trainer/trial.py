@@ -92,7 +92,8 @@ def _try_small(model_dir: Path, world: World) -> None:
             if isinstance(kinds, list) and len(kinds) > text.num_hidden_layers:
                 setattr(text, name, kinds[: text.num_hidden_layers])
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
-            setattr(text, name, None)
+            if getattr(text, name, None) is not None:  # beyond the small vocabulary; some need one
+                setattr(text, name, 0)
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(settings)
     except Exception as error:  # some architectures cannot be shrunk: a rank will tell

@@ -86,9 +86,9 @@ class FlopCount:
             for p in model.parameters()
             if p.ndim > 1 and id(p) not in apart
         ]
-        heads = config.num_attention_heads
+        heads = getattr(config, "num_attention_heads", 0)  # Mamba has none
         # A config with several head sizes raises on access to the attribute; hence the dictionary.
-        width = config.to_dict().get("head_dim") or config.hidden_size // heads
+        width = config.to_dict().get("head_dim") or config.hidden_size // max(1, heads)
         matrices = [p for p in head.parameters() if p.ndim == 2]
         return cls(
             body=sum(number for number, _ in body),
@@ -101,9 +101,12 @@ class FlopCount:
     def of_pass(self, packed: PackedRows, *, gradients: bool) -> float:
         """Return the operations of one pass over packed rows, with or without its backward."""
         tokens, predicted = sum(packed.lengths), len(packed.targets)
+        before = packed.branches.shared if packed.branches else (0,) * len(packed.lengths)
         dense = 2.0 * (self.body * tokens + self.head * predicted)
-        # Scores and values: two products of length x length; causality halves both.
-        attention = 2.0 * self.attention * sum(length**2 for length in packed.lengths)
+        # Scores and values: two products of length x length; causality halves both. A piece of a
+        # row adds what the row has more than the tokens before the piece.
+        pieces = zip(before, packed.lengths, strict=True)
+        attention = 2.0 * self.attention * sum((n + length) ** 2 - n**2 for n, length in pieces)
         if not gradients:
             return dense + attention
         learned = 2.0 * (self.learning_body * tokens + self.learning_head * predicted)
@@ -152,9 +155,11 @@ class Phases:
 
 
 class Counted(Protocol):
-    """A model that counts the floating-point operations of its passes."""
+    """A model that counts the floating-point operations and the tokens of its passes."""
 
     flops: float
+    computed_tokens: int
+    row_tokens: int
     world: World
 
 
@@ -167,16 +172,20 @@ class Usage:
         self._models = models
         self._device = models[0].world.device
         self._peak = peak_tflops(self._device, peak)
-        self._before = self._flops()
+        self._before = self._counts()
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def tally(self, tally: Tally, phases: Phases) -> None:
-        """Add `throughput/trainer_tflops` and, if known, `throughput/mfu` and
-        `memory/gpu_peak_gb`."""
+        """Add `throughput/trainer_tflops`, `throughput/prefix_shared` and, if known,
+        `throughput/mfu` and `memory/gpu_peak_gb`."""
+        flops, computed, of_rows = (
+            now - before for now, before in zip(self._counts(), self._before, strict=True)
+        )
+        tally.mean("throughput/prefix_shared", of_rows - computed, int(of_rows))
         seconds = sum(end - start for name, start, end in phases.intervals if name in _COMPUTING)
         if seconds > 0:
-            rate = (self._flops() - self._before) / seconds / 1e12
+            rate = flops / seconds / 1e12
             tally.mean("throughput/trainer_tflops", rate, 1)
             if self._peak is not None:
                 tally.mean("throughput/mfu", rate / self._peak, 1)
@@ -184,5 +193,11 @@ class Usage:
             held = torch.cuda.max_memory_allocated(self._device)
             tally.maximum("memory/gpu_peak_gb", held / 1e9)
 
-    def _flops(self) -> float:
-        return sum(model.flops for model in self._models)
+    def _counts(self) -> tuple[float, int, int]:
+        """Return the operations, the computed tokens and the rows' tokens of all passes so far."""
+        models = self._models
+        return (
+            sum(model.flops for model in models),
+            sum(model.computed_tokens for model in models),
+            sum(model.row_tokens for model in models),
+        )

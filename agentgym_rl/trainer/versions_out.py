@@ -1,5 +1,5 @@
 """The publication of policy versions by the trainer (rank 0), and a hash of a policy's parameters,
-exact and cheap enough to compute at every step."""
+cheap enough to compute at every step."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from agentgym_rl.config import Config, WeightsConfig
 from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.weights.files import prune, write_version
+from agentgym_rl.weights.files import prune, summed, write_version
 from agentgym_rl.weights.gloo import Broadcasts
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
 from agentgym_rl.weights.transport import SharedFiles, Transport
@@ -22,34 +21,12 @@ from agentgym_rl.weights.vllm_native import NativeTransport
 
 from .client import ControllerClient
 
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_CHUNK = 1 << 22
 
-
-def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """Return 64 bits, in hex, over names, dtypes, shapes and every bit of the tensors.
-
-    Each tensor contributes a sum modulo 2**64: the bits of each element, as an integer, times an
-    odd number that depends on its position. A change of one element always changes the sum. The
-    order of the additions does not matter, so any number of threads computes the same sum. The
-    order of the mapping does not matter either.
-    """
-    digest = blake2b(digest_size=8)
-    for name in sorted(tensors):
-        tensor = tensors[name].detach()
-        head = f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:{_sum(tensor)};"
-        digest.update(head.encode())
-    return digest.hexdigest()
-
-
-def _sum(tensor: Tensor) -> int:
-    bits = tensor.contiguous().reshape(-1).view(_INTEGERS[tensor.element_size()])
-    total = 0
-    for start in range(0, bits.numel(), _CHUNK):
-        part = bits[start : start + _CHUNK].to(torch.int64)
-        place = torch.arange(start, start + part.numel(), device=part.device)
-        total += int((part * (2 * place + 1)).sum())
-    return total % 2**64
+def fingerprint(tensors: Mapping[str, Tensor], *, sums: bytes | None = None) -> str:
+    """Return 64 bits, in hex, over names, dtypes, shapes and every bit of the tensors; `sums` is
+    the result of `summed` for them, if it is known."""
+    data = summed(tensors) if sums is None else sums
+    return blake2b(data, digest_size=8).hexdigest()
 
 
 _log = logging.getLogger(__name__)
@@ -83,6 +60,8 @@ class VersionsOut:
         self._folder = folder
         self._kept = kept
         self._begin_timeout_s = restart_s + weights.update_timeout_s
+        self._last: tuple[int, str] | None = None
+        """The version that was published last, and the fingerprint of its weights."""
 
     @property
     def longest_s(self) -> float:
@@ -95,22 +74,38 @@ class VersionsOut:
         """Return whether every version, the first one included, is kept in the run's folder."""
         return self._weights.keep_versions == "all"
 
-    def keep(self, state: Mapping[str, Tensor], version: int) -> None:
-        """Write a version to the run's folder, permanently.
+    def keep(
+        self,
+        state: Mapping[str, Tensor],
+        version: int,
+        *,
+        sums: bytes | None = None,
+        same_as: int | None = None,
+    ) -> None:
+        """Write a version to the run's folder, permanently; a link if it is the `same_as` an
+        earlier one.
 
         Raises:
             WeightsError: it could not be written.
         """
+        path = self._kept / f"v-{version}.safetensors"
         try:
             self._kept.mkdir(parents=True, exist_ok=True)
+            first = self._kept / f"v-{same_as}.safetensors"
+            if same_as is not None and first.exists():
+                path.unlink(missing_ok=True)
+                return path.symlink_to(first.resolve().name)
         except OSError as error:
             raise WeightsError(f"cannot keep policy version {version}: {error}") from error
         incarnation = self._publisher.incarnation
-        path = write_version(self._kept, version, state, incarnation=incarnation)
-        path.rename(self._kept / f"v-{version}.safetensors")
+        write_version(self._kept, version, state, incarnation=incarnation, sums=sums).rename(path)
 
-    def publish(self, state: Mapping[str, Tensor], version: int) -> Published:
-        """Make engines serve `state` as `version`; tell the controller which engines serve it.
+    def publish(self, state: Mapping[str, Tensor], version: int, *, sums: bytes) -> Published:
+        """Make engines serve `state`, with these `sums`, as `version`; tell the controller which
+        engines serve it.
+
+        If the weights are those of the version published last, engines that serve it only learn
+        the new number: nothing is written or transferred, and nothing pauses.
 
         If no engine serves it, try again, for at most weights.update_timeout_s in all. The waits
         for an available engine are not included; their total has its own bound.
@@ -119,9 +114,15 @@ class VersionsOut:
             WeightsError: it could not be written, or no engine took it.
             RunEnding, TrainerError: see `ControllerClient.begin_publication`.
         """
+        found = fingerprint(state, sums=sums)
+        last, self._last = self._last, None
+        same_as = last[0] if last and last[1] == found and last[0] < version else None
         if self.keeps_all:
-            self.keep(state, version)
-        self._publisher.prepare(version, state)
+            self.keep(state, version, sums=sums, same_as=same_as)
+        if same_as is None:
+            self._publisher.prepare(version, state, sums=sums)
+        else:
+            self._publisher.transport.prepare_same(version)
         left_s, wait_s = self._publisher.timeout_s, self._begin_timeout_s
         while True:
             asked = time.monotonic()
@@ -129,16 +130,20 @@ class VersionsOut:
             start = time.monotonic()
             wait_s -= start - asked
             try:
-                published = self._publisher.publish(engines, version, timeout_s=left_s)
+                published = self._publisher.publish(
+                    engines, version, timeout_s=left_s, same_as=same_as
+                )
                 break
             except PublicationFailed as failure:
                 self._client.end_publication(version, served=(), failed=failure.failed)
+                same_as = None  # an engine that cannot be told gets the weights
                 time.sleep(_BETWEEN_TRIES_S)
                 left_s -= time.monotonic() - start
                 if left_s <= 0:
                     raise
                 _log.warning("%s; trying again for %.0f s", failure, left_s)
         self._client.end_publication(version, served=published.served, failed=published.failed)
+        self._last = version, found
         if self._weights.transport == "shm":
             keep = self._weights.keep_versions
             prune(self._folder, _KEEP_ALL if keep == "all" else keep)

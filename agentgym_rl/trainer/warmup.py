@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import torch
 
-from agentgym_rl.algo.balance import balance, fill_bins
-from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.algo.balance import balance
+from agentgym_rl.algo.packing import micro_batches
 from agentgym_rl.config import Config, InitConfig, TrainerConfig
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.core.trajectory import UNPACK_ERRORS, Row, unpack_row
@@ -83,7 +83,8 @@ def learn(
         set_learning_rate(optimizer, rate)
         total = sum(row.num_trained for row in batch)
         mine = [batch[i] for i in balance([len(row) for row in batch], world.size)[world.rank]]
-        plan = _plan(mine, trainer.max_tokens_per_microbatch)
+        budget = policy.budget([len(row) for row in mine])
+        plan = _plan(mine, budget, share=policy.shares_prefixes, packs=policy.packs)
         (rounds,) = world.maxima([len(plan)])
         loss = accumulate(
             policy, plan, rounds, lambda b, n=total: -policy.logprobs(b.packed).sum() / n
@@ -117,7 +118,7 @@ def _batches(rows: Sequence[Row], init: InitConfig, seed: int) -> Iterator[list[
             yield [rows[i] for i in order[start : start + size]]
 
 
-def _plan(rows: Sequence[Row], budget: int) -> list[MicroBatch]:
-    bins = fill_bins([len(row) for row in rows], budget)
+def _plan(rows: Sequence[Row], budget: int, *, share: bool, packs: bool) -> list[MicroBatch]:
     nowhere = torch.zeros(0, dtype=torch.int64)
-    return [MicroBatch(pack_rows([rows[i] for i in members]), nowhere) for members in bins]
+    plan = micro_batches(rows, budget, share=share, packs=packs)
+    return [MicroBatch(packed, nowhere) for _, packed in plan]

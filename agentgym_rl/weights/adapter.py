@@ -18,7 +18,7 @@ from torch import Tensor
 from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.core.model_folder import weight_files
 
-from .files import checksum
+from .files import LazyTensors, checksum
 
 SCALING = "lora_scaling"
 """The name of the scaling, alpha / rank, float64 []."""
@@ -51,11 +51,11 @@ def peft_tensors(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in adapter.items() if name not in (SCALING, BASE)}
 
 
-def merged(adapter: Mapping[str, Tensor], model_dir: Path) -> dict[str, Tensor]:
+def merged(adapter: Mapping[str, Tensor], model_dir: Path) -> Mapping[str, Tensor]:
     """Return all weights of the model in `model_dir` with `adapter` merged, under its files' names.
 
-    Changed weights, W + scaling · B A, are in float32 or better and in memory of their own. The
-    others are as in the files, and may share memory with them.
+    Changed weights, W + scaling · B A, are in float32 or better, and made when they are asked for.
+    The others are as in the files, and may share memory with them.
 
     Raises:
         WeightsError: the adapter was trained on another base, or does not fit this one.
@@ -68,6 +68,7 @@ def merged(adapter: Mapping[str, Tensor], model_dir: Path) -> dict[str, Tensor]:
             f"{model_dir} ({ours:08x})"
         )
     scaling = float(adapter[SCALING])
+    pairs: dict[str, tuple[Tensor, Tensor]] = {}
     for name, a in peft_tensors(adapter).items():
         if not name.endswith(_A):
             continue
@@ -76,10 +77,16 @@ def merged(adapter: Mapping[str, Tensor], model_dir: Path) -> dict[str, Tensor]:
         old = base.get(weight)
         if old is None or b is None or not _fits(old, a, b):
             raise WeightsError(f"the adapter's {layer} does not fit {weight} of {model_dir}")
+        pairs[weight] = a, b
+
+    def read(name: str) -> Tensor:
+        if name not in pairs:
+            return base[name]
+        (a, b), old = pairs[name], base[name]
         dtype = torch.promote_types(torch.promote_types(a.dtype, old.dtype), torch.float32)
-        a, b, old = (tensor.to(dtype) for tensor in (a, b, old))
-        base[weight] = torch.addmm(old, b, a, alpha=scaling)
-    return base
+        return torch.addmm(old.to(dtype), b.to(dtype), a.to(dtype), alpha=scaling)
+
+    return LazyTensors(base, read)
 
 
 def _fits(weight: Tensor, a: Tensor, b: Tensor) -> bool:

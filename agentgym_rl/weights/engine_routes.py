@@ -115,6 +115,16 @@ class RemoteEngine:
         self.check_label(label, deadline=deadline)
         return stands_still, resumed
 
+    def rename(self, before: str, label: str, *, deadline: float) -> bool:
+        """Make the engine call the weights that it serves as `before` by `label`, without a pause;
+        return False if it does not serve `before`."""
+        info = self.get("/weight_info", deadline=deadline)
+        if not isinstance(info, dict) or info.get("weight_version") != before:
+            return False
+        self.post("/update_weight_version", {"new_version": label}, deadline=deadline)
+        self.check_label(label, deadline=deadline)
+        return True
+
     def is_sleeping(self, *, deadline: float) -> bool:
         """Return whether the engine has released some of its memory (or is paused)."""
         return self._value("/is_sleeping", "is_sleeping", bool, deadline)

@@ -78,18 +78,28 @@ class Publisher:
     may_sleep: bool = False
     """A flag, true if engines may be asleep except for their weights, and stay so."""
 
-    def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+    def prepare(
+        self, version: int, tensors: Mapping[str, Tensor], *, sums: bytes | None = None
+    ) -> None:
         """Make a version ready for any number of `publish`; the tensors must not change.
 
         Raises:
             WeightsError: it cannot be made ready (for example, no space to write it).
         """
-        self.transport.prepare(version, tensors)
+        self.transport.prepare(version, tensors, sums=sums)
 
     def publish(
-        self, engines: Mapping[str, str], version: int, *, timeout_s: float | None = None
+        self,
+        engines: Mapping[str, str],
+        version: int,
+        *,
+        timeout_s: float | None = None,
+        same_as: int | None = None,
     ) -> Published:
         """Make `engines` (URLs by name) serve the version that was prepared last.
+
+        `same_as` is an earlier version with the same weights: engines that serve it only learn the
+        new number, without a transfer or a pause.
 
         Raises:
             PublicationFailed: none does. Engines that were paused have been asked to resume.
@@ -104,12 +114,16 @@ class Publisher:
             deadline=start + timeout_s,
             may_sleep=self.may_sleep,
         )
+        renamed = self._renamed(publication, same_as)
+        others = {name: it for name, it in publication.alive.items() if name not in renamed}
+        publication.alive = others
         staging_s = timeout_s * _STAGING_SHARE[self.interrupt]
-        self.transport.stage(publication, deadline=start + staging_s)
+        if others:
+            self.transport.stage(publication, deadline=start + staging_s)
         staged = time.monotonic()
         # All engines stage before the first one swaps: the fleet serves two versions only for a
         # moment.
-        pauses = self.transport.swap(publication)
+        pauses = renamed | (self.transport.swap(publication) if others else {})
         if not pauses:
             raise PublicationFailed(version, publication.failed)
         return Published(
@@ -118,6 +132,17 @@ class Publisher:
             pauses=pauses,
             failed=publication.failed,
         )
+
+    def _renamed(self, publication: Publication, same_as: int | None) -> dict[str, Pause]:
+        """Give the new label to engines that serve `same_as`; return their empty pauses."""
+        if same_as is None:
+            return {}
+        before = version_label(same_as, incarnation=self.incarnation)
+        done = publication.each(
+            lambda engine: engine.rename(before, publication.label, deadline=publication.deadline)
+        )
+        now = time.monotonic()
+        return {name: (now, now) for name, is_renamed in done.items() if is_renamed}
 
     def close(self) -> None:
         """Release the resources that the transport holds between publications."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,15 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils.logging import disable_progress_bar
 
 from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.core.model_folder import tensor_heads
+
+from .files import LazyTensors
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _INTEGERS = ("I64", "I32", "I16", "I8", "U8", "BOOL")
@@ -61,12 +66,69 @@ def load_whole(
     for key, what in (
         ("missing_keys", f"lacks tensors that {kind} has; they would be made up at random"),
         ("mismatched_keys", f"has tensors of other shapes than {kind}"),
-        ("unexpected_keys", f"has tensors that {kind} does not know, and would lose"),
+        (
+            "unexpected_keys",
+            f"has tensors that {kind} does not know, and would lose (if they are no part of the "
+            f"language model, save that alone: {kind}.from_pretrained(…).save_pretrained(…))",
+        ),
         ("error_msgs", f"cannot be loaded as {kind}"),
     ):
         if odd := sorted(_shown(it) for it in found[key]):
             raise ConfigError(f"{folder} {what}: {_some(odd)}")
+    set_own_attention(model)
     return model, SourceNames(model, folder)
+
+
+def multiply_in(model: Any, dtype: torch.dtype) -> None:
+    """Make the linear layers of `model`, except its head, multiply in `dtype`.
+
+    All else keeps the model's own dtype: embeddings, norms, attention, head, and the sums that flow
+    from layer to layer. On a CPU, that is what `engine.dtype` bfloat16 means: the matrices cost the
+    time, and the rest would cost precision. Weights are rounded at each use, and so may change.
+    """
+    for part in inner_linears(model):
+        part.forward = partial(_multiplied, part, dtype)
+
+
+@contextmanager
+def multiplying_in(model: Any, dtype: torch.dtype) -> Iterator[None]:
+    """Do as `multiply_in` while the context is open."""
+    before = [(part, part.__dict__.get("forward")) for part in inner_linears(model)]
+    multiply_in(model, dtype)
+    try:
+        yield
+    finally:
+        for part, forward in before:
+            if forward is None:
+                del part.forward
+            else:
+                part.forward = forward
+
+
+def inner_linears(model: Any) -> list[torch.nn.Linear]:
+    """Return the linear layers of a causal language model, except its head."""
+    head = model.get_output_embeddings()
+    parts = [part for part in model.modules() if isinstance(part, torch.nn.Linear)]
+    return [part for part in parts if part is not head]
+
+
+def _multiplied(part: torch.nn.Linear, dtype: torch.dtype, input: Tensor) -> Tensor:
+    bias = None if part.bias is None else part.bias.to(dtype)
+    return F.linear(input.to(dtype), part.weight.to(dtype), bias).to(input.dtype)
+
+
+def set_own_attention(model: Any) -> str:
+    """Set, and return, the attention that `model` uses for rows that are not packed: "sdpa", or
+    "eager" if SDPA does not compute what the model's configuration says."""
+    # Before 5.24, transformers' SDPA takes Gemma 2 and leaves its caps of scores out.
+    if not getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
+        try:
+            model.set_attn_implementation("sdpa")
+            return "sdpa"
+        except ValueError:  # SDPA cannot compute this model's attention
+            pass
+    model.set_attn_implementation("eager")
+    return "eager"
 
 
 def _check_plain(folder: Path, dtypes: set[str]) -> None:
@@ -147,14 +209,14 @@ class SourceNames:
             )
         return found
 
-    def back(self, tensors: Mapping[str, Tensor], *, source: str) -> dict[str, Tensor]:
+    def back(self, tensors: Mapping[str, Tensor], *, source: str) -> Mapping[str, Tensor]:
         """Undo `of`: return the model's tensors by its own names, which versions of earlier runs
         already have. `source` describes their origin.
 
         Raises:
             WeightsError: a tensor is missing, unknown or of another shape.
         """
-        kept = {name: tensor for name, tensor in tensors.items() if name not in self._ignored}
+        kept = LazyTensors(tensors.keys() - self._ignored.keys(), tensors.__getitem__)
         if not self.converts or kept.keys() <= self._own:
             return kept
         if odd := _differing(self.shapes, {**self._ignored, **kept}):
@@ -162,7 +224,7 @@ class SourceNames:
         # The dtype is float32, whatever the engine's: another one would temporarily be torch's
         # default, also for the thread that decodes.
         model = self._kind.from_pretrained(
-            None, config=self._model.config, state_dict=kept, dtype=torch.float32
+            None, config=self._model.config, state_dict=dict(kept), dtype=torch.float32
         )
         return {name: t for name, t in model.state_dict().items() if name not in self._tied}
 

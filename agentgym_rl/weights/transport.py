@@ -16,6 +16,7 @@ from torch import Tensor
 from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.runtime.tasks import in_thread
+from agentgym_rl.storage.weights_folder import version_name
 
 from .engine_routes import Pause, RemoteEngine
 from .files import write_version
@@ -88,11 +89,21 @@ class Transport(ABC):
     """A way to bring policy versions to engines: `prepare` once, then `stage` and `swap`."""
 
     @abstractmethod
-    def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
-        """Take the tensors of a version, which do not change until the next one.
+    def prepare(
+        self, version: int, tensors: Mapping[str, Tensor], *, sums: bytes | None = None
+    ) -> None:
+        """Take the tensors of a version, which do not change until the next one; `sums` is the
+        result of `files.summed` for them, if it is known.
 
         Raises:
             WeightsError: the tensors cannot be made ready (for example, for lack of space).
+        """
+
+    def prepare_same(self, version: int) -> None:  # noqa: B027 - most need nothing
+        """Take the tensors prepared last as `version`, too.
+
+        Raises:
+            WeightsError: see `prepare`.
         """
 
     @abstractmethod
@@ -135,8 +146,21 @@ class SharedFiles(Transport):
         self.path = Path()
         """The file of the version that was prepared last."""
 
-    def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
-        self.path = write_version(self._folder, version, tensors, incarnation=self._incarnation)
+    def prepare(
+        self, version: int, tensors: Mapping[str, Tensor], *, sums: bytes | None = None
+    ) -> None:
+        self.path = write_version(
+            self._folder, version, tensors, incarnation=self._incarnation, sums=sums
+        )
+
+    def prepare_same(self, version: int) -> None:
+        path = self._folder / version_name(version, incarnation=self._incarnation)
+        try:
+            path.unlink(missing_ok=True)
+            path.hardlink_to(self.path)  # a second name: evaluations and new engines look for it
+        except OSError as error:
+            raise WeightsError(f"cannot keep policy version {version}: {error}") from error
+        self.path = path
 
     def stage(self, publication: Publication, *, deadline: float) -> None:
         # The longest that a finish may wait for staging; the wait below makes that unnecessary.

@@ -175,7 +175,9 @@ class NativeTransport(Transport):
         self._members: dict[str, RemoteEngine] = {}
         self._trainer: Any = None
 
-    def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+    def prepare(
+        self, version: int, tensors: Mapping[str, Tensor], *, sums: bytes | None = None
+    ) -> None:
         self._source.tensors = tensors
 
     def stage(self, publication: Publication, *, deadline: float) -> None:

@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from agentgym_rl.algo.prefixes import num_distinct
 from agentgym_rl.controller.batches import batch_metrics, split_batch, taught, why_nothing_taught
 from agentgym_rl.core.batch import BatchShard
 from agentgym_rl.core.group import Group
 from agentgym_rl.core.trajectory import Outcome
+from tests.kit.cases import cases
 
 
 def episodes_of(shards: list[BatchShard], minibatch: int) -> list[int]:
@@ -40,6 +42,16 @@ def test_every_row_is_in_exactly_one_place(group):
     assert sorted(found) == list(range(15))
 
 
+@cases("count, whole", [(8, True), (4, True), (12, True), (2, False), (6, False), (5, False)])
+def test_groups_stay_whole_in_minibatches_if_each_gets_as_many(group, count, whole):
+    groups = [group(f"g{i}", [0], size=8) for i in range(count)]
+    (shard,) = split_batch(groups, step=0, num_ranks=1, num_minibatches=4)
+    found = [[item.episode // 8 for item in part] for part in shard.minibatches]
+    assert {len(part) for part in found} == {count * 2}
+    places = {number: sum(number in part for part in found) for number in range(count)}
+    assert set(places.values()) == {1} if whole else max(places.values()) <= 4
+
+
 def test_minibatches_are_balanced_by_tokens(group):
     groups = [group(f"g{i}", [0] * (5 + 3 * i), size=8) for i in range(8)]
     (shard,) = split_batch(groups, step=0, num_ranks=1, num_minibatches=4)
@@ -48,12 +60,37 @@ def test_minibatches_are_balanced_by_tokens(group):
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3])
-def test_ranks_are_balanced_by_tokens(group, num_ranks):
+@pytest.mark.parametrize("alike", [False, True], ids=["own tokens", "shared tokens"])
+def test_ranks_are_balanced_by_tokens_computed(group, num_ranks, alike):
     lengths = [23, 5, 61, 14, 38, 9, 47, 30, 52, 17, 26, 11, 33, 71, 19, 44]
     groups = [group(f"g{i}", [0] * length, size=8) for i, length in enumerate(lengths)]
+    groups = [own_tokens(it, shared=alike * 9 * (number % 2)) for number, it in enumerate(groups)]
     shards = split_batch(groups, step=0, num_ranks=num_ranks, num_minibatches=4)
-    held = [sum(len(item.row) for m in shard.minibatches for item in m) for shard in shards]
-    assert max(held) <= 1.02 * min(held)
+    held = [
+        num_distinct([item.row.tokens for m in shard.minibatches for item in m]) for shard in shards
+    ]
+    assert max(held) <= 1.03 * min(held)
+
+
+def own_tokens(group: Group, *, shared: int) -> Group:
+    """The group with other tokens in each row, except of the first `shared` rows, which are
+    equal."""
+    members = [
+        replace(
+            episode,
+            rows=[replace(r, tokens=own[: len(r)]) for r in episode.rows],
+        )
+        for episode, own in zip(
+            group.members,
+            [RNG.integers(0, 1000, 200, np.int32)] * shared
+            + [RNG.integers(0, 1000, 200, np.int32) for _ in group.members],
+            strict=False,
+        )
+    ]
+    return replace(group, members=members)
+
+
+RNG = np.random.default_rng(0)
 
 
 def test_groups_of_uneven_size_are_not_dealt_by_count(group):

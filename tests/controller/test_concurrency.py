@@ -95,7 +95,7 @@ def test_too_much_twice_in_a_row_lowers_it(look):
     assert world.see(40, **look)[-1].limit == 3
 
 
-@pytest.mark.parametrize("start", [1, 16, 32])
+@cases("start", [1, 16, 32])
 def test_a_verdict_needs_four_looks_and_as_many_groups_as_the_limit_up_to_16(start):
     world = World(start_concurrent=start, max_staleness=7)
     world.see(1, trainer_waits=False)

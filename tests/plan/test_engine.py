@@ -6,7 +6,7 @@ import pytest
 
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.plan.clock import Cores, run_virtual
-from agentgym_rl.plan.engine import Request, SimulatedEngine
+from agentgym_rl.plan.engine import Request, SimulatedEngine, SimulatedFleet
 from agentgym_rl.plan.rates import EngineRates
 from tests.kit.cases import cases
 
@@ -115,3 +115,49 @@ def test_an_episode_that_never_fits_is_refused():
     with pytest.raises(ExceptionGroup) as found:
         played(asking(50, 150), rates=rates)
     assert found.group_contains(ConfigError, match="does not fit into the KV memory")
+
+
+def _seconds_of_group(prefix_cache, updates):
+    """When two turns of each of three members have ended, one turn after the other."""
+
+    async def main():
+        rates = EngineRates(step_s=0.01, prefill_s_per_token=0.001, prefix_cache=prefix_cache)
+        engine = SimulatedEngine("engine-0", rates, Cores(), slots=8, demand=1)
+        fleet = SimulatedFleet(
+            [engine], interrupt="recompute", at_once=False, prefix_cache=prefix_cache
+        )
+        for member in range(3):
+            for context in (100, 130):
+                await fleet.sample(f"g-{member}", "g", context, 10)
+            if updates:
+                await fleet.swap(member + 1, pause_s=0.0)
+        return asyncio.get_running_loop().time()
+
+    return run_virtual(main())
+
+
+@cases("updates", [False, True])
+def test_what_was_computed_under_the_same_version_needs_no_prefill(updates):
+    decoding = 6 * 10 * 0.01
+    assert _seconds_of_group(False, updates) == pytest.approx(decoding + 3 * 0.230)
+    computed = 3 * 120 if updates else 100 + 3 * 20  # the prompt once, or for every version
+    assert _seconds_of_group(True, updates) == pytest.approx(decoding + computed * 0.001)
+
+
+@cases("prefix_cache", [False, True])
+def test_a_rebuild_computes_the_prompt_of_a_group_once(prefix_cache):
+    async def main():
+        rates = EngineRates(step_s=0.01, prefill_s_per_token=0.001, prefix_cache=prefix_cache)
+        engine = SimulatedEngine("engine-0", rates, Cores(), slots=8, demand=1)
+        fleet = SimulatedFleet(
+            [engine], interrupt="recompute", at_once=False, prefix_cache=prefix_cache
+        )
+        async with asyncio.TaskGroup() as tasks:
+            for member in range(4):
+                tasks.create_task(fleet.sample(f"g-{member}", "g", 100, 50))
+            await asyncio.sleep(0.1 + (0.1 if prefix_cache else 0.4))  # 10 steps of each
+            await fleet.swap(1, pause_s=0.0)
+        return asyncio.get_running_loop().time()
+
+    prompts = 1 if prefix_cache else 4
+    assert run_virtual(main()) == pytest.approx(0.5 + 2 * prompts * 0.1 + 4 * 0.01)

@@ -5,12 +5,15 @@ import statistics
 import numpy as np
 import pytest
 
+from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
-from agentgym_rl.plan.decode_steps import decode_steps, engine_rates, line
-from agentgym_rl.plan.episodes import DrawnShapes, Limits, RecordedShapes, Turn
-from agentgym_rl.plan.rates import LengthRates
+from agentgym_rl.plan.decode_steps import decode_steps, engine_rates, line, turns_of
+from agentgym_rl.plan.episodes import DrawnShapes, Limits, Recorded, RecordedShapes, Turn
+from agentgym_rl.plan.rates import LengthRates, TrainerRates
+from agentgym_rl.plan.trainer import packed_once, packed_whole, packing_of
 
 WIDE = Limits(100_000, 1_000_000)
+NOTHING = np.zeros(0, np.int32)
 
 
 def test_drawn_lengths_have_their_median_and_groups_of_their_own():
@@ -32,7 +35,7 @@ def test_limits_cut_replies_and_whole_turns():
 
 
 def test_recorded_groups_come_at_their_part_of_the_run():
-    groups = {step: [[([Turn(5, step + 1)], 1.0, 0)]] for step in range(20)}
+    groups = {step: [[Recorded([Turn(5, step + 1)], 1.0, 0, NOTHING)]] for step in range(20)}
     shapes = RecordedShapes(groups, WIDE, groups_per_batch=4, steps=10, seed=1)
     early = {shapes.shape(group, 0).trained for group in range(4)}
     late = {shapes.shape(group, 0).trained for group in range(36, 40)}
@@ -40,7 +43,7 @@ def test_recorded_groups_come_at_their_part_of_the_run():
     assert min(late) >= 18
 
 
-def _recorded(engine: int, first: int, turns: list[range]) -> Trajectory:
+def _recorded(engine: int, first: int, turns: list[range], version: int = 0) -> Trajectory:
     """An episode on an engine whose step number n ends at 0.01 n (and a bit, by engine)."""
     prompts = [4 + 2 * number for number in range(len(turns))]
     sampled = np.concatenate(
@@ -57,8 +60,8 @@ def _recorded(engine: int, first: int, turns: list[range]) -> Trajectory:
         tokens=np.zeros(length, np.int32),
         loss_mask=sampled.astype(np.bool_),
         behavior_logprobs=np.zeros(length, np.float32),
-        policy_versions=np.zeros(length, np.int32),
-        admitted_versions=np.zeros(length, np.int32),
+        policy_versions=np.full(length, version, np.int32),
+        admitted_versions=np.full(length, version, np.int32),
         temperatures=np.ones(length, np.float32),
         turn_ids=ids.astype(np.int32),
         times_s=times,
@@ -95,3 +98,41 @@ def test_lines_have_no_negative_part():
     assert line(x, 3 + 2 * x) == pytest.approx((3, 2))
     assert line(x, 100 - x) == pytest.approx((75, 0))
     assert line(x, 2 * x - 5) == pytest.approx((0, 1.85), rel=0.05)
+
+
+def test_prefills_of_turns_and_groups_are_of_what_is_new():
+    episodes = [
+        _recorded(0, 0, [range(1, 5), range(10, 15)]),
+        _recorded(0, 1, [range(20, 25)]),
+        _recorded(0, 2, [range(30, 35)], version=1),
+        _recorded(0, 3, [range(40, 45), range(50, 55)], version=1),
+    ]
+    whole = [tokens for _, tokens in turns_of(episodes, prefix_cache=False)]
+    assert whole == [4, 4 + 4 + 6, 4, 4, 4, 4 + 5 + 6]
+    new = [tokens for _, tokens in turns_of(reversed(episodes), prefix_cache=True)]
+    assert new == [4, 6, 0, 4, 0, 6]
+
+
+def test_rows_share_their_groups_prompt_or_what_was_recorded():
+    rates = LengthRates(prompt_tokens=100, reply_tokens=50, turns=1)
+    drawn = DrawnShapes(rates, WIDE, seed=1)
+    rows = [drawn.shape(group, m).row(group, m) for group in range(3) for m in range(4)]
+    whole = sum(map(len, rows))
+    assert sum(packed_whole(rows, 100_000)) == whole
+    assert packed_once(rows, 100_000) == [whole - 3 * 3 * 100]
+    apart = packed_once(rows, 600)
+    assert whole > sum(apart) >= whole - 3 * 3 * 100
+    assert max(apart) <= 600
+    tokens = np.arange(60, dtype=np.int32)
+    members = [Recorded([Turn(20, 40)], 1.0, 0, tokens + 100 * (m > 1)) for m in range(4)]
+    recorded = RecordedShapes({0: [members]}, WIDE, groups_per_batch=1, steps=1, seed=1)
+    rows = [recorded.shape(0, m).row(0, m) for m in range(4)]
+    assert packed_once(rows, 1000) == [120]
+    assert packed_whole(rows, 1000) == [240]
+
+
+def test_a_trainer_shares_by_its_rates_and_its_attention():
+    rows, whole, once = TrainerConfig(), TrainerRates(shares_prefixes=False), TrainerRates()
+    assert packing_of(rows, once) is packed_once
+    assert packing_of(rows, whole) is packed_whole
+    assert packing_of(TrainerConfig(attention="varlen"), once) is packed_whole

@@ -43,6 +43,12 @@ def test_the_same_seed_gives_the_same_prediction(predicted):
     assert predicted().numbers() != predicted({"seed": 2}).numbers()
 
 
+def test_a_simulated_run_warns_of_nothing(predicted, caplog):
+    """It has no gradients, which a real one would be told of."""
+    predicted()
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
 def test_more_engines_are_not_slower(predicted):
     speeds = [predicted({"engine.num_servers": number}).episodes_per_s for number in (1, 2, 4)]
     assert speeds[1] > 0.97 * speeds[0]

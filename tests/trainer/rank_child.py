@@ -8,11 +8,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 from torch.distributed.device_mesh import init_device_mesh
-from trainer_samples import make_items, make_shards, reproducible, save_checkpoint
+from trainer_samples import (
+    make_items,
+    make_shards,
+    make_tree,
+    reproducible,
+    save_checkpoint,
+    wide_norm,
+)
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from agentgym_rl.config import (
     AlgoConfig,
@@ -92,6 +101,28 @@ def train(stepper: Stepper, step: int) -> dict[str, float]:
     return reproducible(metrics)
 
 
+def train_tree(stepper: Stepper, step: int) -> dict[str, float]:
+    """All metrics of a batch of rows with common beginnings."""
+    world = stepper.policy.world
+    shards = make_shards(*make_tree(step), step=step, num_ranks=world.size)
+    return stepper.train(shards[world.rank], Phases())
+
+
+def train_trees(model_dir: Path, world: World, *, share: bool) -> list[dict[str, float]]:
+    """Two steps of policy and critic on such batches, with an entropy bonus and a chunked head:
+    of all weights, and of an adapter."""
+    algo = load_config(None, {"preset": "ppo-critic", "algo.entropy_coef": 0.01}).algo
+    trainer = TRAINER.model_copy(update={"head_chunk_tokens": 5, "max_tokens_per_microbatch": 80})
+    with mock.patch.object(Qwen3RMSNorm, "forward", wide_norm):
+        metrics: list[dict[str, float]] = []
+        for lora in (None, LoraConfig(rank=4, alpha=8)):
+            stepper = make_stepper(model_dir, world, algo, trainer=trainer, lora=lora)
+            for model in stepper._models:
+                model.shares_prefixes = share
+            metrics += [reproducible(train_tree(stepper, step)) for step in range(2)]
+        return metrics
+
+
 def pass_by(stepper: Stepper, step: int, *, masked: bool = False) -> dict[str, float]:
     """Train a batch that teaches nothing: its rewards are equal, or (`masked`) no token trains.
 
@@ -168,6 +199,12 @@ def main(model_dir: Path, out: Path, rank: int) -> None:
             pass_by(idle, 2, masked=True)
             how["step"] = 3
             save_checkpoint(out / f"idle-{name}", idle.policy, idle.optimizer, **how)
+        (out / f"trees-{rank}.json").write_text(
+            json.dumps(train_trees(model_dir, world, share=True))
+        )
+        recurrent = make_stepper(out / "recurrent", world)
+        metrics = [train(recurrent, step) for step in range(2)]
+        (out / f"recurrent-{rank}.json").write_text(json.dumps(metrics))
         metrics, stepper = train_lora(model_dir, world)
         (out / f"lora-{rank}.json").write_text(json.dumps(metrics))
         adapter = stepper.policy.trained_state()

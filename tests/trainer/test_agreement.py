@@ -36,7 +36,7 @@ def checked(agreement: Agreement, policy: Policy, rows: list, *, step: int = 0) 
     items = [BatchRow(row, i) for i, row in enumerate(rows)]
     (shard,) = make_shards(items, [0.0] * len(rows), groups, step=step)
     tokens = ShardTokens.from_shard(shard, vocab_size=VOCAB)
-    proximal = frozen_pass(policy, policy.logprobs, tokens, budget=4096)
+    proximal = frozen_pass(policy, policy.logprobs, tokens)
     return agreement.check(step, tokens, proximal)
 
 
@@ -99,6 +99,7 @@ def test_wrong_packing_is_not_called_the_engines_fault(world):
         )
     ).eval()  # fmt: skip
     policy = Policy(model, world, trainer=TrainerConfig(max_tokens_per_microbatch=16))
+    policy.budget = lambda lengths: 4096
     rows = sampled(policy, (9, 12, 45, 30))
     with pytest.raises(TrainerError, match="agrees with the engine and not with the trainer"):
         checked(agreed(policy), policy, rows)

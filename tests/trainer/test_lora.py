@@ -28,7 +28,7 @@ ROW = make_row(np.random.default_rng(3), 20)
 
 def frozen(policy: Policy) -> dict[str, torch.Tensor]:
     parameters = policy.model.named_parameters()
-    return {name: p.full_tensor().clone() for name, p in parameters if not p.requires_grad}
+    return {name: p.detach().clone() for name, p in parameters if not p.requires_grad}
 
 
 @pytest.fixture(scope="module")

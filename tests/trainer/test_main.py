@@ -157,6 +157,14 @@ def test_learning_rate_zero_publishes_the_very_same_bits(tiny_model, tmp_path):
         found = read_version(tmp_path / "weights" / f"v-{version}.safetensors")
         assert found.keys() == state.keys()
         assert all(torch.equal(found[name], state[name]) for name in state)
+    assert (tmp_path / "weights" / "v-3.safetensors").readlink() == Path("v-1.safetensors")
+    assert [Path(p).name for p in server.updates] == ["v1.safetensors"]  # once
+    assert server.label == "0.3"
+    assert [r.version for r in server.reports] == [1, 2, 3]
+    assert len({r.parameters for r in server.reports}) == 1
+    assert [r.metrics["time/engine_pause"] for r in server.reports[1:]] == [0, 0]
+    two = [tmp_path / "shm" / f"v{version}.safetensors" for version in (2, 3)]
+    assert two[0].samefile(two[1])
 
 
 def test_the_end_of_the_run_is_no_error(tiny_model, tmp_path):

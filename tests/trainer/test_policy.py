@@ -148,7 +148,7 @@ def local_models() -> dict[str, object]:
 @pytest.mark.filterwarnings("ignore")  # of kernels that models look for
 def test_long_rows_of_every_attention_are_packed_right_or_refused(world):
     sample = [make_row(RNG, n, temperature=1.0) for n in (7, 45, 60, 5, 24)]
-    refused, wrong = {}, {}
+    refused, wrong, packed = {}, {}, {}
     for name, config in local_models().items():
         torch.manual_seed(0)
         model = T.AutoModelForCausalLM.from_config(config).eval()
@@ -158,19 +158,24 @@ def test_long_rows_of_every_attention_are_packed_right_or_refused(world):
                     parameter.mul_(2.0)  # so that what is attended to matters
             expected = torch.cat([plain_logprobs(model, row) for row in sample])
             try:
-                found = Policy(model, world).logprobs(pack_rows(sample))
+                policy = Policy(model, world)
             except TrainerError as error:
                 refused[name] = str(error)
                 continue
-        if (gap := float((found - expected).abs().max())) > 1e-4:
+            packs = [sample] if policy.packs else [[row] for row in sample]
+            found = torch.cat([policy.logprobs(pack_rows(pack)) for pack in packs])
+        packed[name] = policy.packs
+        # These sharp models amplify what float32 rounds; a wrong mask changes 0.1 or more.
+        if (gap := float((found - expected).abs().max())) > 1e-3:
             wrong[name] = gap
     assert not wrong, (wrong, refused)
-    assert all("cannot be packed" in why for why in refused.values()), refused
-    trained = {"llama 4", "gemma 2", "gemma 3", "qwen 2", "qwen 2, unused window", "cohere 2"}
-    trained |= {"gemma 4, heads of several sizes", "lfm 2, convolutions", "phi 3"}
-    assert not trained & refused.keys(), refused
+    in_packs = {"llama 4", "gemma 2", "gemma 3", "qwen 2", "qwen 2, unused window", "cohere 2"}
+    in_packs |= {"gemma 4, heads of several sizes", "phi 3", "gpt-oss"}
+    assert {name for name, packs in packed.items() if packs} >= in_packs, (packed, refused)
+    assert not packed["mamba"]
+    assert not packed["bloom"]
+    assert refused.keys() == {"phi 3, frequencies of long rows"}, refused
     assert "max_tokens_per_microbatch" in refused["phi 3, frequencies of long rows"]
-    assert "max_tokens_per_microbatch" not in refused["mamba"]
 
 
 @pytest.mark.parametrize("budget", [16, 4096])
@@ -181,7 +186,7 @@ def test_a_model_is_refused_for_long_rows_only_where_there_may_be_such(world, bu
     if budget == 16:
         Policy(model, world, trainer=trainer)
     else:
-        with pytest.raises(TrainerError, match=r"up to 128 tokens.*computes otherwise: 16"):
+        with pytest.raises(TrainerError, match=r"up to 128.*per_microbatch to 16, the"):
             Policy(model, world, trainer=trainer)
 
 

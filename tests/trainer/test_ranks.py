@@ -17,7 +17,9 @@ from rank_child import (
     train_critic,
     train_lora,
     train_preset,
+    train_trees,
 )
+from trainer_samples import save_recurrent_model
 
 from agentgym_rl.config import LoraConfig, preset_names
 from agentgym_rl.core.errors import TrainerError
@@ -30,6 +32,7 @@ CHILD = Path(__file__).with_name("rank_child.py")
 def two_ranks(tiny_model, tmp_path_factory) -> Path:
     """The folder two finished ranks left behind."""
     out = tmp_path_factory.mktemp("ranks")
+    save_recurrent_model(out / "recurrent")
     children = [
         subprocess.Popen([sys.executable, str(CHILD), str(tiny_model), str(out), str(rank)])
         for rank in (0, 1)
@@ -66,6 +69,18 @@ def test_two_ranks_equal_one_with_any_preset(tiny_model, two_ranks, world, name)
             assert theirs == pytest.approx(mine, rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.slow
+def test_two_ranks_equal_one_row_by_row_with_shared_blocks(two_ranks, world):
+    stepper = make_stepper(two_ranks / "recurrent", world)
+    assert not stepper.policy.packs
+    expected = [train(stepper, step) for step in range(2)]
+    assert expected[1]["grad_norm"] > 0
+    for rank in (0, 1):
+        found = json.loads((two_ranks / f"recurrent-{rank}.json").read_text())
+        for mine, theirs in zip(expected, found, strict=True):
+            assert theirs == pytest.approx(mine, rel=1e-4, abs=1e-6)
+
+
 @pytest.fixture(scope="module")
 def one_rank_without_options(tiny_model, world) -> list[dict[str, float]]:
     return train_critic(tiny_model, world, {})
@@ -78,6 +93,15 @@ def test_two_ranks_with_an_option_equal_one_without(one_rank_without_options, tw
         found = json.loads((two_ranks / f"options-{rank}.json").read_text())[name]
         for mine, theirs in zip(one_rank_without_options, found, strict=True):
             assert theirs == pytest.approx(mine, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_two_ranks_that_share_beginnings_equal_one_that_does_not(tiny_model, two_ranks, world):
+    expected = train_trees(tiny_model, world, share=False)
+    for rank in (0, 1):
+        found = json.loads((two_ranks / f"trees-{rank}.json").read_text())
+        for mine, theirs in zip(expected, found, strict=True):
+            assert theirs == pytest.approx(mine, rel=1e-8, abs=1e-10)
 
 
 @pytest.mark.slow

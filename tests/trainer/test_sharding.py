@@ -40,7 +40,7 @@ def test_checkpointing_keeps_fewer_activations_and_the_same_gradient(tiny_model,
         trainer = TrainerConfig(activation_checkpointing=checkpointing)
         policy = Policy.load(tiny_model, world, trainer=trainer)
         kept.append(saved_bytes(policy))
-        gradients.append([p.grad.full_tensor() for p in policy.model.parameters()])
+        gradients.append([p.grad for p in policy.model.parameters()])
     assert kept[1] < kept[0] / 3
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
@@ -84,3 +84,15 @@ def test_variable_length_attention_wants_a_gpu_and_bfloat16(tiny_model, world):
 def test_replicas_that_do_not_divide_the_ranks_are_refused():
     with pytest.raises(ConfigError, match="num_replicas 2 does not divide num_ranks 3"):
         load_config(None, {"trainer.num_ranks": 3, "trainer.num_replicas": 2})
+
+
+def test_a_float32_trainer_beside_a_bfloat16_engine_computes_in_float32(tiny_model, world):
+    both, alone = (
+        Policy.configured(
+            load_config(None, {"engine.dtype": "bfloat16", **more}), tiny_model, world
+        )
+        for more in ({}, {"trainer.dtype": "float32"})
+    )
+    plain = Policy.load(tiny_model, world)
+    assert torch.equal(alone.logprobs(rows()), plain.logprobs(rows()))
+    assert not torch.equal(both.logprobs(rows()), plain.logprobs(rows()))

@@ -92,7 +92,7 @@ def gradient_of(stepper: Stepper, shard: BatchShard) -> tuple[float, torch.Tenso
     seen: list[torch.Tensor] = []
 
     def look(optimizer, args, kwargs) -> None:
-        grads = [p.grad.full_tensor() for p in stepper.policy.model.parameters()]
+        grads = [p.grad for p in stepper.policy.model.parameters()]
         seen.append(torch.cat([g.flatten() for g in grads]).clone())
 
     handle = stepper.optimizer.register_step_pre_hook(look)
@@ -161,7 +161,7 @@ def test_a_reference_pulls_without_any_reward(tiny_model, other_model, world):
     expected = 0.5 * expected / shard.num_trained_tokens
     expected.backward()
     assert loss == pytest.approx(expected.item(), abs=1e-9)
-    grads = torch.cat([p.grad.full_tensor().flatten() for p in policy.model.parameters()])
+    grads = torch.cat([p.grad.flatten() for p in policy.model.parameters()])
     torch.testing.assert_close(gradient, grads, rtol=0, atol=1e-9)
 
 
@@ -244,7 +244,7 @@ def test_the_gradient_is_that_of_the_formula(tiny_model, world):
         w = (x.detach() - b).exp().clamp(max=5.0)
         loss = loss - (w * advantages[item.episode] * (x - x.detach()).exp()).sum()
     (loss / shard.num_trained_tokens).backward()
-    expected = [p.grad.full_tensor().flatten() for p in other.model.parameters()]
+    expected = [p.grad.flatten() for p in other.model.parameters()]
     torch.testing.assert_close(gradient, torch.cat(expected), rtol=0, atol=1e-9)
 
 
@@ -317,15 +317,65 @@ def test_minibatches_and_epochs_are_optimizer_steps_at_the_batchs_rate(tiny_mode
     assert rates == pytest.approx([1e-3] * 6 + [1e-4] * 6)
 
 
-def test_a_batch_without_signal_takes_no_step(tiny_model, world):
-    stepper = make_stepper(tiny_model, world)
+def test_a_batch_without_signal_takes_neither_a_pass_nor_a_step(tiny_model, world):
+    stepper = make_stepper(tiny_model, world, weight_decay=0.1)
     items, rewards, groups = make_items()
-    before = weights_of(stepper)
-    metrics = stepper.train(make_shards(items, [1.0] * len(rewards), groups)[0], Phases())
+    before, seen, phases = weights_of(stepper), [], Phases()
+    (shard,) = make_shards(items, [1.0] * len(rewards), groups, num_minibatches=1)
+    metrics = stepper.train(shard, phases, on_tokens=lambda *found: seen.append(found))
     assert torch.equal(weights_of(stepper), before)
     nothing = ("loss", "grad_norm", "policy/clip_fraction", "policy/approx_kl")
     assert [metrics[name] for name in nothing] == [0, 0, 0, 0]
-    assert metrics["mismatch/token_mult_prob_error"] > 1
+    assert metrics["policy/computed_share"] == 0
+    assert stepper.policy.flops == 0
+    assert not phases.intervals
+    ((tokens, proximal, advantages),) = seen
+    assert len(tokens.rows) == len(items)
+    assert proximal.isnan().all()
+    assert not advantages.any()
+
+
+def test_rows_without_an_advantage_cost_nothing(tiny_model, world):
+    items, rewards, groups = make_items()
+    (shard,) = make_shards(items, rewards, groups, num_minibatches=1)
+    useful = [item for item in items if groups[item.episode] != "g1"]
+    alone = replace(shard, minibatches=[useful])
+    found = []
+    for which in (shard, alone):
+        stepper = make_stepper(tiny_model, world)
+        metrics = stepper.train(which, Phases())
+        found.append((stepper.policy.flops, weights_of(stepper), metrics["policy/computed_share"]))
+    assert found[0][0] == found[1][0] > 0
+    assert torch.equal(found[0][1], found[1][1])
+    assert found[0][2] < found[1][2] == 1
+
+
+@pytest.mark.parametrize("num_minibatches", [1, 3])
+def test_the_first_minibatch_has_no_pass_for_proximal_logprobs(tiny_model, world, num_minibatches):
+    """Its own are the same, so they are computed once."""
+    seen, passes = [], []
+    stepper = make_stepper(tiny_model, world, epochs=2)
+    outputs = stepper.policy.outputs
+
+    def count(packed):
+        passes.append((torch.is_grad_enabled(), len(packed.targets)))
+        return outputs(packed)
+
+    stepper.policy.outputs = count
+    (shard,) = make_shards(*make_items(), num_minibatches=num_minibatches)
+    with torch.no_grad():
+        first = make_stepper(tiny_model, world).policy
+        expected = [first.logprobs(pack_rows([r.row])) for m in shard.minibatches for r in m]
+    stepper.train(shard, Phases(), on_tokens=lambda *found: seen.append(found))
+    ((_, proximal, advantages),) = seen
+    used = advantages != 0
+    torch.testing.assert_close(proximal[used], torch.cat(expected)[used], rtol=0, atol=1e-9)
+    by_gradient = {kind: sum(n for k, n in passes if k is kind) for kind in (False, True)}
+    first_minibatch = sum(
+        item.row.num_trained for item in shard.minibatches[0] if item.episode // 3 != 1
+    )
+    assert by_gradient[True] == 2 * used.sum()
+    assert by_gradient[False] == used.sum() - first_minibatch
 
 
 def test_episodes_and_minibatches_may_be_empty(tiny_model, world):
@@ -344,9 +394,8 @@ def test_staleness_and_versions_are_told_apart(tiny_model, world):
     items, rewards, groups = make_items(step=3)
     versions = items[0].row.policy_versions
     versions[np.flatnonzero(items[0].row.loss_mask)[-1]] = 3
-    metrics = make_stepper(tiny_model, world).train(
-        make_shards(items, rewards, groups, step=3)[0], Phases()
-    )
+    stepper = make_stepper(tiny_model, world, algo=AlgoConfig(entropy_coef=0.1))  # uses every row
+    metrics = stepper.train(make_shards(items, rewards, groups, step=3)[0], Phases())
     counts = {k: v for k, v in metrics.items() if k.startswith("mismatch/num_tokens/")}
     second_turn = items[0].row.turn_ids[items[0].row.loss_mask] == 1
     assert counts["mismatch/num_tokens/several_versions"] == second_turn.sum()

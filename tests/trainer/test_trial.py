@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
-    Lfm2Config,
+    BertConfig,
+    CwmConfig,
     MambaConfig,
     MixtralConfig,
     PreTrainedConfig,
@@ -56,14 +57,13 @@ def _with_reference(folder: Path, coef: float) -> Config:
 
 def test_what_ranks_would_refuse_is_refused_before(tmp_path, tiny_model, world):
     mixes = _model(tmp_path / "mamba", MambaConfig(**_SIZES, state_size=8))
-    layers = ["conv", "full_attention"]
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    convolves = _model(tmp_path / "lfm2", Lfm2Config(**_SIZES, **heads, layer_types=layers))
+    heads = {"num_attention_heads": 4, "intermediate_size": 48}
+    looks_ahead = _model(tmp_path / "bert", BertConfig(**_SIZES, **heads))
     damaged = _damaged(tiny_model, tmp_path / "damaged")
     cases = {
         "a plain model": (Config(), tiny_model, None),
-        "a state of all rows": (Config(), mixes, "MambaForCausalLM"),
-        "convolutions across rows": (Config(), convolves, "Lfm2ForCausalLM cannot be packed"),
+        "a state of all tokens before": (Config(), mixes, None),
+        "attention to later tokens": (Config(), looks_ahead, "BertLMHeadModel cannot be trained"),
         "a tensor is gone": (Config(), damaged, "random: model.norm.weight"),
         "a reference's tensor is gone": (
             _with_reference(damaged, 0.1),
@@ -79,12 +79,12 @@ def test_what_ranks_would_refuse_is_refused_before(tmp_path, tiny_model, world):
             faults.append((name, why))
         if why and wanted and wanted not in why:
             faults.append((name, why))
-        if ("docs/models.md" in why) != ("ForCausalLM" in (wanted or "")):  # where it helps
+        if ("docs/models.md" in why) != ("BertLMHeadModel" in (wanted or "")):  # where it helps
             faults.append((name, why))
     _try_small(tiny_model, world)
     assert not faults
-    with pytest.raises(TrainerError, match="cannot be packed"):  # as one that is too large to load
-        _try_small(convolves, world)
+    with pytest.raises(TrainerError, match="cannot be trained"):  # as one that is too large to load
+        _try_small(looks_ahead, world)
 
 
 def test_an_adapter_is_tried_without_the_numbers_of_the_model(tmp_path, tiny_model, world):
@@ -93,6 +93,13 @@ def test_an_adapter_is_tried_without_the_numbers_of_the_model(tmp_path, tiny_mod
     config = load_config(None, {"lora.rank": 2})
     assert refusal(config, tiny_model, world) == ""
     assert "MixtralTopKRouter" in refusal(config, fused, world)
+
+
+def test_a_kind_that_must_have_special_tokens_is_made_small(tmp_path, world, caplog):
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
+    sizes = _SIZES | heads | {"vocab_size": 90, "bos_token_id": 80, "head_dim": 8}
+    _try_small(_model(tmp_path / "cwm", CwmConfig(**sizes)), world)
+    assert "no small model" not in caplog.text
 
 
 def test_a_kind_that_cannot_be_made_small_is_left_to_the_ranks(tmp_path, world, caplog):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM, Zamba2Config
 
 from agentgym_rl.core.batch import BatchRow, BatchShard
 from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
@@ -36,6 +36,28 @@ def save_tiny_model(folder: Path, *, tied: bool = True, seed: int = 0, vocab: in
         initializer_range=0.3,
     )
     Qwen3ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def save_recurrent_model(folder: Path) -> Path:
+    """A random Zamba 2: rows cannot be packed, and two of its blocks share their parameters."""
+    torch.manual_seed(0)
+    config = Zamba2Config(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        num_hidden_layers=4,
+        layers_block_type=["mamba", "hybrid"] * 2,
+        num_mem_blocks=1,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        intermediate_size=48,
+        n_mamba_heads=8,
+        mamba_d_state=8,
+        max_position_embeddings=128,
+        initializer_range=0.3,
+        pad_token_id=None,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     return folder
 
 
@@ -99,6 +121,34 @@ def make_items(
             groups.append(f"g{group}")
         if group != 1:
             rewards[-1] = 1.0 - rewards[-2]
+    return items, rewards, groups
+
+
+def wide_norm(norm: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    """The forward of Qwen3's norms, in the model's dtype: transformers rounds to float32 there, and
+    the rounded gradient of a shared token is not the sum of those rounded row by row."""
+    spread = hidden.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon
+    return norm.weight * hidden * torch.rsqrt(spread)
+
+
+def make_tree(step: int, *, num_groups: int = 3) -> tuple[list[BatchRow], list[float], list[str]]:
+    """A batch like `make_items` whose rows have beginnings in common: all a system prompt, groups a
+    question, two episodes of each group their whole row, and some episodes an earlier row."""
+    rng = np.random.default_rng([7, step])
+    system, items, rewards, groups = rng.integers(0, VOCAB, 18), [], [], []
+    for group in range(num_groups):
+        question, answer = rng.integers(0, VOCAB, 6), rng.integers(0, VOCAB, 30)
+        for member in range(4):
+            own = answer if member < 2 else rng.integers(0, VOCAB, 30)
+            tokens = np.concatenate((system, question, own)).astype(np.int32)
+            row = make_row(rng, len(tokens), version=max(0, step - 1), temperature=1.0)
+            row = replaced(row, tokens=tokens)
+            parts = [row]
+            if member == 3:  # an agent that asked twice
+                parts = [row.head(40), replaced(row, loss_mask=row.loss_mask & (row.turn_ids > 0))]
+            items += [BatchRow(part, len(rewards)) for part in parts]
+            rewards.append(float(member % 2))
+            groups.append(f"g{group}")
     return items, rewards, groups
 
 

@@ -107,6 +107,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.server.updates.append(content["update_info"].get("path", "discard"))
             case "/finish_weight_update":
                 return self.server.finish(content["weight_version"])
+            case "/update_weight_version":
+                self.server.label = content["new_version"]
         return 200, b""
 
     def reply(self, status: int, body: bytes) -> None:

@@ -71,6 +71,10 @@ class FakeEngine(ThreadingHTTPServer):
     def _weight_info(self, body: Any) -> tuple[int, Any]:
         return 200, {"weight_version": "1.1" if self.lie else self.label}
 
+    def _update_weight_version(self, body: Any) -> tuple[int, Any]:
+        self.label = body["new_version"]
+        return 200, {}
+
     def _get_world_size(self, body: Any) -> tuple[int, Any]:
         return 200, {"world_size": self.workers}
 

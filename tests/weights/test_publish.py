@@ -19,7 +19,7 @@ from fake_engine import STEPS, FakeEngine, engine
 from agentgym_rl.core.engine import PAUSE_PATHS
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.runtime.http_call import call
-from agentgym_rl.weights.files import read_label
+from agentgym_rl.weights.files import read_label, read_version
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
 from agentgym_rl.weights.transport import SharedFiles
 from tests.kit.cases import cases
@@ -62,6 +62,25 @@ def test_the_routes_in_their_order_staged_before_the_pause(tmp_path):
     assert done.failed == {}
     assert 0 < done.pause_s < done.seconds
     assert 0.05 < done.stage_s < done.seconds - done.pause_s
+
+
+def test_the_same_weights_again_are_only_a_number(tmp_path):
+    """But an engine that has other weights, because it restarted, say, gets them."""
+    with engine() as there, engine() as back:
+        urls = {"there": there.url, "back": back.url}
+        made = publisher(tmp_path)
+        made.publish({"there": there.url}, 3)
+        there.log.clear()
+        made.transport.prepare_same(4)
+        done = made.publish(urls, 4, same_as=3)
+    assert (there.label, back.label) == ("0.4", "0.4")
+    assert there.paths == ["/weight_info", "/update_weight_version", "/weight_info"]
+    file = str(tmp_path / "v4.safetensors")
+    assert ("/update_weights", {"update_info": {"path": file}}) in back.log
+    assert read_version(tmp_path / "v4.safetensors")["a"].equal(TENSORS["a"])
+    assert set(done.served) == {"there", "back"}
+    assert done.pauses["there"][0] == done.pauses["there"][1]
+    assert done.pauses["back"][0] < done.pauses["back"][1]
 
 
 @cases("interrupt", PAUSE_PATHS)

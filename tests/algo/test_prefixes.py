@@ -1,0 +1,97 @@
+"""Common beginnings of rows, and bins that keep them together."""
+
+import numpy as np
+import pytest
+
+from agentgym_rl.algo.balance import fill_bins
+from agentgym_rl.algo.prefixes import LEAST_SHARED, chained, fill_shared, num_distinct
+from tests.kit.cases import cases
+
+RNG = np.random.default_rng(0)
+
+
+def own(length: int) -> np.ndarray:
+    return RNG.integers(0, 30, length).astype(np.int32)
+
+
+def group(prompt: int, *lengths: int) -> list[np.ndarray]:
+    head = own(prompt)
+    return [np.concatenate((head, own(length))) for length in lengths]
+
+
+def tree(depth: int, start: np.ndarray) -> list[np.ndarray]:
+    """Rows of a random tree; some are the beginning of others."""
+    if not depth:
+        return [start]
+    arms = [np.concatenate((start, own(int(RNG.integers(1, 40))))) for _ in range(3)]
+    return [start, *(row for arm in arms for row in tree(depth - 1, arm))]
+
+
+def distinct(rows: list[np.ndarray]) -> int:
+    return len({row[: end + 1].tobytes() for row in rows for end in range(len(row))})
+
+
+def filled(rows: list[np.ndarray], budget: int) -> list[list[int]]:
+    return fill_shared([len(row) for row in rows], chained(rows), budget)
+
+
+def test_a_chain_shares_all_that_any_two_rows_share():
+    for _ in range(20):
+        rows = tree(3, own(20))
+        RNG.shuffle(rows)
+        chain = chained(rows, least=1)
+        assert sorted(chain.order) == list(range(len(rows)))
+        assert sum(map(len, rows)) - sum(chain.shared) == distinct(rows)
+        assert distinct(rows) <= num_distinct(rows)
+
+
+def test_short_beginnings_are_not_shared():
+    long, short = group(LEAST_SHARED, 9, 8), group(LEAST_SHARED - 1, 7, 9)
+    short[1][LEAST_SHARED - 1] = 31  # not by chance like the other one's
+    assert chained([*long, *short]).shared == [0, LEAST_SHARED, 0, 0]
+    assert chained([]).order == []
+
+
+def test_rows_that_share_nothing_are_packed_as_ever():
+    rows = [own(int(n)) for n in RNG.integers(20, 200, 50)]
+    assert chained(rows).order == list(range(50))
+    assert filled(rows, 512) == fill_bins([len(row) for row in rows], 512)
+
+
+@cases("budget", [150, 400, 1000, 10_000])
+def test_bins_are_within_the_budget_and_hold_every_row_once(budget):
+    for _ in range(10):
+        rows = [*tree(3, own(20)), *group(60, 30, 20, 40), *(own(50) for _ in range(5))]
+        bins = filled(rows, budget)
+        assert sorted(index for part in bins for index in part) == list(range(len(rows)))
+        parts = [[rows[i] for i in part] for part in bins]
+        assert all(num_distinct(part) <= budget for part in parts)
+        assert len(bins) <= len(fill_bins([len(row) for row in rows], budget))
+
+
+def test_groups_stay_together():
+    groups = [group(150, *[60] * 8) for _ in range(4)]
+    rows = [row for members in zip(*groups, strict=True) for row in members]
+    (two, other) = filled(rows, 1600)  # a group has 630 distinct tokens
+    assert {i % 4 for i in two}.isdisjoint({i % 4 for i in other})
+    assert len(filled(rows, 4096)) == 1
+
+
+def test_a_family_too_large_for_a_bin_is_cut_evenly():
+    rows = group(100, *[50] * 40)
+    sizes = [num_distinct([rows[i] for i in part]) for part in filled(rows, 1000)]
+    assert len(sizes) <= 4  # by rows it would take 7
+    assert max(sizes) - min(sizes) <= 60
+
+
+def test_copied_keys_take_room_too():
+    rows = group(900, *[5] * 60)
+    assert len(filled(rows, 1600)) == 1  # 1,200 distinct tokens, and a third of that for copies
+    few = filled(rows, 1300)
+    assert 1 < len(few) <= 4  # by rows it would take 60
+    assert max(num_distinct([rows[i] for i in part]) for part in few) <= 1000
+
+
+def test_a_row_above_the_budget_is_named():
+    with pytest.raises(ValueError, match="row 1 has 9 tokens, the budget is 8"):
+        filled([own(3), own(9)], 8)

@@ -1,0 +1,189 @@
+"""How much memory a trainer on a CPU takes, in tensors that torch allocates: no clock, no luck."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+from trainer_samples import make_shards, replaced
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.config import TrainerConfig, load_config
+from agentgym_rl.core.batch import BatchRow
+from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
+from agentgym_rl.storage.checkpoints import Retention
+from agentgym_rl.trainer import packed
+from agentgym_rl.trainer.checkpoint import Checkpoints
+from agentgym_rl.trainer.policy import ChunkedHead, Policy, default_chunk
+from agentgym_rl.trainer.step import Stepper, make_stepper
+from agentgym_rl.trainer.usage import Phases
+from agentgym_rl.weights.files import summed, write_version
+
+VOCAB = 8192
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory) -> Path:
+    """A random model of ten million parameters with the proportions of a real one."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=288,
+        intermediate_size=768,
+        num_hidden_layers=8,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+    )
+    folder = tmp_path_factory.mktemp("middling")
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def row(rng: np.random.Generator, length: int) -> Row:
+    sampled = np.arange(length) >= length // 3
+    version = np.where(sampled, 0, NOT_SAMPLED).astype(np.int32)
+    return Row(
+        tokens=rng.integers(0, VOCAB, length).astype(np.int32),
+        loss_mask=sampled,
+        behavior_logprobs=np.where(sampled, -9.0, 0).astype(np.float32),
+        policy_versions=version,
+        admitted_versions=version,
+        temperatures=sampled.astype(np.float32),
+        turn_ids=np.where(sampled, 0, -1).astype(np.int32),
+        times_s=np.zeros(length),
+    )
+
+
+def peak_bytes(act: Callable[[], object]) -> int:
+    """The most bytes of tensors at one time, beyond those from before, while `act` runs."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        kept = act()
+    del kept
+    results = seen.profiler.kineto_results  # type: ignore[union-attr]
+    found = [e for e in results.events() if e.name() == "[memory]"]
+    sizes = [e.nbytes() for e in sorted(found, key=lambda e: e.start_ns())]
+    return int(np.cumsum([0, *sizes]).max())
+
+
+def stepper_of(model_dir: Path, world, **trainer) -> tuple[Stepper, int]:
+    given = {f"trainer.{name}": value for name, value in trainer.items()}
+    given |= {"trainer.learning_rate": 1e-5, "engine.max_model_len": 256}
+    config = load_config(overrides=given)
+    stepper = make_stepper(config, world, model_dir)
+    return stepper, sum(p.nbytes for p in stepper.policy.model.parameters())
+
+
+def train(stepper: Stepper) -> None:
+    rng = np.random.default_rng(0)
+    items = [BatchRow(row(rng, int(n)), i) for i, n in enumerate(rng.integers(40, 120, 16))]
+    rewards, groups = [float(i % 2) for i in range(16)], [f"g{i // 8}" for i in range(16)]
+    (shard,) = make_shards(items, rewards, groups, num_minibatches=1)
+    stepper.train(shard, Phases())
+
+
+def test_a_step_takes_six_times_the_weights_at_most(model_dir, world, monkeypatch):
+    """Parameters and Adam's state take three times, gradients one; the rest is for activations."""
+    monkeypatch.setattr(packed, "_ROOM", 0)  # small models may use more: it is little
+    stepper, size = stepper_of(model_dir, world)
+    assert 64 < stepper.policy.microbatch_tokens < 1000
+    state = sum(t.nbytes for s in stepper.optimizer.state.values() for t in s.values())
+    assert 2 <= state / size < 2.01
+    peaks = [peak_bytes(lambda: train(stepper)) for _ in range(2)]
+    assert 1 < peaks[0] / size < 2.6
+    assert peaks[1] == pytest.approx(peaks[0], rel=0.05)
+
+
+def test_a_version_or_a_checkpoint_is_no_second_copy(model_dir, world, tmp_path):
+    stepper, size = stepper_of(model_dir, world)
+    train(stepper)
+
+    def publish() -> None:
+        state = stepper.policy.trained_state()
+        write_version(tmp_path, 1, state, sums=summed(state))
+
+    checkpoints = Checkpoints(
+        tmp_path / "checkpoints",
+        stepper.policy,
+        stepper.optimizer,
+        config_hash="",
+        retention=Retention(),
+    )
+
+    def save() -> None:
+        checkpoints.begin(1)
+        checkpoints.reported({})
+        checkpoints.finish()
+
+    try:
+        assert peak_bytes(publish) < 0.05 * size
+        assert peak_bytes(save) < 0.4 * size
+    finally:
+        checkpoints.close()
+    assert (tmp_path / "checkpoints" / "step-1").is_dir()
+
+
+def test_what_saves_memory_changes_no_gradient(model_dir, world, monkeypatch):
+    """Smaller micro-batches, light blocks and a chunked head, beside none of them."""
+    found, sizes = [], []
+    for room, chunk in ((0, 64), (1 << 40, 0)):
+        monkeypatch.setattr(packed, "_ROOM", room)
+        options = {"max_grad_norm": 1e9, "head_chunk_tokens": chunk}
+        stepper, _ = stepper_of(model_dir, world, **options)
+        sizes.append(stepper.policy.microbatch_tokens)
+        seen: list[torch.Tensor] = []
+        stepper.optimizer.register_step_pre_hook(
+            lambda *_, of=stepper, seen=seen: seen.extend(
+                p.grad.clone() for p in of.policy.model.parameters()
+            )
+        )
+        train(stepper)
+        found.append(torch.cat([gradient.flatten() for gradient in seen]))
+    assert sizes[0] < 1000 < sizes[1] == 4096
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-6)
+    assert found[0].abs().max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("vocab", "tokens", "chunk"),
+    [(640, 4096, 0), (4096, 4096, 0), (49_152, 300, 0), (49_152, 4096, 85), (151_936, 512, 64)],
+)
+def test_the_default_chunk_follows_from_the_size_of_the_logits(vocab, tokens, chunk):
+    assert default_chunk(vocab, tokens) == chunk
+
+
+@pytest.mark.parametrize("kept", [0, 1 << 30])
+def test_log_probs_kept_or_computed_again_give_the_same_gradient(
+    model_dir, world, monkeypatch, kept
+):
+    from agentgym_rl.trainer import policy as module
+
+    monkeypatch.setattr(module, "_KEPT_BYTES", kept)
+    rows = pack_rows([row(np.random.default_rng(1), 50), row(np.random.default_rng(2), 70)])
+    gradients = []
+    for chunk in (0, 16):
+        trainer = TrainerConfig(head_chunk_tokens=chunk)
+        model = Policy.load(model_dir, world, trainer=trainer, master_dtype=torch.float64)
+        logprobs, entropies = model.scores(rows)
+        (logprobs.sum() + 0.3 * entropies.sum()).backward()
+        gradients.append([p.grad for p in model.model.parameters()])
+    assert isinstance(model.model.lm_head.forward, ChunkedHead)
+    for mine, plain in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, plain, rtol=0, atol=1e-9)
+
+
+def test_a_longer_row_than_a_micro_batch_still_fits(model_dir, world, monkeypatch):
+    monkeypatch.setattr(packed, "_ROOM", 0)
+    stepper, _ = stepper_of(model_dir, world, max_tokens_per_microbatch=400)
+    policy = stepper.policy
+    assert policy.budget([30, 20]) == policy.microbatch_tokens < 390
+    assert policy.budget([390, 20]) == 390
+    assert policy.budget([500]) == 400  # which is refused, by its length
+    long = replaced(row(np.random.default_rng(0), 390))
+    assert len(policy.logprobs(pack_rows([long]))) == long.num_trained
