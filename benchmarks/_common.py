@@ -67,6 +67,13 @@ def say(text: str) -> None:
 @contextlib.contextmanager
 def engine_server(config: Config, *flags: str) -> Iterator[str]:
     """URL of an `arl engine` process that ends with the context, children included."""
+    with engine_process(config, *flags) as (url, _):
+        yield url
+
+
+@contextlib.contextmanager
+def engine_process(config: Config, *flags: str) -> Iterator[tuple[str, int]]:
+    """URL and process id of an `arl engine` process; see `engine_server`."""
     port, url = free_port(), ""
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as folder:
@@ -84,7 +91,7 @@ def engine_server(config: Config, *flags: str) -> Iterator[str]:
             )
         try:
             _wait_ready(process, url, log, config.engine.start_timeout_s)
-            yield url
+            yield url, process.pid
         finally:
             _end(process)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl.config import Config, load_config
+from agentgym_rl.core.trajectory import Row
 from agentgym_rl.plan.episodes import DrawnShapes, Limits
 from agentgym_rl.plan.rates import HardwareRates, LengthRates, Rates, rates_of
 from agentgym_rl.plan.simulation import Prediction, simulate
@@ -61,7 +62,9 @@ class Setting:
             parameters=self.parameters,
             kv_bytes_per_token=self.kv_bytes_per_token,
         )
-        return rates_of(hardware).model_copy(update={"lengths": lengths})
+        rates = rates_of(hardware)
+        trainer = rates.trainer.model_copy(update={"shares_prefixes": False})  # theirs does not
+        return rates.model_copy(update={"lengths": lengths, "trainer": trainer})
 
     def config(self, bound: int | None, *, interrupt: str, colocated: bool = False) -> Config:
         """A run of it. `colocated`: all GPUs sample, then all train, as synchronous systems do;
@@ -161,10 +164,8 @@ def _fixed(setting: Setting) -> Packing:
     a fixed number of micro-batches has to be to be sure of its memory."""
     rows = max(1, setting.budget // setting.context)
 
-    def pack(lengths: Sequence[int], budget: int) -> list[list[int]]:
-        return [
-            list(range(start, min(start + rows, len(lengths))))
-            for start in range(0, len(lengths), rows)
-        ]
+    def pack(each: Sequence[Row], budget: int) -> list[int]:
+        lengths = [len(row) for row in each]
+        return [sum(lengths[start : start + rows]) for start in range(0, len(lengths), rows)]
 
     return pack

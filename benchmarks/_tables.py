@@ -24,6 +24,8 @@ class Grid:
     def text(self, rows: Sequence[Row]) -> str:
         *_, last = keys = list(self.columns.values())
         found = [row for row in rows if _inside(row, last) is not None]
+        if not found:
+            return ""  # what was measured before has no such rows
         return markdown(
             list(self.columns), ([said(_inside(row, key)) for key in keys] for row in found)
         )
@@ -98,7 +100,32 @@ TABLES: Mapping[str, Sequence[Grid | Pivot]] = {
             | {"tests/s": "tests_per_s", "tests/s a core": "tests_per_s_per_core"}
         )
     ],
-    "engine": [Pivot(["model"], ["system"], ["tokens_per_s"])],
+    "engine": [
+        Pivot(["model"], ["system"], ["tokens_per_s"]),
+        Grid(
+            {"model": "model", "work": "work", "prefix cache": "prefix_cache"}
+            | {"different tokens": "tokens_distinct", "prefilled": "tokens_prefilled"}
+            | {"decode thread, CPU s": "decode_thread_cpu_s", "speed": "times_as_fast_as_off"}
+        ),
+    ],
+    "real": [
+        Pivot(["case"], ["system"], ["tokens_per_s", "tokens_per_cpu_s"]),
+        Grid(
+            {"engine": "system", "mean |Δ| to float32": "mean_abs", "max": "max_abs"}
+            | {"mean exp": "mean_exp", "beyond 0.1": "share_beyond_0.1"}
+        ),
+        Grid(
+            {"peak, in float32 weights, KV not counted": "system", "load": "load_x"}
+            | {"after": "loaded_x", "two updates": "update_x", "then": "updated_x"}
+        ),
+        Grid(
+            {"a step of eight rows": "system", "their prompts": "prompts"}
+            | {"tokens of rows": "row_tokens", "computed": "computed_tokens"}
+            | {"peak, in weights": "peak_times_weights", "CPU s": "step_cpu_s"}
+        ),
+        Grid({"trainer": "phase", "CPU s": "cpu_s", "peak, in weights": "peak_times_weights"}),
+        Grid({"a publication": "phase", "ms": "wall_ms", "times a copy": "times_copy"}),
+    ],
     "weights": [
         Pivot(
             ["system", "parameters"],
@@ -110,6 +137,10 @@ TABLES: Mapping[str, Sequence[Grid | Pivot]] = {
         Grid(
             {"lengths": "lengths", "system": "system", "micro-batches": "micro_batches"}
             | {"padding": "padding", "tokens/s": "tokens_per_s"}
+        ),
+        Grid(
+            {"rows": "rows", "system": "system", "tokens computed": "tokens_computed"}
+            | {"CPU seconds of forward and backward": "cpu_s"}
         ),
         Grid({"groups": "groups", "ranks": "ranks", "imbalance": "imbalance"}),
         Grid(
@@ -180,7 +211,7 @@ def section(kept: Kept) -> str:
         f"{said(kept.result.get('versions'))}."
     )
     rows = kept.result.get("table") or kept.result.get("rows") or []
-    tables = [table.text(rows) for table in TABLES[kept.name]]
+    tables = [text for table in TABLES[kept.name] if (text := table.text(rows))]
     goal = outcome(kept.result)
     ratios = numeric_ratios(kept.result)
     if 0 < len(ratios) <= _MOST_RATIOS:

@@ -20,10 +20,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from . import _html, _measurements
 from ._common import hardware, say, versions
 from ._kept import Job, measure, read, write
 from ._said import verdict
+from .real import lacking
 
 # The quick ones first.
 JOBS = (
@@ -35,8 +38,10 @@ JOBS = (
     Job("sandbox", "sandbox"),
     Job("code", "code"),
     Job("engine", "engine", {"OMP_NUM_THREADS": "1"}),
+    Job("real", "real", {"OMP_NUM_THREADS": "1"}),
     Job("weights", "weights"),
     Job("trainer", "trainer"),
+    Job("gpu", "gpu"),
     Job("train", "train"),
     Job("exactness", "exactness"),
     Job("controller", "controller"),
@@ -92,6 +97,10 @@ def _asked() -> list[Job]:
 
 def _impossible(job: Job) -> str:
     """What this machine lacks for it; "": nothing."""
+    if job.name == "real":
+        return lacking()
+    if job.name == "gpu":
+        return "" if torch.cuda.is_available() else "needs a GPU"
     if job.name != "faults-ray":
         return ""
     lacks = [

@@ -4,6 +4,8 @@ Both sides get the same prompts of mixed lengths, sample at temperature 1 and pr
 number of tokens (end-of-sequence is ignored); only ours also reports a log-prob per token. The
 engine is a process of its own; each round runs one side, then the other, so that a busy machine
 slows both alike. Figures are medians over the rounds.
+
+Further rows have the embedded engine alone, with and without its prefix cache (`_reuse.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from transformers import (
 from agentgym_rl.engines import protocol
 from agentgym_rl.models.resolve import BUNDLED
 
+from . import _reuse
 from ._common import engine_server, hardware, model_config, versions
 
 CONCURRENCY = 64
@@ -39,12 +42,15 @@ GOALS = {"fused": 1.5, "cached": 1.0}
 _ROUND_TIMEOUT_S = 300.0
 
 
-def run(*, rounds: int = 5, num_threads: int = 1) -> dict[str, Any]:
+def run(*, rounds: int = 5, num_threads: int = 1, model: Path | None = None) -> dict[str, Any]:
     """Measure three models; `met` says whether every goal holds.
 
-    `rounds` timed ones follow one that is not; `num_threads` is given to both sides.
+    `rounds` timed ones follow one that is not; `num_threads` is given to both sides. `model`:
+    measure only the prefix cache, with the model in this folder.
     """
     torch.set_num_threads(num_threads)
+    if model is not None:
+        return _result(_reuse.rows(model.name, model, rounds), {}, True, num_threads)
     rows: list[dict[str, Any]] = []
     ratios: dict[str, float] = {}
     met = True
@@ -58,6 +64,18 @@ def run(*, rounds: int = 5, num_threads: int = 1) -> dict[str, Any]:
                 _row("agentgym-rl embedded, HTTP", name, path, ours),
                 _row("transformers generate", name, "static batch", theirs),
             ]
+    rows += _reuse.rows("bundled tiny (Qwen3)", BUNDLED, rounds)
+    return _result(rows, ratios, met, num_threads)
+
+
+def _result(
+    rows: list[dict[str, Any]], ratios: dict[str, float], met: bool, num_threads: int
+) -> dict[str, Any]:
+    ratios |= {
+        f"{row['work']}, prefix cache on / off": row["times_as_fast_as_off"]
+        for row in rows
+        if row.get("prefix_cache") == "by_version"
+    }
     return {
         "name": "engine",
         "hardware": hardware(f"{num_threads} thread(s) a process"),

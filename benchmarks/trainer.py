@@ -4,6 +4,9 @@ Packing: tokens a second of a batch's passes (log-probs, then loss and gradients
 micro-batches and in padded ones of a fixed number of rows; one thread, same rows, model and loss,
 by turns in one process.
 
+Sharing: the same passes over rows with a common beginning, which is computed once, and over each of
+these rows for itself (trainer_loops/sharing.py).
+
 TRL: forty batches of the main job through the whole stack, gateway, agents and engine over HTTP
 included, against TRL's GRPOTrainer on both cores; same model, tasks and rewards, and `arl eval`
 judges both. "train_s" is without start-up and evaluation: from the trainer's first wait for a batch
@@ -32,7 +35,7 @@ from agentgym_rl.trainer.world import join_world
 
 from ._common import hardware, no_peer, peer_python, qwen3, say, versions
 from ._runs import TIMEOUT_S, RunFailed, train
-from .trainer_loops import packing
+from .trainer_loops import packing, sharing
 
 TRL_PYTHON = peer_python("trl")
 SEEDS = (1, 2, 3)
@@ -40,8 +43,9 @@ BATCHES = 40
 RANKS = ((8, 2), (64, 2), (64, 8))
 """Groups of a batch and ranks that they are dealt to."""
 GOAL = (
-    "packed >= 1.3 times padded, padding and imbalance of ranks <= 2 %; a run's steps in 1 / 1.2 "
-    "of TRL's time or less, held-out reward after it equal within 0.05"
+    "packed >= 1.3 times padded, rows with a common beginning >= 2 times one by one, padding and "
+    "imbalance of ranks <= 2 %; a run's steps in 1 / 1.2 of TRL's time or less, held-out reward "
+    "after it equal within 0.05"
 )
 _MATH = ("--env=math", "--agent=react")
 
@@ -50,7 +54,7 @@ Row = dict[str, Any]
 
 def run(*, seeds: Sequence[int] = SEEDS, batches: int = BATCHES) -> dict[str, Any]:
     """Both parts; `met` says whether the whole goal holds."""
-    packed = _packing()
+    packed, shared = _packing()
     imbalances = [
         {"groups": groups, "ranks": ranks, "imbalance": packing.imbalance(groups, ranks)}
         for groups, ranks in RANKS
@@ -61,8 +65,12 @@ def run(*, seeds: Sequence[int] = SEEDS, batches: int = BATCHES) -> dict[str, An
         )
         for ours, theirs in zip(packed[::2], packed[1::2], strict=True)
     }
+    packs, faster = list(ratios.values()), list(sharing.ratios(shared).values())
+    ratios |= sharing.ratios(shared)
     checks = {
-        "packed >= 1.3 times padded": min(ratios.values()) >= 1.3,
+        "packed >= 1.3 times padded": min(packs) >= 1.3,
+        "shared beginnings >= 2 times as fast": min(faster[:3]) >= 2,
+        "nothing to share: as fast within 5 %": faster[3] >= 0.95,
         "padding <= 2 %": all(row["padding"] <= 0.02 for row in packed[::2]),
         "imbalance <= 2 %": all(row["imbalance"] <= 0.02 for row in imbalances),
     }
@@ -74,7 +82,7 @@ def run(*, seeds: Sequence[int] = SEEDS, batches: int = BATCHES) -> dict[str, An
         "name": "trainer",
         "hardware": hardware(),
         "versions": versions(),
-        "rows": [*packed, *imbalances, *peers],
+        "rows": [*packed, *shared, *imbalances, *peers],
         "ratios": ratios,
         "skipped": [] if TRL_PYTHON else [no_peer("trl")],
         "goal": GOAL,
@@ -83,7 +91,7 @@ def run(*, seeds: Sequence[int] = SEEDS, batches: int = BATCHES) -> dict[str, An
     }
 
 
-def _packing() -> list[Row]:
+def _packing() -> tuple[list[Row], list[Row]]:
     torch.set_num_threads(1)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as scratch, join_world() as world:
@@ -92,7 +100,8 @@ def _packing() -> list[Row]:
         for lengths in packing.samples():
             say(f"packing, {lengths.name} lengths, {size / 1e6:.1f}M parameters")
             rows += packing.compare(model, lengths, world)
-    return rows
+        say("rows with a common beginning")
+        return rows, list(sharing.compare(model, world))
 
 
 def _ours(seed: int, batches: int) -> Row:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +72,11 @@ def compare(
     size = max(1, lengths.budget // max(lengths.tokens))
     fixed = [_micro_batch(tokens, every[i : i + size]) for i in range(0, len(every), size)]
     packed = Policy.load(model, world)
+    packed.microbatch_tokens = lengths.budget
     padded = PaddedPolicy.load(model, world)
     padded.model.set_attn_implementation("sdpa")
     ways = {
-        "packed, dynamic": (packed, tokens.micro_batches(every, lengths.budget)),
+        "packed, dynamic": (packed, tokens.micro_batches(every, packed)),
         "padded, fixed": (padded, fixed),
     }
     times: dict[str, list[float]] = {name: [] for name in ways}
@@ -148,10 +149,16 @@ def _shard(lengths: Sequence[int]) -> BatchShard:
 
 def _row(draw: np.random.Generator, length: int) -> Row:
     """Half prompt and tools, half sampled."""
-    sampled = np.arange(length) >= length // 2
+    tokens = draw.integers(0, VOCAB, length).astype(np.int32)
+    return replace(row(length, length - length // 2), tokens=tokens)
+
+
+def row(length: int, trained: int) -> Row:
+    """A row whose last `trained` tokens were sampled by version 0, at temperature 1."""
+    sampled = np.arange(length) >= length - trained
     versions = np.where(sampled, 0, NOT_SAMPLED).astype(np.int32)
     return Row(
-        tokens=draw.integers(0, VOCAB, length).astype(np.int32),
+        tokens=np.zeros(length, np.int32),
         loss_mask=sampled,
         behavior_logprobs=np.where(sampled, -5.0, 0.0).astype(np.float32),
         policy_versions=versions,

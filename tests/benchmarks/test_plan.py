@@ -3,6 +3,7 @@
 import json
 
 from agentgym_rl.config import load_config
+from agentgym_rl.plan.episodes import row
 from benchmarks import adaptive, plan
 from benchmarks._plan_paper import Setting, _fixed, paper_rows
 from tests.kit.cases import cases
@@ -56,4 +57,5 @@ def test_the_papers_setting_small():
 
 def test_fixed_micro_batches_are_safe_for_the_longest_rows():
     setting = Setting(budget=32_768, context=16_384)
-    assert _fixed(setting)([10, 20, 30, 40, 50], 32_768) == [[0, 1], [2, 3], [4]]
+    rows = [row(length, 0) for length in (10, 20, 30, 40, 50)]
+    assert _fixed(setting)(rows, 32_768) == [30, 70, 50]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
+from huggingface_hub.utils import filter_repo_objects
 
 from agentgym_rl.config import Config, EnvConfig, ModelConfig, TrainerConfig
 from agentgym_rl.core.errors import ConfigError
@@ -83,6 +84,20 @@ def test_bundled_alone_is_no_folder():
 @cases("path", ["models/own", "./models/own/", "~/models/own", "models/../models/own"])
 def test_a_folder_is_absolute(folder, path):
     assert resolve_model(path) == folder
+
+
+def test_weights_for_other_programs_are_not_downloaded(folder, monkeypatch):
+    """Many repositories hold the weights several times."""
+    files = ["config.json", "model.safetensors", "onnx/model_fp16.onnx", "original/params.json"]
+    taken = []
+
+    def download(path, *, revision, ignore_patterns):
+        taken.extend(filter_repo_objects(files, ignore_patterns=ignore_patterns))
+        return str(folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert resolve_model("owner/name") == folder
+    assert taken == files[:2]
 
 
 def test_a_folder_without_a_model_is_named(folder):

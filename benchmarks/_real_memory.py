@@ -1,0 +1,78 @@
+"""The process whose memory `arl bench real` measures: an engine without HTTP that loads a model,
+decodes, and takes new versions. It prints bytes as JSON; see `_real_engine.peaks`."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from agentgym_rl.config import EmbeddedEngineConfig, load_config
+from agentgym_rl.engines import protocol
+from agentgym_rl.engines.embedded.engine import EmbeddedEngine
+from agentgym_rl.engines.embedded.model import load_model
+from agentgym_rl.models.resolve import BUNDLED
+
+_PROMPT = list(range(3, 67))
+
+
+def _peak(*, afresh: bool) -> tuple[int, int]:
+    """Return (highest, present) resident bytes; `afresh`: of now, and from now on."""
+    if afresh:
+        gc.collect()
+        Path("/proc/self/clear_refs").write_text("5")
+    lines = Path("/proc/self/status").read_text().splitlines()
+    found = {line.split(":")[0]: line.split()[1] for line in lines if line.startswith("Vm")}
+    return int(found["VmHWM"]) * 1024, int(found["VmRSS"]) * 1024
+
+
+async def _play(folder: Path, config: EmbeddedEngineConfig, versions: list[Path]) -> list[int]:
+    """Return the peak and the end of loading and decoding, then of the updates."""
+    model = load_model(folder, config)
+    engine = EmbeddedEngine(model, model_dir=folder, config=config, seed=0, weight_version="0.0")
+    found: list[int] = []
+    async with engine.running():
+        await _sample(engine)
+        found += _without_cache(engine)
+        _peak(afresh=True)
+        for number, version in enumerate(versions, 1):
+            engine.start_update()
+            await engine.stage(version)
+            await engine.finish_update(f"0.{number}")
+            await _sample(engine)
+        found += _without_cache(engine)
+    return found
+
+
+def _without_cache(engine: EmbeddedEngine) -> list[int]:
+    return [amount - engine.model.decoder.cache_bytes for amount in _peak(afresh=False)]
+
+
+async def _sample(engine: EmbeddedEngine) -> None:
+    params = protocol.SamplingBody(max_tokens=4, ignore_eos=True, logprobs=0)
+    request = engine.submit(protocol.GenerateBody(token_ids=_PROMPT, sampling_params=params))
+    async for _ in engine.parts(request):
+        pass
+    engine.release(request)
+    assert request.error is None, request.error
+
+
+def main() -> None:
+    folder, dtype, scratch = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+    torch.set_num_threads(1)
+    keys = {"engine.device": "cpu", "engine.dtype": dtype}
+    config = load_config(None, keys).engine
+    assert isinstance(config, EmbeddedEngineConfig)
+    asyncio.run(_play(BUNDLED, config, []))  # imports, and what libraries keep
+    _, before = _peak(afresh=True)
+    found = asyncio.run(_play(folder, config, sorted(scratch.glob("v*.safetensors"))))
+    names = ("load", "loaded", "update", "updated")
+    sys.stdout.write(json.dumps({n: b - before for n, b in zip(names, found, strict=True)}))
+
+
+if __name__ == "__main__":
+    main()
