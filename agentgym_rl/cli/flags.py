@@ -217,7 +217,11 @@ def _export(parser: ArgumentParser) -> None:
     parser.description = help_texts.EXPORT
     _json(parser)
     parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="a run, a checkpoint, or `arl eval --out`"
+        "folder",
+        nargs="?",
+        type=Path,
+        metavar="FOLDER",
+        help="a run, a checkpoint, or `arl eval --out`",
     )
     parser.add_argument("--sft", action="store_true", help="supervised data")
     parser.add_argument(
@@ -231,6 +235,23 @@ def _export(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=["messages", "tokens"], default="messages", help="default: messages"
     )
+    _oracle(parser)
+
+
+def _oracle(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--oracle", action="store_true", help="play an environment's own solutions (see above)"
+    )
+    parser.add_argument("--num", type=int, metavar="N", help="--oracle: the number of tasks")
+    parser.add_argument("--seed", type=int, metavar="N", help="--oracle: the seed of the tasks")
+    parser.add_argument(
+        "--slips", type=float, metavar="SHARE", help="--oracle: the episodes with a wrong digit"
+    )
+    parser.add_argument("--env", metavar="ID", help="--oracle: an id or module:Class")
+    parser.add_argument("--agent", metavar="ID", help="--oracle: an id or module:Class")
+    _keys(parser)
+    _data(parser)
+    _sandbox(parser)
 
 
 def _timeline(parser: ArgumentParser) -> None:
@@ -289,8 +310,15 @@ def _check(parser: ArgumentParser) -> None:
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
     names = "adaptive, all, code, controller, crash, engine, env, exactness, faults, gateway, "
-    names += "inspector, math, plan, sandbox, staleness, train, trainer, verifier, weights"
+    names += (
+        "gpu, inspector, math, plan, real, sandbox, staleness, train, trainer, verifier, weights"
+    )
     parser.add_argument("name", help=f"a file of benchmarks/: {names}")
+    parser.add_argument(
+        "--model", type=Path, metavar="FOLDER", help="a real model (engine, gpu, real)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="toy sizes on the CPU (gpu)")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder of the report (gpu)")
 
 
 def _new(parser: ArgumentParser) -> None:

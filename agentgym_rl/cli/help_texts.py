@@ -22,8 +22,10 @@ made with --weights.keep_versions=all. The command does not disturb a running
 run, and audits its batches so far.
 
 float32: every token must agree within the limit (1e-3; engines agree to about
-1e-5). bfloat16: the mean of every version must be within 1e-2; single tokens
-differ by more between correct kernels, so one wrong segment can be missed.
+1e-5). bfloat16: the mean of every version must be within 1e-2, or within four
+times what rounding does to the run's own tokens (measured: `rounding` in
+--json); single tokens differ by more between correct kernels, so one wrong
+segment can be missed.
 
 If rollout.interrupt is keep, tokens sampled after an update of their own
 request depend on the KV cache of older weights. The command counts and reports
@@ -208,11 +210,13 @@ because a sandbox fails, counts neither as changed nor as unchanged.
 Exit code: 0 nothing changed, 1 some rewards changed, 2 nothing to verify.
 """
 EXPORT = """\
-Write recorded episodes as supervised data, one JSON object per line; or, with
---model, a checkpoint as a folder that from_pretrained loads.
+Write episodes as supervised data, one JSON object per line; or, with --model, a
+checkpoint as a folder that from_pretrained loads.
 
   arl export --sft runs/NAME --out good.jsonl --min-reward 1
   arl export --sft kept --out data.jsonl    episodes of `arl eval --out kept`
+  arl export --sft --oracle --env math --num 200 --out demos.jsonl
+                                            an environment's own solutions
   arl export --model runs/NAME --out best   its best checkpoint, by
                                             trainer.best_metric
   arl export --model runs/NAME/checkpoints/step-20 --out model
@@ -226,6 +230,14 @@ written.
 --format tokens writes input_ids and labels instead: the exact tokens that the
 engine got and sampled (the label of other tokens is -100), one line per
 conversation. Models behind an API leave no tokens.
+
+--oracle plays the first --num training tasks of an environment with the
+messages of its solve(), and writes the episodes with the full reward (or
+--min-reward). The agent, the environment and their options come from flags,
+keys and --config, as for `arl train`; messages and tools are those of a
+rollout. `arl train --init sft --data demos.jsonl` learns them. With
+--slips 0.5, half of the episodes have one wrong digit in a call or an answer,
+as a careless teacher's would; all rewards are then written.
 """
 TIMELINE = """\
 Write a trace of the events of a run, running or ended, for

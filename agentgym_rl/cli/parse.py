@@ -83,7 +83,7 @@ def overrides_of(args: Namespace) -> dict[str, Any]:
     overrides: dict[str, Any] = dict(args.overrides)
     for name, key in short_forms.items():
         value = getattr(args, name, None)
-        if value is None:
+        if value is None or isinstance(value, bool):  # a flag: `arl export --model`
             continue
         if name == "data":  # stored in a run's folder, where a relative path would be ambiguous
             value = str(Path(value).absolute())

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -69,25 +69,55 @@ def export_sft(
             fits, or `out` exists.
     """
     config = load_config(config_of(folder, f"arl export {folder}"))
+    with contextlib.closing(EpisodeReader(folder / "episodes.db")) as reader:
+        counts = _write(_recorded(reader, on_progress), out, wanted, config.env.id, str(folder))
+    return {"out": str(out), **counts.report()}
+
+
+def export_solutions(
+    episodes: Iterable[tuple[Trajectory, Task]], out: Path, wanted: Wanted, *, env_id: str
+) -> dict[str, Any]:
+    """Write the episodes of an environment's oracle to `out`; return the JSON of `arl export`, in
+    which `failed` names the first of those left out. `out` appears once it is complete.
+
+    Raises:
+        ConfigError: no episode fits, or `out` exists.
+    """
+    counts = _write(episodes, out, wanted, env_id, f"the oracle of {env_id}")
+    return {"out": str(out), **counts.report(), "failed": counts.failed}
+
+
+def _recorded(
+    reader: EpisodeReader, on_progress: Callable[[int], None]
+) -> Iterator[tuple[Trajectory, Task]]:
+    for name in reader.episode_ids(untrained=True):
+        episode = reader.trajectory(name)
+        on_progress(1)
+        yield episode, reader.task(episode.task_id)
+
+
+def _write(
+    episodes: Iterable[tuple[Trajectory, Task]], out: Path, wanted: Wanted, env_id: str, source: str
+) -> _Counts:
     counts = _Counts()
-    with contextlib.ExitStack() as stack:
-        reader = stack.enter_context(contextlib.closing(EpisodeReader(folder / "episodes.db")))
-        file = stack.enter_context(new_file(out, said=f"--out {out}"))
-        for name in reader.episode_ids(untrained=True):
-            episode = reader.trajectory(name)
-            task = reader.task(episode.task_id)
-            on_progress(1)
+    with new_file(out, said=f"--out {out}") as file:
+        for episode, task in episodes:
             if why := wanted.refusal(episode, task):
-                counts.left_out[why] += 1
+                counts.leave_out(episode, why)
                 continue
-            about = _about(episode, task, config.env.id)
+            about = _about(episode, task, env_id)
             lines = [line | about for line in _lines(episode, wanted.form)]
             file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
             counts.add(episode, task, lines=len(lines))
         if not counts.episodes:
             left_out = dict(counts.left_out) or "none is finished yet"
-            raise ConfigError(f"{folder}: no episode matches; left out: {left_out}")
-    return {"out": str(out), **counts.report()}
+            named = f"; {counts.failed[0]}" if counts.failed else ""
+            raise ConfigError(f"{source}: no episode matches; left out: {left_out}{named}")
+    return counts
+
+
+_NAMED = 5
+"""The number of failed episodes that are named."""
 
 
 @dataclass(slots=True)
@@ -100,6 +130,16 @@ class _Counts:
     """The number of episodes left out for each reason."""
     forked: int = 0
     splits: Counter[str] = field(default_factory=Counter[str])
+    failed: list[str] = field(default_factory=list[str])
+    """The first episodes that failed or earned too little, each with its reason."""
+
+    def leave_out(self, episode: Trajectory, why: str) -> None:
+        """Count an episode that does not become data."""
+        self.left_out[why] += 1
+        if len(self.failed) < _NAMED and (why == "reward" or episode.error):
+            said = episode.error or f"reward {episode.reward:g}"
+            verdict = f" ({episode.verdict})" if episode.verdict and not episode.error else ""
+            self.failed.append(f"task {episode.task_id}: {said}{verdict}")
 
     def add(self, episode: Trajectory, task: Task, *, lines: int) -> None:
         """Count an episode that became `lines` lines."""
@@ -157,8 +197,11 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call with its name first: a template that writes calls by `tojson` teaches their
+    order, and clients' SDKs sort the keys of calls."""
     function = dict(call.get("function") or {})
     with contextlib.suppress(ValueError, TypeError):  # malformed arguments stay a string
         arguments = json.loads(function["arguments"])
         function["arguments"] = arguments if isinstance(arguments, dict) else function["arguments"]
-    return {**call, "function": function}
+    named = {"name": function.pop("name", ""), **function}
+    return {"id": call.get("id", ""), "type": "function", **call, "function": named}

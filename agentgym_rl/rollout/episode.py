@@ -14,10 +14,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentgym_rl.core.chat import Message, ToolSpec, Transcript
+from agentgym_rl.core.chat import Message, ToolSpec
 from agentgym_rl.core.errors import AgentError, EnvError, InfraError, too_slow
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Outcome, Trajectory, added_reward
+from agentgym_rl.core.transcript import Transcript
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.server.gateway import SessionServer
 from agentgym_rl.gateway.session.session import COUNTERS, Session, SessionRecord, SessionSampling

@@ -79,8 +79,8 @@ async def check(config: Config, *, trains: bool = True) -> None:
         _check_tasks(spec, "train", seed=config.seed, env_id=config.env.id)
 
 
-def check_policy(config: Config, engine: OwnEngineConfig) -> None:
-    """Refuse an engine, model or filter that cannot work.
+def check_policy(config: Config, engine: OwnEngineConfig) -> ChatFormat:
+    """Refuse an engine, model or filter that cannot work; return the model's chat format.
 
     Raises:
         ConfigError: see `check`.
@@ -89,7 +89,7 @@ def check_policy(config: Config, engine: OwnEngineConfig) -> None:
     if ":" in config.algo.loss:  # trainer ranks, which have torch, import it
         check_findable(config.algo.loss, "algo.loss")
     folder = model_folder(config.model, config.env.id)
-    ChatFormat.load(folder)
+    chat = ChatFormat.load(folder, config.gateway)
     if not (isinstance(engine, VllmEngineConfig) and engine.urls):
         tensor_heads(folder)
     if isinstance(engine, VllmEngineConfig) and not engine.urls:
@@ -98,6 +98,7 @@ def check_policy(config: Config, engine: OwnEngineConfig) -> None:
         check_interrupt(config.rollout.interrupt, has_spans=build.has_spans, where=build.python)
         if config.cluster.colocated:
             check_sleep(build)
+    return chat
 
 
 async def check_parts(config: Config) -> EnvSpec:
@@ -215,7 +216,7 @@ async def policy_gateway(
 ) -> AsyncGenerator[Gateway]:
     """Wait until the engines are ready, yield a gateway in front of them, which does not serve yet,
     and watch over the engines meanwhile."""
-    chat = ChatFormat.load(model_dir)
+    chat = ChatFormat.load(model_dir, config)
     info = await fleet.ready()
     if info.tokenizer_hash not in ("", tokenizer_hash(model_dir)):  # vLLM reports no hash
         raise ConfigError(

@@ -89,10 +89,11 @@ async def check_prompts(
     of those that leave little room for a reply. `say` gets progress messages if it takes long.
 
     Raises:
-        ConfigError: not one prompt of a split fits.
+        ConfigError: not one prompt of a split fits, or the chat template hides the environment's
+            tools and `gateway.hidden_tools` forbids to write them.
     """
     folder = model_folder(config.model, config.env.id)
-    chat = ChatFormat.load(folder)
+    chat = ChatFormat.load(folder, config.gateway)
     spec, found = env_spec(config.env, config.rollout), list[Lengths]()
     if "eval" in splits and config.eval.num_tasks:
         held_out = spec.task_source("eval", seed=config.eval.seed)
@@ -126,7 +127,11 @@ async def _measure(
     found: Sequence[Lengths],
     say: Callable[[str], None],
 ) -> None:
-    """Add the lengths of prompts, until all planned ones are measured or it takes too long."""
+    """Add the lengths of prompts, until all planned ones are measured or it takes too long.
+
+    Raises:
+        ConfigError: the chat template hides the environment's tools, and may not get them.
+    """
     env = spec.make()
     sandboxes = None
     if env.needs_sandboxes:  # not started: a `reset` that runs programs fails and is not measured
@@ -136,6 +141,9 @@ async def _measure(
     began_s = told_s = time.monotonic()
     places = [(each, number) for each in found for number in range(each.most)]
     try:
+        if env.tools:
+            chat.check_tools(env.tools)
+            chat.say_tools()
         async with asyncio.timeout(_LONGEST_S):
             for each, number in places:
                 if env.uses_verifier and length_of(each.tasks) is None:

@@ -27,7 +27,7 @@ FLAGS = {
     "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous "
     "--incarnation --resume --served",
     "warm-up": "--config --model --seed --run --rank --rendezvous",
-    "bench": "--json",
+    "bench": "--json --model --dry-run --out",
     "audit": "--json --threshold --all",
     "check": "--json --config --data --sandbox --list --only --episodes --tasks",
     "ledger": "--json",
@@ -36,7 +36,8 @@ FLAGS = {
     "engines": "--json --add --remove",
     "workers": "--json --add --remove",
     "replay": "--json --step",
-    "export": "--json --sft --model --out --min-reward --split --format",
+    "export": "--json --sft --model --out --min-reward --split --format --oracle --num "
+    "--slips --seed --env --agent --config --data --sandbox",
     "reverify": "--json --write",
     "timeline": "--json --out",
     "plan": "--json --config --model --seed --engine --steps --run --rates --gpu --parameters "
@@ -132,7 +133,7 @@ def test_no_command_shows_the_help(arl):
         ("--json list", "it goes after the command: arl list --json"),
         ("--josn", "unknown argument '--josn'"),
         ("trian", "unknown command 'trian'; did you mean train?"),
-        ("serve --env math", "which is for `arl train`, `arl eval`; programs of yours play"),
+        ("serve --env math", "`arl eval`, `arl export`; programs of yours play"),
         ("runs --steps=3", "which is for `arl train`, `arl serve`, `arl plan`"),
         ("export x --split=tran --out y", "unknown --split 'tran'; did you mean train?"),
         ("bench gatway", "did you mean gateway?"),

@@ -9,6 +9,7 @@ from agentgym_rl import Env, Step, Task
 from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.rollout.player import check_parts, check_policy, env_spec, services, specimen
+from tests.kit.cases import cases
 
 
 class Counted(Env):
@@ -91,12 +92,14 @@ ODD_TASKS = {
 }
 
 
-def test_a_first_task_that_cannot_be_played_is_refused(monkeypatch):
-    config = load_config(None, {"env.id": f"{__name__}:Odd"})
-    for said, task in ODD_TASKS.items():
-        monkeypatch.setattr(Odd, "task", task)
-        with pytest.raises(ConfigError, match=re.escape(said)):
-            asyncio.run(check_parts(config))
-    for seed in (0, 2**63 - 1):
-        monkeypatch.setattr(Odd, "task", Task("t", seed))
-        asyncio.run(check_parts(config))
+@cases("said, task", ODD_TASKS.items())
+def test_a_first_task_that_cannot_be_played_is_refused(monkeypatch, said, task):
+    monkeypatch.setattr(Odd, "task", task)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        asyncio.run(check_parts(load_config(None, {"env.id": f"{__name__}:Odd"})))
+
+
+@cases("seed", [0, 2**63 - 1])
+def test_the_least_and_the_greatest_seed_are_allowed(monkeypatch, seed):
+    monkeypatch.setattr(Odd, "task", Task("t", seed))
+    asyncio.run(check_parts(load_config(None, {"env.id": f"{__name__}:Odd"})))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import time
 
 import pytest
@@ -153,3 +154,27 @@ def test_what_takes_long_is_said(tmp_path, monkeypatch):
     check(written(tmp_path, numbered(SHORT, SHORT, SHORT)), ("train",), told.append,
           env__options__eval_data=str(written(tmp_path, [(9, "2")])))  # fmt: skip
     assert told[-1] == "measuring prompts: 3 of 3 train tasks"
+
+
+def _without_tools(folder):
+    """The bundled model, with a chat template that knows no tools."""
+    shutil.copytree(BUNDLED, folder)
+    turn = "{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
+    (folder / "chat_template.jinja").write_text(f"{{% for m in messages %}}{turn}{{% endfor %}}")
+    return folder
+
+
+def test_tools_that_the_template_hides_are_told_of_once_or_refused(tmp_path, caplog):
+    model = str(_without_tools(tmp_path / "model"))
+    check(env__id="math", model__path=model)
+    said = [text for r in caplog.records if "system message" in (text := r.getMessage())]
+    assert len(said) == 1
+    assert "calls are read as hermes (gateway.hidden_tools)" in said[0]
+    for name, value in (("hidden_tools", "refuse"), ("tool_parser", "llama3_json")):
+        with pytest.raises(ConfigError, match="tools are offered, and the chat template does not"):
+            check(env__id="math", model__path=model, **{f"gateway__{name}": value})
+
+
+def test_a_switch_of_thoughts_that_is_not_there_is_refused():
+    with pytest.raises(ConfigError, match=r"gateway\.enable_thinking is false, but"):
+        check(env__id="math", gateway__enable_thinking=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import json
 import os
 import sys
@@ -138,7 +139,13 @@ def warm_up(args: Namespace) -> int:
 
 
 def bench(args: Namespace) -> int:
-    result = _benchmark(args.name).run()
+    benchmark = _benchmark(args.name)
+    given = {name: getattr(args, name) for name in ("model", "dry_run", "out")}
+    given = {name: value for name, value in given.items() if value}
+    if unknown := given.keys() - inspect.signature(benchmark.run).parameters.keys():
+        flag = f"--{min(unknown).replace('_', '-')}"
+        raise ConfigError(f"the benchmark {args.name} takes no {flag}; leave it out")
+    result = benchmark.run(**given)
     if args.json:
         print_json(result)
     else:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import Any
 
+from agentgym_rl.cli.parse import load_configuration
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime import log
 from agentgym_rl.runtime.signals import run_interruptible
@@ -61,19 +63,83 @@ def export(args: Namespace) -> int:
             "arl export writes supervised data with --sft, a checkpoint's model with --model: "
             "give one of them"
         )
+    _check_oracle(args)
     if args.model:
         return _export_model(args)
-    from agentgym_rl.export.sft import Wanted, export_sft
-    from agentgym_rl.report.audit import export_lines
-
-    wanted = Wanted(form=args.format, min_reward=args.min_reward, split=args.split)
-    reading = counting("read", "episodes")
-    report = export_sft(args.folder, args.out, wanted, on_progress=reading)
+    report = _export_oracle(args) if args.oracle else _export_recorded(args)
     if args.json:
         print_json(report)
         return 0
+    from agentgym_rl.report.audit import export_lines
+
     print("\n".join(export_lines(report)))
     return 0
+
+
+def _check_oracle(args: Namespace) -> None:
+    """Refuse arguments that do not go together."""
+    of_oracle = ("config", "env", "data", "agent", "sandbox", "seed", "num", "slips")
+    given = [f"--{name}" for name in of_oracle if getattr(args, name) is not None]
+    given += [f"--{key}" for key in args.overrides]
+    if not args.oracle:
+        if given:
+            raise ConfigError(f"{', '.join(given)}: only with --oracle, which plays episodes")
+        if args.folder is None:
+            raise ConfigError("arl export: which FOLDER? A run, a checkpoint, or `arl eval --out`")
+        return
+    if args.model or args.format != "messages":
+        raise ConfigError("--oracle writes messages: it goes with --sft alone")
+    if args.folder is not None:
+        raise ConfigError(
+            f"{args.folder} and --oracle: the oracle plays new episodes; give one of the two"
+        )
+    if args.num is None or args.num < 1:
+        raise ConfigError(f"--oracle needs --num N, the number of tasks to play; got {args.num}")
+    if args.slips is not None and not 0 <= args.slips <= 1:
+        raise ConfigError(f"--slips {args.slips}: expected a share of the episodes, 0 to 1")
+
+
+def _export_recorded(args: Namespace) -> dict[str, Any]:
+    from agentgym_rl.export.sft import Wanted, export_sft
+
+    wanted = Wanted(form=args.format, min_reward=args.min_reward, split=args.split)
+    return export_sft(args.folder, args.out, wanted, on_progress=counting("read", "episodes"))
+
+
+def _export_oracle(args: Namespace) -> dict[str, Any]:
+    """Play the solutions of the configured environment, and write them.
+
+    Raises:
+        ConfigError: no oracle, too few tasks, no episode to write, or a file that exists.
+    """
+    from agentgym_rl.export.sft import Wanted, export_solutions
+    from agentgym_rl.rollout.oracle import paid_in_full, play_solutions
+
+    config = load_configuration(args)
+    log.setup(config.logging.level)
+    if args.out.exists():  # before all is played
+        raise ConfigError(f"--out {args.out}: the file exists")
+    say = log.now_and_then()
+
+    async def play() -> tuple[float | None, list[Any]]:
+        least = args.min_reward
+        if least is None and not args.slips:
+            least = await paid_in_full(config.env, config.rollout)
+        return least, await play_solutions(
+            config.env,
+            config.agent,
+            config.rollout,
+            sandbox=config.sandbox,
+            verifier=config.verifier,
+            split=args.split or "train",
+            seed=config.seed,
+            num=args.num,
+            slips=args.slips or 0.0,
+            on_progress=lambda done: say(f"played {done:,} of {args.num:,} tasks"),
+        )
+
+    least, episodes = run_interruptible(play)
+    return export_solutions(episodes, args.out, Wanted(min_reward=least), env_id=config.env.id)
 
 
 def _export_model(args: Namespace) -> int:

@@ -43,7 +43,7 @@ _FRACTION = re.compile(
 
 
 class Verdict(StrEnum):
-    """The checker's result for an answer."""
+    """The judge's result for an answer."""
 
     OK = "ok"
     WRONG = "wrong"

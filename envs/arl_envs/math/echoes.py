@@ -15,11 +15,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from arl_envs.math.symbolic.leftover import form, operations
-
 from .question import Claim, Question, Stated, is_work, read_question
 from .symbolic.expression import symbols
-from .symbolic.leftover import leftover
+from .symbolic.leftover import form, leftover, operations
 from .symbolic.matching import equation
 from .symbolic.shapes import Choice, Items, Named, Relation, Shape, leaves
 

@@ -14,12 +14,12 @@ from agentgym_rl.gym.verifier import VerifierPool
 from .answers import Verdict
 from .calculator import answer_calls
 from .judge import Judgement, Quiz, judge, judge_number
-from .options import Options, check_task
+from .options import SYSTEM_PROMPT, Options, check_task
 from .oracle import answer_message, solve
 from .rows import row_tasks
 from .source import MathTasks
 
-SYSTEM_PROMPT = "Solve the problem. Put the final answer in \\boxed{}."
+__all__ = ["SYSTEM_PROMPT", "MathEnv"]
 
 
 class MathEnv(Env):
@@ -40,7 +40,7 @@ class MathEnv(Env):
         self._options = Options(**options)
         self.max_turns = self._options.max_turns
         self.tools = self._options.tools
-        self.uses_verifier = bool(self._options.rows)
+        self.uses_verifier = self._options.has_rows
         self._verifier = Verifier(None)
         self._random = random.Random()
         self._task: Task | None = None
@@ -50,8 +50,9 @@ class MathEnv(Env):
         """Return endless generated tasks of `split`, or the rows of a file or data set. No question
         is in both splits."""
         chosen = Options(**options)
-        if chosen.rows:
-            return row_tasks(split, seed=seed, **chosen.rows)
+        if chosen.has_rows:
+            rows = {"data": chosen.data, "eval_data": chosen.eval_data, **chosen.rows}
+            return row_tasks(split, seed=seed, **rows)
         return MathTasks(split, seed=seed, level=chosen.level)
 
     async def reset(
@@ -75,11 +76,10 @@ class MathEnv(Env):
         await self._verify_in(pool)
         self._task = task
         self._tool_calls = self._tool_errors = 0
-        messages: list[Message] = [
-            {"role": "system", "content": SYSTEM_PROMPT},
-            {"role": "user", "content": task.data["question"]},
-        ]
-        return messages, {"task_id": task.id}
+        question: Message = {"role": "user", "content": task.data["question"]}
+        prompt = self._options.system_prompt
+        first: list[Message] = [{"role": "system", "content": prompt}] if prompt else []
+        return [*first, question], {"task_id": task.id}
 
     async def step(self, action: Message) -> Step:
         """Work out the tool calls of `action`, or judge it as the final answer.

@@ -22,7 +22,7 @@ from .calculator import as_decimal, evaluate
 class Problem:
     """A generated problem.
 
-    `answer` is in the checker's notation. `plan` holds the calculator expressions that
+    `answer` is in the judge's notation. `plan` holds the calculator expressions that
     lead to it, each with its numbers filled in; the last one's result is the answer.
     """
 

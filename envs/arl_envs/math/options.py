@@ -55,6 +55,7 @@ def level_of(number: object) -> Level:
     return LEVELS[number]
 
 
+SYSTEM_PROMPT = "Solve the problem. Put the final answer in \\boxed{}."
 _TURNS_OF_ROWS = 8
 
 
@@ -72,6 +73,11 @@ class Options:
     rows: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The source of problems in a file or data set instead of generated ones: the arguments of
     `rows.row_tasks`, for example `--env.options.rows.path=FILE`."""
+    data: str | None = None
+    eval_data: str | None = None
+    """The short forms of `rows.path` (`--data FILE`) and `rows.eval_path`."""
+    system_prompt: str = SYSTEM_PROMPT
+    """The first message of every episode; "": there is none."""
     calculator_for_rows: bool = False
     """The switch for a calculator with rows; generated problems always have one."""
     mark: Mark = "boxed"
@@ -83,7 +89,9 @@ class Options:
         level_of(self.level)
         if not isinstance(self.rows, Mapping):
             raise ConfigError(f'rows: got {self.rows!r}, expected a table such as {{"path": FILE}}')
-        if self.rows and self.level != 1:
+        if not isinstance(self.system_prompt, str):
+            raise ConfigError(f"system_prompt: got {self.system_prompt!r}, expected text")
+        if self.has_rows and self.level != 1:
             raise ConfigError("level: only for generated problems, not for rows")
         if self.mark not in get_args(Mark):
             raise ConfigError(f"mark: got {self.mark!r}; allowed: {', '.join(get_args(Mark))}")
@@ -98,9 +106,14 @@ class Options:
             raise ConfigError(f"verify_timeout_s: got {seconds!r}, allowed: above 0, up to 20")
 
     @property
+    def has_rows(self) -> bool:
+        """Return whether problems come from rows; else they are generated."""
+        return bool(self.rows) or self.data is not None or self.eval_data is not None
+
+    @property
     def calculator(self) -> Calculator | None:
         """Return the calculator that works out tool calls; None if there is no tool."""
-        if self.rows:
+        if self.has_rows:
             return WHOLE_EXPRESSION if self.calculator_for_rows else None
         return level_of(self.level).calculator
 
@@ -111,7 +124,7 @@ class Options:
 
     @property
     def max_turns(self) -> int:
-        return _TURNS_OF_ROWS if self.rows else level_of(self.level).max_turns
+        return _TURNS_OF_ROWS if self.has_rows else level_of(self.level).max_turns
 
     def given(self) -> dict[str, Any]:
         """Return the keyword arguments that make the same options."""

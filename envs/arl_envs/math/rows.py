@@ -8,7 +8,7 @@ The known row formats, with the question and the answer in each:
     hendrycks    problem, solution (the answer in its last box)
     plain        question, answer
 
-Other fields are ignored. A row whose answer the checker cannot read is refused, because no
+Other fields are ignored. A row whose answer the judge cannot read is refused, because no
 reply could ever be compared with it.
 """
 
@@ -42,6 +42,7 @@ class Format(NamedTuple):
     item_of: Callable[[Row], Item]
 
 
+_CALCULATION = re.compile(r"<<[^<>]*>>")
 _MARKED = re.compile(r"^[ \t]*####[ \t]*(\S(?:[^\n]*\S)?)[ \t]*$", re.MULTILINE)
 
 
@@ -136,8 +137,13 @@ class MakeQuestion:
     """A maker of tasks from rows of `format`: `{"kind": "symbolic", "question":…, "answer":…}`."""
 
     format: str
+    max_calculations: int | None = None
 
-    def __call__(self, row: Row) -> RowTask:
+    def __call__(self, row: Row) -> RowTask | None:
+        if self.max_calculations is not None:
+            number = len(_CALCULATION.findall(text_field(row, "answer")))
+            if number > self.max_calculations:
+                return None
         item = FORMATS[self.format].item_of(row)
         data = {"kind": "symbolic", "question": item.question, "answer": item.answer}
         return RowTask(item.question, data)
@@ -148,21 +154,42 @@ class ChooseFormat:
     """A choice of the format: the named one, or else that of the first row."""
 
     format: str | None
+    max_calculations: int | None = None
 
     def __call__(self, row: Row, where: str) -> MakeQuestion:
-        return MakeQuestion(self.format or format_of(row, where))
+        name = self.format or format_of(row, where)
+        if self.max_calculations is not None and name != "gsm8k":
+            raise ConfigError(
+                f"max_calculations: only for rows of the format gsm8k, not {name}: its solutions "
+                "mark calculations, <<48/2=24>>"
+            )
+        return MakeQuestion(name, self.max_calculations)
 
 
-def row_tasks(split: Split, *, seed: int = 0, format: str | None = None, **rows: Any) -> RowTasks:
+def row_tasks(
+    split: Split,
+    *,
+    seed: int = 0,
+    format: str | None = None,
+    max_calculations: int | None = None,
+    data: str | None = None,
+    eval_data: str | None = None,
+    **rows: Any,
+) -> RowTasks:
     """Return the tasks of `split` from the `rows` of a file or a Hugging Face data set.
 
     `rows` are the fields of `gym.data.Rows`: `path` or `dataset`, and the fields that go
-    with them. `format` is inferred from the fields of the first row, unless it is given. Rows whose
-    answer cannot be read are left out, counted and reported.
+    with them; `data` and `eval_data` are short forms of two of them. `format` is inferred from the
+    fields of the first row, unless it is given. Rows whose answer cannot be read are left out,
+    counted and reported, and so are rows with more than `max_calculations` in their solution.
 
     Raises:
         ConfigError: options do not fit together, data is absent or malformed, or no row makes a
             task.
     """
-    chosen = ChooseFormat(None if format is None else check_format(format))
-    return tasks_of_rows(split, Rows.of_options(rows), chosen, seed=seed)
+    most: Any = max_calculations
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 0):
+        raise ConfigError(f"max_calculations: got {most!r}, expected a whole number from 0")
+    chosen = ChooseFormat(None if format is None else check_format(format), most)
+    source = Rows.of_options(rows, data=data, eval_data=eval_data)
+    return tasks_of_rows(split, source, chosen, seed=seed)

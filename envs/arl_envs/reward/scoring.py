@@ -4,16 +4,15 @@ conversion of its result."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import inspect
 import math
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from agentgym_rl import EnvError, InfraError, Verifier
 from agentgym_rl.gym.verifier import VerifierPool
+from agentgym_rl.runtime.tasks import in_thread
 
 from .options import Options
 
@@ -21,24 +20,14 @@ from .options import Options
 async def in_a_thread(function: Callable[..., Any], *args: Any) -> Any:
     """Return or raise the outcome of `function`. The call cannot be ended: a cancellation leaves
     its thread behind, which then hinders neither another call nor the end of the process."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
-    def settle(value: Any, error: BaseException | None) -> None:
-        if not done.done():
-            done.set_result((value, error))  # as a result: a future takes no StopIteration
-
-    def work() -> None:
-        value, error = None, None
+    def outcome() -> tuple[Any, BaseException | None]:
         try:
-            value = function(*args)
-        except BaseException as raised:
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed, without a waiter
-            loop.call_soon_threadsafe(settle, value, error)
+            return function(*args), None
+        except BaseException as error:  # as a value: a future takes no StopIteration
+            return None, error
 
-    threading.Thread(target=work, daemon=True, name=f"{function!r:.60}").start()
-    value, error = await done
+    value, error = await asyncio.wrap_future(in_thread(outcome, name=f"{function!r:.60}"))
     if error is not None:
         raise error
     return value

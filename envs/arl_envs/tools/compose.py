@@ -6,9 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from arl_envs.tools import about_people
-from arl_envs.tools import orders as about_orders
-
+from . import about_orders, about_people
 from .goals import Goal
 from .levels import Level
 from .scene import Open, Scene

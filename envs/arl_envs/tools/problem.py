@@ -16,14 +16,18 @@ from agentgym_rl.core.task import Split
 from agentgym_rl.gym.data import derived_number
 from arl_envs.splits import split_of
 
+from .about_orders import by_name
 from .answers import answer
 from .compose import Plan, composed
 from .goals import Ask, Goal, GoldCall
 from .levels import Level
-from .orders import by_name
 from .shop import WRITES, Database, Desk, Row
 from .shop.rules import Attempt, Refused, attempt_of
 from .world import World, draw
+
+_MAX_DRAWS = 1000
+_LEAST_CHARS = 3
+_REFERENCE = re.compile(r"ref (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +134,6 @@ def _done(desk: Desk, call: GoldCall) -> tuple[str, bool]:
         return getattr(desk, call.tool)(**call.arguments), False
     except Refused as error:
         return str(error), True
-
-
-_MAX_DRAWS = 1000
-_LEAST_CHARS = 3
-_REFERENCE = re.compile(r"ref (\d+)")
 
 
 class ToolsTasks(TaskSource):

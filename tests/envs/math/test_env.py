@@ -51,6 +51,15 @@ def test_first_messages() -> None:
     assert info == {"task_id": task.id}
 
 
+def test_the_system_prompt_is_an_option() -> None:
+    for prompt, roles in (("Be brief.", ["system", "user"]), ("", ["user"])):
+        messages, _ = run(MathEnv(system_prompt=prompt).reset(seed=0))
+        assert [message["role"] for message in messages] == roles
+        assert messages[0]["content"] == prompt or not prompt
+    with pytest.raises(ConfigError, match="system_prompt: got 7, expected text"):
+        MathEnv(system_prompt=7)
+
+
 def test_level_1_tool_is_what_the_bundled_model_knows() -> None:
     text = (
         '{"type": "function", "function": {"name": "calculator", "description": "Do one '

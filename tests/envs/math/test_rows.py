@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,50 @@ def test_rows_are_played_without_a_tool_unless_asked(tmp_path: Path) -> None:
         return (await env.step({"tool_calls": [call]})).observation[0]["content"]
 
     assert asyncio.run(calling()) == "error: bad call"
+
+
+def test_rows_have_short_names(tmp_path: Path) -> None:
+    path = _file(tmp_path, GSM8K)
+    for options in (
+        {"data": path},
+        {"eval_data": path},
+        {"data": path, "rows": {"format": "gsm8k"}},
+    ):
+        env = MathEnv(**options)
+        assert (env.tools, env.uses_verifier, env.max_turns) == ((), True, 8)
+        split = "eval" if "eval_data" in options else "train"
+        if "data" in options:
+            options = {**options, "rows": {"eval_fraction": 0, **options.get("rows", {})}}
+        (task,) = MathEnv.task_source(split, seed=0, **options)
+        assert task.data["answer"] == "42"
+
+
+LONGER = "2*3 = <<2*3=6>>6\n6*7 = <<6*7=42>>42\n42-2 = <<42-2=40>>40\n#### 40"
+
+
+def test_rows_with_many_calculations_can_be_left_out(tmp_path: Path) -> None:
+    path = _file(tmp_path, GSM8K, {"question": "And then?", "answer": LONGER})
+    for most, kept in ((None, 2), (3, 2), (2, 1), (1, 1)):
+        tasks = row_tasks("train", path=path, eval_fraction=0, max_calculations=most)
+        assert len(tasks) == kept, most
+        assert tasks.describe()["rows_refused"] == 0
+    with pytest.raises(ConfigError, match="no row of 2 makes a task: 2 are left out"):
+        row_tasks("train", path=path, eval_fraction=0, max_calculations=0)
+    with pytest.raises(ConfigError, match="max_calculations: got -1"):
+        row_tasks("train", path=path, max_calculations=-1)
+    plain = _file(tmp_path, PLAIN)
+    with pytest.raises(ConfigError, match="only for rows of the format gsm8k, not plain"):
+        row_tasks("train", path=plain, max_calculations=2)
+
+
+@pytest.mark.skipif("ARL_GSM8K" not in os.environ, reason="ARL_GSM8K names no folder with GSM8K")
+def test_gsm8k_is_read_whole() -> None:
+    folder = Path(os.environ["ARL_GSM8K"])
+    both = {"data": str(folder / "train.jsonl"), "eval_data": str(folder / "test.jsonl")}
+    for most, numbers in ((None, (7473, 1319)), (2, (2674, 440))):
+        rows = {"max_calculations": most}
+        sources = (MathEnv.task_source(s, seed=0, rows=rows, **both) for s in ("train", "eval"))
+        assert tuple(map(len, sources)) == numbers
 
 
 def test_options_are_checked() -> None:

@@ -20,6 +20,7 @@ from arl_envs.openenv.env import form_of
 
 from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
 from agentgym_rl.gym.env import Env, Step
+from tests.exhaustive import REQUIRED
 from tests.kit.cases import cases
 
 PYTHON = os.environ.get("ARL_OPENENV_PYTHON") or (
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.slow  # a server takes seconds to start
 
 def served(*options: str) -> Iterator[str]:
     if not PYTHON:
-        required = "openenv" in os.environ.get("ARL_REQUIRE", "").split(",")
+        required = "openenv" in REQUIRED
         (pytest.fail if required else pytest.skip)(
             "openenv is not installed; ARL_OPENENV_PYTHON may name a Python that has"
         )
