@@ -25,13 +25,23 @@ CORE = ("lint", "docs", "test")
 
 _CONTRACTS = ("agentgym_rl/core/", "agentgym_rl/gym/", "agentgym_rl/runtime/")
 _AGENTS = ("agents/", "agentgym_rl/gateway/", "agentgym_rl/engines/scripted")
+_SANDBOX_CONTRACT = (
+    "tests/contracts/conftest.py",
+    "tests/contracts/sandboxes.py",
+    "tests/contracts/test_sandbox",
+)
 RESTS_ON: Mapping[str, tuple[str, ...]] = {
     "test-envs": (
         *_CONTRACTS,
+        "agentgym_rl/cli/",
+        "agentgym_rl/config/",
         "arl_isolation/",
         "envs/",
         "sandboxes/",
-        "tests/contracts/",
+        *_SANDBOX_CONTRACT,
+        "tests/contracts/rewarded.py",
+        "tests/contracts/test_env.py",
+        "tests/e2e/forked.py",
         "tests/envs/",
         "tests/gym/check/",
         "tests/sandboxes/",
@@ -44,7 +54,7 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "envs/arl_envs/code/",
         "scripts/dockerd.py",
         "scripts/sandbox_image.py",
-        "tests/contracts/",
+        *_SANDBOX_CONTRACT,
         "tests/e2e/",
         "tests/sandboxes/",
         "tests/security/",
@@ -58,10 +68,10 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "examples/node_agent/",
         "requirements/agents.txt",
         "tests/agents/",
+        "tests/contracts/program.py",
         "tests/contracts/test_agent.py",
         "tests/gateway/test_relay_agents.py",
         "tests/gateway/test_sdk.py",
-        "tests/kit/",
     ),
     "test-peers": (
         *_CONTRACTS,
@@ -98,7 +108,15 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """What each further suite rests on: beginnings of paths. Cheap suites are first."""
-FOR_ALL = (".ci/", "Makefile", "pyproject.toml", "scripts/ci_suites.py", "tests/conftest.py")
+FOR_ALL = (
+    ".ci/",
+    "Makefile",
+    "pyproject.toml",
+    "scripts/ci_suites.py",
+    "tests/conftest.py",
+    "tests/exhaustive.py",
+    "tests/kit/",
+)
 
 NEEDS_S = {
     "lint": 120,

@@ -2,6 +2,9 @@
 
 import os
 
+CASE = os.environ.get("ARL_CASE", "")
+"""Of a test with many cases, only those run that have this text in their name; a test without any
+such case is skipped. `ARL_CASE=TEXT pytest PATH` is for a case that failed."""
 EXHAUSTIVE = os.environ.get("ARL_EXHAUSTIVE") == "1"
 """Whether tests try every case; each that does not says so in its docstring."""
 REQUIRED = os.environ.get("ARL_REQUIRE", "").split(",")

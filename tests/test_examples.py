@@ -187,7 +187,10 @@ def test_the_endpoint_s_configuration_equals_its_defaults_and_is_whole(name, eng
     assert set(named) == set(type(engine).model_fields)
 
 
-@cases("name", ["math.toml", "vllm.toml", "openai.toml", "litellm.toml", "frozenlake.toml"])
+@cases(
+    "name",
+    ["math.toml", "vllm.toml", "openai.toml", "litellm.toml", "frozenlake.toml", "smollm2.toml"],
+)
 def test_every_value_is_explained(name):
     lines = (EXAMPLES / name).read_text().splitlines()
     bare = [
@@ -258,6 +261,55 @@ def test_gsm8k_would_start(tmp_path, engine):
     )
     assert done.returncode == 0, done.stderr
     assert "trainer-0" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("short", [True, False], ids=["data", "rows"])
+def test_gsm8k_is_evaluated_on_files_with_another_engine_and_model(tmp_path, short):
+    """As the head of the file shows: no other key has to be removed."""
+    rows = [GSM8K | {"question": f"{n}: {GSM8K['question']}"} for n in range(5)]
+    long = {"question": "Longer?", "answer": "<<1+1=2>>2 <<2+1=3>>3 <<3+1=4>>4\n#### 4"}
+    file = tmp_path / "test.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, long]))
+    words = [f"--env.options.eval_data={file}", "--env.options.rows.max_calculations=2"]
+    if not short:
+        words = [f"--env.options.rows={{eval_path = '{file}', max_calculations = 2}}"]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "agentgym_rl", "eval", "--json"),
+            *("--config", str(EXAMPLES / "gsm8k.toml"), "--engine", "embedded"),
+            *("--engine.dtype=float32", "--model", "bundled", "--eval.temperature=0"),
+            *("--agent", "react", "--env.options.calculator_for_rows=true"),
+            *("--rollout.max_tokens=16", *words),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["num_tasks"], report["outcomes"]) == (5, {"completed": 5})
+
+
+@pytest.mark.slow
+def test_the_pipeline_of_smollm2_runs_on_the_tiny_model(tmp_path):
+    """Demonstrations, supervised training and RL, as `make real` runs them."""
+    config, demos = ("--config", str(EXAMPLES / "smollm2.toml")), tmp_path / "demos.jsonl"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "agentgym_rl", "export", "--sft", "--oracle", *config),
+            *("--num", "8", "--out", str(demos), "--json"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert json.loads(done.stdout)["episodes"] == 8, done.stderr
+    result = train(tmp_path, *config, "--model", "bundled", f"--init.data={demos}")
+    assert (result["steps"], result["eval_after"] is None) == (2, False)
+    warmed_up = json.loads((tmp_path / "run" / "init" / "warmup.json").read_text())
+    assert (warmed_up["rows"], warmed_up["data"]) == (8, str(demos))
 
 
 @pytest.mark.slow

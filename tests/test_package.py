@@ -19,6 +19,7 @@ import pytest
 
 import agentgym_rl
 from agentgym_rl.gym import registry
+from tests.docs.test_english import ODD
 from tests.kit.cases import cases
 
 ROOT = Path(__file__).parents[1]
@@ -97,6 +98,12 @@ def test_help_is_fast():
 @pytest.mark.parametrize("module", TORCH_FREE)
 def test_the_rollout_side_is_torch_free(module):
     assert "torch" not in imported_by(f"import agentgym_rl.{module}")
+
+
+def test_the_verifiers_processes_import_no_numpy():
+    """Each pool waits for these imports, and each new zygote makes them again."""
+    inside = "agentgym_rl.gym.verifier.inside"
+    assert "numpy" not in imported_by(f"import {inside}.zygote, {inside}.worker")
 
 
 @cases("name", agentgym_rl.__all__)
@@ -243,7 +250,7 @@ def test_every_file_that_the_code_names_is_there():
     assert missing == []
 
 
-ODD_START = re.compile(r"(Of|That|What|Who|Whose|Whether|As|Where|Which|How|Why|By|In|It|They)\b")
+ODD_START = re.compile(rf"({ODD}|How|Why|In|It)\b")
 ODD_ALLOWED = {"agentgym_rl": 0, "envs": 3, "agents": 0, "sandboxes": 0, "arl_isolation": 0}
 """The number of docstrings with an odd first word; it may only fall. The three of `envs` are task
 texts, which a model reads."""
@@ -261,7 +268,7 @@ def test_no_further_docstring_begins_with_a_pronoun_or_a_preposition():
         assert len(odd) <= allowed, odd
 
 
-MOST_NAMES, MOST_FILES, MOST_SMALL, SMALL_LINES = 25, 360, 25, 60
+MOST_NAMES, MOST_FILES, MOST_SMALL, SMALL_LINES = 25, 380, 25, 60
 MOST_WHOLE_CONFIG = 40
 NOT_NAMES = ("__pycache__", "__init__.py", "__main__.py", "py.typed")
 

@@ -52,6 +52,12 @@ class Recompute:
         parts = [part for some in _chunks(rows) for part in self._some(some, plain)]
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
+    def rounded(self, chosen: Index) -> FloatArray:
+        """Return the log-probs of the chosen tokens under the version loaded last, by a forward
+        that multiplies in bfloat16."""
+        with self._model.rounded():
+            return self.logprobs(chosen)
+
     def relabelled(
         self,
         chosen: Index,

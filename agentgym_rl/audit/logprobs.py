@@ -75,16 +75,17 @@ def audit(
 
         with open_recomputer(
             config.trainer,
-            compute_dtype=config.own_engine.dtype,
             model_dir=model_folder(config.model, config.env.id),
             versions_dir=run / "weights",
         ) as model:
             recompute = Recompute(tokens, reader, model, on_progress)
-            evidence, control = _recompute_all(recompute, rule)
+            evidence, control, rounding = _recompute_all(recompute, rule)
+            if threshold is None:
+                rule = rule.allowing(rounding)
             broken = failing(evidence, rule)
             diagnosis = diagnose(recompute, evidence, rule, broken) if len(broken) else None
         steps = {"steps": config.steps, "steps_published": reader.steps_published}
-    report = {"run": str(run), **steps, **_report(evidence, rule, broken)}
+    report = {"run": str(run), **steps, **_report(evidence, rule, broken), "rounding": rounding}
     return {**report, "control": _control(control, rule), "diagnosis": diagnosis}
 
 
@@ -109,14 +110,16 @@ def _check(run: Path, tokens: Tokens, *, untrained: bool) -> None:
         )
 
 
-def _recompute_all(recompute: Recompute, rule: Rule) -> tuple[Evidence, Gaps]:
-    """Recompute every token under its version; as a control, some under the version before."""
+def _recompute_all(recompute: Recompute, rule: Rule) -> tuple[Evidence, Gaps, float | None]:
+    """Recompute every token under its version; as a control, some under the version before; and
+    for a bfloat16 engine some in its dtype, which give the mean |Δ| that rounding makes."""
     tokens = recompute.tokens
     old_kv = rule.old_kv(tokens)
     found = np.full(len(tokens), np.nan, np.float32)
     covered = np.zeros(len(tokens), np.bool_)
     before: dict[int, tuple[Index, FloatArray]] = {}
     problems: dict[int, str] = {}
+    rounding: list[Gaps] = []
     for version in np.unique(tokens.version).tolist():
         try:
             recompute.load(version)
@@ -125,13 +128,17 @@ def _recompute_all(recompute: Recompute, rule: Rule) -> tuple[Evidence, Gaps]:
             continue
         own, later = tokens.of_version(version), tokens.of_version(version + 1)
         found[own], covered[own] = recompute.logprobs(own), True
+        if not rule.by_token:
+            some = own[:_CONTROL_TOKENS]
+            rounding.append(distances(found[some], recompute.rounded(some)))
         sample = later[~old_kv[later]][:_CONTROL_TOKENS]
         before[version + 1] = sample, recompute.logprobs(sample)
     gaps = np.where(covered, distances(tokens.recorded, found), np.nan)
     # Against the recomputed log-probs, not the recorded ones: the control compares two versions.
     control = [distances(found[i], other) for v, (i, other) in before.items() if v not in problems]
     evidence = Evidence(tokens, covered, found, gaps, old_kv, problems)
-    return evidence, np.concatenate([np.zeros(0), *control])
+    mean = float(np.concatenate(rounding).mean()) if rounding else None
+    return evidence, np.concatenate([np.zeros(0), *control]), mean
 
 
 def _report(evidence: Evidence, rule: Rule, broken: Index) -> dict[str, Any]:

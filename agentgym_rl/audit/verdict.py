@@ -5,8 +5,9 @@ Legend: [N] the trained tokens of `Tokens`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +24,12 @@ THRESHOLDS: Mapping[str, float] = {"float32": 1e-3, "bfloat16": 1e-2}
 """The allowed |Δ log-prob| by dtype of the engine. For float32 it limits every token: the embedded
 engine is within 1e-5 of the trainer. For bfloat16 it limits the mean of every version, since single
 tokens differ by 0.1 between two correct forwards; their mean, by 1e-3 (both measured with the
-bundled model)."""
+bundled model). A deeper model rounds more often: see `Rule.allowing`."""
+
+_ROUNDINGS = 4
+"""The mean |Δ| allowed in bfloat16, in units of what rounding the factors of matrix products does
+to the same tokens: deep models round more often. With SmolLM2-135M the embedded engine on a CPU is
+1.0 units from float32 (0.014 nats), and transformers in bfloat16 throughout is 2.5."""
 
 _ENOUGH_TOKENS = 100
 """The number of tokens from which on the mean of a version is judged by itself."""
@@ -39,6 +45,13 @@ class Rule:
     interrupt: Interrupt
     dtype: Literal["float32", "bfloat16"]
     threshold: float
+
+    def allowing(self, rounding: float | None) -> Rule:
+        """Return the rule with room for `rounding`, the mean |Δ| between the run's own tokens in
+        float32 and in the engine's dtype. None: the same rule."""
+        if rounding is None or not math.isfinite(rounding):
+            return self
+        return replace(self, threshold=max(self.threshold, _ROUNDINGS * rounding))
 
     @property
     def by_token(self) -> bool:

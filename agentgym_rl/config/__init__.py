@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tomli_w
 from pydantic import BaseModel, Field, field_validator, model_validator
@@ -95,6 +95,11 @@ class Config(Section):
     logging: Anytime[LoggingConfig] = LoggingConfig()
 
     @property
+    def compute_dtype(self) -> Literal["float32", "bfloat16"]:
+        """Return the dtype of the trainer's forward and backward."""
+        return self.trainer.dtype or self.own_engine.dtype
+
+    @property
     def own_engine(self) -> OwnEngineConfig:
         """Return `engine`, which must be one with known tokens and weights.
 
@@ -136,10 +141,11 @@ class Config(Section):
                 "an episode could be too long to train; raise the latter"
             )
         if self.trainer.attention == "varlen" and (
-            not isinstance(self.engine, OwnEngineConfig) or self.engine.dtype != "bfloat16"
+            not isinstance(self.engine, OwnEngineConfig) or self.compute_dtype != "bfloat16"
         ):
             raise ValueError(
-                "trainer.attention 'varlen' computes in bfloat16: it needs engine.dtype 'bfloat16'"
+                "trainer.attention 'varlen' computes in bfloat16: it needs engine.dtype 'bfloat16' "
+                "(and no other trainer.dtype)"
             )
         self._check_evaluations()
         if self.cluster.type != "local":

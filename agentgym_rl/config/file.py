@@ -126,7 +126,10 @@ def _switch_rows(values: dict[str, Any], above: Mapping[str, Any]) -> None:
     if not below:
         return
     again = {"path", "eval_path"} & chosen.keys()  # possibly in the other of the two forms
-    if sources := chosen.keys() & _ROWS_OF:
+    sources = chosen.keys() & _ROWS_OF
+    if not sources and "eval_path" in chosen:  # a file alone, in place of a data set
+        sources = {"path"}
+    if sources:
         for source, its_own in _ROWS_OF.items():
             kept = source in sources and (source == "path" or below.get(source) == chosen[source])
             again |= set() if kept else {source, *its_own}

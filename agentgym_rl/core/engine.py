@@ -213,3 +213,9 @@ class EngineLoad:
     """The requests preempted since then because the KV memory was full."""
     kv_use: float = 0.0
     """The share of the KV memory in use, of the fullest engine; 0 if it is not reported."""
+    prompts: float = 0.0
+    """The tokens of prompts since then."""
+    prefilled: float = 0.0
+    """The tokens computed before a first sampled one, since then; 0 if it is not reported."""
+    reused: float = 0.0
+    """The tokens that were not computed, since others had begun alike, since then."""

@@ -1,5 +1,4 @@
-"""The trajectory, the record of an episode, token for token (numpy, no torch), in which arrays that
-seldom change from one token to the next are stored by their runs."""
+"""The trajectory, the record of an episode, token for token (numpy, no torch)."""
 
 from __future__ import annotations
 
@@ -14,57 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .chat import is_list, is_mapping, is_tuple
-
-Array = npt.NDArray[Any]
-
-_BITS = {4: np.dtype(np.int32), 1: np.dtype(np.int8)}
-"""The integer type as which entries are compared, by their number of bytes."""
-
-
-class Runs(NamedTuple):
-    """The common runs of several arrays of one length: a run ends when any array changes."""
-
-    lengths: npt.NDArray[np.int32]
-    """The length of each run, 1 or more: [runs]."""
-    values: Sequence[Array]
-    """The values of each array: [runs]."""
-
-
-def runs_of(arrays: Sequence[Array]) -> Runs:
-    """Return the runs of arrays, all [T], of numbers of 1 or 4 bytes, compared by their bits."""
-    length = len(arrays[0])
-    if not length:
-        return Runs(np.zeros(0, np.int32), arrays)
-    first, *others = [array.view(_BITS[array.itemsize]) for array in arrays]
-    changes = first[1:] != first[:-1]
-    for bits in others:
-        changes |= bits[1:] != bits[:-1]
-    inner = changes.nonzero()[0]
-    ends = np.empty(len(inner) + 1, np.int64)  # the last entry of each run
-    ends[:-1] = inner
-    ends[-1] = length - 1
-    lengths = np.empty(len(ends), np.int32)
-    lengths[0] = ends[0] + 1
-    np.subtract(ends[1:], ends[:-1], out=lengths[1:], casting="unsafe")
-    return Runs(lengths, [array.take(ends) for array in arrays])
-
-
-def repeated(runs: Runs, *, total: int) -> list[Array]:
-    """Return the arrays of these runs, all [total].
-
-    Raises:
-        ValueError: the arrays have another length, or the runs are malformed.
-    """
-    lengths, values = runs
-    if any(len(of) != len(lengths) for of in values) or (len(lengths) and int(lengths.min()) < 1):
-        raise ValueError(
-            f"{len(lengths)} runs of {[len(of) for of in values]} values: expected as many, each "
-            "of 1 entry or more"
-        )
-    if (found := int(lengths.sum(dtype=np.int64))) != total:
-        raise ValueError(f"runs of {found} entries, expected {total}")
-    return [of.repeat(lengths) for of in values]
-
+from .run_length import Runs, repeated, runs_of
 
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
@@ -181,8 +130,9 @@ class Row:
             """Return an array that `keep_packed` deleted (called for missing attributes)."""
             if name not in _ROW_DTYPES:
                 raise AttributeError(f"a Row has no {name!r}")
-            if name == "times_s":  # needed for every batch, so it is fast
-                return np.frombuffer(_TIMES.decode(self._packed).times_s, _ROW_DTYPES[name])
+            if name in _WHOLE:  # tokens and times are needed for every batch, so this is fast
+                found = getattr(_WHOLE_ARRAYS.decode(self._packed), name)
+                return np.frombuffer(found, _ROW_DTYPES[name])
             return getattr(unpack_row(msgspec.msgpack.decode(self._packed)), name)
 
     @property
@@ -231,13 +181,15 @@ _ROW_DTYPES: dict[str, Any] = {
 }
 
 
-class _Times(msgspec.Struct):
-    """The times of a packed row, decoded alone and without a copy."""
+class _WholeArrays(msgspec.Struct):
+    """The arrays of a packed row that are no runs, decoded alone and without a copy."""
 
+    tokens: memoryview
+    behavior_logprobs: memoryview
     times_s: memoryview
 
 
-_TIMES = msgspec.msgpack.Decoder(_Times)
+_WHOLE_ARRAYS = msgspec.msgpack.Decoder(_WholeArrays)
 
 _IN_RUNS = ("loss_mask", "policy_versions", "admitted_versions", "temperatures", "turn_ids")
 """The arrays that are constant over many tokens."""

@@ -24,7 +24,7 @@ from agentgym_rl.rollout.player import check_parts, env_spec, make_player, servi
 
 _OF_OUR_ENGINES = (
     *("tool_parser", "reasoning_parser", "thinking_history", "edited_calls"),
-    *("train_side_lineages", "canary_fraction"),
+    *("train_side_lineages", "canary_fraction", "chat_template", "hidden_tools", "enable_thinking"),
 )
 """The keys of `gateway` that only apply to conversations rendered and recorded by our gateway."""
 

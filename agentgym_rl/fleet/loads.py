@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from agentgym_rl.core.engine import EngineLoad
 from agentgym_rl.core.errors import EngineError
@@ -13,16 +13,21 @@ from agentgym_rl.engines.client.client import HttpEngine
 
 log = logging.getLogger(__name__)
 
-Counted = Literal["running", "waiting", "tokens", "put_back", "kv_use"]
+Total = Literal["tokens", "put_back", "prompts", "prefilled", "reused"]
+Counted = Literal["running", "waiting", "kv_use"] | Total
 NAMES: Mapping[Counted, tuple[str, ...]] = {
     "running": ("vllm:num_requests_running", "arl_engine_running"),
     "waiting": ("vllm:num_requests_waiting", "arl_engine_waiting"),
     "tokens": ("vllm:generation_tokens_total", "arl_engine_generated_tokens_total"),
     "put_back": ("vllm:num_preemptions_total",),
+    "prompts": ("vllm:prompt_tokens_total", "arl_engine_prompt_tokens_total"),
+    "prefilled": ("arl_engine_prefilled_tokens_total",),
+    "reused": ("vllm:prefix_cache_hits_total", "arl_engine_prefix_cache_hits_total"),
     "kv_use": ("vllm:kv_cache_usage_perc",),
 }
 """The metric names of vLLM and the embedded engine (which has no KV memory to fill), by meaning."""
 _TIMEOUT_S = 2.0
+_COUNT_EVERY_S = 2.0
 
 
 class EngineLoads:
@@ -32,7 +37,7 @@ class EngineLoads:
         """Set up the reader. `engines` returns the engines in service now, by name."""
         self._engines = engines
         self._counted: dict[tuple[str, Counted], float] = {}
-        self._total: dict[Counted, float] = {"tokens": 0.0, "put_back": 0.0}
+        self._total: dict[Total, float] = dict.fromkeys(get_args(Total), 0.0)
 
     async def read(self) -> EngineLoad | None:
         """Return the load of all engines together; None if there is none or one does not answer."""
@@ -44,10 +49,18 @@ class EngineLoads:
             engines=len(found),
             running=sum(each["running"] for each in found),
             waiting=sum(each["waiting"] for each in found),
-            tokens=self._total["tokens"],
-            put_back=self._total["put_back"],
             kv_use=max(each["kv_use"] for each in found),
+            **self._total,
         )
+
+    async def keep_counts(self, numbers: dict[str, float]) -> None:
+        """Keep `engine/...` in the numbers of a run up to date, until cancelled."""
+        while True:
+            if load := await self.read():
+                numbers["engine/prompt_tokens"] = load.prompts
+                numbers["engine/prefilled_tokens"] = load.prefilled
+                numbers["engine/reused_tokens"] = load.reused
+            await asyncio.sleep(_COUNT_EVERY_S)
 
     async def _ask(self) -> dict[str, Mapping[str, float]]:
         """Return the counters of each engine, by its name; {} if one does not answer."""
@@ -65,8 +78,7 @@ class EngineLoads:
         found: dict[Counted, float] = {
             key: sum(counters.get(name, 0.0) for name in names) for key, names in NAMES.items()
         }
-        totals: tuple[Counted, ...] = ("tokens", "put_back")
-        for key in totals:
+        for key in self._total:
             before = self._counted.get((engine, key), found[key])
             again = found[key] < before  # the engine restarted its count at 0
             self._total[key] += found[key] - (0.0 if again else before)

@@ -7,15 +7,16 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Any
-
-from agentgym_rl.config import SandboxConfig, VerifierConfig
+from typing import TYPE_CHECKING, Any
 
 from .env import Env
 from .registry import make_sandbox
 from .sandbox import SandboxBackend
+from .step_clock import OffTheClock
 from .verifier import Called, VerifierPool
-from .wrappers.timeout import OffTheClock
+
+if TYPE_CHECKING:  # a verifier's handle needs no configuration
+    from agentgym_rl.config import SandboxConfig, VerifierConfig
 
 
 class Verifier:

@@ -30,15 +30,18 @@ from .sandbox import SandboxBackend
 from .sync_env import SyncEnv, to_async
 from .wrappers import Attempts, OrderEnforcing, PassiveChecker, Timeout, TurnLimit
 
+_MAPS = (dict,)
+_SERIES = (list, tuple, set)
+"""The exact types of values that are copied; objects of their subclasses are shared."""
+
 
 def copied(value: Any) -> Any:
     """Return `value` with its dicts, lists and sets copied at every depth; other objects are
     shared."""
-    kind = cast(object, type(value))
-    if kind is dict:
+    if type(value) in _MAPS:
         return {name: copied(item) for name, item in value.items()}
-    if kind is list or kind is tuple or kind is set:
-        return cast(Callable[..., Any], kind)(copied(item) for item in value)
+    if type(value) in _SERIES:
+        return type(value)(copied(item) for item in value)
     return value
 
 

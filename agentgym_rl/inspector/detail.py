@@ -127,4 +127,4 @@ def _spread(row: Row, of_trained: FloatArray | None) -> list[float | None] | Non
         return None
     values = np.zeros(len(row), np.float32)
     values[row.loss_mask] = of_trained
-    return _where(row.loss_mask, values)
+    return _where(row.loss_mask & ~np.isnan(values), values)  # NaN: not computed

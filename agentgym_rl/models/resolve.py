@@ -34,6 +34,8 @@ _WARMED_UP = {
 """The bundled model of each environment id without version; for all other environments `bundled`
 means bundled/math, with a warning."""
 _VERSION = re.compile(r"-v\d+(?=:|$)")
+_FOR_OTHERS = ("onnx/*", "openvino/*", "coreml/*", "tflite/*", "original/*")
+"""The folders of a hub repository that hold the weights again, for other programs."""
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -82,7 +84,8 @@ def resolve_model(path: str, *, revision: str | None = None) -> Path:
     from huggingface_hub import snapshot_download  # slow import, and only ids need it
 
     try:
-        downloaded = Path(snapshot_download(path, revision=revision))
+        found = snapshot_download(path, revision=revision, ignore_patterns=list(_FOR_OTHERS))
+        downloaded = Path(found)
     except Exception as error:  # the hub client raises many unrelated classes
         raise ConfigError(
             f"no folder {path!r} here (in {Path.cwd()}), and the Hugging Face hub did not give a "

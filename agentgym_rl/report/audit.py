@@ -217,6 +217,7 @@ def export_lines(report: Mapping[str, Any]) -> Iterator[str]:
     if report["left_out"]:
         causes = ", ".join(f"{count:,} for {why}" for why, count in report["left_out"].items())
         yield f"left out: {causes}"
+    yield from (f"  {named}" for named in report.get("failed", ()))
     if report["forked"]:
         yield (
             f"forked: {report['forked']:,} of these episodes; messages are of their last "

@@ -295,6 +295,7 @@ class TrainingRun(ABC):
             watches = [
                 tasks.create_task(self.controller.watch(), name="watch controller"),
                 tasks.create_task(self.trainer.watch(), name="watch trainer"),
+                tasks.create_task(self._count_tokens(), name="count tokens"),
             ]
             played = await self.play()
             await self._finish()
@@ -329,6 +330,10 @@ class TrainingRun(ABC):
         """Adapt the number of groups that are played at once, if so configured."""
         loads = EngineLoads(self.fleet.in_service)
         await adapt(self.config.rollout, self.controller.buffer, self.controller, loads)
+
+    async def _count_tokens(self) -> None:
+        loads = EngineLoads(self.fleet.in_service)
+        await loads.keep_counts(self.controller.rollout_metrics)
 
     async def wait_trainer(self) -> None:
         """Wait until every rank has loaded the model, and training begins."""

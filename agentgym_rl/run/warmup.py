@@ -24,7 +24,7 @@ import numpy as np
 from agentgym_rl.cluster.forking import Forks
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.cluster.spec import ProcessSpec, free_port
-from agentgym_rl.config import Config, InitConfig
+from agentgym_rl.config import Config, GatewayConfig, InitConfig
 from agentgym_rl.core.chat import text_message
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.trajectory import IGNORED, Row, pack_row
@@ -55,19 +55,32 @@ def rows_of(
             renders a turn differently from its opening.
     """
     rows: list[TokenRow] = []
+    answered = False
     for at, message in enumerate(messages):
         if message.get("role") != "assistant":
             continue
         prompt, reply = chat.prompt(messages[:at], tools), _reply(chat, messages[: at + 1], tools)
         if not rows or prompt[: len(rows[-1][0])] != rows[-1][0]:
+            _stop(chat, rows, answered)
             rows.append(([], []))
         ids, said = rows[-1]
         new = prompt[len(ids) :]
+        # a token that opens the next turn is sampled to stop
+        said += [n == 0 < len(ids) and id in chat.opener_ids for n, id in enumerate(new)]
+        said += [True] * len(reply)
         ids += new + reply
-        said += [False] * len(new) + [True] * len(reply)
+        answered = not message.get("tool_calls")
     if not rows:
         raise ValueError("no message of the assistant")
+    _stop(chat, rows, answered)
     return rows
+
+
+def _stop(chat: ChatFormat, rows: Sequence[TokenRow], answered: bool) -> None:
+    """Add the opening of a user's turn, which is sampled to end an answer that no token closes."""
+    if rows and answered and chat.opener_ids:
+        rows[-1][0].append(chat.stop_token_ids[0])
+        rows[-1][1].append(True)
 
 
 def _reply(
@@ -84,11 +97,12 @@ def _reply(
             f"generation prompt: {whole[-120:]!r} does not begin with {opened[-40:]!r}"
         )
     ids = chat.encode(whole[len(opened) :])
-    if chat.close_id is None:
+    close = chat.close_of(messages[-1])
+    if close is None:
         return ids
-    if chat.close_id not in ids:
-        raise ValueError("the chat template does not end the assistant's turn")
-    return ids[: ids.index(chat.close_id) + 1]
+    if close not in ids:  # some templates close a turn only when another follows
+        return [*ids, close]
+    return ids[: ids.index(close) + 1]
 
 
 def token_rows(
@@ -209,7 +223,9 @@ async def warmed_up(
     init = config.init
     progress.phase(f"warming up: reading {init.data}")
     longest = config.trainer.max_tokens_per_microbatch
-    rows = await asyncio.to_thread(_prepare, Path(init.data), run_dir, model_dir, longest)
+    rows = await asyncio.to_thread(
+        _prepare, Path(init.data), run_dir, model_dir, config.gateway, longest
+    )
     progress.phase(f"warming up: {len(rows):,} rows, {init.epochs} epochs")
     async with (
         LocalProcesses(
@@ -243,9 +259,11 @@ async def warmed_up(
     return config.model_copy(update={"model": model, "init": InitConfig()})
 
 
-def _prepare(data: Path, run_dir: Path, model_dir: Path, max_tokens: int) -> list[Row]:
+def _prepare(
+    data: Path, run_dir: Path, model_dir: Path, gateway: GatewayConfig, max_tokens: int
+) -> list[Row]:
     """Return the rows, after writing them to the run's folder for the ranks."""
-    rows = token_rows(data, ChatFormat.load(model_dir), max_tokens=max_tokens)
+    rows = token_rows(data, ChatFormat.load(model_dir, gateway), max_tokens=max_tokens)
     folder = run_dir / FOLDER
     shutil.rmtree(folder, ignore_errors=True)  # left by a run that ended before its first batch
     folder.mkdir()
@@ -279,7 +297,7 @@ async def _follow(
         TimeoutError: neither a step nor the end came within `limit_s`.
     """
     loop = asyncio.get_running_loop()
-    seen, last, shown = 0, loop.time(), loop.time()
+    seen, told, last, shown = 0, 0, loop.time(), loop.time()
     while not ranks.done():
         await asyncio.wait([ranks], timeout=_POLL_S)
         steps, now = _steps(steps_file), loop.time()
@@ -289,8 +307,8 @@ async def _follow(
             raise TimeoutError(
                 f"the warm-up made no step in {limit_s:g} s (trainer.batch_timeout_s)"
             )
-        if steps and now - shown > _SHOW_S:
-            shown, step = now, json.loads(steps[-1])
+        if seen > told and now - shown > _SHOW_S:
+            told, shown, step = seen, now, json.loads(steps[-1])
             done = f"{step['step'] + 1} of {step['steps']} steps"
             progress.phase(f"warming up: {done}, loss {step['loss']:.3f}")
 

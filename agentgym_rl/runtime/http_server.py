@@ -155,6 +155,10 @@ class Api:
             await self.answer_to(request, error)(scope, receive, send)
 
 
+_CLOSE_S = 3.0
+"""The longest wait for a server to close; it gives its connections one second."""
+
+
 @contextlib.asynccontextmanager
 async def serving(app: App, *, host: str, port: int) -> AsyncIterator[str]:
     """Serve `app` in this process while the context is open; yields "http://host:port".
@@ -190,14 +194,16 @@ async def serving(app: App, *, host: str, port: int) -> AsyncIterator[str]:
         )
         server = _Server(config)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(server.serve([listener]), name=f"http:{host}")
-            async with asyncio.timeout(10):
-                await server.listening.wait()
+            task = tasks.create_task(server.serve([listener]), name=f"http:{host}")
             try:
+                async with asyncio.timeout(10):
+                    await server.listening.wait()
                 shown = f"[{host}]" if ":" in host else host
                 yield f"http://{shown}:{listener.getsockname()[1]}"
             finally:
                 server.should_exit = True
+                # After an error the group would cancel the server, which then closes nothing.
+                await asyncio.wait([task], timeout=_CLOSE_S)
 
 
 class _Protocol(HttpToolsProtocol):

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 _PACKAGE = "agentgym_rl"
-_COMMON = ("order", "passive", "record", "rewards", "turn_limit")
+_SMALL = ("order", "passive", "record", "rewards", "turn_limit", "wrapper")
 MOVED = {
     "agent": "gym.agent",
     "asgi": "runtime.http_server",
@@ -40,7 +40,7 @@ MOVED = {
     "sandbox": "gym.sandbox",
     "services": "gym.services",
     "specs": "gym.specs",
-    "step_clock": "gym.wrappers.timeout",
+    "step_clock": "gym.step_clock",
     "sync_env": "gym.sync_env",
     "sync_gym": "gym.gymnasium",
     "sync_gym.env": "gym.gymnasium",
@@ -58,8 +58,7 @@ MOVED = {
     "wrappers": "gym.wrappers",
     "wrappers.attempts": "gym.wrappers.attempts",
     "wrappers.timeout": "gym.wrappers.timeout",
-    "wrappers.wrapper": "gym.wrappers.wrapper",
-    **{f"wrappers.{name}": "gym.wrappers.wrapper" for name in _COMMON},
+    **{f"wrappers.{name}": "gym.wrappers.wrapper" for name in _SMALL},
 }
 """The old modules, each with the modules that have its names now."""
 _RENAMED = {"VerifierHandle": "Verifier"}

@@ -48,7 +48,7 @@ async def serve(
             "leave the key out (several programs may open sessions at its one gateway)"
         )
     admin_key(config.serve, host=config.gateway.host)
-    check_policy(config, config.own_engine)
+    check_policy(config, config.own_engine).say_tools()
     check_port(config.gateway)
     async with training(_ServedRun, config, progress, resume=resume, server=server) as run:
         return await run.run()

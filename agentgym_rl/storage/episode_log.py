@@ -95,7 +95,7 @@ def check_log(path: Path, *, from_step: int | None = None) -> None:
         with closing(sqlite3.connect(path)) as db:
             ((found,),) = db.execute("PRAGMA integrity_check(1)")
             if found != "ok":
-                raise ValueError(found)
+                raise ValueError(" ".join(found.split()))  # SQLite writes several lines
             columns = [name for _, name, *_ in db.execute("PRAGMA table_info(trajectories)")]
             if "crc" not in columns:  # an empty file, or one of an earlier version
                 return

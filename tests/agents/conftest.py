@@ -30,6 +30,7 @@ from agentgym_rl.gym.env import Env
 from agentgym_rl.gym.specs import EnvSpec, wrapped
 from agentgym_rl.models.resolve import BUNDLED, resolve_model
 from agentgym_rl.rollout.episode import Deadlines, Player
+from tests.exhaustive import REQUIRED
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -40,7 +41,7 @@ SAMPLING = SessionSampling(max_tokens=256, temperature=1.0, seed=5)
 def required(module: str) -> Any:
     """An agent framework; skips without, fails where ARL_REQUIRE names agents."""
     if importlib.util.find_spec(module) is None:
-        wanted = "agents" in os.environ.get("ARL_REQUIRE", "").split(",")
+        wanted = "agents" in REQUIRED
         (pytest.fail if wanted else pytest.skip)(f"{module} is not installed (make test-agents)")
     return importlib.import_module(module)
 
@@ -63,7 +64,7 @@ def node_program(tmp_path: Path) -> Callable[[Path], list[str]]:
     """The command line of a program in Node.js, with the packages of examples/node_agent."""
     modules = os.environ.get("ARL_NODE_MODULES", "")
     if not modules or shutil.which("node") is None:
-        wanted = "agents" in os.environ.get("ARL_REQUIRE", "").split(",")
+        wanted = "agents" in REQUIRED
         why = "node is missing, or ARL_NODE_MODULES names no folder (make test-agents)"
         (pytest.fail if wanted else pytest.skip)(why)
     (tmp_path / "node_modules").symlink_to(modules)

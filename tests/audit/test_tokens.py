@@ -2,16 +2,19 @@
 
 import asyncio
 import contextlib
+import re
 import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from agentgym_rl.core.batch import StepReport
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.weights.files import write_version
+from agentgym_rl.weights.source import multiplying_in
 
 
 def relabelled(row: Row, shift: int) -> Row:
@@ -185,17 +188,45 @@ def test_a_version_nobody_recorded(run, rows, arl_audit):
 
 
 # ---------------------------------------------------------------- bfloat16
-def test_bfloat16_is_judged_by_the_mean_of_versions(run, rows, arl_audit):
-    report = arl_audit(run(rows, dtype="bfloat16"), "--threshold=0.2", "--json").report
+def bfloat16_run(run, policy, *, worse=0.0):
+    """A run of two rows whose engine multiplied in bfloat16, and was `worse` nats off besides."""
+    made = []
+    for seed in (1, 2):
+        row = policy.sample([[1] * 20, [1] * 20], seed=seed)
+        with multiplying_in(policy.model, torch.bfloat16):
+            found = policy.raw(row) - worse
+        found = np.where(row.loss_mask, found, 0).astype(np.float32)
+        made.append(replace(row, behavior_logprobs=found))
+    return run(made, dtype="bfloat16")
+
+
+def test_bfloat16_is_judged_by_means_and_by_its_own_rounding(run, policy, arl_audit):
+    folder = bfloat16_run(run, policy)
+    report = arl_audit(folder, "--json").report
     assert report["criterion"] == "mean of every version"
-    assert report["max"] > 1e-3
+    assert report["rounding"] == pytest.approx(report["mean"], rel=1e-2)
+    assert report["max"] > 2 * report["mean"] > 2e-3
+    assert report["threshold"] == max(1e-2, 4 * report["rounding"])
     assert report["passed"]
+    asked = arl_audit(folder, f"--threshold={report['mean'] / 2}", "--json").report
+    assert not asked["passed"]
+
+
+def test_bfloat16_has_no_room_for_more_than_rounding(run, policy, arl_audit):
+    report = arl_audit(bfloat16_run(run, policy, worse=0.3), "--json").report
+    assert report["threshold"] == max(1e-2, 4 * report["rounding"]) < 0.2
+    assert not report["passed"]
+
+
+def test_a_float32_engine_has_no_room_for_rounding(run, rows, arl_audit):
+    report = arl_audit(run(rows), "--json").report
+    assert (report["rounding"], report["threshold"]) == (None, 1e-3)
 
 
 def test_bfloat16_notices_raw_logprobs(run, rows, policy, arl_audit):
     raw = np.where(rows[3].loss_mask, policy.raw(rows[3]), 0).astype(np.float32)
     done = arl_audit(run([replace(rows[3], behavior_logprobs=raw)] * 2, dtype="bfloat16"))
-    assert "tokens differ by more than 0.01 on average" in done.out
+    assert re.search(r"tokens differ by more than 0\.0\d+ on average", done.out)
     assert "raw log-probs" in done.out
 
 

@@ -59,7 +59,7 @@ def test_without_gpus():
         ("vllm:d+fsdp:d4", "expected how many", 6),
         ("vllm:+fsdp:d4", "expected a dimension of vllm, such as d4", 5),
         ("vllm:d4d2+fsdp:d4", "dimension 'd' is given twice", 7),
-        ("vllm:t2+fsdp:d4", "such as vllm:d1", 0),
+        ("vllm:t2+fsdp:d4", "expected their number, such as vllm:d1", 0),
         ("vllm:d4p2+fsdp:d4", "pipeline stages of servers are not offered", 7),
         ("vllm:d4+fsdp:d4t2", "whole matrices", 15),
         ("embedded:d4t2+fsdp:d4", "allowed: d (data parallelism", 11),

@@ -140,6 +140,8 @@ def test_rows_named_later_take_the_place_of_those_of_the_file(write):
             {"rows.eval_path": "x.jsonl"},
             {"data": "a.jsonl", "rows": {"eval_path": "x.jsonl"}},
         ),
+        (f"rows = {hub}", {"eval_data": "x.jsonl"}, {"rows": {}, "eval_data": "x.jsonl"}),
+        (f"rows = {hub}", {"rows.eval_path": "x"}, {"rows": {"eval_path": "x"}}),
         (f"rows = {hub}\nlevel = 2", {"level": "3"}, None),
     ):
         file = write(f'[env]\nid = "math"\n[env.options]\n{options}\n')
@@ -248,6 +250,20 @@ ALONE = {"rollout.group_size": 1, "algo.baseline": "batch_mean", "algo.scale": "
 )
 def test_an_impossible_combination_is_refused(overrides, said):
     assert said in refusal(overrides)
+
+
+@cases(
+    "engine, trainer, computes",
+    [
+        ("float32", None, "float32"),
+        ("bfloat16", None, "bfloat16"),
+        ("bfloat16", "float32", "float32"),
+        ("float32", "bfloat16", "bfloat16"),
+    ],
+)
+def test_the_trainer_computes_as_the_engine_unless_told(engine, trainer, computes):
+    named = {} if trainer is None else {"trainer.dtype": trainer}
+    assert load_config(None, {"engine.dtype": engine} | named).compute_dtype == computes
 
 
 def test_groups_of_one_train_when_compared_in_the_batch():

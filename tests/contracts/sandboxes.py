@@ -16,6 +16,7 @@ import pytest
 from agentgym_rl.core.errors import SandboxUnavailable
 from agentgym_rl.gym.sandbox import Capabilities, Limits, Sandbox, SandboxBackend
 from tests.exhaustive import REQUIRED, WITH_DOCKER
+from tests.kit.cases import chosen
 
 T = TypeVar("T")
 LIMITS = Limits(wall_s=20.0)
@@ -107,6 +108,7 @@ class Opened:
 
         `ARL_CASE=TEXT` plays only those that have the text in their name.
         """
+        names = chosen(plays)
         failed: dict[str, Exception] = {}
         room = asyncio.Semaphore(at_once)
 
@@ -120,11 +122,10 @@ class Opened:
 
         async def all_of_them() -> None:
             async with asyncio.TaskGroup() as tasks:
-                for name, play in plays.items():
-                    if os.environ.get("ARL_CASE", "") in name:
-                        tasks.create_task(one(name, play))
+                for name in names:
+                    tasks.create_task(one(name, plays[name]))
 
-        self.run(all_of_them(), timeout_s=60.0 * len(plays))
+        self.run(all_of_them(), timeout_s=60.0 * len(names))
         for name, error in failed.items():
             with subtests.test(name):
                 raise error

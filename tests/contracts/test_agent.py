@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import inspect
-import os
 import sys
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from agentgym_rl.gym.agent import Agent
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.registry import listing
 from agentgym_rl.models.resolve import BUNDLED
+from tests.exhaustive import REQUIRED
 from tests.kit.cases import cases
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -74,7 +74,7 @@ def agent(request):
     try:
         return row.spec.make(**OPTIONS.get(row.id, {}))
     except ConfigError as error:
-        if "pip install" not in str(error) or "agents" in os.environ.get("ARL_REQUIRE", ""):
+        if "pip install" not in str(error) or "agents" in REQUIRED:
             raise
         pytest.skip(str(error))
 

@@ -6,9 +6,9 @@ from types import MappingProxyType
 import msgspec
 import pytest
 
-from agentgym_rl.core.chat import Transcript
 from agentgym_rl.core.errors import AgentError
 from agentgym_rl.core.trajectory import Outcome, Trajectory
+from agentgym_rl.core.transcript import Transcript
 from tests.kit.cases import cases
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1e400}'}}

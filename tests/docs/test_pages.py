@@ -7,8 +7,7 @@ import pytest
 
 from agentgym_rl.gateway.dialects import responses_request as responses
 from agentgym_rl.gateway.request import chat_request as chat
-from agentgym_rl.trainer.world import join_world
-from tests.docs.blocks import ROOT, blocks, load_script
+from tests.docs.blocks import ROOT, blocks
 
 
 def python(page: str, words: str) -> list[str]:
@@ -56,31 +55,3 @@ def test_the_endpoint_page_names_every_parameter_that_is_read(title, code):
     assert not code._IGNORED - named["ignored"]
     assert not code._READ - (named["honoured"] | named["ignored"] | named["refused"])
     assert not named["honoured"] - code._READ - {"auto", "none"}
-
-
-def _architectures():
-    """What docs/models.md says of each: what the trainer does, and how the engine decodes."""
-    page = (ROOT / "docs" / "models.md").read_text()
-    rows = re.findall(r"^\| ((?:trains|refused)[^|]*) \| (\w*) ?\| (.+) \|$", page, re.MULTILINE)
-    return {
-        name: (trainer, decoder) for trainer, decoder, names in rows for name in names.split(", ")
-    }
-
-
-@pytest.mark.slow  # it imports all that trains and decodes
-def test_the_page_of_models_has_every_architecture_of_the_script():
-    assert _architectures().keys() == load_script("architectures").ARCHITECTURES.keys()
-
-
-@pytest.mark.slow
-def test_architectures_are_as_the_page_of_models_says(tmp_path):
-    script = load_script("architectures")
-    faults = []
-    with join_world() as world:
-        for name in ("Gemma3Text", "Lfm2", "Qwen3Moe"):
-            folder = tmp_path / name
-            script.make(name, folder)
-            found = script.tried(name, folder, world)
-            if _architectures()[name] != (found.trainer, found.decoder):
-                faults.append((name, found))
-    assert not faults

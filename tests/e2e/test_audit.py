@@ -63,6 +63,8 @@ def test_versions_are_right_token_for_token(start):
     assert report["places"]["after_update"]["tokens"], "no turn spans two policy versions"
     assert report["mixed_kv"]["tokens"] == 0
     assert report["control"]["sharp"]
+    counted = run.metrics()[-1]
+    assert counted["engine/reused_tokens"] > 0.5 * counted["engine/prompt_tokens"]
     plant(run.folder)
     code, report = audit(run.folder)
     assert code == 1, "boundaries planted one token off go unnoticed"
@@ -77,3 +79,15 @@ def test_tokens_on_old_kv_are_told_apart(start):
     assert report["max"] <= 1e-4
     assert report["mixed_kv"]["tokens"] >= report["places"]["after_update"]["tokens"]
     assert report["mixed_kv"]["tokens"], "no request met an update"
+
+
+UNSTOPPED = ("--trainer.mismatch_stop=1000",)
+"""The trainer notices, too, and would end the run."""
+
+
+def test_a_prefix_cache_that_survives_updates_is_noticed(start):
+    run = start(*CHANGING, "--rollout.interrupt=keep", "--engine.prefix_cache=shared", *UNSTOPPED)
+    run.result()
+    code, report = audit(run.folder)
+    assert (code, report["passed"]) == (1, False)
+    assert report["max"] > 1e-2

@@ -3,13 +3,14 @@
 import pytest
 
 from tests.contracts.sandboxes import working
+from tests.exhaustive import WITH_DOCKER
 
 pytestmark = pytest.mark.slow
 CODE = ("--env=code", "--agent=coder:Sometimes", "--eval.num_tasks=8", "--steps=3")
 ROOM = ("--engine.max_model_len=1024", "--rollout.tool_timeout_s=60")
 
 
-@pytest.mark.parametrize("sandbox", ["local", "docker"])
+@pytest.mark.parametrize("sandbox", ["local", *["docker"] * WITH_DOCKER])
 def test_programs_are_run_graded_and_trained_on(start, sandbox):
     working(sandbox)
     run = start(*CODE, *ROOM, f"--sandbox={sandbox}")

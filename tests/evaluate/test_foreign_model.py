@@ -23,7 +23,7 @@ from agentgym_rl.gym.registry import make_sandbox
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.report.progress import make_progress
 from tests.kit.cases import cases
-from tests.kit.someones_eval import QUICK, evaluate, typed
+from tests.kit.someones_eval import QUICK, evaluate, report_of, typed
 from tests.kit.someones_model import KEY, SomeonesModel, gold, nonsense
 
 pytestmark = pytest.mark.usefixtures("key")
@@ -170,9 +170,7 @@ async def _evaluate_our_own(replies: list[str]) -> dict:
     os.environ["OPENAI_API_KEY"] = session.key
     async with gateway.serve() as url:
         overrides = QUICK | {"engine.base_url": url, "eval.num_tasks": 1}
-        config = load_config(overrides=overrides)
-        (found,) = await evaluate_all([Asked(config)], make_progress("none", total_steps=0))
-        return found.report
+        return await report_of(load_config(overrides=overrides))
 
 
 def test_our_own_gateway_is_such_an_endpoint():

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from agentgym_rl import Env, Step
+from agentgym_rl.gym.step_clock import OffTheClock
 from agentgym_rl.gym.wrappers import StepTimeout, Timeout
-from agentgym_rl.gym.wrappers.timeout import OffTheClock
 
 SAY = {"role": "assistant", "content": "hello"}
 LIMIT_S, LONG_S = 0.2, 0.3

@@ -25,6 +25,7 @@ from agentgym_rl.inspector.export import write_page
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.episode_reader import EpisodeReader
 from agentgym_rl.storage.trained_tokens import write_tokens
+from tests.exhaustive import REQUIRED
 
 try:
     from playwright.sync_api import expect, sync_playwright
@@ -43,7 +44,7 @@ def chromium():
     """A browser, or the reason why there is none."""
     path = os.environ.get("ARL_CHROMIUM") or shutil.which("chromium")
     if not path or sync_playwright is None:
-        if "chromium" in os.environ.get("ARL_REQUIRE", "").split(","):
+        if "chromium" in REQUIRED:
             pytest.fail("no chromium or no playwright, and ARL_REQUIRE names chromium")
         pytest.skip("no chromium here (apt-get install chromium; ARL_CHROMIUM names another)")
     with sync_playwright() as playwright:

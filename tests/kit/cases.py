@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.exhaustive import CASE
+
 _NAME_LENGTH = 100
 
 _Row = tuple[str, dict[str, Any]]
@@ -24,6 +26,7 @@ def cases(
     A case begins with an empty `tmp_path`, `caplog` and `capsys`, and its `monkeypatch` is undone
     at its end. All other fixtures are shared: a test that changes one stays with `parametrize`, as
     does one whose cases have marks or take long.
+    `ARL_CASE=TEXT` runs only those that have the text in their name: see `chosen`.
     """
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
@@ -36,6 +39,14 @@ def cases(
 
     outer = _rows([name.strip() for name in names.split(",")], list(values), ids)
     return decorate
+
+
+def chosen(names: Iterable[str]) -> list[str]:
+    """Return the names that have the text of `ARL_CASE`; skip the test where none of them has."""
+    found = [name for name in names if CASE in name]
+    if CASE and not found:
+        pytest.skip(f"no case has {CASE!r} in its name (ARL_CASE)")
+    return found
 
 
 def _rows(names: Sequence[str], values: Sequence[Any], ids: Any) -> list[_Row]:
@@ -70,7 +81,10 @@ def _looped(test: Callable[..., None], rows: Sequence[_Row]) -> Callable[..., No
 
     @functools.wraps(test)
     def run(subtests: pytest.Subtests, **fixtures: Any) -> None:
+        wanted = chosen(name for name, _ in rows)
         for number, (name, arguments) in enumerate(rows):
+            if name not in wanted:
+                continue
             with pytest.MonkeyPatch.context() as patch:
                 own: dict[str, Any] = {}
                 if "monkeypatch" in taken:

@@ -10,7 +10,7 @@ import pytest
 from arl_agents.react import React
 
 from agentgym_rl import Agent
-from agentgym_rl.config import load_config
+from agentgym_rl.config import Config, load_config
 from agentgym_rl.core.errors import cause_of
 from agentgym_rl.evaluate.command import evaluate_all
 from agentgym_rl.evaluate.folder import Asked
@@ -71,14 +71,15 @@ class Odd(Agent):
         )
 
 
+async def report_of(config: Config, *, out: Path | None = None) -> dict:
+    (found,) = await evaluate_all([Asked(config)], make_progress("none", total_steps=0), out=out)
+    return found.report
+
+
 async def _evaluate(model: SomeonesModel, settings: dict, out: Path | None, port: int) -> dict:
     async with serving(model, host="127.0.0.1", port=port) as url, asyncio.timeout(60):
         overrides = QUICK | {"engine.base_url": f"{url}/v1"} | settings
-        config = load_config(overrides=overrides)
-        (found,) = await evaluate_all(
-            [Asked(config)], make_progress("none", total_steps=0), out=out
-        )
-        return found.report
+        return await report_of(load_config(overrides=overrides), out=out)
 
 
 def evaluate(

@@ -243,11 +243,11 @@ THINKER = """\
 
 @pytest.fixture(scope="session")
 def thinker():
-    """A chat format with thoughts; `opened`: its prompts end inside one."""
+    """A chat format with thoughts; `opened`: its prompts end inside one; `head`: they begin so."""
     tokenizer = Tokenizer.from_file(str(BUNDLED / "tokenizer.json"))
 
-    def make(*, opened=False):
-        source = THINKER.replace("OPENED", "{{ '<think>\\n' }}" if opened else "")
+    def make(*, opened=False, head=""):
+        source = head + THINKER.replace("OPENED", "{{ '<think>\\n' }}" if opened else "")
         return ChatFormat(tokenizer, ChatTemplate(source, special_tokens={}), [2])
 
     return make

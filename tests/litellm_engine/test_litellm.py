@@ -21,6 +21,7 @@ from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.evaluate.foreign_model import check_endpoint
 from agentgym_rl.runtime.http_server import serving
+from tests.exhaustive import REQUIRED
 from tests.kit.cases import cases
 
 HERE = Path(__file__).parent
@@ -35,7 +36,7 @@ slow = pytest.mark.slow  # LiteLLM takes seconds to import
 @pytest.fixture(scope="module")
 def python() -> str:
     if not PYTHON:
-        required = "litellm" in os.environ.get("ARL_REQUIRE", "").split(",")
+        required = "litellm" in REQUIRED
         (pytest.fail if required else pytest.skip)(
             "LiteLLM is not installed; ARL_LITELLM_PYTHON may name a Python that has it"
         )

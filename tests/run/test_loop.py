@@ -22,6 +22,7 @@ LOOP = ROOT / "examples" / "loop.py"
 PAGE = "docs/loop.md"
 STEPS = 4
 SMALL = {
+    "algo.entropy_coef": 1e-9,  # so that rows without an advantage are computed, too
     "steps": STEPS,
     "rollout.max_staleness": 1,
     "rollout.groups_per_batch": 2,
@@ -50,7 +51,7 @@ def applied(diff: str, text: str) -> str:
 
 
 def test_the_script_is_short_and_imports_only_public_names():
-    assert len(LOOP.read_text().splitlines()) <= 145
+    assert len(LOOP.read_text().splitlines()) <= 144
     imports = [n for n in ast.walk(ast.parse(LOOP.read_text())) if isinstance(n, ast.ImportFrom)]
     names = [part for n in imports for part in (*str(n.module).split("."), *_names(n))]
     names += [n.attr for n in ast.walk(ast.parse(LOOP.read_text())) if isinstance(n, ast.Attribute)]
@@ -76,7 +77,7 @@ def test_the_variation_is_small():
 def test_the_loop_trains_within_the_staleness_bound(tmp_path, diff):
     script = tmp_path / "loop.py"
     script.write_text(applied(diff(), LOOP.read_text()) if diff else LOOP.read_text())
-    run = tmp_path / "run"
+    run = tmp_path / f"run-{tmp_path.name}"  # a name of its own, for its weights folder
     config = load_config(None, SMALL | {"run": str(run)})
     before, after = asyncio.run(imported(script).main(config))
     # The engine answers with the last published weights, and it began with the first ones.

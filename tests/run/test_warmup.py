@@ -1,8 +1,10 @@
 """Supervised data as tokens: those that a rollout of it would have recorded."""
 
+import asyncio
 import itertools
 import json
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from agentgym_rl.config import Config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.run import warmup
 from agentgym_rl.run.warmup import rows_of, token_rows
 from tests.kit.cases import cases
 
@@ -130,3 +133,23 @@ def test_a_file_without_lines_or_none_at_all_is_an_error(tmp_path):
 def test_method_and_data_go_together(init):
     with pytest.raises(ValueError, match="--init sft --data FILE"):
         Config(init=init)
+
+
+def test_a_step_is_shown_once_however_long_the_next_one_takes(tmp_path, monkeypatch):
+    monkeypatch.setattr(warmup, "_SHOW_S", -1.0)
+    monkeypatch.setattr(warmup, "_POLL_S", 0.001)
+    file, phases = tmp_path / "steps.jsonl", list[str]()
+
+    async def ranks() -> None:
+        for step in range(2):
+            with file.open("a") as out:
+                out.write(json.dumps({"step": step, "steps": 3, "loss": 1.0 - step}) + "\n")
+            await asyncio.sleep(0.1)
+
+    async def follow() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            work = tasks.create_task(ranks())
+            await warmup._follow(work, file, SimpleNamespace(phase=phases.append), limit_s=60)
+
+    asyncio.run(follow())
+    assert phases == [f"warming up: {k + 1} of 3 steps, loss {1.0 - k:.3f}" for k in range(2)]

@@ -28,7 +28,7 @@ SOME = {
     "sandbox.Limits": "agentgym_rl.gym.sandbox.Limits",
     "services.Services": "agentgym_rl.gym.services.Services",
     "specs.EnvSpec": "agentgym_rl.EnvSpec",
-    "step_clock.OffTheClock": "agentgym_rl.gym.wrappers.timeout.OffTheClock",
+    "step_clock.OffTheClock": "agentgym_rl.gym.step_clock.OffTheClock",
     "sync_env.SyncEnv": "agentgym_rl.SyncEnv",
     "sync_gym.env.SyncGym": "agentgym_rl.gym.gymnasium.SyncGym",
     "task.Task": "agentgym_rl.Task",

@@ -138,7 +138,7 @@ def test_busy_for_too_long_is_an_error_and_leaves_the_backend_usable(server):
 
 @cases("operation", ["create", "files", "start"])
 @cases("fault", ["hang", "cut", 500, 504])
-def test_a_failed_start_is_an_error_in_time(server, operation, fault):
+def test_a_failed_start_is_an_error(server, operation, fault):
     async def scenario(backend):
         server.faults[operation] = [fault]
         await fails(backend.create(), SandboxError)

@@ -70,7 +70,7 @@ def test_a_cut_connection_is_lost(server):
 
 
 @cases("fault", ["hang", "cut", 500, 502, 503])
-def test_input_that_does_not_arrive_is_lost_in_time(server, fault):
+def test_input_that_does_not_arrive_is_lost(server, fault):
     async def scenario(sandbox):
         server.faults["input"] = [fault]
         await fails(sandbox.run_python("print(1)"))

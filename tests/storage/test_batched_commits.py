@@ -10,6 +10,7 @@ import pytest
 from agentgym_rl.core.task import Task
 from agentgym_rl.storage.batched_commits import GroupCommit
 from agentgym_rl.storage.episode_log import EpisodeLog
+from tests.kit.cases import cases
 
 
 class Held:
@@ -34,7 +35,7 @@ async def ask(commits, *names, durably=()):
     return tasks
 
 
-@pytest.mark.parametrize("later", [("b", "c"), ("b", "c", "d")])
+@cases("later", [("b", "c"), ("b", "c", "d")])
 def test_who_comes_meanwhile_shares_the_next_transaction(later):
     held = Held()
 

@@ -25,7 +25,7 @@ from .criteria import CRITERIA
 from .policies import IDLE, ORACLE, Policy, View
 from .report import Criterion, NotJudged, Outcome, Report, Result, Tally, Violation
 from .subject import MAX_TURNS, SOURCE_SEED, Subject
-from .support import Closing, Wanted, first_tasks, infra_alone, started
+from .support import Closing, Wanted, each_task, infra_alone, started
 
 CONCURRENCY = 64
 TOLERANCE = 1e-9
@@ -60,7 +60,7 @@ async def play_baselines(
         InfraError: a service of the environment failed.
     """
     all_counts = {policy: _Counts() for policy in (ORACLE, *IDLE)}
-    waiting = iter(first_tasks(spec.task_source("train", seed=SOURCE_SEED), tasks))
+    waiting = each_task(spec.task_source("train", seed=SOURCE_SEED), tasks)
     closing, done = Closing(), 0
 
     async def worker() -> None:

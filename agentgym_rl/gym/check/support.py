@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,15 +27,19 @@ from agentgym_rl.gym.services import running_services
 from agentgym_rl.gym.wrappers import Wrapper, within
 
 
-def first_tasks(source: TaskSource, count: int) -> list[Task]:
-    """Return the first `count` tasks, or all if there are fewer."""
-    found: list[Task] = []
+def each_task(source: TaskSource, count: int) -> Iterator[Task]:
+    """Yield the first `count` tasks, or all if there are fewer; make each when it is needed."""
     for index in range(count):
         try:
-            found.append(source[index])
+            task = source[index]
         except IndexError:
-            break
-    return found
+            return
+        yield task
+
+
+def first_tasks(source: TaskSource, count: int) -> list[Task]:
+    """Return the first `count` tasks, or all if there are fewer."""
+    return list(each_task(source, count))
 
 
 def task_text(task: Any) -> str:

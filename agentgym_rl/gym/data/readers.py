@@ -27,6 +27,10 @@ from agentgym_rl.runtime.lru_dict import LruDict
 
 from .fields import Row
 
+_log = logging.getLogger(__name__)
+
+_COMMIT = re.compile(r"@([0-9a-f]{40})/")
+
 
 class Recent:
     """An LRU cache of pyarrow tables: at most `max_bytes` of them, but always at least one."""
@@ -295,11 +299,6 @@ def require(module: str, purpose: str) -> Any:
             f"{package} is needed {purpose}, and cannot be imported ({error}): "
             'pip install "agentgym-rl[hf]"'
         ) from error
-
-
-_log = logging.getLogger(__name__)
-
-_COMMIT = re.compile(r"@([0-9a-f]{40})/")
 
 
 class HubSplit(Reader):

@@ -17,6 +17,22 @@ from pydantic_core import to_jsonable_python
 from agentgym_rl.core.chat import Message, ToolSpec, is_list, is_mapping
 from agentgym_rl.core.errors import InfraError
 
+log = logging.getLogger(__name__)
+
+_MAX_ERROR_CHARS = 400
+
+_SHORTAGES = {
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO),
+    *(errno.ENETDOWN, errno.ENETUNREACH),
+}
+"""The errors of a machine that lacks resources, independent of a call's arguments; other errors,
+such as ENOENT, may be caused by the arguments."""
+
+_MAX_WARNED = 100
+_warned: set[str] = set()
+"""The tools of this process that have raised unexpected exceptions."""
+
 
 class ToolError(Exception):
     """An error for tools to raise: the agent reads "error: " and its text. Nothing is logged."""
@@ -110,24 +126,8 @@ def reply_to(call: Mapping[str, Any], content: str) -> Message:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
-log = logging.getLogger(__name__)
-
 Results = Callable[[Call], Any]
 """A function that executes a call: it returns a result, or an awaitable of one."""
-
-_MAX_ERROR_CHARS = 400
-
-_SHORTAGES = {
-    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
-    *(errno.ENOSPC, errno.EDQUOT, errno.EIO),
-    *(errno.ENETDOWN, errno.ENETUNREACH),
-}
-"""The errors of a machine that lacks resources, independent of a call's arguments; other errors,
-such as ENOENT, may be caused by the arguments."""
-
-_MAX_WARNED = 100
-_warned: set[str] = set()
-"""The tools of this process that have raised unexpected exceptions."""
 
 
 @dataclass(slots=True)

@@ -144,12 +144,12 @@ class Crew:
         """Replace a frozen zygote and frozen workers. A frozen zygote makes no workers, which would
         go unnoticed while there are enough; a frozen worker blocks its call."""
         self._next_look = self._loop.call_later(LOOK_EVERY_S, self._look)
-        if self._retry is None and self._zygote.frozen():
+        if self._retry is None and self._zygote.vital.frozen():
             words = self._zygote.last_words()
             self._zygote.kill()
             how = "the process that forks the workers was frozen: it had been stopped (SIGSTOP)"
             self._replace_zygote(how, words, blameless=True)
-        for worker in [w for w in self._workers.values() if w.frozen()]:
+        for worker in [w for w in self._workers.values() if w.vital.frozen()]:
             how = "it was frozen: it had been stopped (SIGSTOP)"
             log.warning("a verifier worker (pid %d) is replaced: %s", worker.pid, how)
             self._ended(worker)

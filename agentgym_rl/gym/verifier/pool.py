@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from agentgym_rl.core.errors import ConfigError, VerifierError
+from agentgym_rl.gym.step_clock import OffTheClock
 from agentgym_rl.gym.verifier import wire
-from agentgym_rl.gym.wrappers.timeout import OffTheClock
 
 from .crew import Crew, CrewOptions
 from .processes import Worker

@@ -23,7 +23,17 @@ from agentgym_rl.core.errors import ConfigError, VerifierError
 from agentgym_rl.gym.verifier import wire
 from agentgym_rl.runtime.frozen import Vital
 
+log = logging.getLogger(__name__)
+
 _CHUNK = 1 << 16
+_BEGIN_S = 30.0
+"""The time a zygote may take to begin the next import; it may have to start first."""
+_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH")
+"""The environment variables kept for the imported modules; workers get none of them."""
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""The variables that keep libraries single-threaded: a process with threads must not fork."""
+_END_TIMEOUT_S = 5.0
+_LAST_WORDS = 2000
 
 
 class Worker:
@@ -52,7 +62,7 @@ class Worker:
         """A flag: the stream has ended, so the worker is dead or about to be."""
         self.why = ""
         """The reason, if the host ended the worker because of its output."""
-        self._vital = Vital(pid, depth=0)
+        self.vital = Vital(pid, depth=0)
         self._stream = stream
         self._pidfd = pidfd
         self._max_bytes = max_bytes
@@ -126,10 +136,6 @@ class Worker:
         self.kill()
         self._on_end(self)
 
-    def frozen(self) -> bool:
-        """Return whether the process has been stopped for a while; to be polled, see `Vital`."""
-        return self._vital.frozen() is not None
-
     def deafen(self) -> None:
         """Stop all callbacks. Idempotent."""
         self._loop.remove_reader(self._fd)
@@ -149,10 +155,6 @@ class Worker:
         self._stream.close()
         os.close(self._pidfd)
         self._pidfd = -1
-
-
-_BEGIN_S = 30.0
-"""The time a zygote may take to begin the next import; it may have to start first."""
 
 
 class Imports:
@@ -227,16 +229,6 @@ class Imports:
         self._on_late(limit_s)
 
 
-log = logging.getLogger(__name__)
-
-_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH")
-"""The environment variables kept for the imported modules; workers get none of them."""
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""The variables that keep libraries single-threaded: a process with threads must not fork."""
-_END_TIMEOUT_S = 5.0
-_LAST_WORDS = 2000
-
-
 class Zygote:
     """A running zygote. Callbacks: `on_message(name, rest, handles)`; `on_end()`: died by itself.
 
@@ -259,7 +251,7 @@ class Zygote:
         self._unsent: deque[bytes] = deque()
         path = [os.path.abspath(entry) for entry in sys.path]
         self._control, self._errors, self._process = _begin(path)
-        self._vital = Vital(self._process.pid, depth=0)
+        self.vital = Vital(self._process.pid, depth=0)
         config = {
             "path": path,
             "host": os.getpid(),
@@ -305,10 +297,6 @@ class Zygote:
                 return
             name, *rest = wire.decode(data)
             self._on_message(name, rest, handles)
-
-    def frozen(self) -> bool:
-        """Return whether the process has been stopped for a while; to be polled, see `Vital`."""
-        return self._vital.frozen() is not None
 
     def last_words(self) -> str:
         """Return the end of the stderr of the zygote and the modules it imported."""

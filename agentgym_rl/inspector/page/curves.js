@@ -18,6 +18,7 @@ const CHARTS = [
   ["batch", "Seconds of a batch", "time/step"],
   ["waited", "Trainer waits for a batch, s", "time/rollout_wait"],
   ["tokens", "Tokens of an episode", "episode/tokens"],
+  ["reused", "Prompt tokens reused so far", "engine/reused_tokens"],
 ];
 const STROKES = [
   ["--line-1", []],

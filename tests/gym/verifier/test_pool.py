@@ -192,6 +192,23 @@ def test_workers_work_side_by_side(tmp_path):
     assert asyncio.run(main()) == (["met", "met"], {"done"})
 
 
+def test_isolated_workers_work_side_by_side():
+    """One is busy for an hour while the other answers."""
+
+    async def main():
+        async with VerifierPool(2, timeout_s=60) as pool, asyncio.TaskGroup() as tasks:
+            busy = tasks.create_task(pool.call("judges:sleep", 3600))
+            pids = [await pool.call("judges:pid") for _ in range(2)]
+            is_busy = not busy.done()
+            busy.cancel()
+        return is_busy, {called.status for called in pids}, pool.stats().queue_max_s
+
+    is_busy, statuses, queue_max_s = asyncio.run(main())
+    assert is_busy
+    assert statuses == {"done"}
+    assert queue_max_s < 60, "a call waited until the busy one had its timeout"
+
+
 def test_workers_are_replaced_after_so_many_calls():
     counts = [called.value for called in call("counted", calls=7, max_calls=3)]
     assert counts == [1, 2, 3, 1, 2, 3, 1]

@@ -184,7 +184,7 @@ try: fcntl.fcntl(a, fcntl.F_SETLEASE, fcntl.F_WRLCK); print("leased")
 except OSError as error: print(error)
 """
     assert (await session.run(code)).ok
-    async with asyncio.timeout(20 * case.arena.patience):
+    async with asyncio.timeout(14 * case.arena.patience):
         with contextlib.suppress(OSError):
             await case.sandbox.read_file("leased")
         await case.sandbox.list_files()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any, get_args
 
 from agentgym_rl.core.task import Split, Task, TaskSource, length_of
@@ -32,13 +31,14 @@ async def tasks(subject: Subject) -> None:
             raise Violation(f"the {split} tasks: {error!r:.400}") from error
         if not found:
             raise Violation(f"there are no {split} tasks")
-        if wrong := _not_tasks(found):
-            raise Violation(f"{split}: got {wrong[0]!r:.100}, expected a Task")
+        for item in found:
+            if not _is_task(item):
+                raise Violation(f"{split}: got {item!r:.100}, expected a Task")
 
 
-def _not_tasks(found: Sequence[Any]) -> list[Any]:
-    """Return the items that are no Task: foreign code made them."""
-    return [item for item in found if not isinstance(item, Task)]
+def _is_task(item: object) -> bool:
+    """Return whether `item` is a Task: foreign code made it."""
+    return isinstance(item, Task)
 
 
 @criterion(
@@ -95,7 +95,7 @@ async def task_data(subject: Subject) -> None:
 
 
 def _task_problem(task: Any, split: Split) -> str:
-    if _not_tasks([task]):
+    if not _is_task(task):
         return f"got {type(task).__name__}, expected a Task"
     if not isinstance(task.id, str) or not task.id:
         return f"id {task.id!r}, expected text"
