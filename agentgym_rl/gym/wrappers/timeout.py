@@ -127,6 +127,8 @@ class _Rest:
         self._work = work
         self._first = first
         self._task = asyncio.current_task()
+        self._cancelled = self._task.cancelling() if self._task else 0
+        """The cancellations of the task that came before this work."""
         self._reminder: asyncio.TimerHandle | None = None
         """The timer of the second cancellation, set at the first one."""
         self._reminded = False
@@ -162,8 +164,12 @@ class _Rest:
     def _remind(self) -> None:
         """Cancel the task a second time, to get back into `__await__`.
 
-        If two limits wait for the same work, the inner one leaves it and reports its own timeout.
+        If two limits wait for the same work, the inner one leaves it and reports its own timeout. A
+        cancellation that the work took back was its own, such as that of a timeout within it.
         """
+        self._reminder = None
+        if self._task and self._task.cancelling() <= self._cancelled:
+            return
         if any(map(_rest_of, _waiters(self.call))):
             loop = asyncio.get_running_loop()
             self._reminder = loop.call_later(SWALLOWED_S, self._remind)

@@ -5,6 +5,7 @@ import contextlib
 import logging
 from typing import Any
 
+import anyio
 import pytest
 
 from agentgym_rl import Env, EnvSpec, Step, make
@@ -116,6 +117,37 @@ def test_a_timeout_of_the_environments_own_is_not_ours():
     with pytest.raises(TimeoutError) as caught:
         played(Timeout(Impatient(), 5.0))
     assert not isinstance(caught.value, StepTimeout)
+
+
+async def _waits() -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await asyncio.sleep(9)
+
+
+async def _ends_a_task() -> None:
+    helper = asyncio.ensure_future(asyncio.sleep(9))
+    await asyncio.sleep(0)
+    helper.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await helper
+
+
+async def _leaves_a_scope() -> None:
+    with anyio.move_on_after(0.01):
+        await anyio.sleep(9)
+
+
+@cases("ends", [_waits, _ends_a_task, _leaves_a_scope])
+def test_work_that_ended_a_wait_of_its_own_goes_on(ends, monkeypatch):
+    monkeypatch.setattr(timeout, "SWALLOWED_S", 0.03)
+
+    async def work() -> str:
+        await ends()
+        await asyncio.sleep(0.1)
+        return "ended"
+
+    assert asyncio.run(within(60.0, work())) == "ended"
 
 
 @pytest.mark.slow
