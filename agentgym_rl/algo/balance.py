@@ -32,9 +32,15 @@ def balance(sizes: Sequence[int], num_parts: int) -> list[list[int]]:
     return [sorted(indices) for _, indices in parts]
 
 
-def fill_bins(lengths: Sequence[int], budget: int, *, packs: bool = True) -> list[list[int]]:
-    """Return the indices of `lengths` in few bins whose sums stay within `budget`, evenly filled;
-    each in a bin of its own for a model that does not compute several rows in one pass (`packs`).
+def check_fit(lengths: Sequence[int], budget: int) -> None:
+    """Check that every row fits into the budget of a bin; else raise ValueError."""
+    for index, length in enumerate(lengths):
+        if length > budget:
+            raise ValueError(f"row {index} has {length} tokens, the budget is {budget}")
+
+
+def fill_bins(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Return the indices of `lengths` in few bins whose sums stay within `budget`, evenly filled.
 
     The number of bins is that of first-fit decreasing. `balance` spreads the rows over so many
     bins, if its sums stay within the budget.
@@ -42,12 +48,11 @@ def fill_bins(lengths: Sequence[int], budget: int, *, packs: bool = True) -> lis
     Raises:
         ValueError: one length exceeds the budget.
     """
+    check_fit(lengths, budget)
     bins: list[list[int]] = []
     room: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         length = lengths[index]
-        if length > budget:
-            raise ValueError(f"row {index} has {length} tokens, the budget is {budget}")
         for place, free in enumerate(room):
             if length <= free:
                 bins[place].append(index)
@@ -56,8 +61,6 @@ def fill_bins(lengths: Sequence[int], budget: int, *, packs: bool = True) -> lis
         else:
             bins.append([index])
             room.append(budget - length)
-    if not packs:
-        return [[index] for index in range(len(lengths))]
     even = balance(lengths, len(bins)) if bins else []
     if all(sum(lengths[i] for i in part) <= budget for part in even):
         return even

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agentgym_rl.core.trajectory import Row
 
-from .balance import fill_bins
+from .balance import check_fit, fill_bins
 from .prefixes import LEAST_SHARED, Chain, Tokens, chained, fill_shared
 
 
@@ -170,7 +170,7 @@ def micro_batches(
 ) -> Iterator[tuple[list[int], PackedRows]]:
     """Yield the indices of the rows of each micro-batch of at most `budget` tokens, and these rows
     packed. With `share`, the tokens that rows have in common count once (see `fill_shared`).
-    Without `packs`, each holds one row (see `fill_bins`).
+    Without `packs`, each holds one row: the model does not compute several in one pass.
 
     Raises:
         ValueError: a row is longer than the budget, or holds tokens that cannot be trained.
@@ -178,7 +178,10 @@ def micro_batches(
     lengths = [len(row) for row in rows]
     if share:
         bins = fill_shared(lengths, chained([row.tokens for row in rows]), budget)
+    elif packs:
+        bins = fill_bins(lengths, budget)
     else:
-        bins = fill_bins(lengths, budget, packs=packs)
+        check_fit(lengths, budget)
+        bins = [[index] for index in range(len(rows))]
     for members in bins:
         yield members, pack_rows([rows[i] for i in members], share=share)

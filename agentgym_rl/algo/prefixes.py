@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .balance import fill_bins
+from .balance import check_fit, fill_bins
 
 Tokens = npt.NDArray[np.integer[Any]]
 
@@ -71,9 +71,7 @@ def fill_shared(lengths: Sequence[int], chain: Chain, budget: int) -> list[list[
     Raises:
         ValueError: one row is longer than the budget.
     """
-    for index, length in enumerate(lengths):
-        if length > budget:
-            raise ValueError(f"row {index} has {length} tokens, the budget is {budget}")
+    check_fit(lengths, budget)
     costs = _Costs(lengths, chain)
     whole = [run for family in costs.families() for run in costs.cut(family, budget)]
     sizes = [costs.of(run) for run in whole]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from agentgym_rl.cluster.spec import ProcessSpec, may_use_gpu
-from agentgym_rl.config import OwnEngineConfig
+from agentgym_rl.cluster.spec import ProcessSpec
+from agentgym_rl.config import OwnEngineConfig, may_use_gpu
 
 _IMPORTS = (
     "agentgym_rl.engines.embedded.main",

@@ -58,7 +58,7 @@ class AgentClients:
         """Return a client whose key opens only `session`. It need not be closed."""
         assert self._base is not None, "use AgentClients as an async context manager"
         return self._base.with_options(
-            api_key=session.key, timeout=session.turn_timeout_s + self._patience_s
+            api_key=session.key, timeout=session.longest_turn_s + self._patience_s
         )
 
 

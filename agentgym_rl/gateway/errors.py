@@ -104,7 +104,7 @@ def engine_failed(message: str) -> ApiError:
 
 
 def turn_timed_out(timeout_s: float) -> ApiError:
-    """Return a 504: the engine gave no complete reply in time."""
+    """Return a 504: the engine gave nothing more of a reply in time."""
     return ApiError(
-        504, f"No complete reply within {timeout_s:g} s.", kind="server_error", code="turn_timeout"
+        504, f"No token of the reply for {timeout_s:g} s.", kind="server_error", code="turn_timeout"
     )

@@ -16,6 +16,7 @@ from agentgym_rl.gateway.session.prompts import prepare_context
 from agentgym_rl.gateway.session.session import Session
 from agentgym_rl.gateway.session.tree import Context, Sample, Sampled
 from agentgym_rl.gateway.template.chat_format import ChatFormat, Detokenizer
+from agentgym_rl.runtime.pausable_clock import ENGINES
 from agentgym_rl.runtime.tasks import together
 
 from .dialects import OnEvents, Reply
@@ -113,6 +114,7 @@ class Turn(Reply):
         try:
             async with aclosing(cast("AsyncGenerator[Delta, None]", deltas)) as stream:
                 async for delta in stream:
+                    self.session.heard_s = ENGINES.time()
                     size = TOKEN_SIZE * len(delta.token_ids)
                     await on_events(self, self._keep(await beside(size, self._take, delta)))
         except RequestRefused as error:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from agentgym_rl.core.batch import BatchShard, StepReport
@@ -15,6 +16,7 @@ from agentgym_rl.runtime.http_call import call
 _CALL_TIMEOUT_S = 90.0
 """The longest wait for one reply, in seconds. The controller answers 204 well before, unless
 engines take long to fall asleep or to wake."""
+_TELL_EVERY_S = 10.0
 _PAUSE_S = 0.02
 """The pause before another request for an incomplete batch or for an engine that does not serve
 yet."""
@@ -50,7 +52,7 @@ class ControllerClient:
 
         Raises:
             RunEnding: there are no more batches.
-            BatchTimeout: there is none within `timeout_s`.
+            BatchTimeout: there is none, and no engine sampled anything, for `timeout_s`.
             TrainerError: the controller is gone or refuses.
         """
         deadline = time.monotonic() + timeout_s
@@ -60,10 +62,13 @@ class ControllerClient:
                 return _shard(body, step)
             if status == 205 and republish is not None:
                 republish()
+            if status == 202:  # engines have sampled for it meanwhile
+                deadline = time.monotonic() + timeout_s
             if time.monotonic() > deadline:
                 raise BatchTimeout(
-                    f"batch {step} was not complete after {timeout_s:.0f} s "
-                    "(trainer.batch_timeout_s): see the rollout's log for what it waits for"
+                    f"batch {step} is not complete, and no engine has sampled a token for "
+                    f"{timeout_s:.0f} s (trainer.batch_timeout_s): see the rollout's log for what "
+                    "it waits for"
                 )
             time.sleep(_PAUSE_S)
 
@@ -115,6 +120,28 @@ class ControllerClient:
             TrainerError: other ranks have replaced them, or the controller does not answer.
         """
         self._post_json("/current", {})
+
+    @contextlib.contextmanager
+    def telling(self, passes: Callable[[], float]) -> Iterator[None]:
+        """Tell the controller, from a thread while the context is open, that this rank lives, as
+        long as `passes` changes: a step of a large model takes longer than any silence allowed."""
+        over = threading.Event()
+
+        def tell() -> None:
+            seen = passes()
+            while not over.wait(_TELL_EVERY_S):
+                before, seen = seen, passes()
+                if seen != before:
+                    with contextlib.suppress(RunEnding, TrainerError):  # the step itself notices
+                        self.check_current()
+
+        thread = threading.Thread(target=tell, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(1.0)  # it may wait for a controller that is ending
 
     def checkpointed(self, step: int, folder: Path) -> None:
         """Tell the controller that a checkpoint of the first `step` batches is complete. A

@@ -145,7 +145,7 @@ class Critic:
         set_learning_rate(self.optimizer, rate)
         plans = [tokens.micro_batches(rows, model) for rows in tokens.minibatches]
         rounds = model.world.maxima([len(plan) for plan in plans])
-        fraction = 1.0 / max(1, len(plans) * trainer.epochs)
+        share = 1.0 / max(1, len(plans) * trainer.epochs)
 
         def loss_of(batch: MicroBatch) -> Tensor:
             values = model.values(batch.packed)
@@ -164,7 +164,7 @@ class Critic:
                 norm = clip_gradients(model.model.parameters(), trainer.max_grad_norm)
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
-                tally.count("critic/value_loss", loss * fraction)
+                tally.count("critic/value_loss", loss * share)
                 tally.mean("critic/grad_norm", norm, 1)
 
     def _moments(self, x: Tensor) -> _Moments:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
-from agentgym_rl.cluster.spec import ProcessSpec, may_use_gpu
-from agentgym_rl.config import TrainerConfig
+from agentgym_rl.cluster.spec import ProcessSpec
+from agentgym_rl.config import EndpointConfig, EngineConfig, TrainerConfig, may_use_gpu
 
 _IMPORTS = ("agentgym_rl.trainer.main", "torch._dynamo")  # optimizers import the latter
 
@@ -68,6 +69,15 @@ def trial_process(config: TrainerConfig, config_file: Path, answer: Path) -> Pro
         finite=True,
         imports=rank_imports(config),
     )
+
+
+def warm_up_trainer(trainer: TrainerConfig, engine: EngineConfig) -> TrainerConfig:
+    """Return the settings of a warm-up's ranks. No engine runs beside them, so they share its CPU
+    threads, as far as this machine has cores."""
+    idle = 0 if isinstance(engine, EndpointConfig) else engine.num_servers * engine.num_threads
+    cores = len(os.sched_getaffinity(0))
+    threads = min(trainer.num_threads + idle // trainer.num_ranks, cores // trainer.num_ranks)
+    return trainer.model_copy(update={"num_threads": max(trainer.num_threads, threads)})
 
 
 def rank_imports(config: TrainerConfig) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from agentgym_rl.config import Config
 from agentgym_rl.core.batch import StepReport
 from agentgym_rl.core.errors import ArlError, StorageError
-from agentgym_rl.models.learning_rate import with_learning_rate
+from agentgym_rl.models.fitted import fitted
 from agentgym_rl.storage.checkpoints import Retention, lineage_after
 from agentgym_rl.storage.trained_tokens import forget_tokens, write_tokens
 from agentgym_rl.weights.files import summed
@@ -105,7 +105,7 @@ def run(
         TrainerError, WeightsError: a step failed, or the controller or an engine is gone.
     """
     torch.set_num_threads(config.trainer.num_threads)
-    config = with_learning_rate(config, model_dir)
+    config = fitted(config, model_dir)
     client = ControllerClient(controller_url, os.environ.get("ARL_TOKEN", ""))
     versions = VersionsOut(
         make_publisher(config, weights_dir, incarnation=incarnation),
@@ -250,7 +250,8 @@ class _Trainer:
                 self._client.warn(warning)
 
         try:
-            metrics = self._stepper.train(shard, phases, on_tokens=look)
+            with self._client.telling(lambda: self._stepper.flops):
+                metrics = self._stepper.train(shard, phases, on_tokens=look)
         except ArlError as error:
             # Other ranks would fail on the same batch in the same way.
             self._client.failed(f"batch {step} cannot be trained: {error}")

@@ -7,7 +7,7 @@ kept once, as log-probs, and more are computed again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from agentgym_rl.algo.packing import PackedRows
 from agentgym_rl.config import Config
 from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core.trajectory import Row
 
-from .packed import PackedModel, probe
+from .packed import PackedModel
+from .packing_trial import probe
 from .world import World
 
 _LARGE_LOGITS = 64 << 20
@@ -252,17 +254,16 @@ class PolicyBase:
         assert policy.adapter is not None
         self._policy, self._adapter = policy, policy.adapter
         self.world = policy.world
-        self.vocab_size, self.packs = policy.vocab_size, policy.packs
-        self.shares_prefixes = policy.shares_prefixes
+        self.vocab_size = policy.vocab_size
 
     def logprobs(self, packed: PackedRows) -> Tensor:
         """Return log-probs of the base model; see `Policy.logprobs`."""
         with self._adapter.off():
             return self._policy.logprobs(packed)
 
-    def budget(self, lengths: Sequence[int]) -> int:
-        """Return the tokens of a micro-batch; see `PackedModel.budget`."""
-        return self._policy.budget(lengths)
+    def micro_batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[int], PackedRows]]:
+        """Yield micro-batches; see `PackedModel.micro_batches`."""
+        return self._policy.micro_batches(rows)
 
     def idle(self) -> Tensor:
         """Match a pass of other ranks; see `PackedModel.idle`."""

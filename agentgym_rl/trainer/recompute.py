@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from agentgym_rl.algo.packing import micro_batches
 from agentgym_rl.config import Config, TrainerConfig
 from agentgym_rl.core.batch import BatchShard
 from agentgym_rl.core.engine import parse_version
@@ -51,17 +50,17 @@ def open_recomputer(
         policy = Policy.load(
             model_dir,
             world,
+            frozen=True,
             trainer=TrainerConfig(max_tokens_per_microbatch=budget),
         )
-        yield Recomputer(policy, versions_dir, model_dir=model_dir, budget=budget)
+        yield Recomputer(policy, versions_dir, model_dir=model_dir)
 
 
 class Recomputer:
     """A model in memory with the weights of the version that was loaded last."""
 
-    def __init__(self, policy: Policy, versions_dir: Path, *, model_dir: Path, budget: int):
-        self._policy, self._versions_dir, self._budget = policy, versions_dir, budget
-        self._model_dir = model_dir
+    def __init__(self, policy: Policy, versions_dir: Path, *, model_dir: Path):
+        self._policy, self._versions_dir, self._model_dir = policy, versions_dir, model_dir
 
     def load(self, version: int) -> None:
         """Load `version` and compute with it from now on; after an error the previous one stays in
@@ -117,8 +116,7 @@ class Recomputer:
     def _packed(self, rows: Sequence[Row]) -> list[FloatArray]:
         results: list[FloatArray] = [np.zeros(0, np.float32)] * len(rows)
         try:
-            share, packs = self._policy.shares_prefixes, self._policy.packs
-            for members, packed in micro_batches(rows, self._budget, share=share, packs=packs):
+            for members, packed in self._policy.micro_batches(rows):
                 found = self._policy.logprobs(packed)
                 ends = np.cumsum([rows[i].num_trained for i in members])
                 parts = np.split(found.float().cpu().numpy(), ends[:-1])

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentgym_rl.algo.packing import PackedRows, micro_batches
+from agentgym_rl.algo.packing import PackedRows
 from agentgym_rl.core.batch import BatchRow, BatchShard
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.core.trajectory import Row
@@ -89,17 +89,13 @@ class ShardTokens:
     def micro_batches(
         self, rows: Sequence[int], model: PackedModel | PolicyBase
     ) -> list[MicroBatch]:
-        """Return the rows of the given indices, packed into micro-batches of the model's size;
-        common beginnings of rows once, if the model can.
+        """Return the rows of the given indices in the model's micro-batches.
 
         Raises:
-            TrainerError: a row is longer than that, or holds tokens that cannot be trained.
+            TrainerError: a row is too long for them, or holds tokens that cannot be trained.
         """
-        lengths = [len(self.rows[r]) for r in rows]
         try:
-            budget, share, packs = model.budget(lengths), model.shares_prefixes, model.packs
-            its = [self.rows[r] for r in rows]
-            found = list(micro_batches(its, budget, share=share, packs=packs))
+            found = list(model.micro_batches([self.rows[r] for r in rows]))
         except ValueError as error:
             raise TrainerError(f"batch cannot be packed: {error}") from error
         return [MicroBatch(packed, self._index([rows[i] for i in of])) for of, packed in found]

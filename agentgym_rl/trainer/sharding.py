@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from transformers import AttentionInterface
 
 from agentgym_rl.config import TrainerConfig
+from agentgym_rl.weights.source import multiply_in
 
 from .attention import SEGMENT_SDPA, segment_attention
 from .world import World
@@ -51,10 +52,11 @@ def shard(
     the last bit, and compute the others again.
 
     With `compute_dtype` bfloat16, blocks are gathered in bfloat16 and the rest (embeddings, the
-    last norm, the head) in its own dtype; gradients are reduced in float32. Frozen parameters of
-    blocks are then also stored in bfloat16, which halves their memory. A single rank that neither
-    rounds nor offloads has nothing to shard: FSDP would only hold all parameters twice and copy
-    every gradient twice.
+    last norm, the head) in its own dtype; gradients are reduced in float32. On a CPU, only linear
+    layers compute in bfloat16, as the engine's do: all else is no faster in it. Frozen parameters
+    that compute in bfloat16 are also stored in it, which halves their memory. A single rank that
+    neither gathers in another dtype nor offloads has nothing to shard: FSDP would only hold all
+    parameters twice and copy every gradient twice.
     """
     options: dict[str, Any] = {"mesh": world.mesh}
     if world.size == 1:
@@ -62,27 +64,31 @@ def shard(
     if trainer.cpu_offload:
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=world.device.type == "cuda")
     blocks = dict(options)
-    if compute_dtype == "bfloat16":
+    rounded, on_cpu = compute_dtype == "bfloat16", world.device.type == "cpu"
+    if rounded and on_cpu:
+        multiply_in(model, torch.bfloat16)
+    elif rounded:
         blocks["mp_policy"] = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32
         )
     if trainer.compile:  # its loop over rows would be recompiled for every number of rows
         AttentionInterface.register(SEGMENT_SDPA, torch.compiler.disable(segment_attention))
-    whole = world.size == 1 and compute_dtype == "float32" and not trainer.cpu_offload
+    whole = world.size == 1 and "mp_policy" not in blocks and not trainer.cpu_offload
     for block in _blocks(model):
         _change_forward(block, trainer, light=light)
-        if compute_dtype == "bfloat16":
-            _round_frozen(block)
+        if rounded:
+            _round_frozen(m for m in block.modules() if isinstance(m, nn.Linear) or not on_cpu)
         if not whole:
             fully_shard(block, **blocks)
     if not whole:
         fully_shard(model, **options)
 
 
-def _round_frozen(block: nn.Module) -> None:
-    for parameter in block.parameters():
-        if not parameter.requires_grad:
-            parameter.data = parameter.data.bfloat16()
+def _round_frozen(parts: Iterable[nn.Module]) -> None:
+    for part in parts:
+        for parameter in part.parameters(recurse=False):
+            if not parameter.requires_grad:
+                parameter.data = parameter.data.bfloat16()
 
 
 def _change_forward(block: nn.Module, trainer: TrainerConfig, *, light: bool) -> None:

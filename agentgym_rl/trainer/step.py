@@ -161,6 +161,11 @@ class Stepper:
         metrics = Tally.merged(self.policy.world.gather(tally.parts())).values()
         return {**_WITHOUT_A_LOSS, **metrics, "lr": rate}
 
+    @property
+    def flops(self) -> float:
+        """Return the operations of all passes so far, on this rank: each pass adds some."""
+        return sum(model.flops for model in self._models)
+
     def offload(self) -> Offload:
         """Return the `Offload` of all this rank's models and optimizers."""
         models = [model.model for model in self._models]
@@ -283,13 +288,13 @@ class Stepper:
         is_first = True
         for _ in range(self._trainer.epochs):
             for plan, num_rounds in zip(plans, rounds, strict=True):
-                notes, is_first_now = is_first and not known, is_first
+                notes = is_first and not known
                 loss_of = partial(self._loss, objective=objective, tally=tally, notes=notes)
                 loss = 0.0
                 if num_rounds:
                     with phases.phase("forward_backward"):
                         loss = accumulate(self.policy, plan, num_rounds, loss_of)
-                if is_first_now:
+                if is_first:
                     look(index)
                     is_first = False
                 if not num_rounds:

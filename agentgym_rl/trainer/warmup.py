@@ -16,12 +16,12 @@ import msgspec
 import torch
 
 from agentgym_rl.algo.balance import balance
-from agentgym_rl.algo.packing import micro_batches
 from agentgym_rl.config import Config, InitConfig, TrainerConfig
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.core.trajectory import UNPACK_ERRORS, Row, unpack_row
 
 from .export import export_model
+from .launch import warm_up_trainer
 from .optim import (
     clip_gradients,
     learning_rate,
@@ -31,6 +31,9 @@ from .optim import (
 from .policy import Policy
 from .shard_tensors import MicroBatch, accumulate
 from .world import join_world
+
+_NOWHERE = torch.zeros(0, dtype=torch.int64)
+"""The places in a batch's flat arrays, which a warm-up does not have."""
 
 
 def warm_up(
@@ -51,7 +54,7 @@ def warm_up(
     Raises:
         TrainerError: the rows cannot be read or trained, or a gradient is not finite.
     """
-    torch.set_num_threads(config.trainer.num_threads)
+    torch.set_num_threads(warm_up_trainer(config.trainer, config.engine).num_threads)
     with join_world(
         rank=rank,
         size=world_size,
@@ -83,8 +86,7 @@ def learn(
         set_learning_rate(optimizer, rate)
         total = sum(row.num_trained for row in batch)
         mine = [batch[i] for i in balance([len(row) for row in batch], world.size)[world.rank]]
-        budget = policy.budget([len(row) for row in mine])
-        plan = _plan(mine, budget, share=policy.shares_prefixes, packs=policy.packs)
+        plan = [MicroBatch(packed, _NOWHERE) for _, packed in policy.micro_batches(mine)]
         (rounds,) = world.maxima([len(plan)])
         loss = accumulate(
             policy, plan, rounds, lambda b, n=total: -policy.logprobs(b.packed).sum() / n
@@ -116,9 +118,3 @@ def _batches(rows: Sequence[Row], init: InitConfig, seed: int) -> Iterator[list[
         random.Random(f"init/{seed}/{epoch}").shuffle(order)
         for start in range(0, len(order), size):
             yield [rows[i] for i in order[start : start + size]]
-
-
-def _plan(rows: Sequence[Row], budget: int, *, share: bool, packs: bool) -> list[MicroBatch]:
-    nowhere = torch.zeros(0, dtype=torch.int64)
-    plan = micro_batches(rows, budget, share=share, packs=packs)
-    return [MicroBatch(packed, nowhere) for _, packed in plan]

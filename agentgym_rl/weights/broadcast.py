@@ -20,7 +20,7 @@ from torch.distributed import ProcessGroupGloo
 
 from agentgym_rl.core.errors import WeightsError
 
-from .files import checksum
+from .files import bytes_of, checksum
 
 BUCKET_BYTES = 32 << 20
 """The approximate size of the buckets that tensors are packed into; a larger tensor travels
@@ -88,7 +88,7 @@ class BroadcastGroup:
         deadline = self._deadline(timeout_s)
         parts = list(tensors.values())
         for bucket in _buckets([_num_bytes(part.dtype, part.shape) for part in parts]):
-            self._broadcast(_packed([_bytes_of(parts[index]) for index in bucket]), deadline)
+            self._broadcast(_packed([bytes_of(parts[index]) for index in bucket]), deadline)
 
     def receive(
         self,
@@ -205,10 +205,6 @@ def _packed(parts: Sequence[Tensor]) -> Tensor:
 
 def _num_bytes(dtype: torch.dtype, shape: Sequence[int]) -> int:
     return dtype.itemsize * torch.Size(shape).numel()
-
-
-def _bytes_of(tensor: Tensor) -> Tensor:
-    return tensor.detach().reshape(-1).view(torch.uint8)
 
 
 def _first(error: Exception) -> str:

@@ -15,7 +15,6 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,9 +43,9 @@ def summed(tensors: Mapping[str, Tensor]) -> bytes:
     """
     parts: list[bytes] = []
     for name in sorted(tensors):
-        tensor = tensors[name].detach()
+        tensor = tensors[name]
         parts.append(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
-        data = tensor.to("cpu").contiguous().reshape(-1).view(torch.uint8)
+        data = bytes_of(tensor)
         if data.data_ptr() % _WORD:  # in files written by others
             data = data.clone()
         whole = len(data) // _BLOCK * _BLOCK
@@ -57,10 +56,15 @@ def summed(tensors: Mapping[str, Tensor]) -> bytes:
     return b"".join(parts)
 
 
-def checksum(tensors: Mapping[str, Tensor]) -> str:
-    """Return a CRC-32, in hex, of `summed`: it detects torn and damaged copies, not an
-    adversary."""
-    return f"{zlib.crc32(summed(tensors)):08x}"
+def checksum(tensors: Mapping[str, Tensor], *, sums: bytes | None = None) -> str:
+    """Return a CRC-32, in hex, of `summed`, which is `sums` if it is known already: it detects torn
+    and damaged copies, not an adversary."""
+    return f"{zlib.crc32(summed(tensors) if sums is None else sums):08x}"
+
+
+def bytes_of(tensor: Tensor) -> Tensor:
+    """Return the bytes of a tensor, uint8 [n], on the CPU; a contiguous one's are not copied."""
+    return tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
 
 
 _NAME = re.compile(r"v(?:(\d+)\.)?(\d+)\.safetensors")
@@ -89,7 +93,7 @@ def write_version(
         metadata = {
             "format": "pt",
             "label": version_label(version, incarnation=incarnation),
-            "crc32": f"{zlib.crc32(summed(tensors) if sums is None else sums):08x}",
+            "crc32": checksum(tensors, sums=sums),
         }
         with replacing(path, part=part):
             save_tensors(tensors, part, metadata)
@@ -133,18 +137,10 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, 
         header[name] = {**kind, "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with path.open("wb", buffering=0) as file:
-        _write(file, struct.pack("<Q", len(text)) + text)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
         for name in names:
-            data = tensors[name].detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
-            _write(file, data.numpy().data)
-
-
-def _write(file: FileIO, data: bytes | memoryview) -> None:
-    """Write all of `data`, whatever the system takes at once."""
-    view = memoryview(data)
-    while len(view):
-        view = view[file.write(view) :]
+            file.write(bytes_of(tensors[name]).numpy().data)
 
 
 class LazyTensors(Mapping[str, Tensor]):

@@ -6,7 +6,6 @@ import ipaddress
 import logging
 import socket
 import time
-import zlib
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
@@ -52,7 +51,7 @@ class Broadcasts(Transport):
             "names": list(self._tensors),
             "dtypes": [str(part.dtype).removeprefix("torch.") for part in parts],
             "shapes": [list(part.shape) for part in parts],
-            "crc32": checksum(self._tensors) if sums is None else f"{zlib.crc32(sums):08x}",
+            "crc32": checksum(self._tensors, sums=sums),
             "path": f"of policy version {version}",
         }
 

@@ -216,15 +216,17 @@ class SourceNames:
         Raises:
             WeightsError: a tensor is missing, unknown or of another shape.
         """
-        kept = LazyTensors(tensors.keys() - self._ignored.keys(), tensors.__getitem__)
+        names = [name for name in tensors if name not in self._ignored]
+        kept = LazyTensors(names, tensors.__getitem__)
         if not self.converts or kept.keys() <= self._own:
             return kept
-        if odd := _differing(self.shapes, {**self._ignored, **kept}):
+        whole = dict(kept)
+        if odd := _differing(self.shapes, {**self._ignored, **whole}):
             raise WeightsError(f"{source} is not of the model in {self._folder}: {_some(odd)}")
         # The dtype is float32, whatever the engine's: another one would temporarily be torch's
         # default, also for the thread that decodes.
         model = self._kind.from_pretrained(
-            None, config=self._model.config, state_dict=dict(kept), dtype=torch.float32
+            None, config=self._model.config, state_dict=whole, dtype=torch.float32
         )
         return {name: t for name, t in model.state_dict().items() if name not in self._tied}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import json
@@ -182,6 +183,20 @@ def _plain(folder: Path) -> Any:
 def load_plain() -> Callable[[Path], Any]:
     """The folder's model in float32; shared, not to be changed."""
     return _plain
+
+
+@pytest.fixture(scope="session")
+def load_changed() -> Callable[[Path, Mapping[str, torch.Tensor]], Any]:
+    """A copy of the folder's model with other weights."""
+
+    def load(folder: Path, tensors: Mapping[str, torch.Tensor]) -> Any:
+        model = copy.deepcopy(_plain(folder))
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(tensors[name])
+        return model
+
+    return load
 
 
 @pytest.fixture(scope="session")

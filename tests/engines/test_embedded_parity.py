@@ -6,8 +6,10 @@ import random
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.engines.embedded.model import self_check
 from tests.kit.cases import cases
 
 TOLERANCE = 1e-4
@@ -152,3 +154,19 @@ def _restricted(model, context, token, temperature, *, top_k, top_p):
         kept[index] = chance
         mass += chance
     return math.log(kept[token] / mass)
+
+
+class _Rounded:
+    """A decoder that differs from the model's own forward by a relative 3e-4."""
+
+    name = "rounded"
+
+
+@pytest.mark.parametrize(("gain", "passes"), [(1, False), (1000, True)])
+def test_the_self_check_allows_what_the_model_makes_of_rounding(model_dir, gain, passes):
+    model = AutoModelForCausalLM.from_pretrained(model_dir("llama")).eval()
+    model.lm_head.register_forward_hook(lambda layer, inputs, logits: torch.sin(gain * logits))
+    compared = self_check(
+        _Rounded(), model, 32, rows=3, tolerance=1e-4, compare=lambda *_: (3e-4, 1.0)
+    )
+    assert compared is passes

@@ -1,11 +1,9 @@
 """No token is computed twice under the same weights, and none is reused under others."""
 
 import asyncio
-import copy
 import random
 
 import pytest
-import torch
 
 from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.engine import PAUSE_PATHS, SamplingParams
@@ -196,36 +194,38 @@ def _update(model_dir, served, perturbed, tmp_path, interrupt, **options):
     return _run(served, folder, scenario, **options)
 
 
-def _updated(load_plain, perturbed, folder, seed=3):
-    model, weights = copy.deepcopy(load_plain(folder)), perturbed(folder, seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(weights[name])
-    return model
-
-
 @cases("interrupt", sorted(PAUSE_PATHS))
 def test_nothing_of_older_weights_is_reused(
-    model_dir, served, perturbed, load_plain, plain_logprobs, tmp_path, interrupt
+    model_dir, served, perturbed, load_changed, plain_logprobs, tmp_path, interrupt
 ):
     turns = _update(model_dir, served, perturbed, tmp_path, interrupt)
-    model = _updated(load_plain, perturbed, model_dir("qwen3"))
+    folder = model_dir("qwen3")
+    model = load_changed(folder, perturbed(folder, 3))
     assert _worst(plain_logprobs, model, turns) <= TOLERANCE
 
 
 def test_a_cache_that_survives_an_update_is_noticed(
-    model_dir, served, perturbed, load_plain, plain_logprobs, tmp_path
+    model_dir, served, perturbed, load_changed, plain_logprobs, tmp_path
 ):
     """The same as above fails with the planted fault: `prefix_cache = "shared"`."""
     turns = _update(model_dir, served, perturbed, tmp_path, "keep", prefix_cache="shared")
-    model = _updated(load_plain, perturbed, model_dir("qwen3"))
+    folder = model_dir("qwen3")
+    model = load_changed(folder, perturbed(folder, 3))
     assert _worst(plain_logprobs, model, turns) > 1e-2
 
 
 @cases("room", [1.0, 2e-4])
 @cases("interrupt", ["recompute", "abort"])
 def test_branching_conversations_through_updates_are_exact(
-    model_dir, served, perturbed, load_plain, plain_logprobs, tmp_path, interrupt, room
+    model_dir,
+    served,
+    perturbed,
+    load_plain,
+    load_changed,
+    plain_logprobs,
+    tmp_path,
+    interrupt,
+    room,
 ):
     """As in an audit: every token has the log-prob of the version that sampled it."""
     folder, updates = model_dir("qwen3"), 4
@@ -257,7 +257,7 @@ def test_branching_conversations_through_updates_are_exact(
 
     turns = _run(served, folder, scenario, max_num_seqs=3, prefix_cache_gib=room)
     models = [load_plain(folder)]
-    models += [_updated(load_plain, perturbed, folder, n) for n in range(1, updates + 1)]
+    models += [load_changed(folder, perturbed(folder, n)) for n in range(1, updates + 1)]
     assert {version for *_, versions in turns for version in versions} >= set(range(updates))
     for prompt, output, logprobs, versions in turns:
         want = [plain_logprobs(model, prompt, output) for model in models] if output else []

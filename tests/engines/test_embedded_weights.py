@@ -1,7 +1,6 @@
 """Weight updates under way: spans are exact, and a bad file changes nothing."""
 
 import asyncio
-import copy
 from contextlib import asynccontextmanager
 
 import pytest
@@ -18,15 +17,6 @@ from agentgym_rl.weights.files import write_version
 TOLERANCE = 1e-4
 LONG = SamplingParams(max_tokens=150, temperature=1.0, stop_token_ids=())
 PROMPTS = [[5, 9, 40, 77], [300] * 20, list(range(3, 48)), [11]]
-
-
-def _changed(model, tensors):
-    """A copy of `model` with other weights."""
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        for name, parameter in other.named_parameters():
-            parameter.copy_(tensors[name])
-    return other
 
 
 async def _all(client, *, started, sampling=LONG):
@@ -89,12 +79,12 @@ def _recompute_audit(plain_logprobs, old, new, prompt, ids, logprobs, boundary):
 
 @pytest.mark.parametrize("kind", ["qwen3", "gpt2"])
 def test_spans_are_exact_when_kv_is_recomputed(
-    model_dir, served, plain_logprobs, perturbed, load_plain, tmp_path, kind
+    model_dir, served, plain_logprobs, perturbed, load_plain, load_changed, tmp_path, kind
 ):
     folder = model_dir(kind)
     tensors = perturbed(folder, 7)
     path = write_version(tmp_path, 1, tensors)
-    old, new = load_plain(folder), _changed(load_plain(folder), tensors)
+    old, new = load_plain(folder), load_changed(folder, tensors)
 
     async def scenario():
         async with _updated_midway(served, folder, path, interrupt="recompute") as (_, outputs):
@@ -114,12 +104,12 @@ def test_spans_are_exact_when_kv_is_recomputed(
 
 @pytest.mark.parametrize("kind", ["qwen3", "gpt2"])
 def test_kept_kv_equals_a_replay_on_mixed_kv(
-    model_dir, served, perturbed, load_plain, tmp_path, kind
+    model_dir, served, perturbed, load_plain, load_changed, tmp_path, kind
 ):
     folder = model_dir(kind)
     tensors = perturbed(folder, 8)
     path = write_version(tmp_path, 1, tensors)
-    old, new = load_plain(folder), _changed(load_plain(folder), tensors)
+    old, new = load_plain(folder), load_changed(folder, tensors)
 
     async def scenario():
         async with _updated_midway(served, folder, path, interrupt="keep") as (_, outputs):
@@ -143,12 +133,12 @@ def _replay(old, new, prompt, ids, boundary):
 
 
 def test_an_update_without_a_pause_swaps_between_two_steps(
-    model_dir, served, perturbed, load_plain, tmp_path
+    model_dir, served, perturbed, load_plain, load_changed, tmp_path
 ):
     folder = model_dir("qwen3")
     tensors = perturbed(folder, 9)
     path = write_version(tmp_path, 1, tensors)
-    old, new = load_plain(folder), _changed(load_plain(folder), tensors)
+    old, new = load_plain(folder), load_changed(folder, tensors)
 
     async def scenario():
         async with _updated_midway(served, folder, path, interrupt=None) as (_, out):
@@ -161,12 +151,12 @@ def test_an_update_without_a_pause_swaps_between_two_steps(
 
 
 def test_after_an_update_new_requests_use_it_tied_head_included(
-    model_dir, served, plain_logprobs, perturbed, load_plain, tmp_path
+    model_dir, served, plain_logprobs, perturbed, load_changed, tmp_path
 ):
     folder = model_dir("qwen3")
     tensors = perturbed(folder, 10)
     path = write_version(tmp_path, 3, tensors)
-    new = _changed(load_plain(folder), tensors)
+    new = load_changed(folder, tensors)
 
     async def scenario():
         async with served(folder) as (client, _):
@@ -235,7 +225,7 @@ def adapter_of(folder, seed, *, base=None):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["qwen3", "mistral"])
 def test_adapters_are_merged_into_the_base_whatever_was_served(
-    model_dir, served, plain_logprobs, load_plain, tmp_path, kind
+    model_dir, served, plain_logprobs, load_plain, load_changed, tmp_path, kind
 ):
     folder = model_dir(kind)
     first, second = (adapter_of(folder, seed) for seed in (1, 2))
@@ -250,11 +240,11 @@ def test_adapters_are_merged_into_the_base_whatever_was_served(
             return outputs, await _all(client, started=asyncio.Event())
 
     outputs, after = asyncio.run(play())
-    old, new = load_plain(folder), _changed(load_plain(folder), merged(first, folder))
+    old, new = load_plain(folder), load_changed(folder, merged(first, folder))
     for asked, (ids, logprobs, versions) in zip(PROMPTS, outputs, strict=True):
         worst = _recompute_audit(plain_logprobs, old, new, asked, ids, logprobs, versions.index(1))
         assert worst < TOLERANCE
-    newest = _changed(load_plain(folder), merged(second, folder))
+    newest = load_changed(folder, merged(second, folder))
     for asked, parts in zip(PROMPTS, after, strict=True):
         ids, logprobs, versions = _whole(parts)
         assert set(versions) == {2}

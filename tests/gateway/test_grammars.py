@@ -15,6 +15,7 @@ from agentgym_rl.gateway.parsers.lark import prepared
 from agentgym_rl.gateway.request.chat_request import ReplyForm
 from tests.kit.call_formats import WRITE, chat_of
 from tests.kit.cases import cases
+from tests.kit.parser_cases import XML
 
 TOOL = tool(
     "f",
@@ -38,7 +39,6 @@ ODD = st.dictionaries(
 )
 
 
-XML = ("seed_oss", "minimax_m2", "glm", "qwen3_xml")
 JSON = (
     *("hermes", "mistral", "mistral (newer)", "deepseek_v3", "deepseek_v31"),
     *("phi4_mini", "granite", "llama3_json", "llama4_json"),

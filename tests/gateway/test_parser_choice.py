@@ -4,8 +4,6 @@ import asyncio
 import functools
 import json
 import logging
-import sysconfig
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from reading import read, tool
 from tokenizers import Tokenizer
+from wild import shipped
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.errors import ConfigError
@@ -107,13 +106,8 @@ REAL = {
 
 
 def test_templates_of_real_models_are_of_their_families():
-    beside = Path(__file__).parents[2].glob(".venv*/lib/python3*/site-packages")
-    sites = [Path(sysconfig.get_paths()["purelib"]), *beside]
-    folders = [site / "trl" / "chat_templates" for site in sites]
-    folder = next((one for one in folders if one.is_dir()), None)
-    if folder is None:
-        pytest.skip("no TRL is installed here or beside: its chat templates are not read")
-    found = {name: detect(_chat((folder / f"{name}.jinja").read_text())) for name in REAL}
+    sources = {file.stem: file.read_text() for file in shipped("trl/chat_templates")}
+    found = {name: detect(_chat(sources[name])) for name in REAL}
     assert found == REAL
 
 

@@ -38,8 +38,8 @@ def test_the_config_names_every_family():
 
 
 PIECES = [
-    *(piece for write in WRITE.values() for piece in (write([("f", {"s": "é"})]),)),
-    *(piece[: len(piece) // 2] for piece in (write([("f", {"i": 1})]) for write in WRITE.values())),
+    *(write([("f", {"s": "é"})]) for write in WRITE.values()),
+    *(text[: len(text) // 2] for text in (write([("f", {"i": 1})]) for write in WRITE.values())),
     *("<think>", "</think>", "[THINK]", "[/THINK]", "<seed:think>", "</seed:think>"),
     *("Here is my thought process:", "Here's my response:", "<|channel>thought\n", "<channel|>"),
     *("[ARGS]", "[CALL_ID]", "[", "{", "}", "]", '"', "'", "\\", "\n", " ", "(", ")", "<", ":"),

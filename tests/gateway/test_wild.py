@@ -4,14 +4,12 @@ conversations go through all of them, one row each, token for token."""
 import asyncio
 import json
 import re
-import sysconfig
-from pathlib import Path
 
 import pytest
 from families import FAMILIES, QWEN3, Family
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wild import WILD
+from wild import WILD, shipped
 from worlds import REPLY, STEP, World
 
 from agentgym_rl.config import GatewayConfig
@@ -346,6 +344,8 @@ def test_thoughts_are_switched_by_the_request_or_by_the_key(
     asyncio.run(scene.post(scene.open(), messages=words.FIRST, **asked))
     shown = chat.text(scene.engine.journal[0].prompt)
     assert shown.endswith(OFF) == (off if imposed is None else imposed)
+    if key is not None:  # nothing is left to try out
+        assert chat.is_probed(chat.arguments.of({"enable_thinking": off}))
 
 
 def test_conversations_with_and_without_thoughts_are_not_mixed(words):
@@ -412,18 +412,8 @@ NO_MESSAGES = "template_kimi_audio"
 """One that reads `conversations`, and never `messages`."""
 
 
-def _shipped(folder: str) -> list[Path]:
-    """The templates in a package's folder, of this environment or of one beside it."""
-    beside = Path(__file__).parents[2].glob(".venv*/lib/python3*/site-packages")
-    places = [Path(sysconfig.get_paths()["purelib"]), *beside]
-    found = next((all for place in places if (all := sorted(place.glob(f"{folder}/*.jinja")))), [])
-    if not found:
-        pytest.skip(f"{folder} is not installed, here or in a .venv beside: nothing to read")
-    return found
-
-
 def test_the_templates_of_vllm_hold_an_episode_with_tools(words, tmp_path):
-    for file in _shipped("vllm/transformers_utils/chat_templates"):
+    for file in shipped("vllm/transformers_utils/chat_templates"):
         if file.stem == NO_MESSAGES:
             (tmp_path / "chat_template.jinja").write_text(file.read_text())
             with pytest.raises(ConfigError, match="does not write a user's message"):
@@ -454,7 +444,7 @@ TOKENS = re.compile(r"<\|[^|<>\s]+\|?>|<\uff5c[^\uff5c<>\s]+\uff5c>|</?\w+_of_\w
 @pytest.mark.slow
 def test_the_templates_of_trl_hold_an_episode_with_tools(words):
     without = set[str]()
-    for file in _shipped("trl/chat_templates"):
+    for file in shipped("trl/chat_templates"):
         source = file.read_text()
         special = tuple(sorted({"<pad>", *TOKENS.findall(source)}))
         family = Family(source, special=special, eos=("<eos>",), bos="<bos>")

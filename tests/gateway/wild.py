@@ -1,5 +1,9 @@
 """Chat templates as they are found in the wild: without tools, strict, forgetful, or unfinished."""
 
+import sysconfig
+from pathlib import Path
+
+import pytest
 from families import CALLS, CHATML, Family
 
 DEFAULT_SYSTEM = """\
@@ -124,3 +128,13 @@ WILD = {
     "own calls": Family(OWN_CALLS),
     "inside": Family(INSIDE, special=("<|result|>",)),
 }
+
+
+def shipped(folder: str) -> list[Path]:
+    """The templates in a package's folder, of this environment or of one beside it."""
+    beside = Path(__file__).parents[2].glob(".venv*/lib/python3*/site-packages")
+    places = [Path(sysconfig.get_paths()["purelib"]), *beside]
+    found = next((all for place in places if (all := sorted(place.glob(f"{folder}/*.jinja")))), [])
+    if not found:
+        pytest.skip(f"{folder} is not installed, here or in a .venv beside: nothing to read")
+    return found

@@ -3,6 +3,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from trainer_servers import TOKEN, controller
 
 from agentgym_rl.core.batch import BatchShard, StepReport
 from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.trainer import client as client_module
 from agentgym_rl.trainer.client import ControllerClient, RunEnding
 from tests.kit.cases import cases
 
@@ -66,9 +68,42 @@ def test_engines_that_are_none_are_an_error_that_names_the_version(body):
 def test_a_batch_that_never_comes_ends_the_wait():
     with controller(answer=lambda asked: (204, b"")) as server:
         start = time.monotonic()
-        with pytest.raises(TrainerError, match=r"batch 0 was not complete after 0 s"):
+        with pytest.raises(TrainerError, match=r"batch 0 is not complete, .* for 0 s"):
             ControllerClient(server.url, TOKEN).batch(0, rank=0, timeout_s=0.2)
         assert time.monotonic() - start < 30
+
+
+def test_a_batch_may_take_long_while_engines_sample_for_it(monkeypatch):
+    now_s, answers = 0.0, iter([202] * 8 + [204] * 100)
+
+    def wait(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    def poll(method, path, *body) -> tuple[int, bytes]:
+        wait(10.0)
+        return next(answers), b""
+
+    client = ControllerClient("http://nowhere", TOKEN)
+    monkeypatch.setattr(client, "_call", poll)
+    clock = SimpleNamespace(monotonic=lambda: now_s, sleep=wait)
+    monkeypatch.setattr(client_module, "time", clock)
+    with pytest.raises(TrainerError, match="no engine has sampled a token for 35 s"):
+        client.batch(0, rank=0, timeout_s=35.0)
+    assert now_s == pytest.approx(80 + 40, abs=1)
+
+
+def test_a_rank_tells_that_it_lives_while_it_makes_progress(monkeypatch):
+    monkeypatch.setattr(client_module, "_TELL_EVERY_S", 0.01)
+    told, passes = threading.Semaphore(0), iter(range(10**6))
+    client = ControllerClient("http://nowhere", TOKEN)
+    monkeypatch.setattr(client, "check_current", told.release)
+    with client.telling(lambda: next(passes)):
+        assert all(told.acquire(timeout=60) for _ in range(3))
+    while told.acquire(blocking=False):
+        pass
+    with client.telling(lambda: 0.0):
+        assert not told.acquire(timeout=0.2)
 
 
 def test_a_wrong_token_is_an_error():

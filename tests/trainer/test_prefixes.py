@@ -14,7 +14,6 @@ import pytest
 import torch
 import transformers as T
 from rank_child import TRAINER, make_stepper, train_tree
-from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor
 from trainer_samples import (
     VOCAB,
@@ -23,6 +22,7 @@ from trainer_samples import (
     make_tree,
     replaced,
     reproducible,
+    saved_bytes,
     wide_norm,
 )
 from transformers.models.qwen3 import modeling_qwen3
@@ -30,11 +30,14 @@ from transformers.models.qwen3 import modeling_qwen3
 from agentgym_rl.algo.packing import PackedRows, micro_batches, pack_rows
 from agentgym_rl.config import LoraConfig, TrainerConfig, load_config
 from agentgym_rl.core.trajectory import Row
-from agentgym_rl.trainer import attention
+from agentgym_rl.trainer import attention, packing_trial
+from agentgym_rl.trainer.attention import SEGMENT_SDPA
 from agentgym_rl.trainer.critic import ValueModel
+from agentgym_rl.trainer.packing_trial import ALONE, choose_attention
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.shard_tensors import ShardTokens, frozen_pass
 from agentgym_rl.trainer.usage import FlopCount, Phases
+from agentgym_rl.weights.source import set_own_attention
 from tests.kit.cases import cases
 
 RNG = np.random.default_rng(5)
@@ -217,18 +220,7 @@ def test_a_step_is_that_of_separate_rows(tiny_model, world, preset, lora):
 
 def kept_bytes(policy: Policy, rows: Sequence[Row], *, share: bool) -> int:
     """The most that a micro-batch of 500 tokens keeps for its backward pass."""
-    most = 0
-    for _, packed in micro_batches(rows, 500, share=share):
-        seen: dict[int, int] = {}
-
-        def keep(tensor: torch.Tensor, seen=seen) -> torch.Tensor:
-            seen[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            return tensor
-
-        with saved_tensors_hooks(keep, lambda tensor: tensor):
-            policy.logprobs(packed).sum()
-        most = max(most, sum(seen.values()))
-    return most
+    return max(saved_bytes(policy, packed) for _, packed in micro_batches(rows, 500, share=share))
 
 
 def test_a_full_micro_batch_keeps_no_more_for_sharing(tiny_model, world):
@@ -322,3 +314,24 @@ def test_a_model_whose_attention_knows_no_branches_computes_rows_apart(tiny_mode
     tokens = ShardTokens.from_shard(shard, vocab_size=VOCAB)
     frozen_pass(policy, policy.logprobs, tokens)
     assert policy.computed_tokens == policy.row_tokens > 0
+
+
+@pytest.fixture
+def amplifying(tiny_model):
+    """A model whose logits are a thousand times as sensitive to rounding."""
+    model = T.AutoModelForCausalLM.from_pretrained(tiny_model).eval()
+    model.lm_head.register_forward_hook(lambda layer, inputs, logits: torch.sin(1000 * logits))
+    return model
+
+
+def test_a_model_that_amplifies_rounding_is_packed_like_others(amplifying):
+    own = set_own_attention(amplifying)
+    chosen = choose_attention(amplifying, own, wanted="rows", longest=64)
+    assert chosen == (SEGMENT_SDPA, True)
+
+
+def test_a_wrong_packing_is_no_rounding_of_a_model_that_amplifies_it(amplifying, monkeypatch):
+    own = set_own_attention(amplifying)
+    wrong = packing_trial.forward_packed
+    monkeypatch.setattr(packing_trial, "forward_packed", lambda *a, **k: 1.05 * wrong(*a, **k))
+    assert choose_attention(amplifying, own, wanted="rows", longest=64) == (ALONE, False)

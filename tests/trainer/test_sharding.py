@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.autograd.graph import saved_tensors_hooks
-from trainer_samples import make_row
+import transformers as T
+from trainer_samples import VOCAB, make_row, saved_bytes
 
 from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import TrainerConfig, load_config
 from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.trainer.policy import Policy
 
+SMALL: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 128,
+}
+
 
 def rows():
     return pack_rows([make_row(np.random.default_rng(0), length) for length in (9, 17, 30)])
-
-
-def saved_bytes(policy: Policy) -> int:
-    """Kept for the backward pass of one forward."""
-    seen: dict[int, int] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        seen[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = policy.logprobs(rows()).sum()
-    loss.backward()
-    return sum(seen.values())
 
 
 def test_checkpointing_keeps_fewer_activations_and_the_same_gradient(tiny_model, world):
@@ -39,23 +35,28 @@ def test_checkpointing_keeps_fewer_activations_and_the_same_gradient(tiny_model,
     for checkpointing in (False, True):
         trainer = TrainerConfig(activation_checkpointing=checkpointing)
         policy = Policy.load(tiny_model, world, trainer=trainer)
-        kept.append(saved_bytes(policy))
+        kept.append(saved_bytes(policy, rows()))
         gradients.append([p.grad for p in policy.model.parameters()])
     assert kept[1] < kept[0] / 3
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
-def test_in_bfloat16_the_blocks_are_and_the_head_is_not(tiny_model, world):
+def test_in_bfloat16_linear_layers_are_and_norms_and_head_are_not(tiny_model, world):
     policy = Policy.load(tiny_model, world, compute_dtype="bfloat16")
-    used: dict[str, torch.dtype] = {}
+    layer = policy.model.model.layers[0]
+    used: dict[str, bool] = {}
 
     def note(name: str):
-        return lambda module, args: used.update({name: next(module.parameters()).dtype})
+        def rounds(module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> None:
+            used[name] = torch.equal(output, output.bfloat16())
 
-    policy.model.model.layers[0].self_attn.q_proj.register_forward_pre_hook(note("block"))
-    policy.model.lm_head.register_forward_pre_hook(note("head"))
+        return rounds
+
+    for name, part in {"linear": layer.mlp.up_proj, "norm": layer.input_layernorm}.items():
+        part.register_forward_hook(note(name))
+    policy.model.lm_head.register_forward_hook(note("head"))
     policy.logprobs(rows()).sum().backward()
-    assert used == {"block": torch.bfloat16, "head": torch.float32}
+    assert used == {"linear": True, "norm": False, "head": False}, "on a CPU"
     assert {p.grad.dtype for p in policy.model.parameters()} == {torch.float32}
     assert {t.dtype for t in policy.full_state().values()} == {torch.float32}
 
@@ -79,6 +80,24 @@ def test_variable_length_attention_wants_a_gpu_and_bfloat16(tiny_model, world):
         Policy.load(tiny_model, world, trainer=TrainerConfig(attention="varlen"))
     with pytest.raises(ConfigError, match=r"needs engine\.dtype 'bfloat16'"):
         load_config(None, {"trainer.attention": "varlen"})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        T.GPTNeoXConfig(**SMALL),  # its norms take no other dtype than their input's
+        T.Qwen3MoeConfig(**SMALL, num_key_value_heads=2, num_experts=4, num_experts_per_tok=2),
+    ],
+    ids=["norms", "experts"],
+)
+def test_in_bfloat16_a_frozen_model_computes_as_one_that_learns(tmp_path, world, config):
+    torch.manual_seed(0)
+    T.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    learns, frozen = (
+        Policy.load(tmp_path, world, compute_dtype="bfloat16", frozen=frozen)
+        for frozen in (False, True)
+    )
+    assert torch.equal(frozen.logprobs(rows()), learns.logprobs(rows()))
 
 
 def test_replicas_that_do_not_divide_the_ranks_are_refused():

@@ -177,6 +177,13 @@ def test_a_reference_as_a_reward_moves_advantages(tiny_model, other_model, world
     assert phases.seconds()["time/reference"] > 0
 
 
+def test_the_passes_of_a_reference_count_too(tiny_model, other_model, world):
+    """A trainer that is busy with the reference model is no silent one."""
+    stepper = reference_stepper(tiny_model, other_model, world)
+    stepper.train(make_shards(*make_items())[0], Phases())
+    assert stepper.flops > stepper.policy.flops > 0
+
+
 def test_a_reference_that_is_the_policy_costs_nothing_at_first(tiny_model, world):
     stepper = reference_stepper(tiny_model, tiny_model, world)
     metrics = stepper.train(make_shards(*make_items())[0], Phases())

@@ -6,9 +6,10 @@ import torch
 from trainer_samples import make_row, plain_logprobs, replaced
 from transformers import AutoModelForCausalLM
 
-from agentgym_rl.config import InitConfig, TrainerConfig
+from agentgym_rl.config import Config, InitConfig, TrainerConfig
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.run.warmup import write_rows
+from agentgym_rl.trainer.launch import warm_up_trainer
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.warmup import learn, read_rows
 
@@ -67,3 +68,23 @@ def test_rows_come_back_and_others_are_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(TrainerError, match="cannot read the rows"):
         read_rows(path)
+
+
+@pytest.mark.parametrize(
+    ("cores", "trainer", "engine", "threads"),
+    [
+        (2, {}, {}, 2),  # the engine's thread, which nobody uses yet
+        (1, {}, {}, 1),
+        (64, {"num_threads": 2}, {"num_threads": 3, "num_servers": 4}, 14),
+        (8, {"num_threads": 2}, {"num_threads": 3, "num_servers": 4}, 8),
+        (64, {"num_ranks": 2}, {"num_servers": 4}, 3),
+        (2, {"num_threads": 4}, {}, 4),  # as configured
+        (2, {}, {"type": "openai"}, 1),
+    ],
+)
+def test_a_warm_up_uses_the_threads_of_engines_as_well(
+    monkeypatch, cores, trainer, engine, threads
+):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    config = Config.model_validate({"trainer": trainer, "engine": engine})
+    assert warm_up_trainer(config.trainer, config.engine).num_threads == threads

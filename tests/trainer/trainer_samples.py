@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM, Zamba2Config
 
+from agentgym_rl.algo.packing import PackedRows
 from agentgym_rl.core.batch import BatchRow, BatchShard
 from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
 from agentgym_rl.storage.checkpoints import Retention
@@ -62,7 +64,12 @@ def save_recurrent_model(folder: Path) -> Path:
 
 
 def make_row(
-    rng: np.random.Generator, length: int, *, version: int = 0, temperature: float | None = None
+    rng: np.random.Generator,
+    length: int,
+    *,
+    version: int = 0,
+    temperature: float | None = None,
+    vocab: int = VOCAB,
 ) -> Row:
     """A row of two sampled turns; behavior log-probs are plausible, not the model's."""
     sampled = np.zeros(length, np.bool_)
@@ -70,7 +77,7 @@ def make_row(
     heat = rng.choice([0.7, 1.0, 1.3]) if temperature is None else temperature
     turns = np.where(np.arange(length) < 3 * length // 4, 0, 1)
     return Row(
-        tokens=rng.integers(0, VOCAB, length).astype(np.int32),
+        tokens=rng.integers(0, vocab, length).astype(np.int32),
         loss_mask=sampled,
         behavior_logprobs=np.where(sampled, -rng.uniform(2, 5, length), 0).astype(np.float32),
         policy_versions=np.where(sampled, version, NOT_SAMPLED).astype(np.int32),
@@ -185,6 +192,20 @@ def make_shards(
         )
         for minibatches in parts
     ]
+
+
+def saved_bytes(policy: Policy, packed: PackedRows) -> int:
+    """Kept for the backward pass of one forward."""
+    seen: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        seen[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = policy.logprobs(packed).sum()
+    loss.backward()
+    return sum(seen.values())
 
 
 def reproducible(metrics: Mapping[str, float]) -> dict[str, float]:

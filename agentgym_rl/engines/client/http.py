@@ -1,14 +1,15 @@
-"""The HTTP/1.1 connection to one engine, with deadlines, and errors that name the URL.
+"""The HTTP/1.1 connection to one engine, with limits of its silence, and errors that name the URL.
 
 A general client (aiohttp, `runtime/http_client.py`, for all calls but those of turns) spends more
 on a request than a gateway does on a turn. The one here has only what a turn needs: one POST, on a
 connection that is kept, and replies with a length, in chunks or up to the end of the connection,
-read as they arrive, within a deadline.
+read as they arrive.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -21,7 +22,7 @@ import httptools
 
 from agentgym_rl.core.errors import EngineError, too_slow
 from agentgym_rl.runtime.http_client import HttpClient
-from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.pausable_clock import ENGINES, Patience
 
 from .deltas import answered
 
@@ -47,11 +48,11 @@ class HttpReply:
     The holder must call `close`. Received bytes are returned before any error is raised.
 
     Raises:
-        TimeoutError: from any wait, the deadline of the request passed.
+        TimeoutError: from any wait, the server was silent for too long.
         OSError: from any wait, the connection failed.
     """
 
-    def __init__(self, channel: _Channel, deadline: float) -> None:
+    def __init__(self, channel: _Channel, timeout_s: float, others: Callable[[], float]) -> None:
         self.status = 0
         self.answered = False
         """A flag, true once any byte of the reply has arrived."""
@@ -61,7 +62,15 @@ class HttpReply:
         self._over = False
         self._error: OSError | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._timer = ENGINES.call_at(deadline, partial(self.end, TimeoutError()))
+        self.heard_s = ENGINES.time()
+        """The time of the request, or of the last bytes of the reply."""
+        self._timer = Patience(
+            ENGINES,
+            timeout_s,
+            partial(self.end, TimeoutError()),
+            own=lambda: self.heard_s,
+            others=others,
+        )
 
     async def opened(self) -> None:
         """Return when the status is known."""
@@ -152,30 +161,32 @@ class HttpPool:
             self._headers += f"Authorization: Basic {b64encode(named.encode()).decode()}\r\n"
         self._idle: list[_Channel] = []
         self._all: set[_Channel] = set()
+        self.heard_s = -math.inf
+        """The time of the last bytes of any reply, on the clock `ENGINES`."""
 
     async def post(
-        self, path: str, body: bytes, *, headers: Mapping[str, str], deadline: float
+        self, path: str, body: bytes, *, headers: Mapping[str, str], timeout_s: float
     ) -> HttpReply:
         """Return the reply once its status is known. A request that a kept connection lost before
-        any reply is sent once more, on a new connection. `deadline`, on the clock `ENGINES`,
-        is for all of it, reading included.
+        any reply is sent once more, on a new connection. `timeout_s` limits the silence of the
+        server on all connections, on the clock `ENGINES`, reading included (see `Patience`).
 
         Raises:
-            TimeoutError: the deadline passed.
+            TimeoutError: the server was silent for too long.
             OSError: there is no connection, or it failed.
         """
         head = self._head(path, headers, len(body))
         kept = self._kept()
         if kept is not None:
-            reply = kept.ask(head, body, deadline)
+            reply = kept.ask(head, body, timeout_s)
             try:
                 return await _opened(reply)
             except ServerDisconnectedError:
                 if reply.answered:
                     raise
-        async with ENGINES.timeout(deadline - ENGINES.time()):
+        async with ENGINES.timeout(timeout_s):
             channel = await self._connect()
-        return await _opened(channel.ask(head, body, deadline))
+        return await _opened(channel.ask(head, body, timeout_s))
 
     async def close(self) -> None:
         """Hang up on all; replies that are being read fail."""
@@ -201,12 +212,17 @@ class HttpPool:
         host, port = self._address
         context = ssl.create_default_context() if self._secure else None
         _, channel = await loop.create_connection(
-            lambda: _Channel(loop, self._idle.append, self._lost), host, port, ssl=context
+            lambda: _Channel(loop, self), host, port, ssl=context
         )
         self._all.add(channel)
         return channel
 
-    def _lost(self, channel: _Channel) -> None:
+    def keep(self, channel: _Channel) -> None:
+        """Take back a channel whose reply is complete."""
+        self._idle.append(channel)
+
+    def lost(self, channel: _Channel) -> None:
+        """Forget a channel whose connection has ended."""
         self._all.discard(channel)
         if channel in self._idle:
             self._idle.remove(channel)
@@ -224,16 +240,10 @@ async def _opened(reply: HttpReply) -> HttpReply:
 class _Channel(asyncio.Protocol):
     """A connection, for one request at a time."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        keep: Callable[[_Channel], None],
-        lost: Callable[[_Channel], None],
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, pool: HttpPool) -> None:
         self.loop = loop
         self.idle_since = 0.0
-        self._keep = keep
-        self._lost = lost
+        self._pool = pool
         self._transport: asyncio.Transport | None = None
         self._reply: HttpReply | None = None
         self._held = False
@@ -243,10 +253,10 @@ class _Channel(asyncio.Protocol):
         """A flag, true if the reply defines its own end; else the connection's end is its end."""
         self._reusable = False
 
-    def ask(self, head: bytes, body: bytes, deadline: float) -> HttpReply:
+    def ask(self, head: bytes, body: bytes, timeout_s: float) -> HttpReply:
         """Send a request and return its reply."""
         self._head_size, self._framed, self._reusable = 0, False, False
-        self._reply = reply = HttpReply(self, deadline)
+        self._reply = reply = HttpReply(self, timeout_s, lambda: self._pool.heard_s)
         if self._transport is None or self._transport.is_closing():
             reply.end(ServerDisconnectedError("the connection was closed"))
         else:
@@ -267,7 +277,7 @@ class _Channel(asyncio.Protocol):
         if reply.ended_well and self._reusable and self._transport is not None:
             self.hold(False)
             self.idle_since = self.loop.time()
-            self._keep(self)
+            self._pool.keep(self)
         else:
             self.hang_up()
 
@@ -287,6 +297,7 @@ class _Channel(asyncio.Protocol):
             self.hang_up()
             return
         reply.answered = True
+        reply.heard_s = self._pool.heard_s = ENGINES.time()
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -295,7 +306,7 @@ class _Channel(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._lost(self)
+        self._pool.lost(self)
         if self._reply is None:
             return
         if exc is None and self._reply.status and not self._framed:
@@ -334,8 +345,8 @@ class _Channel(asyncio.Protocol):
 class Connection:
     """A connection to an engine. Safe for any number of concurrent requests of one event loop.
 
-    A failed transport or a missed deadline is an EngineError; see `deltas.py` for statuses other
-    than 2xx.
+    A failed transport, or a server that is silent for too long, is an EngineError; see `deltas.py`
+    for statuses other than 2xx.
     """
 
     def __init__(self, url: str) -> None:
@@ -367,14 +378,13 @@ class Connection:
     ) -> AsyncIterator[HttpReply]:
         """Yield a reply once its status is known to be good; leaving it early hangs up. A request
         that a pooled connection lost before any reply is sent once more, on a fresh connection.
-        `timeout_s` bounds all of it, reading included, without the time that engines sleep."""
+        `timeout_s` bounds the silence of the engine, without the time that engines sleep."""
         url = self.url + path
-        deadline = ENGINES.time() + timeout_s
         if self._pool is None:
             self._pool = HttpPool(self.url)
         try:
             headers = {**_JSON, **headers}
-            reply = await self._pool.post(path, body, headers=headers, deadline=deadline)
+            reply = await self._pool.post(path, body, headers=headers, timeout_s=timeout_s)
             try:
                 if reply.status >= 300:
                     raise answered(url, reply.status, await reply.whole())
@@ -382,7 +392,7 @@ class Connection:
             finally:
                 reply.close()
         except TimeoutError as error:
-            late = too_slow(f"{url}: a reply", "engine.request_timeout_s", timeout_s)
+            late = too_slow(f"{url}: news of a reply", "engine.request_timeout_s", timeout_s)
             raise EngineError(late) from error
         except OSError as error:
             raise _failure(url, error) from error

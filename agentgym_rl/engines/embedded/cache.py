@@ -54,11 +54,12 @@ class CopyableKV(ABC):
 
 def token_places(
     rows: Sequence[Sequence[int]], starts: Sequence[int] | None, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Return the tokens of rows and their positions, both [n, L], padded on the right; keys and
-    values of padding are overwritten before use. With `starts`, all padding of a row has the
-    position after its last token, so that none lies behind the end of the cache."""
-    width = max(map(len, rows))
+) -> tuple[Tensor, Tensor, int]:
+    """Return the tokens of rows and their positions, both [n, L], padded on the right, and the
+    length of the cache that they need; keys and values of padding are overwritten before use. With
+    `starts`, all padding of a row has the position after its last token, so that none lies behind
+    the end of the cache."""
+    width = length = max(map(len, rows))
     padded = [[*row, *[0] * (width - len(row))] for row in rows]
     tokens = torch.tensor(padded, device=device)
     positions = torch.arange(width, device=device).expand(len(rows), -1)
@@ -66,7 +67,8 @@ def token_places(
         ends = [start + len(row) for start, row in zip(starts, rows, strict=True)]
         positions = positions + torch.tensor(starts, device=device)[:, None]
         positions = torch.minimum(positions, torch.tensor(ends, device=device)[:, None])
-    return tokens, positions
+        length = 1 + max(ends)
+    return tokens, positions, length
 
 
 def causal_mask(positions: Tensor, length: int, dtype: torch.dtype) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -129,17 +130,17 @@ class EmbeddedEngine:
         be empty. Afterwards the request has a finish_reason or an error.
 
         Raises:
-            Refused: with status 504, after `engine.request_timeout_s`, time asleep not counted.
+            Refused: with status 504, after a silence of `engine.request_timeout_s` in which the
+                engine decoded for no other request either (see `Patience`), asleep not counted.
         """
         timeout_s = self._config.request_timeout_s
-        deadline = self._awake.time() + timeout_s
         start = 0
         while True:
             try:
-                async with self._awake.timeout(deadline - self._awake.time()):
+                async with self._awake.timeout(timeout_s, others=self._progress()):
                     await request.wakeup.wait()
             except TimeoutError:
-                what = f"request {request.id}, with its waits in queue and pauses,"
+                what = f"the next token of request {request.id}, with waits in queue and pauses,"
                 raise Refused(
                     too_slow(what, "engine.request_timeout_s", timeout_s),
                     status=504,
@@ -152,6 +153,19 @@ class EmbeddedEngine:
             if done:
                 return
             start = end
+
+    def _progress(self) -> Callable[[], float]:
+        """Return a function that returns the time at which it last found that the engine had
+        decoded since the call before."""
+        seen, heard_s = self.loop.counters.steps, -math.inf
+
+        def heard() -> float:
+            nonlocal seen, heard_s
+            if (steps := self.loop.counters.steps) != seen:
+                seen, heard_s = steps, self._awake.time()
+            return heard_s
+
+        return heard
 
     def release(self, request: Request) -> None:
         """Forget a request, and abort it if it is still being decoded."""
@@ -194,7 +208,7 @@ class EmbeddedEngine:
         timeout_s = self._config.request_timeout_s
         drained = await self._between_steps(self.loop.drain)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with self._awake.timeout(timeout_s, others=self._progress()):
                 if await asyncio.wrap_future(drained):
                     return
         except TimeoutError:

@@ -212,12 +212,10 @@ class FusedDecoder(Decoder):
     ) -> None:
         shape, last = self._shape, first + len(rows)
         # Right padding is harmless under a causal mask; its keys are overwritten before use.
-        tokens, positions = token_places(rows, starts, self.device)
-        length, mask = tokens.shape[1], None
-        cos, sin = self._cos[:length, None], self._sin[:length, None]
+        tokens, positions, length = token_places(rows, starts, self.device)
+        mask, cos, sin = None, self._cos[:length, None], self._sin[:length, None]
         slots = torch.arange(first, last, device=self.device)[:, None]
         if starts is not None:
-            length = 1 + max(start + len(row) for start, row in zip(starts, rows, strict=True))
             mask = causal_mask(positions, length, self._cos.dtype)
             cos, sin = self._cos[positions, None], self._sin[positions, None]
         self._kv.reserve(last, length)

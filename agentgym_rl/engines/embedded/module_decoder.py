@@ -84,11 +84,9 @@ class CachedDecoder(ModuleDecoder):
     def prefill(
         self, first: int, rows: Sequence[Sequence[int]], starts: Sequence[int] | None = None
     ) -> None:
-        tokens, positions = token_places(rows, starts, self.device)
-        length, mask = tokens.shape[1], None
-        if starts is not None:
-            length = 1 + max(start + len(row) for start, row in zip(starts, rows, strict=True))
-            mask = causal_mask(positions, length, self._module.dtype)
+        tokens, positions, length = token_places(rows, starts, self.device)
+        dtype = self._module.dtype
+        mask = None if starts is None else causal_mask(positions, length, dtype)
         self._kv.reserve(first + len(rows), length)
         self._cache.begin(first, positions, length, whole=starts is None)
         self._forward(tokens, positions, mask)
@@ -187,8 +185,8 @@ class UncachedDecoder(ModuleDecoder):
         self, first: int, rows: Sequence[Sequence[int]], starts: Sequence[int] | None = None
     ) -> None:
         assert starts is None, "there is no cache to begin with"
-        tokens, _ = token_places(rows, None, self.device)
-        self._tokens[first : first + len(rows), : tokens.shape[1]] = tokens
+        tokens, _, length = token_places(rows, None, self.device)
+        self._tokens[first : first + len(rows), :length] = tokens
 
     def decode(self, tokens: Tensor, positions: Tensor, segments: Sequence[Segment]) -> Tensor:
         length = max(segment.length for segment in segments)

@@ -7,6 +7,7 @@ versions known for its tokens.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from agentgym_rl.core.engine import UNKNOWN_VERSION, Delta, Engine, FinishReason
 from agentgym_rl.core.errors import EngineError, RequestRefused
 from agentgym_rl.core.task import derived_seed
 from agentgym_rl.runtime.lru_dict import LruDict
+from agentgym_rl.runtime.pausable_clock import ENGINES
 from agentgym_rl.runtime.waiting import Changes
 
 SHUNNED_S = 0.5
@@ -47,6 +49,8 @@ class Replica:
     shunned_until_s: float = 0.0
     unanswered_since_s: float | None = None
     """The time of the first request sent since the last token came; None if there is none."""
+    heard_s: float = -math.inf
+    """The time of the last token, on the clock `ENGINES`."""
     waits: set[asyncio.Timeout] = field(default_factory=set[asyncio.Timeout])
     """The timeouts of the requests that wait for their next tokens."""
 
@@ -65,6 +69,7 @@ class Replica:
     def answered(self) -> None:
         """Record that a token came."""
         self.unanswered_since_s = None
+        self.heard_s = ENGINES.time()
 
     def woke(self) -> None:
         """Restart the clock after a sleep, during which no token could come."""
@@ -159,10 +164,15 @@ class Replicas:
             if name in self._serving:
                 self._serving[name].version = version
         for replica in self._serving.values():
-            replica.answered()  # perhaps the update delayed its answer
+            replica.unanswered_since_s = None  # perhaps the update delayed its answer
         self.updates += 1
         self.calm = self.updates
         self.changes.notify()
+
+    def heard_s(self, session_id: str) -> float:
+        """Return the time of the last token of a session's replica, on the clock `ENGINES`."""
+        home = self._homes.get(session_id)
+        return -math.inf if home is None or home.gone else home.heard_s
 
     def choose(self, session_id: str) -> tuple[Replica, bool]:
         """Return the replica for a request, and whether the session used another one before.

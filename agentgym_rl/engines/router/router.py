@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -77,6 +78,8 @@ class Router(Sampler):
         """The version that replicas may begin to serve; None if no update is in progress."""
         self.asleep = False
         """The flag that all live replicas sleep: their requests wait."""
+        self._heard_s: dict[str, float] = {}
+        """The time of the last token of each session with a turn in progress."""
         self.num_salts = 0
         """The number of times that salts were renewed."""
 
@@ -170,6 +173,9 @@ class Router(Sampler):
                 replica.woke()
         self._replicas.changes.notify()
 
+    def heard_s(self, session_id: str) -> tuple[float, float]:
+        return self._heard_s.get(session_id, -math.inf), self._replicas.heard_s(session_id)
+
     async def wait_serving(self, *, who: str, timeout_s: float) -> None:
         """Wait until some replica is in service.
 
@@ -218,6 +224,7 @@ class Router(Sampler):
             got: list[Delta] = []
             try:
                 while not finished and (delta := await segment.next()) is not None:
+                    self._heard_s[session_id] = ENGINES.time()
                     finished = delta.finish_reason is not None
                     if not whole:
                         turn.sampled.extend(delta.token_ids)
@@ -226,6 +233,7 @@ class Router(Sampler):
                     else:
                         yield delta
             finally:
+                self._heard_s.pop(session_id, None)
                 await segment.close()
             if whole:
                 self._take_whole(turn, segment, got, finished=finished)

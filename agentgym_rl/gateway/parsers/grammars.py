@@ -78,8 +78,9 @@ class Grammars:
 
     def _calls(self, lark: Lark, form: ReplyForm) -> str:
         format = FORMATS[self._family]
-        newer = format.newer is not None and lark.knows(format.newer[0])
-        form_of = format.newer[1] if newer and format.newer else format.grammar
+        form_of = format.grammar
+        if format.newer is not None and lark.knows(format.newer[0]):
+            form_of = format.newer[1]
         assert form_of is not None  # see _check
         calls = [form_of.call(lark, *_function(tool)) for tool in form.tools]
         call = lark.rule(lark.any_of(calls))

@@ -33,8 +33,6 @@ class HarmonyParser(Parser):
     end of the prompt, which may hold the beginning of the first header.
     """
 
-    begins = ()
-
     def __init__(self, tools: Tools | None = (), prompt_end: str = "") -> None:
         self._calls = tools is not None
         self._text = ""

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from .lark import CallGrammar, Lark
-from .parser import Read, ToolCall, Tools, either
+from .parser import Read, ToolCall, Tools
 
 NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
@@ -75,17 +75,15 @@ def read_array(block: str, tools: Tools = (), *, has_id: bool = False) -> list[T
     return [parse_object(item, has_id=has_id) or malformed(item) for item in items]
 
 
-def named(*between: str, prefix: str = "", tail: str = "", has_id: bool = False) -> Read:
-    """Return a reader of blocks that are a name, one of the texts `between`, and the arguments.
+def named(between: str, *, prefix: str = "", tail: str = "", has_id: bool = False) -> Read:
+    """Return a reader of blocks that are a name, the text `between`, and the arguments.
 
     `prefix`: text before the name, if it is there; `tail`: text after the arguments; `has_id`: an
     id stands for the name, which is the prefix, the name, a colon and a number.
     """
-    divide = re.compile(either(between))
 
     def read(block: str, tools: Tools = ()) -> list[ToolCall]:
-        found = divide.search(block)
-        head, rest = (block[: found.start()], block[found.end() :]) if found else (block, "")
+        head, found, rest = block.partition(between)
         written = head.strip() if found and "\n" not in head.strip() else ""
         name = written.removeprefix(prefix)
         if has_id and name.rpartition(":")[2].isdecimal():

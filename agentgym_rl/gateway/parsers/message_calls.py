@@ -16,7 +16,7 @@ from typing import Literal
 
 from .json_calls import malformed, parse_object
 from .literals import read_calls
-from .parser import Event, Parser, ToolCall, Tools, tag_start
+from .parser import Event, Parser, ToolCall, Tools, any_start, tag_start
 
 _ATTEMPT = re.compile(r'\{\s*"name"\s*:\s*"[^"\\]*"\s*,\s*"(?:parameters|arguments)"\s*:')
 _CALLED = re.compile(r"\[\s*([A-Za-z_][\w.]*)\s*\(")
@@ -42,32 +42,24 @@ def _python_calls(text: str, *, tagged: bool) -> list[ToolCall] | None:
 @dataclass(frozen=True)
 class Style:
     """The calls of a family. `tag`: the text that marks them anywhere; `between`, `end`: texts that
-    may stand between and after them; `first`: their first bracket; `unquoted`, `quoted`: the marks
-    outside and inside strings. `read` returns the calls of a text from a bracket to its end; None
-    for a mere text, which neither the tag nor its beginning marks as a call."""
+    may stand between and after them; `first`: their first bracket; `unquoted`: the marks outside
+    strings. `read` returns the calls of a text from a bracket to its end; None for a mere text,
+    which neither the tag nor its beginning marks as a call."""
 
     tag: str
     first: str
     between: str
     end: str
     unquoted: re.Pattern[str]
-    quoted: dict[str, re.Pattern[str]]
     read: Callable[..., list[ToolCall] | None]
 
 
 _QUOTED = {mark: re.compile(rf"{mark}|\\.", re.DOTALL) for mark in ('"', "'")}
-JSON = Style("<|python_tag|>", "{", ";", "", re.compile(r'["{}]'), _QUOTED, _json_call)
+"""The marks inside a string, by its quotation mark."""
+JSON = Style("<|python_tag|>", "{", ";", "", re.compile(r'["{}]'), _json_call)
 _BEGIN, _END = "<|python_start|>", "<|python_end|>"
 LLAMA4 = replace(JSON, tag=_BEGIN, end=_END)
-PYTHON = Style(
-    _BEGIN,
-    "[",
-    "",
-    _END,
-    re.compile(r"""["'\[\]]"""),
-    _QUOTED,
-    _python_calls,
-)
+PYTHON = Style(_BEGIN, "[", "", _END, re.compile(r"""["'\[\]]"""), _python_calls)
 
 
 class MessageParser(Parser):
@@ -135,12 +127,12 @@ class MessageParser(Parser):
         return self._at > start
 
     def _may_be_tag(self) -> bool:
-        tags = filter(None, (self._style.tag, self._style.end))
-        return any(tag_start(self._text, tag, self._at) == self._at for tag in tags)
+        tags = [tag for tag in (self._style.tag, self._style.end) if tag]
+        return any_start(self._text, tags, self._at) == self._at
 
     def _read_object(self, events: list[Event]) -> bool:
         while True:
-            marks = self._style.quoted[self._quote] if self._quote else self._style.unquoted
+            marks = _QUOTED[self._quote] if self._quote else self._style.unquoted
             mark = marks.search(self._text, self._at)
             if mark is None:
                 # a backslash waits for the character that it escapes
@@ -148,7 +140,7 @@ class MessageParser(Parser):
                 self._at = max(self._at, len(self._text) - waits)
                 return False
             self._at = mark.end()
-            if mark[0] in self._style.quoted:
+            if mark[0] in _QUOTED:
                 self._quote = "" if self._quote else mark[0]
             elif len(mark[0]) == 1:
                 self._depth += 1 if mark[0] in "[{" else -1

@@ -108,7 +108,7 @@ class ThinkParser(Parser):
         self._held.append(self._text[:at])
         self._text = self._text[at:]
         tag = next((tag for tag in self._opens if self._text.startswith(tag)), "")
-        if not tag and any(self._may_begin(tag) for tag in self._opens):
+        if not tag and any_start(self._text, self._opens) == 0:
             return False
         if self._opened or tag:
             self._text = self._text[len(tag) :]
@@ -119,9 +119,6 @@ class ThinkParser(Parser):
             self._text = ""
         self._held = []
         return True
-
-    def _may_begin(self, tag: str) -> bool:
-        return len(self._text) < len(tag) and tag.startswith(self._text)
 
     def _read_thought(self, events: list[Event]) -> bool:
         """Read the thought up to its close or a call's beginning; return True if there is one."""

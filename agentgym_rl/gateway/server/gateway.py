@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, MutableMapping, Sequence
@@ -106,7 +107,8 @@ class SessionServer(ABC):
     ) -> Session:
         """Open a new session; `session.key` is the API key of its agent.
 
-        `turn_timeout_s` limits each reply; a later turn fails as infrastructure.
+        `turn_timeout_s` limits the silence of each reply (see `Patience`); a more silent turn fails
+        as infrastructure.
         """
         session = self.session_type(
             session_id, sampling=sampling, turn_timeout_s=turn_timeout_s, config=self._config
@@ -235,7 +237,7 @@ class SessionServer(ABC):
         earlier = session.exchanges.earlier(asked)
         if earlier is not None:
             session.counters["joined_retries"] += 1
-            return await earlier.follow(receive, send, timeout_s=session.turn_timeout_s)
+            return await earlier.follow(receive, send, timeout_s=session.longest_turn_s)
         self._admit(session)
         exchange = session.exchanges.open(asked, send)
         try:
@@ -258,7 +260,11 @@ class SessionServer(ABC):
         """
         grace_s = self._config.disconnect_grace_s if exchange.asked.may_come_again else 0.0
         with _blamed(session):
-            async with ENGINES.timeout(session.turn_timeout_s) as deadline:
+            async with ENGINES.timeout(
+                session.turn_timeout_s,
+                own=lambda: max(session.heard_s, self.heard_s(session)[0]),
+                others=lambda: self.heard_s(session)[1],
+            ) as deadline:
                 session.in_flight.add(deadline)
                 try:
                     async with together() as tasks:
@@ -267,6 +273,11 @@ class SessionServer(ABC):
                         watcher.cancel()
                 finally:
                     session.in_flight.discard(deadline)
+                    session.heard_s = ENGINES.time()
+
+    def heard_s(self, session: Session) -> tuple[float, float]:
+        """Return the times of the last tokens for a session; see `Sampler.heard_s`."""
+        return -math.inf, -math.inf
 
     def _admit(self, session: Session) -> None:
         """Count a request in; the caller must count it out.
@@ -352,7 +363,8 @@ def _said(session: Session, error: BaseException) -> ApiError | None:
             session.counters["undelivered_turns"] += 1
             return session_closed()
         limit_s = session.turn_timeout_s
-        session.fail(too_slow("the model's reply", "rollout.turn_timeout_s", limit_s))
+        what = "the next token of the model's reply"
+        session.fail(too_slow(what, "rollout.turn_timeout_s", limit_s))
         return turn_timed_out(session.turn_timeout_s)
     if isinstance(error, Exception):  # a bug of our own must not become a reward of 0
         _log.exception("the gateway failed in session %s", session.id, exc_info=error)
@@ -425,6 +437,9 @@ class Gateway(SessionServer):
         writer = dialect.writer(session, request, turns, model=self.model_name)
         keep_alive_s = self._config.keep_alive_s
         await deliver(exchange, writer, produce, stream=request.stream, keep_alive_s=keep_alive_s)
+
+    def heard_s(self, session: Session) -> tuple[float, float]:
+        return self._sampler.heard_s(session.id)
 
     async def _count(self, session: Session, request: ChatRequest, size: int) -> dict[str, Any]:
         count = await count_prompt(

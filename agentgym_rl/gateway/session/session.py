@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import math
 import secrets
 import zlib
 from collections import Counter
@@ -25,6 +26,7 @@ from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.request.request_cache import Bodies, Conversations
 from agentgym_rl.gateway.retries_and_hangups import Exchanges
 from agentgym_rl.runtime.lru_dict import LruDict
+from agentgym_rl.runtime.pausable_clock import LONGEST_ALONE
 
 from .rows import Credits, export_rows, num_lost
 from .tree import Context, Place, Sample, Sampled, SiblingOf, Tree
@@ -195,6 +197,8 @@ class Session:
         self.conversations = Conversations()
         self._messages: list[Mapping[str, Any]] = []
         self._tools: Sequence[Mapping[str, Any]] = ()
+        self.heard_s = -math.inf
+        """The time of the last token, or of the end of a turn, on the clock `ENGINES`."""
         self.in_flight: set[asyncio.Timeout] = set()
         """The deadlines of the turns in progress, through which `abort` ends them."""
         self._tag = secrets.token_hex(4)  # session ids may repeat, request ids must not
@@ -203,6 +207,11 @@ class Session:
     def num_turns(self) -> int:
         """Return the number of answered turns."""
         return len(self.tree.turns)
+
+    @property
+    def longest_turn_s(self) -> float:
+        """Return the longest time of a turn that gets no token, while its engine serves others."""
+        return LONGEST_ALONE * self.turn_timeout_s
 
     def next_request(self) -> int:
         """Return the number of a new request."""

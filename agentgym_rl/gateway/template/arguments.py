@@ -51,22 +51,23 @@ class Arguments:
                 "key out"
             )
         self.imposed = NO_KWARGS if thinks is None else dict.fromkeys(self._switches, thinks)
-        """The arguments of every rendering."""
+        """The arguments of every rendering, whatever a request says (`ChatFormat.render`)."""
         self._known: LruDict[str, Mapping[str, Any]] = LruDict(_KEPT)
         self._named = set[str]()
 
     def of(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments in effect for a request; equal ones are usually the same object."""
+        """Return the arguments of a request that have an effect, beside those imposed; equal ones
+        are usually the same object."""
         if not asked:
-            return self.imposed
+            return NO_KWARGS
         self._warn(asked)
         wanted = dict(asked)
         if _EFFORT in wanted:
             wanted.setdefault(_SWITCH, wanted[_EFFORT] != "none")
         if _SWITCH in wanted:
             wanted = dict.fromkeys(self._switches, wanted[_SWITCH]) | wanted
-        found = {name: value for name, value in wanted.items() if name in self.read}
-        found |= self.imposed
+        free = self.read - self.imposed.keys()
+        found = {name: value for name, value in wanted.items() if name in free}
         if not found:
             return NO_KWARGS
         key = json.dumps(found, sort_keys=True)

@@ -267,9 +267,7 @@ def _find_end(render: Render, added: Mapping[str, int]) -> TurnEnd | None:
 
 def _with_calls(render: Render, any_added: re.Pattern[str], close: str) -> TurnEnd:
     """Return the ends of turns: `close`, and another token if that ends turns with calls."""
-    function = {"name": "f", "arguments": f'{{"said": "{SENTINEL}"}}'}
-    calls = [{"id": "call_0_0", "type": "function", "function": function}]
-    said = {"role": "assistant", "content": "", "tool_calls": calls}
+    said = _say("assistant", "", tool_calls=[_call(0, f'{{"said": "{SENTINEL}"}}')])
     try:
         rendered = render([OPENING, said], None, add_generation_prompt=False)
     except ValueError:
