@@ -1,7 +1,8 @@
-"""What the benchmarks share: the machine in words, and engines as processes of their own."""
+"""What the benchmarks share: the machine in words, engines as processes, and replies to sample."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -19,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agentgym_rl.cluster.spec import free_port
 from agentgym_rl.config import Config, dump_toml, load_config
+from agentgym_rl.engines import protocol
 from agentgym_rl.models.resolve import BUNDLED
 
 _END_TIMEOUT_S = 10.0
@@ -93,7 +96,7 @@ def engine_process(config: Config, *flags: str) -> Iterator[tuple[str, int]]:
             _wait_ready(process, url, log, config.engine.start_timeout_s)
             yield url, process.pid
         finally:
-            _end(process)
+            end(process)
 
 
 def _wait_ready(process: subprocess.Popen[Any], url: str, log: Path, timeout_s: float) -> None:
@@ -105,13 +108,70 @@ def _wait_ready(process: subprocess.Popen[Any], url: str, log: Path, timeout_s: 
     raise RuntimeError(f"the engine did not start:\n{log.read_text()[-3000:]}")
 
 
-def _end(process: subprocess.Popen[Any]) -> None:
-    """SIGTERM, then SIGKILL for whoever of its group is left."""
+def end(process: subprocess.Popen[Any]) -> None:
+    """End a process and its group: SIGTERM, then SIGKILL for whoever is left."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_END_TIMEOUT_S)
+
+
+def over_http(
+    url: str, prompts: Sequence[list[int]], lengths: Sequence[int], *, timeout_s: float
+) -> list[protocol.Choice]:
+    """Sample `lengths[i]` tokens after `prompts[i]` from an engine, all at once."""
+    return asyncio.run(_over_http(url, prompts, lengths, timeout_s))
+
+
+async def _over_http(
+    url: str, prompts: Sequence[list[int]], lengths: Sequence[int], timeout_s: float
+) -> list[protocol.Choice]:
+    import aiohttp
+    import msgspec
+
+    decode = msgspec.json.Decoder(protocol.GenerateReply).decode
+
+    async def one(session: aiohttp.ClientSession, prompt: list[int], length: int) -> Any:
+        params = protocol.SamplingBody(max_tokens=length, ignore_eos=True, logprobs=0)
+        body = msgspec.json.encode(protocol.GenerateBody(token_ids=prompt, sampling_params=params))
+        async with session.post(url + protocol.GENERATE, data=body) as response:
+            choice = decode(await response.read()).choices[0]
+        assert choice.token_ids is not None
+        assert choice.logprobs is not None
+        assert len(choice.logprobs.content) == len(choice.token_ids) == length
+        return choice
+
+    connector = aiohttp.TCPConnector(limit=0)
+    async with (
+        asyncio.timeout(timeout_s),
+        aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout()) as session,
+        asyncio.TaskGroup() as tasks,
+    ):
+        pairs = zip(prompts, lengths, strict=True)
+        jobs = [tasks.create_task(one(session, *pair)) for pair in pairs]
+    return [job.result() for job in jobs]
+
+
+def generate(model: Any, prompts: Sequence[list[int]], num_tokens: int) -> Tensor:
+    """Sample `num_tokens` after each prompt by `generate`, as one batch: [b, L + num_tokens]."""
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
+    with torch.inference_mode():
+        output = model.generate(
+            ids,
+            attention_mask=mask,
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            max_new_tokens=num_tokens,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+    assert output.shape[1] == longest + num_tokens
+    return output
 
 
 def qwen3(folder: Path, *, hidden: int, layers: int, vocab: int = 4096, seed: int = 0) -> int:

@@ -17,7 +17,7 @@ import statistics
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,6 +44,7 @@ from agentgym_rl.trainer.world import join_world
 
 from ._common import engine_server, model_config
 from ._runs import train
+from .trainer_loops.packing import half_sampled, row
 from .weights import _Case
 
 Dtype = Literal["float32", "bfloat16"]
@@ -390,29 +391,15 @@ def _peak_gb() -> float | None:
 
 def _random_pack(lengths: Sequence[int]) -> PackedRows:
     draw = np.random.default_rng(0)
-    contexts = [draw.integers(3, 600, n // 2).tolist() for n in lengths]
-    replies = [draw.integers(3, 600, n - n // 2) for n in lengths]
-    deltas = [Delta(r.tolist(), [0.0] * len(r), [0] * len(r), [0.0] * len(r)) for r in replies]
-    return pack_rows([_row(c, d) for c, d in zip(contexts, deltas, strict=True)])
+    return pack_rows([half_sampled(draw, length) for length in lengths])
 
 
 def _row(prompt: Sequence[int], reply: Delta) -> Row:
     """Return the row of one reply at temperature 1, of version 0."""
-    before, length = len(prompt), len(prompt) + len(reply.token_ids)
-    sampled = np.arange(length) >= before
-    logprobs = np.zeros(length, np.float32)
-    logprobs[before:] = reply.logprobs
-    versions = np.where(sampled, 0, -1).astype(np.int32)
-    return Row(
-        tokens=np.array([*prompt, *reply.token_ids], np.int32),
-        loss_mask=sampled,
-        behavior_logprobs=logprobs,
-        policy_versions=versions,
-        admitted_versions=versions,
-        temperatures=sampled.astype(np.float32),
-        turn_ids=versions,
-        times_s=np.zeros(length),
-    )
+    tokens = np.array([*prompt, *reply.token_ids], np.int32)
+    found = row(len(tokens), len(reply.token_ids))
+    found.behavior_logprobs[found.loss_mask] = reply.logprobs
+    return replace(found, tokens=tokens)
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ end do not count. Prompts are different, so that nothing can be shared between r
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
@@ -23,15 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl.core.model_folder import weight_files
 from agentgym_rl.engines import protocol
+from agentgym_rl.weights.adapter import read_base
 from agentgym_rl.weights.files import write_version
 
-from ._common import engine_process, model_config, say
+from ._common import engine_process, generate, model_config, over_http, say
 
 DTYPES = ("float32", "bfloat16")
 REQUESTS = tuple(map(int, os.environ.get("ARL_BENCH_REQUESTS", "16,64").split(",")))
@@ -149,21 +148,8 @@ def _judge(part: Part, case: Case, kind: str, spent: dict[str, list[Spent]]) -> 
 
 def _generate(model: Any) -> Callable[[Case], Spent]:
     def play(case: Case) -> Spent:
-        ids = torch.tensor(case.prompts)
         wall, cpu = time.perf_counter(), time.process_time()
-        with torch.inference_mode():
-            output = model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                do_sample=True,
-                temperature=1.0,
-                top_k=0,
-                top_p=1.0,
-                max_new_tokens=max(case.lengths),
-                eos_token_id=None,
-                pad_token_id=0,
-            )
-        assert output.shape[1] == PROMPT_TOKENS + max(case.lengths)
+        generate(model, case.prompts, max(case.lengths))
         return Spent(time.perf_counter() - wall, time.process_time() - cpu)
 
     return play
@@ -179,36 +165,14 @@ def _served(url: str, pid: int) -> Callable[[Case], Spent]:
 
     def play(case: Case) -> Spent:
         wall, cpu = time.perf_counter(), cpu_s()
-        asyncio.run(_all_requests(url, case))
+        _sampled(url, case)
         return Spent(time.perf_counter() - wall, cpu_s() - cpu)
 
     return play
 
 
-async def _all_requests(url: str, case: Case) -> list[protocol.Choice]:
-    import aiohttp
-    import msgspec
-
-    decode = msgspec.json.Decoder(protocol.GenerateReply).decode
-
-    async def one(session: aiohttp.ClientSession, prompt: list[int], length: int) -> Any:
-        params = protocol.SamplingBody(max_tokens=length, ignore_eos=True, logprobs=0)
-        body = msgspec.json.encode(protocol.GenerateBody(token_ids=prompt, sampling_params=params))
-        async with session.post(url + protocol.GENERATE, data=body) as response:
-            choice = decode(await response.read()).choices[0]
-        assert choice.token_ids is not None
-        assert len(choice.token_ids) == length
-        return choice
-
-    connector = aiohttp.TCPConnector(limit=0)
-    async with (
-        asyncio.timeout(_ROUND_TIMEOUT_S),
-        aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout()) as session,
-        asyncio.TaskGroup() as tasks,
-    ):
-        pairs = zip(case.prompts, case.lengths, strict=True)
-        jobs = [tasks.create_task(one(session, *pair)) for pair in pairs]
-    return [job.result() for job in jobs]
+def _sampled(url: str, case: Case) -> list[protocol.Choice]:
+    return over_http(url, case.prompts, case.lengths, timeout_s=_ROUND_TIMEOUT_S)
 
 
 def agreement(folder: Path, rounds: int) -> Part:
@@ -227,7 +191,7 @@ def agreement(folder: Path, rounds: int) -> Part:
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     for dtype in DTYPES:
         with engine_process(_config(folder, dtype)) as (url, _):
-            choices = asyncio.run(_all_requests(url, case))
+            choices = _sampled(url, case)
         gaps = torch.cat([_gaps(model, *pair) for pair in zip(prompts, choices, strict=True)])
         part.rows.append(
             {
@@ -256,7 +220,7 @@ def memory(folder: Path, rounds: int) -> Part:
     """Measure the peak memory of an engine that loads the model and takes two new versions."""
     part = Part()
     size = sum(file.stat().st_size for file in weight_files(folder))
-    tensors = {n: t.float() for file in weight_files(folder) for n, t in load_file(file).items()}
+    tensors = {name: tensor.float() for name, tensor in read_base(folder).items()}
     float32 = sum(tensor.nbytes for tensor in tensors.values())
     for dtype in DTYPES:
         found = peaks(folder, dtype, tensors)

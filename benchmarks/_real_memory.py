@@ -12,10 +12,11 @@ from pathlib import Path
 import torch
 
 from agentgym_rl.config import EmbeddedEngineConfig, load_config
-from agentgym_rl.engines import protocol
 from agentgym_rl.engines.embedded.engine import EmbeddedEngine
 from agentgym_rl.engines.embedded.model import load_model
 from agentgym_rl.models.resolve import BUNDLED
+
+from ._reuse import reply
 
 _PROMPT = list(range(3, 67))
 
@@ -36,29 +37,20 @@ async def _play(folder: Path, config: EmbeddedEngineConfig, versions: list[Path]
     engine = EmbeddedEngine(model, model_dir=folder, config=config, seed=0, weight_version="0.0")
     found: list[int] = []
     async with engine.running():
-        await _sample(engine)
+        await reply(engine, _PROMPT, 4)
         found += _without_cache(engine)
         _peak(afresh=True)
         for number, version in enumerate(versions, 1):
             engine.start_update()
             await engine.stage(version)
             await engine.finish_update(f"0.{number}")
-            await _sample(engine)
+            await reply(engine, _PROMPT, 4)
         found += _without_cache(engine)
     return found
 
 
 def _without_cache(engine: EmbeddedEngine) -> list[int]:
     return [amount - engine.model.decoder.cache_bytes for amount in _peak(afresh=False)]
-
-
-async def _sample(engine: EmbeddedEngine) -> None:
-    params = protocol.SamplingBody(max_tokens=4, ignore_eos=True, logprobs=0)
-    request = engine.submit(protocol.GenerateBody(token_ids=_PROMPT, sampling_params=params))
-    async for _ in engine.parts(request):
-        pass
-    engine.release(request)
-    assert request.error is None, request.error
 
 
 def main() -> None:

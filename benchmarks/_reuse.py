@@ -84,7 +84,7 @@ async def _groups(engine: EmbeddedEngine, seed: int) -> int:
         for _ in range(GROUPS):
             prompt = _drawn(engine, draw, PROMPT_TOKENS)
             for _ in range(MEMBERS):
-                tasks.create_task(_reply(engine, prompt))
+                tasks.create_task(reply(engine, prompt, REPLY_TOKENS))
     return GROUPS * PROMPT_TOKENS
 
 
@@ -100,9 +100,9 @@ async def _conversations(engine: EmbeddedEngine, seed: int) -> int:
 async def _conversation(engine: EmbeddedEngine, draw: random.Random) -> int:
     prompt = _drawn(engine, draw, PROMPT_TOKENS)
     for turn in range(TURNS):
-        reply = await _reply(engine, prompt)
+        answer = await reply(engine, prompt, REPLY_TOKENS)
         if turn < TURNS - 1:
-            prompt = [*prompt, *reply, *_drawn(engine, draw, NEW_TOKENS)]
+            prompt = [*prompt, *answer, *_drawn(engine, draw, NEW_TOKENS)]
     return len(prompt)
 
 
@@ -110,8 +110,9 @@ def _drawn(engine: EmbeddedEngine, draw: random.Random, count: int) -> list[int]
     return draw.choices(range(3, engine.model.vocab_size), k=count)
 
 
-async def _reply(engine: EmbeddedEngine, prompt: list[int]) -> list[int]:
-    params = protocol.SamplingBody(max_tokens=REPLY_TOKENS, ignore_eos=True, logprobs=0)
+async def reply(engine: EmbeddedEngine, prompt: list[int], num_tokens: int) -> list[int]:
+    """Sample so many tokens after a prompt, without HTTP."""
+    params = protocol.SamplingBody(max_tokens=num_tokens, ignore_eos=True, logprobs=0)
     request = engine.submit(protocol.GenerateBody(token_ids=prompt, sampling_params=params))
     try:
         async for _ in engine.parts(request):

@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -204,6 +204,7 @@ class NoFleet:
     """No engine is to be told of a version."""
 
     wanted = False
+    silent_s: Mapping[str, float] = {}
 
     async def begin_publication(self, version: int) -> dict[str, str]:
         return {}

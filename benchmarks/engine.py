@@ -10,7 +10,6 @@ Further rows have the embedded engine alone, with and without its prefix cache (
 
 from __future__ import annotations
 
-import asyncio
 import random
 import shutil
 import statistics
@@ -29,11 +28,10 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from agentgym_rl.engines import protocol
 from agentgym_rl.models.resolve import BUNDLED
 
 from . import _reuse
-from ._common import engine_server, hardware, model_config, versions
+from ._common import engine_server, generate, hardware, model_config, over_http, versions
 
 CONCURRENCY = 64
 PROMPT_TOKENS = (16, 96)
@@ -152,54 +150,14 @@ def _rate(play: Callable[[], int]) -> float:
 
 
 def _over_http(url: str, prompts: list[list[int]]) -> int:
-    return asyncio.run(_all_requests(url, prompts))
-
-
-async def _all_requests(url: str, prompts: list[list[int]]) -> int:
-    import aiohttp
-    import msgspec
-
-    params = protocol.SamplingBody(max_tokens=NEW_TOKENS, ignore_eos=True, logprobs=0)
-    decode = msgspec.json.Decoder(protocol.GenerateReply).decode
-
-    async def one(session: aiohttp.ClientSession, prompt: list[int]) -> int:
-        body = msgspec.json.encode(protocol.GenerateBody(token_ids=prompt, sampling_params=params))
-        async with session.post(url + protocol.GENERATE, data=body) as response:
-            choice = decode(await response.read()).choices[0]
-        assert choice.token_ids is not None
-        assert choice.logprobs is not None
-        assert len(choice.logprobs.content) == len(choice.token_ids) == NEW_TOKENS
-        return len(choice.token_ids)
-
-    connector = aiohttp.TCPConnector(limit=0)
-    async with (
-        asyncio.timeout(_ROUND_TIMEOUT_S),
-        aiohttp.ClientSession(connector=connector) as session,
-        asyncio.TaskGroup() as tasks,
-    ):
-        jobs = [tasks.create_task(one(session, prompt)) for prompt in prompts]
-    return sum(job.result() for job in jobs)
+    lengths = [NEW_TOKENS] * len(prompts)
+    over_http(url, prompts, lengths, timeout_s=_ROUND_TIMEOUT_S)
+    return sum(lengths)
 
 
 def _hf(model: Any, prompts: list[list[int]]) -> int:
-    longest = max(map(len, prompts))
-    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
-    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
-    with torch.inference_mode():
-        output = model.generate(
-            ids,
-            attention_mask=mask,
-            do_sample=True,
-            temperature=1.0,
-            top_k=0,
-            top_p=1.0,
-            max_new_tokens=NEW_TOKENS,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-    sampled = output.shape[1] - longest
-    assert sampled == NEW_TOKENS
-    return sampled * len(prompts)
+    generate(model, prompts, NEW_TOKENS)
+    return NEW_TOKENS * len(prompts)
 
 
 def _row(system: str, model: str, path: str, rates: list[float]) -> dict[str, Any]:

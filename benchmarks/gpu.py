@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,7 @@ import torch
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.trainer.usage import peak_tflops
 
-from ._common import hardware, say, versions
+from ._common import end, hardware, say, versions
 
 BUDGETS_S: Mapping[str, float] = {
     "parity": 55,
@@ -117,7 +116,7 @@ def measured(
         except subprocess.TimeoutExpired:
             error = f"not finished after {limit_s:g} s: {_tail(log)}"
         finally:
-            _end(process)
+            end(process)
     found: dict[str, Any] = {"error": error} if error else json.loads(out.read_text())
     return found | {"seconds": round(time.monotonic() - start, 1)}
 
@@ -163,17 +162,3 @@ def _tail(log: Path) -> str:
     """Return the last lines of what a part said, as one."""
     lines = log.read_text(errors="replace").strip().splitlines()[-4:]
     return " / ".join(line.strip() for line in lines)[-600:]
-
-
-def _end(process: subprocess.Popen[Any]) -> None:
-    """End the part and every process that it started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-        except ProcessLookupError:
-            break
-        try:
-            process.wait(5.0)
-        except subprocess.TimeoutExpired:
-            continue
-    process.wait()

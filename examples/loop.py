@@ -15,7 +15,7 @@ from agentgym_rl.core.batch import StepReport
 from agentgym_rl.evaluate.evaluate import evaluate
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.fleet.servers import EngineSetup
-from agentgym_rl.models.learning_rate import with_learning_rate
+from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.rollout.groups import FinishedGroups
 from agentgym_rl.rollout.player import env_spec, serving_policy
@@ -117,7 +117,7 @@ async def main(config):
     """Evaluate, train and evaluate again; return both results."""
     torch.set_num_threads(config.trainer.num_threads)
     model_dir = model_folder(config.model, config.env.id)
-    config = with_learning_rate(resolve_paths(config), model_dir)
+    config = fitted(resolve_paths(config), model_dir)
     run_dir, config_file = create_run_dir(config, kind="loop")
     with (
         closing(EpisodeLog(run_dir / EPISODES)) as log,

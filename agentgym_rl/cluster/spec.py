@@ -10,9 +10,6 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-_GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-"""The device files of the GPU drivers: NVIDIA's, the one under WSL, AMD's."""
-
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
@@ -56,11 +53,6 @@ def free_port(address: str = "127.0.0.1") -> int:
     with socket.socket() as probe:
         probe.bind((address, 0))
         return probe.getsockname()[1]
-
-
-def may_use_gpu(device: str) -> bool:
-    """Return whether a process with this `device` may use a GPU ("auto" does if there is one)."""
-    return device == "cuda" or (device == "auto" and any(map(os.path.exists, _GPU_DRIVERS)))
 
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h

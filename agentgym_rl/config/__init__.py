@@ -26,6 +26,7 @@ from .algo import (
     RewardConfig,
     SequenceMaskCorrection,
 )
+from .allocation import may_use_gpu
 from .cluster import ClusterConfig, LoggingConfig, check_colocated
 from .engine import (
     EmbeddedEngineConfig,
@@ -48,7 +49,16 @@ from .play import (
     VerifierConfig,
 )
 from .rollout import RolloutConfig
-from .section import Anytime, InEval, OnResume, Section, free_keys, section_types
+from .section import (
+    Anytime,
+    InEval,
+    OnResume,
+    Section,
+    free_keys,
+    section_types,
+    unset_keys,
+    without,
+)
 from .trainer import TrainerConfig, WeightsConfig
 
 __all__ = [
@@ -58,7 +68,8 @@ __all__ = [
     "LoraConfig", "MaskCorrection", "ModelConfig", "OpenAIEngineConfig", "OwnEngineConfig",
     "RewardConfig", "RolloutConfig", "SandboxConfig", "Section", "SequenceMaskCorrection",
     "ServeConfig", "TrainerConfig", "VerifierConfig", "VllmEngineConfig", "WeightsConfig",
-    "dump_toml", "free_keys", "load_config", "preset_names", "section_types",
+    "dump_toml", "free_keys", "load_config", "may_use_gpu", "preset_names", "section_types",
+    "unset_keys",
 ]  # fmt: skip
 
 
@@ -134,7 +145,8 @@ class Config(Section):
                 f"{self.weights.transport!r}, vLLM's own, has no way to merge; use shm or gloo"
             )
         room = self.trainer.max_tokens_per_microbatch
-        if isinstance(self.engine, OwnEngineConfig) and self.engine.max_model_len > room:
+        is_set = "max_tokens_per_microbatch" in self.trainer.model_fields_set
+        if isinstance(self.engine, OwnEngineConfig) and self.engine.max_model_len > room and is_set:
             raise ValueError(
                 f"engine.max_model_len {self.engine.max_model_len} exceeds "
                 f"trainer.max_tokens_per_microbatch {room}: "
@@ -243,7 +255,7 @@ def load_config(
     if isinstance(source, Config):
         if not overrides:
             return source
-        source = source.model_dump(exclude_none=True)
+        source = without(source.model_dump(exclude_none=True), unset_keys(source))
     return load(Config, Path(source) if isinstance(source, str) else source, overrides or {})
 
 

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from agentgym_rl.core.chat import is_mapping
 
-from .section import Section
+from .section import Fitted, Section
 
 
 class ClampCorrection(Section):
@@ -140,7 +140,7 @@ class AlgoConfig(Section):
     """The δ of dppo: the maximum distance of a token's probability from the behavior policy's."""
     behavior_correction: Correction = MaskCorrection()
     aggregation: Literal["token", "sequence", "constant"] = "token"
-    max_tokens: int = Field(default=192, ge=1)
+    max_tokens: Fitted[int] = Field(default=192, ge=1)
     """The nominal trained tokens of an episode: the constant of `constant` aggregation."""
     baseline: Literal["none", "mean", "leave_one_out", "batch_mean", "critic"] = "mean"
     """The baseline of rewards. "critic": a learned value for each token (`critic`)."""

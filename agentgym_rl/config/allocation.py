@@ -16,6 +16,7 @@ Spaces are ignored. An allocation is converted into `engine.type`, `engine.num_s
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from typing import Any, Never
 from agentgym_rl.core.chat import is_mapping
 from agentgym_rl.core.errors import ConfigError
 
+GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+"""The device files of the GPU drivers: NVIDIA's, the one under WSL, AMD's."""
 KEY = "cluster.allocation"
 _ENGINES = {"vllm": "dt", "embedded": "d"}
 _TRAINERS = {"fsdp": "d"}
@@ -254,3 +257,8 @@ class _Reader:
 
     def fail(self, at: int, why: str) -> Never:
         raise ConfigError(f"{KEY}: {why}\n    {self._text}\n    {' ' * at}^")
+
+
+def may_use_gpu(device: str) -> bool:
+    """Return whether a process with this `device` may use a GPU ("auto" does if there is one)."""
+    return device == "cuda" or (device == "auto" and any(map(os.path.exists, GPU_DRIVERS)))

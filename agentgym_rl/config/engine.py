@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from .section import SECRET, Anytime, OnResume, Section
+from .section import SECRET, Anytime, Fitted, OnResume, Section
 
 
 class _Engine(Section):
@@ -18,9 +18,9 @@ class _Engine(Section):
     """The dtype of weights and KV cache, and of the trainer's forward and backward unless
     `trainer.dtype` is set (its master weights stay float32). The embedded engine on a CPU keeps all
     but the matrices of layers in float32; bfloat16 is faster on CPUs that multiply it."""
-    max_num_seqs: Anytime[int] = Field(default=128, ge=1)
+    max_num_seqs: Anytime[Fitted[int]] = Field(default=128, ge=1)
     """The maximum number of requests decoded together; more wait in a queue."""
-    max_model_len: int = Field(default=512, ge=16)
+    max_model_len: Fitted[int] = Field(default=512, ge=16)
     """The context length in tokens, prompt and reply together (at most the model's own)."""
     num_servers: Anytime[int] = Field(default=1, ge=1)
     """The number of engine processes; an episode stays on one of them while that one lives."""
@@ -31,12 +31,13 @@ class _Engine(Section):
     max_restarts: Anytime[int] = Field(default=3, ge=0)
     """The maximum number of restarts of a dead server; then it is retired, and the last one to be
     retired ends the run."""
-    start_timeout_s: Anytime[float] = Field(default=120.0, gt=0)
+    start_timeout_s: Anytime[Fitted[float]] = Field(default=120.0, gt=0)
     """The longest wait for a server to load its model."""
-    stall_timeout_s: Anytime[float] = Field(default=60.0, gt=0)
+    stall_timeout_s: Anytime[Fitted[float]] = Field(default=60.0, gt=0)
     """The longest time without any token from a server with requests before it is restarted."""
-    request_timeout_s: Anytime[float] = Field(default=120.0, gt=0)
-    """The longest wait for one request, queueing included."""
+    request_timeout_s: Anytime[Fitted[float]] = Field(default=120.0, gt=0)
+    """The longest time in which a request gets no token, and the engine sends none to others
+    either; a request that alone gets none ends after 20 times that."""
     prefix_cache: OnResume[Literal["by_version", "shared", "off"]] = "by_version"
     """The prefix cache: requests that begin with tokens of earlier ones reuse their KV.
     `by_version` never serves KV of older weights to a new request; `shared` may, and exists to show
@@ -86,13 +87,13 @@ class VllmEngineConfig(_Engine):
     """The number of GPUs over which a server splits the model."""
     gpu_memory_utilization: Anytime[float] = Field(default=0.0, ge=0, le=1)
     """The fraction of a GPU's memory that a server may use; 0: vLLM's own default."""
-    kv_cache_gib: Anytime[int] = Field(default=1, ge=1)
+    kv_cache_gib: Anytime[Fitted[int]] = Field(default=1, ge=1)
     """The KV cache of a server that runs on a CPU, in GiB."""
     flags: OnResume[tuple[str, ...]] = ()
     """More flags of the vLLM server, passed on unchanged."""
     env: OnResume[dict[str, str]] = Field(default_factory=dict)
     """The environment variables of the servers."""
-    start_timeout_s: Anytime[float] = Field(default=600.0, gt=0)
+    start_timeout_s: Anytime[Fitted[float]] = Field(default=600.0, gt=0)
     """The longest wait for a server to load its model."""
 
     @field_validator("urls", mode="before")

@@ -6,14 +6,14 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from .section import InEval, Section
+from .section import Fitted, InEval, Section
 
 
 class EvalConfig(Section):
     """The held-out evaluation of `arl eval` and of a run: before the first batch and after the last
     on the run's own engines, and on schedule on an additional one."""
 
-    num_tasks: int = Field(default=1024, ge=0)
+    num_tasks: Fitted[int] = Field(default=1024, ge=0)
     """The number of held-out tasks; 0 skips evaluation."""
     every: InEval[int] = Field(default=0, ge=0)
     """The steps between evaluations during training, each of one version; 0: none by steps."""
@@ -21,7 +21,7 @@ class EvalConfig(Section):
     """The minutes between evaluations, each after the next step; 0: none by time."""
     temperature: float = Field(default=1.0, ge=0)
     """The sampling temperature; 0 is greedy."""
-    max_concurrent: InEval[int] = Field(default=128, ge=1)
+    max_concurrent: InEval[Fitted[int]] = Field(default=128, ge=1)
     """The maximum number of concurrent episodes."""
     seed: int = 0
     """The seed of the held-out tasks (the same for every run, so that runs compare)."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from .section import Section
+from .section import Fitted, Section
 
 
 class InitConfig(Section):
@@ -24,7 +24,7 @@ class InitConfig(Section):
     """The number of passes over the data."""
     rows_per_step: int = Field(default=32, ge=1)
     """The number of conversations per optimizer step."""
-    learning_rate: float = Field(default=5e-4, gt=0)
+    learning_rate: Fitted[float] = Field(default=5e-4, gt=0)
     """The peak learning rate; the schedule is the trainer's."""
 
     @model_validator(mode="after")

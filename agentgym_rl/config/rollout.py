@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from .section import Anytime, OnResume, Section
+from .section import Anytime, Fitted, OnResume, Section
 
 
 class RolloutConfig(Section):
@@ -38,12 +38,16 @@ class RolloutConfig(Section):
     tokens; or the update waits for them. No mode loses a sampled token or is visible to agents."""
     temperature: float = Field(default=1.0, gt=0)
     """The sampling temperature of training episodes; recorded with each token."""
-    max_tokens: int = Field(default=48, ge=1)
+    max_tokens: Fitted[int] = Field(default=48, ge=1)
     """The longest reply of one turn, in tokens."""
-    episode_timeout_s: OnResume[float] = Field(default=600.0, gt=0)
-    """The time limit of an episode; a longer one is dropped, not scored."""
-    turn_timeout_s: OnResume[float] = Field(default=30.0, gt=0)
-    """The longest wait for one reply of the model."""
+    episode_timeout_s: Anytime[float | None] = Field(default=None, gt=0)
+    """The time limit of an episode; a longer one is dropped, not scored. Unset: no limit, as long
+    as the episode makes progress."""
+    idle_timeout_s: Anytime[float] = Field(default=600.0, gt=0)
+    """The longest time in which an episode neither waits for a reply nor begins or ends a step."""
+    turn_timeout_s: Anytime[Fitted[float]] = Field(default=30.0, gt=0)
+    """The longest time in which a reply gets no token, and its engine sends none to others either;
+    a reply that alone gets none ends after 20 times that."""
     tool_timeout_s: OnResume[float | None] = Field(default=None, gt=0)
     """The time limit of `env.step` and `env.reset`; default: the environment's own limit
     (`Env.step_timeout_s`, 10 s for most)."""
@@ -71,6 +75,11 @@ class RolloutConfig(Section):
     max_restarts: Anytime[int] = Field(default=3, ge=0)
     """The maximum number of restarts of each lost worker; the last worker to be lost for good ends
     the run."""
+
+    @property
+    def patience_s(self) -> float:
+        """Return the time after which an episode, or a process that plays some, counts as stuck."""
+        return self.episode_timeout_s or self.idle_timeout_s
 
     @property
     def admitted_groups(self) -> int:

@@ -37,7 +37,13 @@ class Free:
         self.occasions = occasions
 
 
+class Fits:
+    """The mark of a key that, left unset, gets a value for the model (`models/fitted.py`). Its
+    default is the value for a model of the size of the bundled ones."""
+
+
 T = TypeVar("T")
+Fitted = Annotated[T, Fits()]
 OnResume = Annotated[T, Free("resume")]
 InEval = Annotated[T, Free("eval")]
 Anytime = Annotated[T, Free("resume", "eval")]
@@ -81,6 +87,29 @@ def free_keys(section: type[BaseModel], occasion: Occasion) -> Iterator[str]:
             yield from (f"{name}.{key}" for key in free_keys(kind, occasion))
 
 
+def unset_keys(section: BaseModel) -> Iterator[str]:
+    """Yield the dotted names of the keys that are still to be fitted to the model."""
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from (f"{name}.{key}" for key in unset_keys(value))
+        elif (name not in section.model_fields_set or value is None) and any(
+            isinstance(mark, Fits) for mark in field.metadata
+        ):
+            yield name
+
+
+def without(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return nested `values` without the dotted keys `names`."""
+    for name in names:
+        *tables, last = name.split(".")
+        inner = values
+        for table in tables:
+            inner = inner.get(table, {})
+        inner.pop(last, None)
+    return values
+
+
 def differences(
     one: Mapping[str, Any], other: Mapping[str, Any], *, free: Iterable[str] = ()
 ) -> list[str]:
@@ -89,7 +118,7 @@ def differences(
     Keys that are `free`, or in a section that is `free`, may differ.
     """
     allowed = tuple(free)
-    before, after = _flat(one), _flat(other)
+    before, after = flat(one), flat(other)
     return [
         f"{key} is {_said(after, key)}, not {_said(before, key)}"
         for key in sorted({*before, *after})
@@ -98,11 +127,12 @@ def differences(
     ]
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested tables by their dotted names."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"
-        found |= _flat(value, f"{name}.") if is_mapping(value) else {name: value}
+        found |= flat(value, f"{name}.") if is_mapping(value) else {name: value}
     return found
 
 

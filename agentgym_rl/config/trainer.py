@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from .section import OnResume, Section
+from .section import Fitted, OnResume, Section
 
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -37,9 +37,9 @@ class TrainerConfig(Section):
     """The number of optimizer steps per batch."""
     epochs: int = Field(default=1, ge=1)
     """The number of passes over each batch."""
-    learning_rate: float | None = Field(default=None, ge=0)
+    learning_rate: Fitted[float | None] = Field(default=None, ge=0)
     """The peak learning rate of AdamW. Unset: by the size of the model, 3e-4 below 20 million
-    parameters (the bundled ones), 3e-5 below a billion, 2e-5 below ten billion, else 1e-5."""
+    parameters (the bundled ones), 1e-5 below a billion, 5e-6 below ten billion, else 1e-6."""
     critic_learning_rate: float | None = Field(default=None, ge=0)
     """The peak learning rate of the critic, on the same schedule (default: `learning_rate`)."""
     schedule: Literal["constant", "linear", "cosine"] = "linear"
@@ -57,7 +57,7 @@ class TrainerConfig(Section):
     bfloat16 0.5. A large number: never."""
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
-    max_tokens_per_microbatch: OnResume[int] = Field(default=4096, ge=16)
+    max_tokens_per_microbatch: OnResume[Fitted[int]] = Field(default=4096, ge=16)
     """The most packed tokens of one forward; at least `engine.max_model_len`, the longest possible
     row. On a CPU fewer, but a whole row, if their activations would need more than 400 MB and three
     quarters of the weights' memory."""
@@ -96,13 +96,15 @@ class TrainerConfig(Section):
     max_restarts: OnResume[int] = Field(default=3, ge=0)
     """The maximum number of restarts of the ranks, from the newest checkpoint and within the run,
     when one of them is lost; then the run stops."""
-    stall_timeout_s: OnResume[float] = Field(default=900.0, gt=0)
-    """The longest time without a request or report from the ranks: then they count as hanging."""
-    start_timeout_s: OnResume[float] = Field(default=120.0, gt=0)
+    stall_timeout_s: OnResume[Fitted[float]] = Field(default=900.0, gt=0)
+    """The longest time without a request, a report or a finished pass of the ranks: then they count
+    as hanging."""
+    start_timeout_s: OnResume[Fitted[float]] = Field(default=120.0, gt=0)
     """The longest wait for the trainer to load its model."""
-    batch_timeout_s: OnResume[float] = Field(default=600.0, gt=0)
-    """The longest wait of the trainer for one batch before the run stops with an error."""
-    finish_timeout_s: OnResume[float] = Field(default=300.0, gt=0)
+    batch_timeout_s: OnResume[Fitted[float]] = Field(default=600.0, gt=0)
+    """The longest time in which the trainer waits for a batch, and engines sample no token for it
+    either, before the run stops with an error."""
+    finish_timeout_s: OnResume[Fitted[float]] = Field(default=300.0, gt=0)
     """The time limit for a checkpoint, and at the end for the last one and the export."""
 
     @property
@@ -133,5 +135,5 @@ class WeightsConfig(Section):
     keep_versions: Annotated[int, Field(ge=1)] | Literal["all"] = 2
     """The number of versions kept while the run lives; `all` keeps each one in the run's folder for
     good (`weights/v-N.safetensors`), which `arl audit` needs."""
-    update_timeout_s: float = Field(default=60.0, gt=0)
+    update_timeout_s: Fitted[float] = Field(default=60.0, gt=0)
     """The longest time for every engine to load a new version."""

@@ -107,7 +107,7 @@ class ControllerApi(Api):
             return Response(shard.pack(), media_type=MSGPACK)
         if controller.is_over(step):
             raise _ending()
-        return _done(204)
+        return _done(202 if controller.samples() else 204)
 
     async def _ready(self, request: Request) -> Response:
         self._controller.ready(int(msgspec.json.decode(await self._read(request))["rank"]))

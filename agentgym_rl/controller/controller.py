@@ -45,6 +45,11 @@ class Publications(Protocol):
         """Return whether a server waits for a publication to bring it to the current version."""
         ...
 
+    @property
+    def silent_s(self) -> Mapping[str, float]:
+        """Return the seconds without a token for any waiting turn, by name of the server."""
+        ...
+
     async def begin_publication(self, version: int) -> dict[str, str]: ...
 
     async def end_publication(
@@ -135,6 +140,9 @@ class Controller:
         """The number of requests that wait for a batch."""
         self._failure: asyncio.Future[Never] = asyncio.get_running_loop().create_future()
         self._last_report = (time.monotonic(), 0)
+        self._sampled = (0, -math.inf)
+        """The tokens of ended episodes when a rank last asked for a batch, and the time when that
+        number was new."""
 
     @property
     def version(self) -> int:
@@ -145,6 +153,15 @@ class Controller:
     def trainer_waits(self) -> bool:
         """Return whether a rank is waiting for a batch now."""
         return self._num_asking > 0
+
+    def samples(self) -> bool:
+        """Return whether an engine has sent a token within the last long poll, or an episode has
+        ended; every rank that asked meanwhile is told of it."""
+        now, sampled = time.monotonic(), self.buffer.sampled_tokens
+        if sampled != self._sampled[0]:
+            self._sampled = (sampled, now)
+        silent_s = min(self.publications.silent_s.values(), default=math.inf)
+        return min(silent_s, now - self._sampled[1]) < LONG_POLL_S
 
     def close(self) -> None:
         """Begin the end of the run: ranks that request a batch from now on are told of it."""

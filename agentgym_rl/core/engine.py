@@ -6,6 +6,7 @@ turns them into this contract, `engines/scripted.py` implements it directly for 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -124,6 +125,11 @@ class Sampler(ABC):
         Raises EngineError when the engine fails: a stream that ends without a finish_reason
         has failed. Closing the iterator aborts the request.
         """
+
+    def heard_s(self, session_id: str) -> tuple[float, float]:
+        """Return the times, on the clock `ENGINES`, of the last token for the turns of a session,
+        and of the last token of its engine, for whichever session; -inf if that is not known."""
+        return -math.inf, -math.inf
 
 
 class Engine(Sampler):

@@ -1,4 +1,5 @@
-"""The safetensors files of a model folder: their names, and the contents of their headers.
+"""The safetensors files of a model folder: their names, and the contents of their headers; and the
+model's settings.
 
 The module imports little, since vLLM's processes import it, too.
 """
@@ -9,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .chat import is_dict
 from .errors import ConfigError
 
 
@@ -73,6 +75,23 @@ def tensor_heads(folder: Path) -> dict[str, TensorHead]:
                 f"{_some(absent)}. Download the folder again"
             )
     return heads
+
+
+def text_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings in config.json of a model folder; those of its text model, if that is one
+    part of several.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    file = folder / "config.json"
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {file}: {error}") from error
+    settings = found if is_dict(found) else {}
+    text = settings.get("text_config")
+    return text if is_dict(text) else settings
 
 
 def _heads_of(file: Path) -> dict[str, TensorHead]:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from agentgym_rl.config import Config, EndpointConfig, ModelConfig, dump_toml
 from agentgym_rl.core.errors import ConfigError, cause_of
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.fleet.servers import EngineSetup
+from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.report.progress import Progress, reporting_to
 from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.player import check, env_spec, serving_policy
+from agentgym_rl.rollout.player import check, env_spec, serving_policy, turns_of
 from agentgym_rl.rollout.preflight import check_prompts
 from agentgym_rl.rollout.throughput import Meter, Pace, measuring
 from agentgym_rl.storage.run_folder import file_name
@@ -81,12 +82,9 @@ async def evaluate_all(
     Raises:
         ConfigError: some configuration cannot work; no request has been sent to any model yet.
     """
-    for each in asked:
-        await _check(each)
-        if not isinstance(each.config.engine, EndpointConfig):
-            await check_prompts(each.config, ("eval",), say=progress.phase)
+    checked = [await _checked(each, say=progress.phase) for each in asked]
     found: list[Evaluated] = []
-    for number, (one, folder) in enumerate(_places(asked, out), start=1):
+    for number, (one, folder) in enumerate(_places(checked, out), start=1):
         if len(asked) > 1:
             progress.phase(f"model {number} of {len(asked)}: {one.model}")
         found.append(await _evaluate(one, progress, folder))
@@ -102,6 +100,19 @@ def _places(asked: Sequence[Asked], out: Path | None) -> list[tuple[Asked, Path 
         for i, name in enumerate(names)
     ]
     return [(each, out / name) for each, name in zip(asked, unique, strict=True)]
+
+
+async def _checked(asked: Asked, *, say: Callable[[str], None]) -> Asked:
+    """Refuse what cannot work; return it with the defaults that fit its model."""
+    await _check(asked)
+    config, folder = asked.config, None
+    if not isinstance(config.engine, EndpointConfig):
+        folder = model_folder(config.model, config.env.id)
+    turns = await turns_of(config.env, config.agent, config.rollout)
+    config = fitted(config, folder, turns=turns)
+    if folder is not None:
+        await check_prompts(config, ("eval",), say=say)
+    return replace(asked, config=config)
 
 
 async def _check(asked: Asked) -> None:

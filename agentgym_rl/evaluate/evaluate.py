@@ -13,6 +13,7 @@ from agentgym_rl.core.task import Task, TaskSource, derived_seed, length_of
 from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.rollout.episode import Player, play_with_retries
+from agentgym_rl.storage.metrics import CUT_SHARE
 
 from .result import DURATION, EnvResult, EvalResult, summarize
 
@@ -111,7 +112,17 @@ async def evaluate(
     missing = [place for place in places if place.episode_id not in before]
     await _play_all(missing, play, at_once=config.max_concurrent)
     duration_s = time.monotonic() - start
-    return summarize(finished, config, duration_s=duration_s, resumed=resumed)
+    result = summarize(finished, config, duration_s=duration_s, resumed=resumed)
+    replies = sum(episode.num_turns for episode in finished)
+    if result.cut_turns > CUT_SHARE * replies:
+        player.warnings.warn(
+            "%d of %d replies of the evaluation were cut at rollout.max_tokens %d or at the end of "
+            "the context, and their episodes count as they ended: raise rollout.max_tokens and "
+            "engine.max_model_len",
+            *(result.cut_turns, replies, rollout.max_tokens),
+            why="cut replies",
+        )
+    return result
 
 
 async def _play_all(

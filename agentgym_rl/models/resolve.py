@@ -48,6 +48,17 @@ def model_folder(model: ModelConfig, env_id: str) -> Path:
     return resolve_model(model_name(model, env_id), revision=model.revision)
 
 
+def local_folder(model: ModelConfig, env_id: str) -> Path | None:
+    """Return the folder of the model like `model_folder`, but None instead of asking the hub.
+
+    Raises:
+        ConfigError: what is there is no model folder.
+    """
+    path = model_name(model, env_id)
+    here = path in BUNDLED_MODELS or Path(os.path.expanduser(path)).exists()
+    return resolve_model(path) if here else None
+
+
 def reference_folder(kl: KlConfig) -> Path | None:
     """Return the folder of the frozen model that `algo.kl` stays close to, if there is one and it
     is not the model that the run begins with.

@@ -36,7 +36,7 @@ from .decode_steps import (
 from .episodes import DrawnShapes, Limits, Recorded, RecordedShapes, Shapes, Turn
 from .rates import EngineRates, LengthRates, Rates, TrainerRates, WeightRates
 from .simulation import Prediction, simulate
-from .trainer import learning_passes, packed_once, packed_whole, rounds_of
+from .trainer import learning_passes, packed_once, packed_whole, proximal_rows, rounds_of
 
 _VLLM_SERVER_CORES = 0.5
 """The processors that vLLM's HTTP server uses, a process besides the one that computes. On CPUs it
@@ -314,8 +314,7 @@ def _trainer_rates(recorded: RecordedRun, speed: float) -> TrainerRates:
             num_minibatches=trainer.num_minibatches,
             turn_discount=config.algo.turn_discount,
         )
-        parts = [[i for p in s.minibatches for i in p] for s in shards]
-        rounds = rounds_of(parts, budget, packing=packing)
+        rounds = rounds_of(proximal_rows(shards, config.algo), budget, packing=packing)
         forward.append((len(rounds), sum(rounds), _seconds_of(recorded.phases[step], "proximal")))
         expected: list[tuple[int, int]] = []
         for parts in learning_passes(shards, trainer, config.algo):
@@ -329,7 +328,8 @@ def _trainer_rates(recorded: RecordedRun, speed: float) -> TrainerRates:
     # The first batch includes one-time costs.
     each_s, token_s = _plane(passes[trainer.num_minibatches :] or passes)
     alike = sum(each_s * n + token_s * tokens for n, tokens, _ in forward[1:])
-    ratio = sum(seconds for _, _, seconds in forward[1:]) / max(alike, 1e-9)
+    # Batches of one minibatch have no such pass; its cost is then a guess.
+    ratio = sum(seconds for _, _, seconds in forward[1:]) / alike if alike else 1 / 3
     optimizer = [
         end - start
         for intervals in recorded.phases.values()

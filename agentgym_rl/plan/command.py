@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.config import ClusterConfig, Config, OwnEngineConfig, VllmEngineConfig, dump_toml
+from agentgym_rl.config import (
+    ClusterConfig,
+    Config,
+    EmbeddedEngineConfig,
+    OwnEngineConfig,
+    VllmEngineConfig,
+    dump_toml,
+    may_use_gpu,
+)
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.resolve import local_folder, model_folder
+from agentgym_rl.rollout.player import turns_of
 from agentgym_rl.runtime.atomic_file import new_file
 from agentgym_rl.storage.run_folder import shown
 
-from .calibration import calibrate, read_run, shapes_of
-from .rates import HardwareRates, Rates, load_rates, rates_of
+from .calibration import RecordedRun, calibrate, read_run, shapes_of
+from .rates import HardwareRates, LengthRates, Rates, load_rates, rates_of
 from .report import plot_plan, prediction_text, search_text
-from .search import Tried, search, settled
+from .search import ShapesOf, Tried, search, settled
 from .simulation import Prediction
 
 
@@ -84,36 +97,92 @@ def _check_apart(cluster: ClusterConfig, where: str) -> None:
 
 
 def plan(
-    config: Config, asked: Asked, *, say: Callable[[str], None] = lambda text: None
+    config: Config,
+    asked: Asked,
+    *,
+    say: Callable[[str], None] = lambda text: None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Planned:
-    """Make a plan of `config` and write the requested files.
+    """Make a plan of `config` and write the requested files. `say` gets the progress, `tell` what a
+    reader should see in any case.
 
     Raises:
         ConfigError: rates are missing, contradict each other, or cannot be measured; or engines
             and ranks share devices.
     """
     _check_apart(config.cluster, "")
-    rates, recorded = _rates(config.own_engine, asked), None
-    calibration = None
-    if asked.run is not None or rates.lengths_of == "run":
-        folder = asked.run or Path(rates.calibrated_on)
-        recorded = read_run(folder)
-        _check_apart(recorded.config.cluster, f"{folder}: ")
-        if asked.run is not None:
-            say(f"calibrating on {folder}")
-            rates, simulated = calibrate(folder, recorded, rates)
-            calibration = {
-                "measured": recorded.episodes_per_s,
-                "simulated": simulated.episodes_per_s,
-            }
+    rates, recorded, calibration = _calibrated(asked, _rates(config.own_engine, asked), say)
+    turns = None
+    if asked.run is None:
+        with contextlib.suppress(ConfigError):  # an environment of another machine
+            turns = asyncio.run(turns_of(config.env, config.agent, config.rollout))
     if rates.engine.step_s + rates.engine.step_s_per_request <= 0:
+        _measurable(config.own_engine)
+        from agentgym_rl.trainer.step import make_stepper  # torch, only needed here
+
+        from .probe import Probe, probed
+
+        folder = model_folder(config.model, config.env.id)
+        config = fitted(config, folder, turns=turns, say=tell)
+        make = partial(make_stepper, config, model_dir=folder)
+        engine = _measurable(config.own_engine)
+        found = probed(Probe(folder, engine, config.trainer, make, tell))
+        lengths = LengthRates(
+            reply_tokens=config.rollout.max_tokens / 2, turns=(1 + (turns or 1)) / 2
+        )
+        found = found.model_copy(update={"lengths": lengths})
+        rates = found.model_copy(update=_given(rates, found))
+    elif folder := local_folder(config.model, config.env.id):
+        # A model of the hub is fetched only to be measured.
+        config = fitted(config, folder, turns=turns, say=tell)
+    return _planned(partial(settled, config), rates, recorded, calibration, asked, say)
+
+
+def _calibrated(
+    asked: Asked, rates: Rates, say: Callable[[str], None]
+) -> tuple[Rates, RecordedRun | None, dict[str, float] | None]:
+    """Return the rates with those of a recorded run, if one is asked for; the run; and its
+    episodes/s, as measured and as simulated."""
+    if asked.run is None and rates.lengths_of != "run":
+        return rates, None, None
+    folder = asked.run or Path(rates.calibrated_on)
+    recorded = read_run(folder)
+    _check_apart(recorded.config.cluster, f"{folder}: ")
+    if asked.run is None:
+        return rates, recorded, None
+    say(f"calibrating on {folder}")
+    rates, simulated = calibrate(folder, recorded, rates)
+    speeds = {"measured": recorded.episodes_per_s, "simulated": simulated.episodes_per_s}
+    return rates, recorded, speeds
+
+
+def _measurable(engine: OwnEngineConfig) -> EmbeddedEngineConfig:
+    """Return an engine that can be measured on this machine's CPU.
+
+    Raises:
+        ConfigError: the run would not compute on this CPU.
+    """
+    if not isinstance(engine, EmbeddedEngineConfig) or may_use_gpu(engine.device):
         raise ConfigError(
             "the speed of engines is not known: give --run RUN to measure it on a run, --gpu NAME "
-            "--parameters N for a model on a known GPU, or --rates FILE with [engine] step_s"
+            "--parameters N for a model on a known GPU, or --rates FILE with [engine] step_s; the "
+            "embedded engine on a CPU (--engine.device=cpu) is measured without any of them"
         )
+    return engine
+
+
+def _planned(
+    settle: Callable[[Rates, ShapesOf], Tried],
+    rates: Rates,
+    recorded: RecordedRun | None,
+    calibration: dict[str, float] | None,
+    asked: Asked,
+    say: Callable[[str], None],
+) -> Planned:
+    """Simulate, search, and write the requested files."""
     say("simulating the run as configured")
     shapes = partial(shapes_of, lengths=rates.lengths, recorded=recorded)
-    first = settled(config, rates, shapes)
+    first = settle(rates, shapes)
     prediction = first.prediction
     tried: list[Tried] = []
     best = None

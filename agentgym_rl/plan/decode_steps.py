@@ -92,7 +92,7 @@ def arrival_rates(
     best, found, speed = np.inf, np.zeros(4), 1.0
     for slowed in _SPEEDS if np.ptp(computing) > 0 else (1.0,):
         stretched = columns / (1 - computing * (1 - slowed))[:, None]
-        factors = _non_negative(stretched, turns.seconds)
+        factors = non_negative(stretched, turns.seconds)
         missed = float(((turns.seconds - stretched @ factors) ** 2).sum())
         if missed < best:
             best, found, speed = missed, factors, slowed
@@ -107,7 +107,7 @@ def arrival_rates(
     return rates, speed
 
 
-def _non_negative(columns: Floats, values: Floats) -> Floats:
+def non_negative(columns: Floats, values: Floats) -> Floats:
     """Solve least squares, leaving out columns with negative factors, the worst one first."""
     factors = np.zeros(columns.shape[1])
     used = [i for i in range(columns.shape[1]) if columns[:, i].any()]

@@ -340,6 +340,7 @@ class SimulatedFleet:
     """The engines of a run, as its rollout and its trainer see them."""
 
     wanted = False
+    silent_s: Mapping[str, float] = {}
 
     def __init__(
         self,

@@ -244,7 +244,6 @@ class SimulatedPlayer:
     turn_s: float
     """The time of `process` per turn: half before it, half after."""
     longest_episode_s: float = 0.0
-    longest_turn_s: float = 0.0
     turns: list[float] = field(default_factory=list[float])
     """The seconds from the last token of a turn to the last token of the next."""
 
@@ -261,14 +260,12 @@ class SimulatedPlayer:
         for turn in shape.turns:
             if turn.before_s > 0:
                 await asyncio.sleep(turn.before_s)
-            asked = clock()
             await self.process.work(self.turn_s / 2)
             versions |= await self.fleet.sample(episode_id, group_id, turn.context, turn.sampled)
             if ended is not None:
                 self.turns.append(clock() - ended)
             ended = clock()
             await self.process.work(self.turn_s / 2)
-            self.longest_turn_s = max(self.longest_turn_s, clock() - asked)
         self.longest_episode_s = max(self.longest_episode_s, clock() - start)
         return SimulatedTrajectory(
             episode_id=episode_id,

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentgym_rl.config import Config
+from agentgym_rl.config import Config, unset_keys
+from agentgym_rl.config.section import without
 from agentgym_rl.core.errors import ConfigError
 
 from .episodes import Shapes
@@ -52,7 +53,7 @@ class Tried:
 
     def changed(self, changes: Changes) -> Config:
         """Return the configuration with other values of dotted keys."""
-        values = self.config.model_dump()
+        values = without(self.config.model_dump(), unset_keys(self.config))
         for key, value in changes.items():
             *sections, name = key.split(".")
             inner = values

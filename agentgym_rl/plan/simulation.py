@@ -4,6 +4,7 @@ engines, trainer and episodes around them; and its result."""
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -260,15 +261,11 @@ class _Run:
         """Return a note for each timeout that the run would exceed."""
         config, steps = self.config, trainer.steps
         limits = {
-            "rollout.turn_timeout_s": config.rollout.turn_timeout_s,
-            "rollout.episode_timeout_s": config.rollout.episode_timeout_s,
-            "trainer.batch_timeout_s": config.trainer.batch_timeout_s,
+            "rollout.episode_timeout_s": config.rollout.episode_timeout_s or math.inf,
             "weights.update_timeout_s": config.weights.update_timeout_s,
         }
         longest = {
-            "turn": player.longest_turn_s,
             "episode": player.longest_episode_s,
-            "wait of the trainer for a batch": max(s.seconds("rollout_wait") for s in steps),
             "publication of weights": max(s.seconds("weight_sync") for s in steps),
         }
         return [

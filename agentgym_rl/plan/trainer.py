@@ -90,7 +90,7 @@ class SimulatedTrainer:
     cores: Cores
     process: Process
     """The rollout's process, which assembles batches."""
-    packing: Packing = packed_once
+    packing: Packing
     steps: list[Step] = field(default_factory=list[Step])
     _intervals: list[tuple[str, float, float]] = field(default_factory=list)
     _overlapped: float = 0.0
@@ -120,11 +120,12 @@ class SimulatedTrainer:
 
     async def _train(self, shards: Sequence[BatchShard]) -> None:
         rates = self.rates.trainer
-        flat = [[item for part in shard.minibatches for item in part] for shard in shards]
-        forward = self._seconds(flat, rates.forward_microbatch_s, rates.forward_s_per_token)
-        await self._compute("proximal", forward)
+        each_s, token_s = rates.forward_microbatch_s, rates.forward_s_per_token
+        if any(later := proximal_rows(shards, self.algo)):
+            await self._compute("proximal", self._seconds(later, each_s, token_s))
         if self.algo.kl.coef:
-            await self._compute("reference", forward)
+            flat = [[item for part in shard.minibatches for item in part] for shard in shards]
+            await self._compute("reference", self._seconds(flat, each_s, token_s))
         for parts in learning_passes(shards, self.config, self.algo):
             seconds = self._seconds(parts, rates.train_microbatch_s, rates.train_s_per_token)
             await self._compute("forward_backward", seconds)
@@ -192,6 +193,22 @@ def learning_passes(
             ]
             if any(parts):
                 yield parts
+
+
+def proximal_rows(shards: Sequence[BatchShard], algo: AlgoConfig) -> list[list[BatchRow]]:
+    """Return the rows of each rank that have a pass for their proximal log-probs: those that learn,
+    without the first minibatch, which computes its own; all, if a reward depends on them."""
+    learning = _learning_episodes(shards[0], algo)
+    early = bool(algo.kl.coef) and algo.kl.placement == "reward"
+    return [
+        [
+            item
+            for part in shard.minibatches[0 if early else 1 :]
+            for item in part
+            if early or learning[item.episode]
+        ]
+        for shard in shards
+    ]
 
 
 def _learning_episodes(shard: BatchShard, algo: AlgoConfig) -> list[bool]:

@@ -100,7 +100,7 @@ def token_lines(result: Mapping[str, Any]) -> Iterator[str]:
     if result["cut_turns"]:
         yield from figures(
             "cut replies",
-            f"{result['cut_turns']:,}, by rollout.max_tokens or the context length",
+            f"{result['cut_turns']:,}, by rollout.max_tokens or the context length: raise them",
         )
     if result["outgrown"]:
         yield from figures(

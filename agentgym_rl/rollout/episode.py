@@ -10,7 +10,8 @@ import contextlib
 import logging
 import math
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,8 +65,32 @@ class Deadlines:
     """The time limits, in seconds, of an episode and of a model reply. (Environments from `make`
     limit their steps themselves.)"""
 
-    episode_s: float
+    episode_s: float | None
+    """The limit of an episode; None: only `idle_s` limits it."""
     turn_s: float
+    """The longest silence of a reply."""
+    idle_s: float = 600.0
+    """The longest time without a reply or a step in progress."""
+
+    def of_episode(
+        self, session: Session, env: EpisodeEnv
+    ) -> AbstractAsyncContextManager[asyncio.Timeout]:
+        """Limit an episode, in a context: its time, or else its time without progress."""
+        if self.episode_s is not None:
+            return ENGINES.timeout(self.episode_s)
+
+        def active_s() -> float:
+            at_work = session.in_flight or env.is_stepping  # both have limits of their own
+            return ENGINES.time() if at_work else max(session.heard_s, env.heard_s)
+
+        return ENGINES.timeout(self.idle_s, own=active_s)
+
+    def passed(self) -> str:
+        """Return the message for an episode that took too long."""
+        if self.episode_s is not None:
+            return too_slow("the episode", "rollout.episode_timeout_s", self.episode_s)
+        what = "the agent, between two requests or steps of an episode,"
+        return too_slow(what, "rollout.idle_timeout_s", self.idle_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +135,16 @@ class EpisodeEnv(Env):
         """The last verdict of the verifier: `info["verifier"]` and `verifier_detail`."""
         self.transcript = Transcript()
         self.failure: EnvError | InfraError | None = None
+        self.is_stepping = False
+        self.heard_s = -math.inf
+        """The time of the end of the last step, on the clock `ENGINES`."""
 
     async def start(self) -> None:
         """Reset the wrapped environment to the task."""
         options = {"task": self._task, **self._services.options(self._env)}
         try:
-            self._first = await self._env.reset(seed=self._task.seed, options=options)
+            with self._at_work():
+                self._first = await self._env.reset(seed=self._task.seed, options=options)
         except FOREIGN as error:
             self._blame("env.reset", error)
             raise
@@ -162,7 +191,8 @@ class EpisodeEnv(Env):
             raise AgentError("env.step() was called after the episode ended")
         self.transcript.act(action)
         try:
-            step = await self._env.step(action)
+            with self._at_work():
+                step = await self._env.step(action)
             self._add(step)
         except FOREIGN as error:
             self._blame("env.step", error)
@@ -170,6 +200,15 @@ class EpisodeEnv(Env):
         self.transcript.answered(step.observation)
         self.terminated, self.truncated = step.terminated, step.truncated
         return step
+
+    @contextlib.contextmanager
+    def _at_work(self) -> Generator[None]:
+        self.is_stepping = True
+        try:
+            yield
+        finally:
+            self.is_stepping = False
+            self.heard_s = ENGINES.time()
 
     async def close(self) -> None:
         """Close the wrapped environment; a failure is logged and does not change the record."""
@@ -290,15 +329,14 @@ class Player:
         limit: asyncio.Timeout | None = None
         failed: BaseException | None = None
         try:
-            async with ENGINES.timeout(self.deadlines.episode_s) as limit:
+            async with self.deadlines.of_episode(session, env) as limit:
                 await within(None, self._play(env, session, task))  # agents may swallow it
         except FOREIGN as error:
             if _is_ours(error):
                 raise
             failed = error
         if limit and limit.expired():  # also when the agent swallowed the cancellation
-            limit_s = self.deadlines.episode_s
-            return _Deadline(too_slow("the episode", "rollout.episode_timeout_s", limit_s))
+            return _Deadline(self.deadlines.passed())
         return failed
 
     async def _play(self, env: EpisodeEnv, session: Session, task: Task) -> None:

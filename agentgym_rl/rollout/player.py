@@ -189,6 +189,13 @@ def env_spec(env: EnvConfig, rollout: RolloutConfig) -> EnvSpec:
     return registry.spec(env.id).with_options(**options)
 
 
+async def turns_of(env: EnvConfig, agent: AgentConfig, rollout: RolloutConfig) -> int | None:
+    """Return the most replies of an episode, as environment and agent name them; None: no limit."""
+    spec = env_spec(env, rollout)
+    limits = [(await specimen(spec)).max_turns, agent.options.get("max_turns")]
+    return min((limit for limit in limits if isinstance(limit, int)), default=None)
+
+
 async def specimen(spec: EnvSpec) -> Env:
     """Return a closed instance of an environment, which is never played: making it checks the
     options, and its attributes tell which services it needs."""
@@ -292,6 +299,7 @@ def make_player(
         model_name=model_name,
         deadlines=Deadlines(
             episode_s=rollout.episode_timeout_s,
+            idle_s=rollout.idle_timeout_s,
             turn_s=rollout.turn_timeout_s,
         ),
         services=services,

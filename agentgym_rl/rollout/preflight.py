@@ -17,9 +17,9 @@ from pathlib import Path
 
 from agentgym_rl.config import Config, RolloutConfig, SandboxConfig
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.model_folder import text_settings
 from agentgym_rl.core.task import Split, Task, TaskSource, length_of
 from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.gateway.template.template import read_json
 from agentgym_rl.gym.registry import make_sandbox
 from agentgym_rl.gym.services import Services
 from agentgym_rl.gym.specs import EnvSpec
@@ -207,7 +207,7 @@ def _judge(
 def _context(folder: Path, wanted: int) -> tuple[int, str]:
     """Return the longest conversation, as far as known before an engine runs, and its cause: the
     `wanted` one, or the model in `folder`."""
-    positions = read_json(folder / "config.json").get("max_position_embeddings")
+    positions = text_settings(folder).get("max_position_embeddings")
     if isinstance(positions, int) and 1 < positions < wanted:
         return positions, f"the {positions:,} positions of the model"
     return wanted, f"engine.max_model_len {wanted:,}"

@@ -11,12 +11,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.config import Config, dump_toml, free_keys, load_config
-from agentgym_rl.config.section import differences
+from agentgym_rl.config import Config, dump_toml, free_keys, load_config, unset_keys
+from agentgym_rl.config.section import differences, flat
 from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.core.task import Task, TaskSource
 from agentgym_rl.gym.data import CONTENT, content_of, without_end
-from agentgym_rl.models.learning_rate import with_learning_rate
+from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.storage.checkpoints import (
     checksums,
@@ -66,8 +66,11 @@ def resumed_config(
         raise ConfigError("--resume continues in the run's own folder: leave out --run")
     file = config_of(folder, f"--resume {folder}")
     check_begun_with(folder)
-    config = resolve_paths(load_config(file if source is None else source, overrides))
-    config = with_learning_rate(config, model_folder(config.model, config.env.id))
+    config = load_config(file if source is None else source, overrides)
+    kept = flat(kept_config(folder))  # with what was fitted when the run began
+    recorded = {key: kept[key] for key in unset_keys(config) if key in kept}
+    config = resolve_paths(load_config(config, recorded))
+    config = fitted(config, model_folder(config.model, config.env.id))
     check_resumable(folder, config)
     return config
 

@@ -16,11 +16,12 @@ from agentgym_rl.cluster.forking import ForkServer
 from agentgym_rl.config import Config
 from agentgym_rl.evaluate.during_training import Evaluator
 from agentgym_rl.evaluate.evaluate import EvalResult
-from agentgym_rl.models.resolve import resolve_paths
+from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.report.progress import Progress
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.groups import FinishedGroups, OpenGroups
-from agentgym_rl.rollout.player import check, env_spec, serving_policy
+from agentgym_rl.rollout.player import check, env_spec, serving_policy, turns_of
 from agentgym_rl.rollout.preflight import check_prompts
 from agentgym_rl.rollout.producer import Rollout, TaskCursor
 from agentgym_rl.rollout.throughput import measuring
@@ -31,15 +32,20 @@ from agentgym_rl.workers.leases import Leases
 from .training import Played, TrainingRun, TrainResult, training
 
 
-async def check_played(config: Config, *, say: Callable[[str], None]) -> None:
+async def checked(config: Config, *, say: Callable[[str], None]) -> Config:
     """Refuse a run that cannot work, or whose prompts do not fit, before anything is started.
-    `say` gets progress messages if that takes long.
+
+    Return its configuration with the defaults that fit its model. `say` gets progress messages if
+    that takes long.
 
     Raises:
         ConfigError: see `player.check` and `preflight.check_prompts`.
     """
     await check(config)
+    turns = await turns_of(config.env, config.agent, config.rollout)
+    config = fitted(config, model_folder(config.model, config.env.id), turns=turns)
     await check_prompts(config, ("eval", "train"), say=say)
+    return config
 
 
 async def play_and_train(
@@ -51,8 +57,7 @@ async def play_and_train(
 ) -> TrainResult:
     """Run a complete training job, or resume the one in the folder `resume`; return when it is
     finished and every process has ended."""
-    await check_played(config, say=progress.phase)
-    config = resolve_paths(config)
+    config = resolve_paths(await checked(config, say=progress.phase))
     spec = env_spec(config.env, config.rollout)
     tasks = partial(spec.task_source, "train", seed=config.seed)
     async with training(

@@ -33,7 +33,7 @@ from agentgym_rl.fleet.elastic import ElasticFleet
 from agentgym_rl.fleet.loads import EngineLoads
 from agentgym_rl.fleet.members import Members
 from agentgym_rl.fleet.servers import EngineSetup
-from agentgym_rl.models.learning_rate import with_learning_rate
+from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import model_folder, weights_size
 from agentgym_rl.report.progress import Progress
 from agentgym_rl.runtime.atomic_file import replace_text
@@ -41,7 +41,7 @@ from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.storage.checkpoints import Retention, prune
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.evaluations import EvalRecord
-from agentgym_rl.storage.metrics import CollapseWatch, MetricsFile, PhasesFile
+from agentgym_rl.storage.metrics import MetricsFile, PhasesFile, TroubleWatch
 from agentgym_rl.storage.recovery import Recovered
 from agentgym_rl.storage.run_folder import (
     EPISODES,
@@ -85,7 +85,7 @@ async def training(
     """
     begun_s = time.monotonic()
     model_dir = await asyncio.to_thread(model_folder, config.model, config.env.id)
-    config = with_learning_rate(config, model_dir)
+    config = fitted(config, model_dir)
     async with contextlib.AsyncExitStack() as stack:
         _, asked = await stack.enter_async_context(cluster_of(config))
         if resume is None:
@@ -127,10 +127,10 @@ async def training(
         phases = PhasesFile(run_dir)
         stack.callback(phases.close)
 
-        collapse = CollapseWatch()
+        trouble = TroubleWatch()
 
         def on_step(step: int, metrics: Mapping[str, float]) -> None:
-            collapse.step(step, metrics)
+            trouble.step(step, metrics)
             trackers.log(step, metrics)
             progress.step(step, metrics)
 
@@ -268,7 +268,7 @@ class TrainingRun(ABC):
         self.progress.phase("starting engines and trainer")
         token, config = secrets.token_hex(16), self.config
         longest_s = 2 * config.own_engine.start_timeout_s + 4 * config.weights.update_timeout_s
-        longest_s += config.rollout.episode_timeout_s  # a leaving worker ends its groups
+        longest_s += config.rollout.patience_s  # a leaving worker ends its groups
         async with (
             serving(self._api(token), host=self.processes.host, port=0) as controller_url,
             self.fleet.running(),
@@ -341,18 +341,22 @@ class TrainingRun(ABC):
 
     async def wait_trained(self) -> None:
         """Wait until every batch is trained."""
-        # The trainer's own deadline for a batch comes first; the rest is for the step itself.
-        timeout_s = 2 * self.config.trainer.batch_timeout_s + self.config.trainer.finish_timeout_s
-        controller = self.controller
+        # The ranks' own limits come first: for a batch, and for the passes of a step.
+        trainer, controller = self.config.trainer, self.controller
+        timeout_s = 2 * trainer.batch_timeout_s + trainer.finish_timeout_s
         while controller.version < self.config.steps:
             seen = controller.num_reports
-            await controller.changes.wait_for(
-                lambda seen=seen: controller.num_reports > seen,
-                who="arl train",
-                what=f"policy version {controller.version + 1}",
-                timeout_s=timeout_s,
-                on="trainer",
-            )
+            try:
+                await controller.changes.wait_for(
+                    lambda seen=seen: controller.num_reports > seen,
+                    who="arl train",
+                    what=f"policy version {controller.version + 1}",
+                    timeout_s=timeout_s,
+                    on="trainer",
+                )
+            except TimeoutError:
+                if time.monotonic() - controller.heard_s > trainer.stall_timeout_s:
+                    raise
 
     async def _finish(self) -> None:
         """Wait until the trainer has written its last files and ended."""

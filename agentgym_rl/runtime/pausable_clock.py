@@ -1,4 +1,5 @@
-"""A clock that stops while engines sleep, so that requests to sleeping engines do not time out.
+"""A clock that stops while engines sleep, so that requests to sleeping engines do not time out; and
+deadlines that follow the lack of progress.
 
 If engines and trainer ranks share devices (`cluster.colocated`), all engines of a run sleep
 while the ranks train. A deadline for a reply must neither pass during that sleep nor be lost.
@@ -7,8 +8,17 @@ while the ranks train. A deadline for a reply must neither pass during that slee
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+
+LONGEST_ALONE = 20
+"""The number of silences that a wait survives in which only others get something."""
+
+
+def never() -> float:
+    """Return the time of progress where there is none."""
+    return -math.inf
 
 
 class AwakeTime:
@@ -57,8 +67,15 @@ class AwakeTime:
         return timer
 
     @asynccontextmanager
-    async def timeout(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
-        """Limit the context to `seconds` of awake time, like `asyncio.timeout`.
+    async def timeout(
+        self,
+        seconds: float,
+        *,
+        own: Callable[[], float] = never,
+        others: Callable[[], float] = never,
+    ) -> AsyncIterator[asyncio.Timeout]:
+        """Limit the context to `seconds` of awake time, like `asyncio.timeout`; or, with `own` and
+        `others`, to a silence of `seconds` (see `Patience`).
 
         Raises:
             TimeoutError: the time has passed.
@@ -69,11 +86,11 @@ class AwakeTime:
                 if not wait.expired():  # other code may have rescheduled it to end early
                     wait.reschedule(asyncio.get_running_loop().time())
 
-            timer = self.call_at(self.time() + seconds, expire)
+            patience = Patience(self, seconds, expire, own=own, others=others)
             try:
                 yield wait
             finally:
-                timer.cancel()
+                patience.cancel()
 
 
 class AwakeTimer:
@@ -105,6 +122,41 @@ class AwakeTimer:
     def _fire(self) -> None:
         self._timers.discard(self)
         self._callback()
+
+
+class Patience:
+    """A deadline that moves with progress: it passes `seconds` after the last progress of the wait
+    itself (`own`) or of those that it waits behind (`others`), and at the latest `LONGEST_ALONE`
+    times `seconds` after its own. Both functions return times of `clock`.
+
+    The functions are asked only when a deadline might have passed, so progress costs nothing.
+    """
+
+    def __init__(
+        self,
+        clock: AwakeTime,
+        seconds: float,
+        expire: Callable[[], object],
+        *,
+        own: Callable[[], float] = never,
+        others: Callable[[], float] = never,
+    ) -> None:
+        self._clock, self._seconds, self._expire = clock, seconds, expire
+        self._own, self._others = own, others
+        self._since = clock.time()
+        self._timer = clock.call_at(self._since + seconds, self._look)
+
+    def cancel(self) -> None:
+        """End the watch. Idempotent."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        own = max(self._since, self._own())
+        latest = max(own, min(self._others(), own + (LONGEST_ALONE - 1) * self._seconds))
+        if latest + self._seconds > self._clock.time():
+            self._timer = self._clock.call_at(latest + self._seconds, self._look)
+        else:
+            self._expire()
 
 
 ENGINES = AwakeTime()

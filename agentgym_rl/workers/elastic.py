@@ -121,7 +121,7 @@ class ElasticWorkers(Workers):
 
     async def _gone(self, slot: WorkerSlot) -> None:
         """Wait until a leaving worker has left; cut it off after the time limit of an episode."""
-        limit_s = self._config.episode_timeout_s
+        limit_s = self._config.patience_s
 
         def has_left() -> bool:
             return slot not in self._slots

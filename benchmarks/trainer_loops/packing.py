@@ -136,7 +136,7 @@ def _padded_size(batch: MicroBatch) -> int:
 
 def _shard(lengths: Sequence[int]) -> BatchShard:
     draw = np.random.default_rng(1)
-    rows = [_row(draw, length) for length in lengths]
+    rows = [half_sampled(draw, length) for length in lengths]
     return BatchShard(
         step=0,
         rewards=[0.0] * len(rows),
@@ -147,8 +147,8 @@ def _shard(lengths: Sequence[int]) -> BatchShard:
     )
 
 
-def _row(draw: np.random.Generator, length: int) -> Row:
-    """Half prompt and tools, half sampled."""
+def half_sampled(draw: np.random.Generator, length: int) -> Row:
+    """A row of random tokens: half prompt and tools, half sampled."""
     tokens = draw.integers(0, VOCAB, length).astype(np.int32)
     return replace(row(length, length - length // 2), tokens=tokens)
 

@@ -134,7 +134,7 @@ def test_wrong_packing_is_not_blamed_on_the_engine(run, chunked, arl_audit, monk
     folder = run(rows, of=chunked)
     assert arl_audit(folder).code == 0
     monkeypatch.setattr("agentgym_rl.trainer.attention._chunk_of", lambda module: 0)
-    monkeypatch.setattr("agentgym_rl.trainer.packed._local_spans", lambda config: set())
+    monkeypatch.setattr("agentgym_rl.trainer.packing_trial._local_spans", lambda config: set())
     done = arl_audit(folder)
     assert done.code == 1
     (hint,) = [line for line in done.out.splitlines() if line.startswith("hint: ")]

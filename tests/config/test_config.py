@@ -245,7 +245,10 @@ ALONE = {"rollout.group_size": 1, "algo.baseline": "batch_mean", "algo.scale": "
         ({"rollout.group_size": 1}, "trains nothing"),
         (ALONE | {"algo.baseline": "leave_one_out", "algo.scale": "none"}, "trains nothing"),
         (ALONE | {"algo.scale": "group_std"}, "trains nothing"),
-        ({"engine.max_model_len": 8192}, "exceeds trainer.max_tokens_per_microbatch 4096"),
+        (
+            {"engine.max_model_len": 8192, "trainer.max_tokens_per_microbatch": 4096},
+            "exceeds trainer.max_tokens_per_microbatch 4096",
+        ),
     ],
 )
 def test_an_impossible_combination_is_refused(overrides, said):

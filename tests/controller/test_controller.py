@@ -123,6 +123,31 @@ def test_a_batch_is_leased_only_at_its_own_version(tmp_path, group, monkeypatch)
     asyncio.run(play())
 
 
+def test_a_waiting_rank_is_told_whether_engines_sample_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LONG_POLL_S", 0.05)
+    fleet = Publications()
+
+    async def play() -> list[int]:
+        statuses: list[int] = []
+        async with served(tmp_path, fleet) as s:
+            for silent_s, sampled in (({}, 0), ({"e": 0.01}, 0), ({"e": 9.0}, 0), ({"e": 9.0}, 7)):
+                fleet.silent_s, s.controller.buffer.sampled_tokens = silent_s, sampled
+                statuses.append((await s.http.get("/batch/0?rank=0")).status)
+            statuses.append((await s.http.get("/batch/0?rank=0")).status)
+        return statuses
+
+    assert asyncio.run(play()) == [204, 202, 204, 202, 204]
+
+
+def test_every_waiting_rank_is_told_of_an_episode_that_ended(tmp_path):
+    async def play() -> list[bool]:
+        async with served(tmp_path) as s:
+            s.controller.buffer.sampled_tokens = 7
+            return [s.controller.samples() for _ in range(2)]
+
+    assert asyncio.run(play()) == [True, True]
+
+
 def test_a_waiting_rank_gets_the_batch_as_soon_as_it_is_complete(tmp_path, group):
     async def play() -> None:
         async with served(tmp_path) as s, asyncio.TaskGroup() as tasks:

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from agentgym_rl.core.errors import ConfigError
 from scripts import against_generate
 
 
@@ -61,5 +62,5 @@ def test_another_reply_is_shown_and_is_no_tie(kept, tmp_path, capsys, monkeypatc
 @pytest.mark.slow
 def test_sampled_replies_are_refused(kept, tmp_path):
     (tmp_path / "config.toml").write_text("[eval]\ntemperature = 0.5\n")
-    with pytest.raises(against_generate.Refused, match="each task once"):
+    with pytest.raises(ConfigError, match="each task once"):
         against_generate.compare(tmp_path, tmp_path / "rows.jsonl", most=2, batch=2)

@@ -94,11 +94,12 @@ async def evaluated(
     seed: int = 1,
     max_retries: int = 1,
     longest: int = 0,
+    reply: str = "5<|im_end|>",
     **settings,
 ) -> Evaluated:
     """Evaluate; the engine fails on its first `failures` requests."""
     left = [FAILURE] * failures
-    engine = ScriptedEngine(lambda _: left.pop() if left else chat.encode("5<|im_end|>"))
+    engine = ScriptedEngine(lambda _: left.pop() if left else chat.encode(reply))
     engine.version = 7
     gateway = Gateway(engine, chat, config=GatewayConfig(), model_name="m", max_model_len=512)
     progress: list[tuple[int, int]] = []
@@ -149,6 +150,15 @@ def test_a_failure_of_many_episodes_is_one_warning(play, caplog):
     found = play(failures=15, max_retries=15).result
     assert found.outcomes == {"completed": 10}
     assert sum("is played again" in line for line in caplog.messages) == 1
+
+
+def test_an_evaluation_of_cut_replies_is_one_warning(play, caplog):
+    assert play().result.cut_turns == 0
+    assert caplog.messages == []
+    result = play(reply="5 5 5 5 5 5 5 5 5 5 5 5").result
+    assert result.cut_turns == 10
+    (said,) = caplog.messages
+    assert said.startswith("10 of 10 replies of the evaluation were cut at rollout.max_tokens 8")
 
 
 def test_every_environment_has_its_own_mean(play):

@@ -58,7 +58,7 @@ def test_what_a_model_refuses_can_be_left_out_or_renamed():
     more = {"engine__extra_body": {"reasoning_effort": "low"}}
     evaluate(None, model=model, engine__send="max_completion_tokens,seed", **more)
     (first, *rest) = model.requests
-    assert (first["max_completion_tokens"], first["reasoning_effort"]) == (48, "low")
+    assert (first["max_completion_tokens"], first["reasoning_effort"]) == (1024, "low")
     assert not {"temperature", "max_tokens"} & set(first)
     assert len({request["seed"] for request in (first, *rest)}) == 4
 

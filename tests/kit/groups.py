@@ -57,6 +57,7 @@ class Publications:
     def __init__(self, **engines: str) -> None:
         self.engines = engines
         self.wanted = False
+        self.silent_s: dict[str, float] = {}
         self.ended: list[tuple[int, list[str], dict[str, str]]] = []
 
     async def begin_publication(self, version: int) -> dict[str, str]:

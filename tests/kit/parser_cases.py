@@ -318,7 +318,7 @@ def well_formed(*, num: int, seed: int) -> list[Case]:
 
 def _well_formed(random: Random, name: str) -> Case:
     calls = [_call(random, name) for _ in range(random.choice([0, 1, 1, 2, 3]))]
-    if name == "gpt_oss" and calls:
+    if name == "gpt_oss":
         calls = calls[:1]
     say = _SAY.get(name, "")
     alone = name in (*_LLAMA, "pythonic", "phi4_mini (functools)")
@@ -329,13 +329,13 @@ def _well_formed(random: Random, name: str) -> Case:
         return Case(name, said)
     _, opens, closes = THOUGHTS[name]
     states = ["", "itself", "opened", "closed"] if name in OPENED else ["", "itself"]
-    thinks: Any = random.choice([state for state in states if (name, state) not in _UNTOLD])
+    told = [state for state in states if name not in _DIFFERS["untold"].get(state, ())]
+    thinks: Any = random.choice(told)
     thought = f"{_prose(random)}{closes}{'<|start|>assistant' if say else ''}"
     thought = thought if thinks in ("itself", "opened") else ""
     return Case(name, (opens if thinks == "itself" else "") + thought + said, thinks=thinks)
 
 
-_UNTOLD = {("minimax_m2", "closed"), ("deepseek_v3", "closed")}
 _KEYS = {"functiongemma": "s", "gemma4": "sinbu"}
 
 

@@ -1,20 +1,18 @@
 """Where a model is: bundled, a folder here, or a hub id, and which of them was meant."""
 
-import json
-import os
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import filter_repo_objects
 
-from agentgym_rl.config import Config, EnvConfig, ModelConfig, TrainerConfig
+from agentgym_rl.config import Config, EnvConfig, ModelConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.models import resolve
-from agentgym_rl.models.learning_rate import with_learning_rate
 from agentgym_rl.models.resolve import (
     BUNDLED,
     BUNDLED_MODELS,
+    local_folder,
     model_folder,
     resolve_model,
     resolve_paths,
@@ -123,6 +121,12 @@ def test_what_may_be_a_hub_id_is_said_to_be_no_folder_either(folder, offline, id
     assert f"hf download {id}" in message
 
 
+def test_a_folder_here_is_found_without_asking_the_hub(folder, offline):
+    names = ("bundled/tools", "models/own", "~/models/own", "owner/name")
+    found = [local_folder(ModelConfig(path=name), "math") for name in names]
+    assert found == [BUNDLED_MODELS["bundled/tools"], folder, folder, None]
+
+
 def test_asking_the_hub_is_not_silent(folder, offline, caplog):
     caplog.set_level("INFO", logger=resolve.__name__)
     refusal("runs/export")
@@ -167,29 +171,3 @@ def test_a_run_remembers_where_its_model_was(folder, path, resolved):
     config = Config(steps=3, model=ModelConfig(path=path, revision="main"))
     want = ModelConfig(path=resolved.replace("HERE", str(Path.cwd())), revision="main")
     assert resolve_paths(config) == Config(steps=3, model=want)
-
-
-def weigh(folder: Path, size: int) -> None:
-    """Give a folder `size` parameters of 16 bits, all zeros that take no room on the disk."""
-    about = {"w": {"dtype": "BF16", "shape": [size], "data_offsets": [0, 2 * size]}}
-    header = json.dumps(about).encode()
-    file = folder / "model.safetensors"
-    file.write_bytes(len(header).to_bytes(8, "little") + header)
-    os.truncate(file, 8 + len(header) + 2 * size)
-
-
-@cases(
-    "size, rate",
-    [(1_000_000, 3e-4), (135_000_000, 3e-5), (4 * 10**9, 2e-5), (32 * 10**9, 1e-5)],
-)
-def test_an_unset_learning_rate_is_chosen_by_the_size_of_the_model(size, rate, folder):
-    weigh(folder, size)
-    chosen = with_learning_rate(Config(), folder)
-    assert chosen.trainer.learning_rate == rate
-    assert with_learning_rate(chosen, Path("/nowhere")) == chosen
-
-
-def test_a_learning_rate_that_is_set_stays():
-    config = Config(trainer=TrainerConfig(learning_rate=0.0))
-    assert with_learning_rate(config, Path("/nowhere")) == config
-    assert with_learning_rate(Config(), BUNDLED).trainer.learning_rate == 3e-4

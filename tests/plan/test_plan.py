@@ -61,7 +61,7 @@ def test_a_plan_as_json(arl):
 
 
 def test_without_rates_it_says_where_they_may_come_from(arl):
-    code, _, err = arl(known=False)
+    code, _, err = arl("--engine.type=vllm", known=False)
     assert code == 2
     assert "--run RUN" in err
     assert "--gpu NAME" in err
@@ -83,6 +83,12 @@ def test_mistakes_are_explained(arl, flags, said):
     code, _, err = arl(*flags)
     assert code == 2
     assert said in err
+
+
+def test_a_model_of_the_hub_is_planned_without_its_files(arl):
+    code, out, _ = arl("--model=owner/name", "--engine.max_model_len=8192")
+    assert code == 0
+    assert "episodes trained" in out
 
 
 def test_rates_of_a_gpu():

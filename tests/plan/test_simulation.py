@@ -1,12 +1,16 @@
 """A run in virtual time keeps the promises of a real one."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_rl.config import load_config
+from agentgym_rl.config import AlgoConfig, KlConfig, load_config
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.plan.probe import _shard
 from agentgym_rl.plan.rates import RolloutRates
+from agentgym_rl.plan.trainer import proximal_rows
 
 from .conftest import RATES
 
@@ -86,10 +90,20 @@ def test_ranks_share_the_tokens(predicted):
 
 
 def test_deadlines_that_would_be_missed_are_noted(predicted):
-    (note,) = predicted({"rollout.turn_timeout_s": 0.01}).notes
-    assert "rollout.turn_timeout_s 0.01" in note
+    (note,) = predicted({"rollout.episode_timeout_s": 0.01}).notes
+    assert "rollout.episode_timeout_s 0.01" in note
 
 
 def test_what_is_not_modelled_is_refused(predicted):
     with pytest.raises(ConfigError, match="critic"):
         predicted({"algo.baseline": "critic", "algo.scale": "none"})
+
+
+def test_only_rows_of_later_minibatches_have_a_pass_before():
+    shard = _shard(0, 8, vocab=50)
+    first, second = shard.minibatches
+    level = replace(shard, rewards=[1.0] * 8)
+    in_reward = KlConfig(coef=0.1, reference="initial", placement="reward")
+    assert proximal_rows([shard], AlgoConfig()) == [list(second)]
+    assert proximal_rows([level], AlgoConfig()) == [[]]
+    assert proximal_rows([level], AlgoConfig(kl=in_reward)) == [[*first, *second]]

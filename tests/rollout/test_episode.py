@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import openai
@@ -23,6 +25,7 @@ from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gym.specs import EnvSpec, wrapped
 from agentgym_rl.gym.wrappers import Wrapper
 from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.plan.clock import run_virtual
 from agentgym_rl.rollout import episode as module
 from agentgym_rl.rollout.episode import Deadlines, EpisodeEnv, InputLimit, InputTooLong, Player
 from agentgym_rl.runtime.pausable_clock import ENGINES
@@ -190,6 +193,11 @@ def test_a_deadline_that_passes_names_its_key_and_what_to_set(chat):
         "rollout.turn_timeout_s=0.4": {"replies": [Say([5], delay_s=9)], "turn_s": 0.1},
         "rollout.tool_timeout_s=0.4": {"env": lambda: Quiz("step", 9.0), "step_s": 0.1},
         "rollout.tool_timeout_s=0.8": {"env": lambda: Quiz("reset", 9.0), "step_s": 0.2},
+        "rollout.idle_timeout_s=0.4": {
+            "agent": Misbehaving(None, 9.0),
+            "episode_s": None,
+            "idle_s": 0.1,
+        },
         "rollout.episode_timeout_s=0.4": {"agent": Misbehaving(None, 9.0), "episode_s": 0.1},
     }
     errors = {wanted: play(chat, **settings).error for wanted, settings in late.items()}
@@ -449,3 +457,33 @@ def test_neither_turn_nor_episode_is_late_while_engines_sleep(chat):
     limits = {"turn_s": 0.3, "episode_s": 0.3}
     assert play(chat, agent=Sleeping(), replies=[late], **limits).outcome is Outcome.COMPLETED
     assert play(chat, replies=[late], **limits).outcome is not Outcome.COMPLETED
+
+
+@cases(
+    "at_work, ended_s",
+    [("env.is_stepping", 45.0), ("session.in_flight", 45.0), ("session.heard_s", 9.0), ("", 5.0)],
+)
+def test_an_episode_ends_by_idleness_alone(at_work, ended_s):
+    """For 40 s a step or a reply is in progress, or one ended after 4 s; the limit is 5 s."""
+
+    async def play() -> None:
+        session: Any = SimpleNamespace(in_flight=set(), heard_s=-math.inf)
+        env: Any = SimpleNamespace(is_stepping=False, heard_s=-math.inf)
+        async with Deadlines(None, 1.0, idle_s=5.0).of_episode(session, env):
+            if at_work == "session.heard_s":
+                await asyncio.sleep(4.0)
+                session.heard_s = ENGINES.time()
+            elif at_work:
+                env.is_stepping = at_work == "env.is_stepping"
+                session.in_flight = {1} if at_work == "session.in_flight" else set()
+                await asyncio.sleep(40.0)
+                env.is_stepping, session.in_flight = False, set()
+                session.heard_s = ENGINES.time()
+            await asyncio.sleep(1e5)
+
+    async def main() -> float:
+        with pytest.raises(TimeoutError):
+            await play()
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(main()) == pytest.approx(ended_s)

@@ -90,6 +90,16 @@ def test_prompts_that_do_not_fit_are_counted_for_each_split(tmp_path, caplog):
     assert "1 of 2 train prompts do not fit the 1,024 positions of the model:" in caplog.text
 
 
+def test_the_positions_of_a_text_model_inside_another_count(tmp_path, caplog):
+    model = tmp_path / "model"
+    shutil.copytree(BUNDLED, model)
+    about = {"text_config": {"max_position_embeddings": 256}}
+    (model / "config.json").write_text(json.dumps(about))
+    check(written(tmp_path, numbered(SHORT, LONG)), ("train",), model__path=str(model),
+          env__options__eval_data=str(written(tmp_path, [(9, "2")])))  # fmt: skip
+    assert "1 of 2 train prompts do not fit the 256 positions of the model:" in caplog.text
+
+
 def test_a_run_none_of_whose_prompts_fits_is_refused(tmp_path, caplog):
     long = written(tmp_path, numbered(*[LONG] * 30))
     held = written(tmp_path, [(100 + i, f"h{i} {SHORT}") for i in range(3)])

@@ -5,10 +5,9 @@ import os
 
 import pytest
 
-from agentgym_rl.cluster import spec
 from agentgym_rl.cluster.forking import ForkServer
-from agentgym_rl.cluster.spec import may_use_gpu
 from agentgym_rl.config import load_config
+from agentgym_rl.config.allocation import GPU_DRIVERS, may_use_gpu
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.run.launch import fork_server, launch
 from tests.kit.cases import cases
@@ -57,7 +56,7 @@ def test_workers_are_forked_where_nothing_else_is():
 
 def test_what_may_use_a_gpu_is_not_forked():
     assert [may_use_gpu(device) for device in ("cuda", "cpu")] == [True, False]
-    assert may_use_gpu("auto") == any(map(os.path.exists, spec._GPU_DRIVERS))
+    assert may_use_gpu("auto") == any(map(os.path.exists, GPU_DRIVERS))
 
 
 def test_an_endpoint_cannot_be_trained_with():

@@ -15,7 +15,9 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import SeededTasks, Task, TaskSource
 from agentgym_rl.gym.data import Rows, row_tasks
 from agentgym_rl.gym.data.index import RowTask
-from agentgym_rl.run.resume import check_kept, check_resumable
+from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.resolve import BUNDLED, resolve_paths
+from agentgym_rl.run.resume import check_kept, check_resumable, resumed_config
 from agentgym_rl.storage.episode_log import EpisodeLog, check_log
 from agentgym_rl.storage.run_folder import EPISODES, create_run_dir, record_tasks
 from tests.kit.cases import cases
@@ -251,3 +253,17 @@ def test_what_is_played_and_learned_stays(tmp_path, key):
         check_resumable(tmp_path / "run", again)
     assert key in str(refused.value)
     assert "unset, not {}" not in str(refused.value)
+
+
+def test_a_resumed_run_keeps_what_was_fitted_when_it_began(tmp_path):
+    keys = {"rollout.max_tokens": 77, "engine.max_model_len": 777, "trainer.learning_rate": 0.123}
+    begun = fitted(load_config(None, {"run": str(tmp_path / "run"), **keys}), BUNDLED)
+    run, _ = create_run_dir(resolve_paths(begun), kind="k")
+    file = tmp_path / "mine.toml"
+    file.write_text("[eval]\nnum_tasks = 5\n")
+    found = resumed_config(run, file, {"rollout.turn_timeout_s": 99.0})
+    assert (found.rollout.max_tokens, found.own_engine.max_model_len) == (77, 777)
+    assert found.trainer.learning_rate == 0.123
+    assert (found.eval.num_tasks, found.rollout.turn_timeout_s) == (5, 99.0)
+    with pytest.raises(ConfigError, match=r"rollout\.max_tokens is 50, not 77"):
+        resumed_config(run, file, {"rollout.max_tokens": 50})

@@ -10,7 +10,7 @@ import pytest
 from agentgym_rl.controller.overlap import Overlap
 from agentgym_rl.core.errors import StorageError
 from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.storage.metrics import CollapseWatch, MetricsFile, read_metrics
+from agentgym_rl.storage.metrics import MetricsFile, TroubleWatch, read_metrics
 from tests.kit.cases import cases
 
 
@@ -91,7 +91,7 @@ LEARNED = (
     ids=range(7),
 )
 def test_a_broken_policy_is_warned_of_once(batches, warning, caplog):
-    watch = CollapseWatch()
+    watch = TroubleWatch()
     names = ("policy/approx_entropy", "reward/mean", "mismatch/mean_abs")
     with caplog.at_level(logging.WARNING):
         for step, values in enumerate(batches):
@@ -99,3 +99,62 @@ def test_a_broken_policy_is_warned_of_once(batches, warning, caplog):
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == bool(warning)
     assert not said or (warning in said[0] and "trainer.learning_rate (it is 0.0003" in said[0])
+
+
+WELL = {
+    "reward/mean": 0.5,
+    "episode/turns": 2.0,
+    "episode/length_turns": 0.0,
+    "episode/overflows": 0.0,
+    "policy/approx_entropy": 0.3,
+    "policy/approx_kl": 0.01,
+    "policy/clip_fraction": 0.03,
+    "policy/behavior_weight_masked": 0.001,
+    "mismatch/sampling_importance_ratio": 1.01,
+    "lr": 3e-5,
+}
+"""The metrics of a batch that is well."""
+
+
+@cases(
+    "changed, warning",
+    [
+        ({}, ""),
+        ({"episode/length_turns": 0.2}, ""),
+        ({"episode/length_turns": 0.5}, "25% of the replies were cut at rollout.max_tokens"),
+        ({"episode/length_turns": math.nan, "episode/turns": 0.0}, ""),
+        ({"episode/overflows": 0.5}, "raise engine.max_model_len"),
+        ({"policy/approx_entropy": 0.004}, "the policy says the same every time"),
+        ({"policy/approx_kl": 50.0}, "policy/approx_kl 50, usually below 0.06"),
+        ({"policy/clip_fraction": 0.4}, "lower trainer.learning_rate"),
+        ({"policy/behavior_weight_masked": 0.5}, "rollout.max_staleness"),
+        ({"mismatch/sampling_importance_ratio": 0.3}, "sampling_importance_ratio 0.3"),
+        ({"mismatch/sampling_importance_ratio": math.nan}, ""),
+    ],
+    ids=range(11),
+)
+def test_trouble_is_warned_of_once_and_for_several_batches(changed, warning, caplog):
+    watch = TroubleWatch()
+    with caplog.at_level(logging.WARNING):
+        watch.step(0, WELL | changed)
+        watch.step(1, WELL | changed)
+        assert caplog.records == []
+        for step in range(2, 9):
+            watch.step(step, WELL | changed)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == bool(warning)
+    assert not said or (said[0].startswith("steps 0 to 2: ") and warning in said[0])
+
+
+def test_a_policy_that_is_sure_because_it_learned_is_no_trouble(caplog):
+    watch = TroubleWatch()
+    for step in range(9):
+        watch.step(step, WELL | {"policy/approx_entropy": 0.004, "reward/mean": 0.1 * step})
+    assert caplog.records == []
+
+
+def test_several_kinds_of_trouble_are_each_told(caplog):
+    watch = TroubleWatch()
+    for step in range(9):
+        watch.step(step, WELL | {"episode/length_turns": 2.0, "policy/approx_kl": 9.0})
+    assert len(caplog.records) == 2

@@ -8,18 +8,20 @@ import shlex
 import socket
 import sys
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 
 from agentgym_rl.cluster import slurm
 from agentgym_rl.cluster.demand import Node, check, demands, table
 from agentgym_rl.cluster.processes import cluster_of
-from agentgym_rl.cluster.spec import may_use_gpu
-from agentgym_rl.config import Config, VllmEngineConfig, dump_toml
+from agentgym_rl.config import Config, VllmEngineConfig, dump_toml, may_use_gpu
 from agentgym_rl.core.engine import version_label
 from agentgym_rl.engines.launch import engine_process
-from agentgym_rl.models.resolve import resolve_paths
+from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.rollout.player import check_policy
-from agentgym_rl.run.train import check_played
+from agentgym_rl.run.train import checked
+from agentgym_rl.runtime import log
 from agentgym_rl.runtime.signals import run_interruptible
 from agentgym_rl.storage.run_folder import MARK, kind_of, next_run_dir
 from agentgym_rl.trainer.launch import trainer_processes
@@ -88,12 +90,14 @@ async def dry_run(config: Config, run_dir: Path, *, resumes: bool = False) -> st
 
 def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> int:
     """Print what the run would start, or write and submit the Slurm job that starts it."""
+    log.setup(config.logging.level)
     if args.command == "train":
         kind = kind_of(config.env.id, config.agent.id)
-        run_interruptible(lambda: check_played(config, say=lambda text: None))
+        config = run_interruptible(partial(checked, config, say=lambda text: None))
     else:
         kind = "serve"
         check_policy(config, config.own_engine)
+        config = fitted(config, model_folder(config.model, config.env.id))
     config = resolve_paths(config)
     run_dir = resume or next_run_dir(config.run, kind)
     if config.cluster.type != "slurm":

@@ -32,10 +32,11 @@ def engine(args: Namespace) -> int:
     _watch()
     config = load_configuration(args)
     log.setup(config.logging.level)
-    engine = config.own_engine
+    from agentgym_rl.models.fitted import fitted
     from agentgym_rl.models.resolve import model_folder
 
     model_dir = model_folder(config.model, config.env.id)
+    engine = fitted(config, model_dir).own_engine
     if engine.type == "vllm":
         from agentgym_rl.engines.vllm.command import exec_server, server_command
 
@@ -78,7 +79,7 @@ def rollout(args: Namespace) -> int:
 
     run_interruptible(
         lambda: work(config, controller_url=args.controller, token=token, index=args.index),
-        hang_s=config.rollout.episode_timeout_s,
+        hang_s=config.rollout.patience_s,
     )
     return 0
 

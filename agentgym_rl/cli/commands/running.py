@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from dataclasses import asdict
 from functools import partial
@@ -49,7 +50,7 @@ def evaluate(args: Namespace) -> int:
     with progress_of(asked[0].config.logging, total_steps=0) as progress, paced_collections():
         found = run_interruptible(
             lambda: evaluate_all(asked, progress, out=args.out),
-            hang_s=max(each.config.rollout.episode_timeout_s for each in asked),
+            hang_s=max(each.config.rollout.patience_s for each in asked),
         )
     if len(found) > 1:
         result = compare(found)
@@ -91,7 +92,7 @@ def _run(args: Namespace, train: Job) -> int:
     with progress_of(config.logging, total_steps=config.steps) as progress, paced_collections():
         result = run_interruptible(
             lambda: train(config, resume=args.resume, progress=progress),
-            hang_s=config.rollout.episode_timeout_s,
+            hang_s=config.rollout.patience_s,
         )
     from agentgym_rl.report.run import training_text
 
@@ -129,6 +130,7 @@ def plan(args: Namespace) -> int:
             write_rates=args.write_rates,
         ),
         say=log.now_and_then(),
+        tell=partial(print, file=sys.stderr, flush=True),
     )
     if args.json:
         print_json(planned.json())
