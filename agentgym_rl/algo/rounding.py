@@ -22,19 +22,21 @@ _MOST = 1e-2
 """The tolerance beyond which a wrong computation could pass for a rounded one."""
 
 
-def tolerance(model: Any, least: float, expected: Tensor, compute: Callable[[], Tensor]) -> float:
-    """Return the largest difference that rounding explains, in units of the largest logit.
+def tolerance(model: Any, difference: float, least: float, compute: Callable[[], Tensor]) -> float:
+    """Return what a difference is allowed to be: the largest one that rounding explains, in units
+    of the largest logit. Where no trial could change the verdict, it is `least`.
 
     Args:
         least: The tolerance for a model that amplifies nothing.
-        expected: The logits by the model's own forward.
-        compute: The function that computes `expected`.
+        compute: The model's own forward, which returns logits.
     """
-    found = least / _TIMES
+    if not least <= difference < _MOST:
+        return least
+    expected, found = compute(), least / _TIMES
     for seed in range(_TRIALS):
         with _rounded_otherwise(model, seed):
             found = max(found, relative_difference(compute(), expected))
-    return min(found * _TIMES, max(least, _MOST))
+    return min(found * _TIMES, _MOST)
 
 
 def relative_difference(found: Tensor, expected: Tensor) -> float:

@@ -189,7 +189,7 @@ def _changed_by_later_tokens(model: Any, own: str, rows: Sequence[Sequence[int]]
     model.set_attn_implementation(own)
     # Rows of other lengths are multiplied in other blocks, which shows in half precision.
     exact = model.dtype in (torch.float32, torch.float64)
-    allowed = _PACKING_TOLERANCE if exact else _HALF_TOLERANCE
+    least = _PACKING_TOLERANCE if exact else _HALF_TOLERANCE
     for row in rows:
         half = len(row) // 2
         try:
@@ -200,12 +200,11 @@ def _changed_by_later_tokens(model: Any, own: str, rows: Sequence[Sequence[int]]
             for length in {min(8, half), half}:
                 expected = forward_alone(model, pack_tokens([row[:length]]).to(model.device))
                 difference = relative_difference(found[:length], expected)
-                if difference < allowed or difference < tolerance(model, allowed, found, compute):
-                    continue
-                return (
-                    f"the logits of the first {length} tokens of {len(row)} differ by "
-                    f"{difference:.1e} from those without the others"
-                )
+                if not difference < tolerance(model, difference, least, compute):
+                    return (
+                        f"the logits of the first {length} tokens of {len(row)} differ by "
+                        f"{difference:.1e} from those without the others"
+                    )
         except _FAILURES as error:
             return f"{type(error).__name__}: {error}"
     return ""
@@ -217,23 +216,19 @@ def _wrong(
     """Return how the packed rows' logits, under the attention `name`, which is set, differ from
     those of each row alone under the model's `own`; "" if they do not. With `share`, common
     beginnings of rows are packed once."""
-    try:
+
+    def compute() -> Tensor:
         model.set_attn_implementation(own)
-        each = [_probed([row]).to(model.device) for row in rows]
+        return torch.cat([forward_alone(model, _probed([row]).to(model.device)) for row in rows])
 
-        def compute() -> Tensor:
-            return torch.cat([forward_alone(model, row) for row in each])
-
+    try:
         expected = compute()
         model.set_attn_implementation(name)
         packed = _probed(rows, share=share).to(model.device)
         found = forward_packed(model, packed, segmented=name != own)
         difference = relative_difference(found, expected)
-        allowed = _HALF_TOLERANCE if name == VARLEN else _PACKING_TOLERANCE
-        if difference < allowed:
-            return ""
-        model.set_attn_implementation(own)
-        allowed = tolerance(model, allowed, expected, compute)
+        least = _HALF_TOLERANCE if name == VARLEN else _PACKING_TOLERANCE
+        allowed = tolerance(model, difference, least, compute)
         model.set_attn_implementation(name)
     except _FAILURES as error:
         return f"{type(error).__name__}: {error}"

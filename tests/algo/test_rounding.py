@@ -1,6 +1,8 @@
 """The tolerance for logits that are computed in another way: larger for a model that amplifies
 rounding, and never so large that another computation passes."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -27,11 +29,10 @@ class Model(nn.Module):
         return hidden
 
 
-def found(model: nn.Module) -> tuple[float, Tensor]:
+def found(model: nn.Module, difference: float = LEAST) -> tuple[float, Tensor]:
     tokens = torch.arange(8)
     with torch.no_grad():
-        expected = model(tokens)
-        return tolerance(model, LEAST, expected, lambda: model(tokens)), expected
+        return tolerance(model, difference, LEAST, lambda: model(tokens)), model(tokens)
 
 
 def test_a_tame_model_keeps_the_least_tolerance_and_its_own_forward():
@@ -53,3 +54,11 @@ def test_a_model_that_amplifies_rounding_gets_what_its_rounding_explains(gain):
 def test_a_chaotic_model_gets_no_tolerance_that_hides_another_computation():
     allowed, _ = found(Model(gain=1e4))
     assert allowed == 1e-2
+
+
+@pytest.mark.parametrize("difference", [LEAST / 2, 0.5, math.inf, math.nan])
+def test_nothing_is_tried_where_it_could_not_change_the_verdict(difference):
+    def compute() -> Tensor:
+        raise AssertionError
+
+    assert tolerance(Model(gain=1.0), difference, LEAST, compute) == LEAST

@@ -58,9 +58,9 @@ def self_check(
     try:
         with torch.inference_mode():
             difference, scale = (compare or _compare)(decoder, module, length, rows)
-            allowed = tolerance * max(1.0, scale)
-            if difference > allowed:
-                allowed = _explained(module, [length] * rows, tolerance) * max(1.0, scale)
+            unit = max(1.0, scale)
+            samples = partial(_logits, module, [length] * rows)
+            allowed = unit * rounding.tolerance(module, difference / unit, tolerance, samples)
     except Exception as error:  # any architecture may fail in its own way: try the next decoder
         log.warning("the %s decoder failed its self-check: %r", decoder.name, error)
         return False
@@ -133,13 +133,9 @@ def _samples(module: Any, lengths: Sequence[int]) -> tuple[list[list[int]], list
     return rows, logits
 
 
-def _explained(module: Any, lengths: Sequence[int], least: float) -> float:
-    """Return the difference that rounding explains in random rows of `lengths` tokens."""
-
-    def compute() -> Tensor:
-        return torch.cat(_samples(module, lengths)[1]).float()
-
-    return rounding.tolerance(module, least, compute(), compute)
+def _logits(module: Any, lengths: Sequence[int]) -> Tensor:
+    """Return the logits of random rows of `lengths` tokens, one row after the other."""
+    return torch.cat(_samples(module, lengths)[1]).float()
 
 
 def _prompts(rows: list[list[int]], at: list[int], which: list[int]) -> list[list[int]]:
