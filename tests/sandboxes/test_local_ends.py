@@ -14,7 +14,7 @@ import pytest
 import uvloop
 from arl_sandboxes.local import LocalBackend
 from arl_sandboxes.local.cgroup import find
-from arl_sandboxes.local.slot import ZYGOTE
+from arl_sandboxes.local.slot import ZYGOTE, Slot
 
 from agentgym_rl.core.errors import SandboxError, SandboxLost, SandboxUnavailable
 
@@ -108,6 +108,26 @@ def test_cancelled_while_programs_run():
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(after_s):
                     await run()
+
+    leaves_nothing(scenario)
+
+
+def test_cancelled_while_the_trial_slot_ends(monkeypatch):
+    async def scenario():
+        closing = asyncio.Event()
+        close = Slot.close
+
+        def closed(slot, *why):
+            close(slot, *why)
+            closing.set()
+
+        monkeypatch.setattr(Slot, "close", closed)
+        backend = LocalBackend(slots=2)
+        starting = asyncio.create_task(backend.__aenter__())
+        await closing.wait()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
 
     leaves_nothing(scenario)
 

@@ -23,13 +23,12 @@ from agentgym_rl.runtime.log import Repeated
 from . import cgroup
 from .interpreter import slot_config
 from .probes import probe
+from .processes import ended
 from .sandbox import LocalSandbox
 from .slot import Slot, SlotConfig
 
 log = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT_S = 15.0
-"""The longest time that slots have to end."""
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.005, 1.0
 """The shortest and longest pause between checks of a dying slot, or replacement attempts."""
 _count = itertools.count()
@@ -157,18 +156,12 @@ class LocalBackend(SandboxBackend):
             slot.close("the backend was closed")
         for sandbox in list(self._open):
             await sandbox.close()
-        cancelled = None
-        deadline = time.monotonic() + CLOSE_TIMEOUT_S
-        while not self._bury() and time.monotonic() < deadline:
-            try:
-                await asyncio.sleep(0.002)
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if self._dying:
-            log.error("%d sandbox slots did not end", len(self._dying))
-            self._dying.clear()
-        if cancelled is not None:
-            raise cancelled
+        try:
+            await ended(self._bury)
+        finally:
+            if self._dying:
+                log.error("%d sandbox slots did not end", len(self._dying))
+                self._dying.clear()
 
     async def create(
         self, *, limits: Limits | None = None, timeout_s: float = 60.0

@@ -17,6 +17,7 @@ from agentgym_rl.gym.sandbox import Capabilities, Probe, ProbeReport
 
 from .cgroup import Hierarchy
 from .check import checked
+from .processes import ended
 from .slot import Slot, SlotConfig
 
 MACHINES = ("x86_64", "aarch64")
@@ -121,7 +122,7 @@ async def _trials(config: SlotConfig, *, lone: bool) -> Sequence[Probe]:
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            await ended(lambda: process.returncode is not None)
     if process.returncode:
         why = err.decode("utf-8", "replace")[-500:] or f"exit code {process.returncode}"
         return [Probe(config.isolation, False, why, "can this user read the interpreter's folder?")]
@@ -173,8 +174,5 @@ async def _slot(config: SlotConfig) -> Probe:
         return Probe("slot", False, str(error), _SLOT_FIX)
     finally:
         slot.close()
-        for _ in range(5000):
-            if slot.gone():
-                break
-            await asyncio.sleep(0.002)
+        await ended(slot.gone)
     return Probe("slot", True, config.python)

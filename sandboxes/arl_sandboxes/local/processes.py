@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 log = logging.getLogger(__name__)
 
 LONE_GRACE_S = 5.0
 """The time for a slot without namespaces to end its programs and remove their files."""
+CLOSE_TIMEOUT_S = 15.0
+"""The longest time that slots have to end."""
 _MAX_DEPTH = 256
+
+
+async def ended(over: Callable[[], bool]) -> bool:
+    """Wait until `over` returns True; return False if that takes longer than CLOSE_TIMEOUT_S.
+
+    A cancellation meanwhile is raised afterwards: processes that nobody waits for stay zombies.
+    """
+    cancelled = None
+    deadline = time.monotonic() + CLOSE_TIMEOUT_S
+    while not (done := over()) and time.monotonic() < deadline:
+        try:
+            await asyncio.sleep(0.002)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return done
 
 
 def kill_process_1(outer: int) -> None:
