@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from agentgym_rl import __version__
 from agentgym_rl.cluster.spec import free_port
 from agentgym_rl.config import Config, dump_toml, load_config
 from agentgym_rl.engines import protocol
@@ -57,8 +58,9 @@ def hardware(note: str = "") -> str:
 
 
 def versions(*names: str) -> dict[str, str]:
-    """Versions of ours and of the named distributions."""
-    return {name: version(name) for name in ("agentgym-rl", "torch", "transformers", *names)}
+    """Versions of ours, which need not be installed, and of the named distributions."""
+    others = ("torch", "transformers", *names)
+    return {"agentgym-rl": __version__} | {name: version(name) for name in others}
 
 
 def say(text: str) -> None:

@@ -43,7 +43,7 @@ from agentgym_rl.trainer.usage import peak_tflops
 from agentgym_rl.trainer.world import join_world
 
 from ._common import engine_server, model_config
-from ._runs import train
+from ._runs import RunFailed, train
 from .trainer_loops.packing import half_sampled, row
 from .weights import _Case
 
@@ -412,7 +412,10 @@ def main() -> None:
     parser.add_argument("--model", type=Path)
     args = parser.parse_args()
     setting = Setting(args.scratch, toy=args.toy, model=args.model)
-    rows = PARTS[args.part](setting)
+    try:
+        rows = PARTS[args.part](setting)
+    except RunFailed as error:  # its messages stand above
+        raise SystemExit(str(error)) from error
     args.out.write_text(json.dumps({"rows": rows, "skipped": setting.skipped}))
 
 

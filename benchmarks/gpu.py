@@ -68,29 +68,37 @@ def run(
     flags = ["--toy"] if dry_run else []
     flags += [f"--model={model.resolve()}"] if model else []
     parts: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory(prefix="arl-bench-gpu-") as scratch:
-        for name, budget_s in BUDGETS_S.items():
-            say(f"{name}: at most {budget_s:g} s")
-            limit_s = budget_s * (_TOY_FACTOR if dry_run else 1.0)
-            parts[name] = measured(_COMMAND, name, Path(scratch), flags, limit_s=limit_s)
-            say(f"  {parts[name].get('error') or 'done'} ({parts[name]['seconds']} s)")
-    report = {
+    report: dict[str, Any] = {
         "name": "gpu",
         "dry_run": dry_run,
         "hardware": hardware(_device(dry_run)),
         "versions": versions(),
         "python": sys.version.split()[0],
         "parts": parts,
-        "rows": [{"part": it, **row} for it, part in parts.items() for row in part.get("rows", ())],
         "ratios": {},
-        "skipped": [what for part in parts.values() for what in part.get("skipped", ())],
         "goal": "every part that can run here does, within its time",
+    }
+    with tempfile.TemporaryDirectory(prefix="arl-bench-gpu-") as scratch:
+        for name, budget_s in BUDGETS_S.items():
+            say(f"{name}: at most {budget_s:g} s")
+            limit_s = budget_s * (_TOY_FACTOR if dry_run else 1.0)
+            parts[name] = measured(_COMMAND, name, Path(scratch), flags, limit_s=limit_s)
+            say(f"  {parts[name].get('error') or 'done'} ({parts[name]['seconds']} s)")
+            _write(report, folder)  # after each part: minutes on a GPU are not to be lost
+    say(f"report: {folder / 'gpu.json'} and {folder / 'gpu.md'}")
+    return report
+
+
+def _write(report: dict[str, Any], folder: Path) -> None:
+    """Write the report of the parts so far, as JSON and as a page."""
+    parts: Mapping[str, Mapping[str, Any]] = report["parts"]
+    report |= {
+        "rows": [{"part": it, **row} for it, part in parts.items() for row in part.get("rows", ())],
+        "skipped": [what for part in parts.values() for what in part.get("skipped", ())],
         "met": not any("error" in part for part in parts.values()),
     }
     (folder / "gpu.json").write_text(json.dumps(report, indent=2) + "\n")
     (folder / "gpu.md").write_text(markdown(report))
-    say(f"report: {folder / 'gpu.json'} and {folder / 'gpu.md'}")
-    return report
 
 
 def measured(
@@ -160,5 +168,5 @@ def _device(dry_run: bool) -> str:
 
 def _tail(log: Path) -> str:
     """Return the last lines of what a part said, as one."""
-    lines = log.read_text(errors="replace").strip().splitlines()[-4:]
-    return " / ".join(line.strip() for line in lines)[-600:]
+    lines = log.read_text(errors="replace").strip().splitlines()[-8:]
+    return " / ".join(line.strip() for line in lines)[-1000:]

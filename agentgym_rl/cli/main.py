@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from agentgym_rl.cli.commands.showing import print_json
 from agentgym_rl.core.errors import ArlError, ConfigError, cause_of
 from agentgym_rl.runtime.log import kept_for_json
-from agentgym_rl.runtime.oom import end_without_memory
+from agentgym_rl.runtime.memory import end_without_memory
 from agentgym_rl.runtime.signals import leave_in_time
 
 from .commands import inspecting, members, parts, processes, records, running

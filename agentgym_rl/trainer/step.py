@@ -31,6 +31,7 @@ from agentgym_rl.config import AlgoConfig, Config, TrainerConfig
 from agentgym_rl.core.batch import BatchShard
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.models.resolve import reference_folder
+from agentgym_rl.runtime.memory import give_back_memory
 
 from .critic import Critic, Judged
 from .objective import Objective, make_objective
@@ -158,6 +159,8 @@ class Stepper:
         except GradientError as error:
             raise TrainerError(f"{error}; {_largest(shard, tokens, advantages)}") from error
         usage.tally(tally, phases)
+        if self.policy.world.device.type == "cpu":  # rows of all lengths fragment its memory
+            give_back_memory()
         metrics = Tally.merged(self.policy.world.gather(tally.parts())).values()
         return {**_WITHOUT_A_LOSS, **metrics, "lr": rate}
 

@@ -16,7 +16,7 @@ from agentgym_rl.cli.parse import load_configuration
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime import log
 from agentgym_rl.runtime.frozen import watch_starter
-from agentgym_rl.runtime.oom import watch_thread_starts
+from agentgym_rl.runtime.memory import watch_thread_starts
 from agentgym_rl.runtime.signals import run_interruptible
 
 from .showing import print_json

@@ -3,10 +3,8 @@ release of its memory in sleep mode, as in vLLM."""
 
 from __future__ import annotations
 
-import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import NamedTuple, cast, get_args
 
 import torch
@@ -14,6 +12,7 @@ from torch import Tensor
 
 from agentgym_rl.core.engine import Memory, SleepLevel
 from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.runtime.memory import give_back_memory
 from agentgym_rl.weights.files import LazyTensors
 from agentgym_rl.weights.source import SourceNames
 
@@ -217,13 +216,6 @@ class Sleep:
     def swapped(self) -> None:
         """Record that new weights are in place."""
         self._has_weights = True
-
-
-def give_back_memory() -> None:
-    """Return freed memory to the operating system: glibc would keep that of old weights, nearly as
-    much as the present ones take. Do nothing where there is no glibc."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def read_tags(found: Iterable[str]) -> frozenset[Memory]:

@@ -16,12 +16,13 @@ from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.engine import Memory, SleepLevel
 from agentgym_rl.core.errors import too_slow
 from agentgym_rl.engines import protocol
+from agentgym_rl.runtime.memory import give_back_memory
 from agentgym_rl.runtime.pausable_clock import AwakeTime
 from agentgym_rl.weights.adapter import is_adapter, merged
 from agentgym_rl.weights.files import read_version
 
 from .admission import Admission, Grammars, Refused
-from .decoder import Swap, give_back_memory
+from .decoder import Swap
 from .journal import Journal
 from .loop import DecodeLoop
 from .model import LoadedModel

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from agentgym_rl.runtime.oom import EXIT_CODE, end_without_memory
+from agentgym_rl.runtime.memory import EXIT_CODE, end_without_memory
 
 PROGRAM = """
 import sys, threading
-from agentgym_rl.runtime.oom import end_without_memory
+from agentgym_rl.runtime.memory import end_without_memory
 
 class NoMemory(threading.Thread):
     def _bootstrap_inner(self):
@@ -45,7 +45,7 @@ def test_the_process_ends_and_says_why():
 
 
 def test_it_ends_also_where_nothing_can_be_reported():
-    begun = "import agentgym_rl.runtime.oom as oom; oom._LOOK_S = 0.02; oom.watch_thread_starts()"
+    begun = "import agentgym_rl.runtime.memory as memory; memory._LOOK_S = 0.02; memory.watch_thread_starts()"
     code = PROGRAM.format(hooked=False, body="threading.Event().wait()").replace(
         "import sys, threading", f"import sys, threading; {begun}"
     )
@@ -56,8 +56,8 @@ def test_it_ends_also_where_nothing_can_be_reported():
 
 def test_threads_that_begin_are_not_watched():
     code = (
-        "import time, threading, agentgym_rl.runtime.oom as oom; oom._LOOK_S = 0.01\n"
-        "oom.watch_thread_starts()\n"
+        "import time, threading, agentgym_rl.runtime.memory as memory; memory._LOOK_S = 0.01\n"
+        "memory.watch_thread_starts()\n"
         "for _ in range(50): threading.Thread(target=time.sleep, args=(0.3,)).start()\n"
         "time.sleep(0.5)"
     )

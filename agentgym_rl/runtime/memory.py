@@ -1,4 +1,5 @@
-"""The end, instead of a hang, of a process that runs out of memory while it starts a thread.
+"""The memory of a process: freed memory goes back to the system; and a process that runs out of
+memory while it starts a thread ends, instead of a hang.
 
 CPython's `Thread.start` waits until the new thread reports that it runs. A thread that fails before
 that, for lack of memory, never reports, and `Thread.start` waits for ever
@@ -10,6 +11,8 @@ thread was started long ago and has not begun: `watch_thread_starts`.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import sys
 import threading
@@ -24,6 +27,13 @@ _LOOK_S = 0.25
 _LOOKS = 12
 """The number of looks in a row that find a thread not begun. Each look has a turn of the
 interpreter, and so has that thread; a process that is stopped, or gets no CPU, does not look."""
+
+
+def give_back_memory() -> None:
+    """Return freed memory to the operating system: glibc would keep what lies between pieces that
+    are still in use. Do nothing where there is no glibc."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def end_without_memory() -> None:
