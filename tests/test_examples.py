@@ -307,7 +307,7 @@ def test_the_pipeline_of_smollm2_runs_on_the_tiny_model(tmp_path):
         timeout=60,
     )
     assert json.loads(done.stdout)["episodes"] == 8, done.stderr
-    result = train(tmp_path, *config, "--model", "bundled", f"--init.data={demos}")
+    result = train(tmp_path, *config, "--model", "bundled", f"--data={demos}")
     assert (result["steps"], result["eval_after"] is None) == (2, False)
     warmed_up = json.loads((tmp_path / "run" / "init" / "warmup.json").read_text())
     assert (warmed_up["rows"], warmed_up["data"]) == (8, str(demos))

@@ -87,10 +87,23 @@ def overrides_of(args: Namespace) -> dict[str, Any]:
             continue
         if name == "data":  # stored in a run's folder, where a relative path would be ambiguous
             value = str(Path(value).absolute())
-            if getattr(args, "init", None) == "sft":  # environments also have --env.options.data
+            if _warms_up(args):  # environments also have --env.options.data
                 key = "init.data"
         if key in overrides:
             raise ConfigError(f"--{name}={value} and --{key}={overrides[key]}: give one of them")
         # Encode as a TOML string, so that `--run 7` stays text.
         overrides[key] = json.dumps(value) if isinstance(value, str) else value
     return overrides
+
+
+def _warms_up(args: Namespace) -> bool:
+    """Return whether a flag, a key or the configuration file asks for a warm-up."""
+    if not hasattr(args, "init"):  # only `arl train` has one
+        return False
+    method = args.init or args.overrides.get("init.method")
+    if method is None and args.config is not None:
+        from agentgym_rl.config.file import read_toml
+
+        section = read_toml(Path(args.config)).get("init")
+        method = section.get("method") if isinstance(section, dict) else None
+    return isinstance(method, str) and method.strip("\"'") == "sft"

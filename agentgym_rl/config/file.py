@@ -37,11 +37,11 @@ def load(
     Raises:
         ConfigError: an unreadable file, an unknown preset or key, or a bad value.
     """
-    values = _read(source) if isinstance(source, Path) else deepcopy(dict(source or {}))
+    values = read_toml(source) if isinstance(source, Path) else deepcopy(dict(source or {}))
     preset = str(overrides.get("preset", values.get("preset", "")))
     if preset:
         name = str(_literal(model, ["preset"], preset))
-        below = _read(_preset_file(name))
+        below = read_toml(_preset_file(name))
         _switch_rows(below, values)
         values = _on_top(below, values)
     if "cluster" in model.model_fields:
@@ -76,7 +76,12 @@ def _preset_file(name: str) -> Path:
     return PRESETS / f"{name}.toml"
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a configuration file, whose keys are not checked yet.
+
+    Raises:
+        ConfigError: it cannot be read, or is not TOML.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

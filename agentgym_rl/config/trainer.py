@@ -76,8 +76,8 @@ class TrainerConfig(Section):
     """The switch to compile blocks with torch.compile (experimental: see docs/trainer.md)."""
     attention: OnResume[Literal["rows", "varlen"]] = "rows"
     """The attention over packed rows: one row after the other with SDPA, or all at once with
-    torch's variable-length flash attention (a GPU and engine.dtype bfloat16; experimental: not run
-    yet)."""
+    torch's variable-length flash attention (a GPU and engine.dtype bfloat16; experimental: one
+    H200 ran it)."""
     peak_tflops: OnResume[float | None] = Field(default=None, gt=0)
     """The dense bfloat16 teraFLOP/s of one device, for throughput/mfu; unset: known for many
     GPUs."""

@@ -43,6 +43,8 @@ def load_whole(
         ConfigError: transformers cannot load it; or the folder lacks a tensor of the model, which
             would be random, has one that the model ignores, or has names that cannot be restored.
     """
+    # Some masked shapes end in an error: https://github.com/pytorch/pytorch/issues/190321.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     heads = tensor_heads(folder)
     _check_plain(folder, {head.dtype for head in heads.values()})
     disable_progress_bar()

@@ -14,6 +14,7 @@ import pytest
 from agentgym_rl.cli import eval_targets as eval_arguments
 from agentgym_rl.cli import main as cli
 from agentgym_rl.cli.commands import showing
+from agentgym_rl.cli.parse import overrides_of, parse
 from agentgym_rl.core.errors import ConfigError, EngineError, ProcessDied
 from tests.kit.cases import cases
 
@@ -360,3 +361,23 @@ def test_a_third_interrupt_leaves_at_once():
     code, said = interrupted(*[signal.SIGINT] * 3, closing_s=60)
     assert (code, said[:2], said[-1]) == (130, ["ready", "closing"], "arl: interrupted")
     assert len(said) == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("train --env math", "env.options.data"),
+        ("train --env math --init sft", "init.data"),
+        ("train --env math --init.method=sft", "init.data"),
+        ("train --config warmed.toml", "init.data"),
+        ("train --config warmed.toml --init none", "env.options.data"),
+        ("train --config warmed.toml --init.method=none", "env.options.data"),
+        ("eval --config warmed.toml", "env.options.data"),
+    ],
+)
+def test_data_is_that_of_the_warm_up_if_there_is_one(tmp_path, monkeypatch, line, key):
+    monkeypatch.chdir(tmp_path)
+    Path("warmed.toml").write_text('[init]\nmethod = "sft"\ndata = "other.jsonl"\n')
+    found = overrides_of(parse([*line.split(), "--data", "mine.jsonl"]))
+    assert found[key] == json.dumps(str(tmp_path / "mine.jsonl"))
+    assert len({"env.options.data", "init.data"} & found.keys()) == 1

@@ -45,7 +45,8 @@ def test_the_process_ends_and_says_why():
 
 
 def test_it_ends_also_where_nothing_can_be_reported():
-    begun = "import agentgym_rl.runtime.memory as memory; memory._LOOK_S = 0.02; memory.watch_thread_starts()"
+    begun = "from agentgym_rl.runtime import memory; memory._LOOK_S = 0.02; "
+    begun += "memory.watch_thread_starts()"
     code = PROGRAM.format(hooked=False, body="threading.Event().wait()").replace(
         "import sys, threading", f"import sys, threading; {begun}"
     )

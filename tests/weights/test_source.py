@@ -145,6 +145,13 @@ def test_exports_and_versions_have_the_tensors_of_the_folder(tmp_path):
     assert not faults
 
 
+def test_loading_switches_a_faulty_attention_kernel_off(tmp_path):
+    """https://github.com/pytorch/pytorch/issues/190321: it ended a run on an H200."""
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    load_whole(saved(LlamaConfig(**_SIZES), tmp_path), dtype=torch.float32)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def test_a_version_of_other_tensors_is_refused(tmp_path):
     folder = _MODELS["mixtral"](tmp_path / "m")
     model, names = load_whole(folder, dtype=torch.float32)
