@@ -44,7 +44,8 @@ def plot_reward(
             list(evaluations), list(evaluations.values()), "o", color="#d62728", label="held-out"
         )
         for version, reward in evaluations.items():
-            top.annotate(f"{reward:.2f}", (version, reward), (4, -12), textcoords="offset points")
+            where = {"xytext": (0, -14), "textcoords": "offset points", "ha": "center"}
+            top.annotate(f"{reward:.2f}", (version, reward), **where)
     top.set(ylabel="reward", title=title)
     top.legend(loc="lower right")
     top.grid(alpha=0.3)

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 log = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 30.0
+_USUAL = 2.0
+"""Waits are reported after this many times their owner's last one, if that was long itself: every
+batch of a large model takes longer than REPORT_EVERY_S."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +83,8 @@ class Changes:
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
+        self._long_s: dict[str, float] = {}
+        """The length of the last wait of each owner, if it was longer than REPORT_EVERY_S."""
 
     def notify(self) -> None:
         """Let every waiting task check its condition again."""
@@ -95,8 +100,8 @@ class Changes:
         timeout_s: float,
         on: str = "",
     ) -> None:
-        """Return once `condition()` holds; log every 30 s who waits for what, and the waits that
-        this depends on (`Wait.on`).
+        """Return once `condition()` holds. Where nothing changes for 30 s, or for twice the owner's
+        last wait, log who waits for what, and the waits that this depends on (`Wait.on`).
 
         Raises:
             TimeoutError: `timeout_s` passed; the message has who waited for what, and the chain.
@@ -106,6 +111,7 @@ class Changes:
         clock = asyncio.get_running_loop().time  # a simulation's is virtual
         start = clock()
         deadline = start + timeout_s
+        report_s = max(REPORT_EVERY_S, _USUAL * self._long_s.pop(who, 0.0))
         wait = Wait(who, what, time.monotonic(), on)
         _waits[wait] = None
         try:
@@ -116,13 +122,15 @@ class Changes:
                         f"{who} waited {now - start:.0f} s for {what}{_because(wait)}"
                     )
                 try:
-                    async with asyncio.timeout_at(min(now + REPORT_EVERY_S, deadline)):
+                    async with asyncio.timeout_at(min(now + report_s, deadline)):
                         await self._event.wait()
                 except TimeoutError:
                     if clock() < deadline:
                         log.info("%s", _told(wait))
         finally:
             del _waits[wait]
+            if clock() - start > REPORT_EVERY_S:
+                self._long_s[who] = clock() - start
 
 
 def _because(wait: Wait) -> str:

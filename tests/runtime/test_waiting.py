@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from agentgym_rl.plan.clock import run_virtual
 from agentgym_rl.runtime.waiting import Changes, Wait, chain, watched
 
 
@@ -64,3 +65,23 @@ def test_a_condition_that_holds_waits_for_nobody():
         await held.wait_for(lambda: True, who="me", what="nothing", timeout_s=0)
 
     asyncio.run(play())
+
+
+def test_a_wait_is_reported_if_it_is_longer_than_the_last_one(caplog):
+    """Nobody has to read every half minute that a large model is at work."""
+
+    async def play() -> list[int]:
+        changes, reported = Changes(), []
+        for seconds in (10, 40, 70, 70, 300, 40, 20, 40):
+            caplog.clear()
+            over = asyncio.get_running_loop().time() + seconds
+            asyncio.get_running_loop().call_at(over, changes.notify)
+            await changes.wait_for(
+                lambda over=over: asyncio.get_running_loop().time() >= over,
+                who="arl train", what="a batch", timeout_s=1000,
+            )  # fmt: skip
+            reported.append(len(caplog.records))
+        return reported
+
+    with caplog.at_level("INFO"):
+        assert run_virtual(play()) == [0, 1, 0, 0, 2, 0, 0, 1]
