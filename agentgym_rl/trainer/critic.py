@@ -16,10 +16,10 @@ from agentgym_rl.config import AlgoConfig, TrainerConfig
 from agentgym_rl.core.errors import TrainerError
 
 from .optim import (
-    clip_gradients,
     learning_rate,
     make_optimizer,
     set_learning_rate,
+    take_step,
 )
 from .packed import PackedModel
 from .shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass
@@ -161,9 +161,7 @@ class Critic:
                 if not num_rounds:
                     continue
                 loss = accumulate(model, plan, num_rounds, loss_of)
-                norm = clip_gradients(model.model.parameters(), trainer.max_grad_norm)
-                self.optimizer.step()
-                self.optimizer.zero_grad(set_to_none=True)
+                norm = take_step(self.optimizer, trainer.max_grad_norm)
                 tally.count("critic/value_loss", loss * share)
                 tally.mean("critic/grad_norm", norm, 1)
 

@@ -1,4 +1,4 @@
-"""AdamW, the learning rate of a batch, and gradient clipping."""
+"""AdamW, the learning rate of a batch, and a step with clipped gradients."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core.errors import ConfigError, TrainerError
+from agentgym_rl.runtime.memory import give_back_memory
 
 
 class GradientError(TrainerError):
@@ -81,14 +82,20 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
-def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> float:
-    """Scale gradients so that their global norm is at most `max_norm`; return the norm before that.
+def take_step(optimizer: torch.optim.Optimizer, max_norm: float) -> float:
+    """Scale gradients so that their global norm is at most `max_norm`, take a step, and drop them;
+    return the norm before that. Collective.
 
-    Collective. Raises GradientError if the norm is not finite, because such a step would destroy
-    the weights.
+    Raises:
+        GradientError: the norm is not finite; such a step would destroy the weights.
     """
+    parameters = [it for group in optimizer.param_groups for it in group["params"]]
     norm = nn.utils.clip_grad_norm_(parameters, max_norm)
     value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
     if not math.isfinite(value):
         raise GradientError(f"gradient norm is {value}: the weights were left as they were")
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    if parameters[0].device.type == "cpu":  # rows of all lengths fragment its memory
+        give_back_memory()
     return value

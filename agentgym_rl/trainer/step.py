@@ -31,16 +31,15 @@ from agentgym_rl.config import AlgoConfig, Config, TrainerConfig
 from agentgym_rl.core.batch import BatchShard
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.models.resolve import reference_folder
-from agentgym_rl.runtime.memory import give_back_memory
 
 from .critic import Critic, Judged
 from .objective import Objective, make_objective
 from .optim import (
     GradientError,
-    clip_gradients,
     learning_rate,
     make_optimizer,
     set_learning_rate,
+    take_step,
 )
 from .packed import PackedModel
 from .policy import Policy, PolicyBase
@@ -159,8 +158,6 @@ class Stepper:
         except GradientError as error:
             raise TrainerError(f"{error}; {_largest(shard, tokens, advantages)}") from error
         usage.tally(tally, phases)
-        if self.policy.world.device.type == "cpu":  # rows of all lengths fragment its memory
-            give_back_memory()
         metrics = Tally.merged(self.policy.world.gather(tally.parts())).values()
         return {**_WITHOUT_A_LOSS, **metrics, "lr": rate}
 
@@ -303,11 +300,7 @@ class Stepper:
                 if not num_rounds:
                     continue
                 with phases.phase("optimizer"):
-                    norm = clip_gradients(
-                        self.policy.model.parameters(), self._trainer.max_grad_norm
-                    )
-                    self.optimizer.step()
-                    self.optimizer.zero_grad(set_to_none=True)
+                    norm = take_step(self.optimizer, self._trainer.max_grad_norm)
                 tally.count("loss", loss * share)
                 tally.mean("grad_norm", norm, 1)
 

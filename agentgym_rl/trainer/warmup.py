@@ -22,12 +22,7 @@ from agentgym_rl.core.trajectory import UNPACK_ERRORS, Row, unpack_row
 
 from .export import export_model
 from .launch import warm_up_trainer
-from .optim import (
-    clip_gradients,
-    learning_rate,
-    make_optimizer,
-    set_learning_rate,
-)
+from .optim import learning_rate, make_optimizer, set_learning_rate, take_step
 from .policy import Policy
 from .shard_tensors import MicroBatch, accumulate
 from .world import join_world
@@ -91,9 +86,7 @@ def learn(
         loss = accumulate(
             policy, plan, rounds, lambda b, n=total: -policy.logprobs(b.packed).sum() / n
         )
-        clip_gradients(policy.model.parameters(), trainer.max_grad_norm)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        take_step(optimizer, trainer.max_grad_norm)
         whole = sum(world.gather(loss))
         yield {"step": step, "steps": num_steps, "loss": whole, "lr": rate}
 

@@ -381,3 +381,19 @@ def test_data_is_that_of_the_warm_up_if_there_is_one(tmp_path, monkeypatch, line
     found = overrides_of(parse([*line.split(), "--data", "mine.jsonl"]))
     assert found[key] == json.dumps(str(tmp_path / "mine.jsonl"))
     assert len({"env.options.data", "init.data"} & found.keys()) == 1
+
+
+@pytest.mark.parametrize(
+    "set_by_user", [{}, {"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "7"}]
+)
+def test_threads_do_not_spin_long_unless_the_user_says_so(monkeypatch, set_by_user):
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in set_by_user.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    found = {name: os.environ[name] for name in names if name in os.environ}
+    os.environ.pop("GOMP_SPINCOUNT", None)
+    assert found == (set_by_user or {"GOMP_SPINCOUNT": "10000"})

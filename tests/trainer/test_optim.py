@@ -5,7 +5,7 @@ import torch
 
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.trainer.optim import clip_gradients, learning_rate, make_optimizer
+from agentgym_rl.trainer.optim import learning_rate, make_optimizer, take_step
 from tests.kit.cases import cases
 
 SCHEDULES = {
@@ -45,11 +45,14 @@ def test_weight_decay_spares_vectors():
     assert optimizer.defaults["fused"]
 
 
-def test_clipping_returns_the_norm_before_it():
+def test_a_step_clips_and_returns_the_norm_before_it():
     parameter = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
     parameter.grad = torch.tensor([3.0, 4.0])
-    assert clip_gradients([parameter], 1.0) == pytest.approx(5.0)
-    assert parameter.grad.norm().item() == pytest.approx(1.0, abs=1e-5)
-    parameter.grad[0] = float("inf")
+    assert take_step(optimizer, 1.0) == pytest.approx(5.0)
+    assert parameter.tolist() == pytest.approx([-0.6, -0.8], abs=1e-5)
+    assert parameter.grad is None
+    parameter.grad = torch.tensor([float("inf"), 0.0])
     with pytest.raises(TrainerError, match="inf"):
-        clip_gradients([parameter], 1.0)
+        take_step(optimizer, 1.0)
+    assert parameter.tolist() == pytest.approx([-0.6, -0.8], abs=1e-5)
