@@ -14,12 +14,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from .lru_dict import LruDict
+
 log = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 30.0
 _USUAL = 2.0
 """Waits are reported after this many times their owner's last one, if that was long itself: every
 batch of a large model takes longer than REPORT_EVERY_S."""
+_OWNERS = 64
+"""The owners whose last wait is remembered."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,8 +87,8 @@ class Changes:
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
-        self._long_s: dict[str, float] = {}
-        """The length of the last wait of each owner, if it was longer than REPORT_EVERY_S."""
+        self._last_s: LruDict[str, float] = LruDict(_OWNERS)
+        """The length of the last wait of each owner; ids of requests are owners, too."""
 
     def notify(self) -> None:
         """Let every waiting task check its condition again."""
@@ -111,7 +115,7 @@ class Changes:
         clock = asyncio.get_running_loop().time  # a simulation's is virtual
         start = clock()
         deadline = start + timeout_s
-        report_s = max(REPORT_EVERY_S, _USUAL * self._long_s.pop(who, 0.0))
+        report_s = max(REPORT_EVERY_S, _USUAL * self._last_s.get(who, 0.0))
         wait = Wait(who, what, time.monotonic(), on)
         _waits[wait] = None
         try:
@@ -129,8 +133,7 @@ class Changes:
                         log.info("%s", _told(wait))
         finally:
             del _waits[wait]
-            if clock() - start > REPORT_EVERY_S:
-                self._long_s[who] = clock() - start
+            self._last_s[who] = clock() - start
 
 
 def _because(wait: Wait) -> str:

@@ -11,7 +11,6 @@ from torch.distributed.tensor import DTensor
 
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core.errors import ConfigError, TrainerError
-from agentgym_rl.runtime.memory import give_back_memory
 
 
 class GradientError(TrainerError):
@@ -96,6 +95,4 @@ def take_step(optimizer: torch.optim.Optimizer, max_norm: float) -> float:
         raise GradientError(f"gradient norm is {value}: the weights were left as they were")
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    if parameters[0].device.type == "cpu":  # rows of all lengths fragment its memory
-        give_back_memory()
     return value

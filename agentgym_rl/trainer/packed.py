@@ -16,6 +16,7 @@ from agentgym_rl.algo.packing import PackedRows, micro_batches
 from agentgym_rl.config import LoraConfig, TrainerConfig
 from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.core.trajectory import Row
+from agentgym_rl.runtime.memory import give_back_memory
 from agentgym_rl.weights.source import SourceNames, load_whole, set_own_attention
 
 from .lora import Adapter
@@ -77,13 +78,13 @@ class PackedModel:
         self._flops = FlopCount.of(self.model)  # needed while `_change_head` runs the model
         self.flops = 0.0
         """The operations of all passes so far, on this rank."""
-        self.microbatch_tokens, light = self._most_tokens(compute_dtype)
+        self.microbatch_tokens, self._light = self._most_tokens(compute_dtype)
         """The number of packed tokens of one forward, except for a row that alone has more."""
         self.computed_tokens = self.row_tokens = 0
         """The tokens of all passes so far, on this rank: those computed, and those of all rows."""
         self._change_head()
         self._flops = FlopCount.of(self.model)
-        shard(self.model, world, compute_dtype, self._trainer, light=light)
+        shard(self.model, world, compute_dtype, self._trainer, light=self._light)
 
     @classmethod
     def load(
@@ -146,6 +147,12 @@ class PackedModel:
         if most * each <= room:
             return most, False
         return max(_FEWEST_TOKENS, min(most, int(room / max(1, light)))), True
+
+    def give_back_memory(self) -> None:
+        """Return freed memory to the operating system, after a batch of a model whose activations
+        are large: rows of all lengths leave gaps in it."""
+        if self._light:
+            give_back_memory()
 
     def budget(self, lengths: Sequence[int]) -> int:
         """Return the budget in tokens of a micro-batch of rows of such lengths. A row longer than

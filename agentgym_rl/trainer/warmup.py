@@ -87,6 +87,7 @@ def learn(
             policy, plan, rounds, lambda b, n=total: -policy.logprobs(b.packed).sum() / n
         )
         take_step(optimizer, trainer.max_grad_norm)
+        policy.give_back_memory()
         whole = sum(world.gather(loss))
         yield {"step": step, "steps": num_steps, "loss": whole, "lr": rate}
 

@@ -107,8 +107,9 @@ def test_a_version_or_a_checkpoint_is_no_second_copy(model_dir, world, tmp_path)
 
 
 def test_what_saves_memory_changes_no_gradient(model_dir, world, monkeypatch):
-    """Smaller micro-batches, light blocks and a chunked head, beside none of them."""
-    found, sizes = [], []
+    """Smaller micro-batches, light blocks, a chunked head and freed memory, beside none of them."""
+    found, sizes, given_back = [], [], []
+    monkeypatch.setattr(packed, "give_back_memory", lambda: given_back.append(sizes[-1]))
     for room, chunk in ((0, 64), (1 << 40, 0)):
         monkeypatch.setattr(packed, "_ROOM", room)
         options = {"max_grad_norm": 1e9, "head_chunk_tokens": chunk}
@@ -123,6 +124,7 @@ def test_what_saves_memory_changes_no_gradient(model_dir, world, monkeypatch):
         train(stepper)
         found.append(torch.cat([gradient.flatten() for gradient in seen]))
     assert sizes[0] < 1000 < sizes[1] == 4096
+    assert given_back == sizes[:1]
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-6)
     assert found[0].abs().max() > 1e-4
 
