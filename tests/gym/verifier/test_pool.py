@@ -219,10 +219,10 @@ def test_fresh_calls_share_no_worker():
         async with VerifierPool(2) as pool:
             used = [await pool.call("judges:counted") for _ in range(3)]
             fresh = [await pool.call("judges:counted", fresh=True) for _ in range(5)]
-            return used[-1].value, [called.value for called in fresh]
+            return [called.value for called in used], [called.value for called in fresh]
 
     used, fresh = asyncio.run(main())
-    assert used >= 2
+    assert max(used) >= 2  # three calls of two workers, in whichever order these became free
     assert fresh == [1] * 5
 
 
