@@ -61,7 +61,7 @@ def test_an_openai_model_is_asked_and_counted(found, name):
     assert (result["prompt_tokens"], result["completion_tokens"]) == (63, 27)
     assert len(requests) == 9 == result["turns"] * 4
     sent = {(r["model"], r["temperature"], r["max_tokens"]) for r in requests}
-    assert sent == {("gpt-4o-mini", 1.0, 48)}
+    assert sent == {("gpt-4o-mini", 1.0, 1024)}
     assert set(found[name]["keys"]) == {f"Bearer {KEY}"}
 
 
