@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.storage.weights_folder import WeightsFolder
-from agentgym_rl.weights.files import prune, summed
+from agentgym_rl.weights.files import summed
 from agentgym_rl.weights.publish import Published, Publisher
 from agentgym_rl.weights.transport import SharedFiles
 
@@ -228,7 +228,7 @@ def _one(
     publisher.transport.prepare_same(number + 1)
     publisher.publish({"engine-0": url}, number + 1, same_as=number)
     times.append(time.perf_counter())
-    prune(folder, 2)
+    publisher.transport.tidy()
     return {
         "copy_s": times[1] - times[0],
         "sums_s": times[3] - times[2],

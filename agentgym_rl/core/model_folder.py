@@ -7,8 +7,10 @@ The module imports little, since vLLM's processes import it, too.
 from __future__ import annotations
 
 import json
+import os
+from io import RawIOBase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from .chat import is_dict
 from .errors import ConfigError
@@ -21,6 +23,14 @@ class TensorHead(NamedTuple):
     """The dtype in the spelling of the file: `BF16`, `F32`, `I64`, …"""
     shape: tuple[int, ...]
     file: Path
+    start: int
+    """The position of its first byte in the file."""
+    stop: int
+    """The position after its last byte."""
+
+
+Heads = dict[str, TensorHead]
+"""The headers of tensors by name."""
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -57,7 +67,14 @@ def tensor_heads(folder: Path) -> dict[str, TensorHead]:
         raise ConfigError(_without_weights(folder))
     heads: dict[str, TensorHead] = {}
     for file in files:
-        for name, head in _heads_of(file).items():
+        try:
+            with file.open("rb") as opened:
+                found = read_header(file, opened)[1]
+        except FileNotFoundError as error:
+            raise ConfigError(f"{file} is missing. Download or copy it again") from error
+        except OSError as error:
+            raise ConfigError(f"cannot read {file}: {error}") from error
+        for name, head in found.items():
             if name in heads:
                 raise ConfigError(f"{name} is in {heads[name].file} and in {file}; keep one")
             heads[name] = head
@@ -94,34 +111,43 @@ def text_settings(folder: Path) -> dict[str, Any]:
     return text if is_dict(text) else settings
 
 
-def _heads_of(file: Path) -> dict[str, TensorHead]:
+def read_header(file: Path, opened: BinaryIO | RawIOBase) -> tuple[dict[str, str], Heads]:
+    """Return the metadata and the tensors of a safetensors file, which is `opened` for reading.
+
+    Raises:
+        ConfigError: it is no such file, cut short or damaged.
+        OSError: it cannot be read.
+    """
     again = "Download or copy it again"
+    size = opened.seek(0, os.SEEK_END)
+    opened.seek(0)
+    length = int.from_bytes(opened.read(8) or b"", "little")
+    text = (opened.read(length) or b"") if length <= size - 8 else b""
+    if len(text) != length:
+        raise ConfigError(f"{file} is cut short: {size} bytes end inside its header. {again}")
+    begin = 8 + length
     try:
-        size = file.stat().st_size
-        with file.open("rb") as opened:
-            length = int.from_bytes(opened.read(8), "little")
-            text = opened.read(length) if length <= size - 8 else b""
-        if len(text) != length:
-            raise ConfigError(f"{file} is cut short: {size} bytes end inside its header. {again}")
         header: dict[str, Any] = json.loads(text)
-        header.pop("__metadata__", None)
+        metadata = dict(header.pop("__metadata__", None) or {})
         heads = {
-            name: TensorHead(str(it["dtype"]), tuple(map(int, it["shape"])), file)
+            name: TensorHead(
+                str(it["dtype"]),
+                tuple(map(int, it["shape"])),
+                file,
+                *(begin + int(offset) for offset in it["data_offsets"]),
+            )
             for name, it in header.items()
         }
-        ends = max((int(it["data_offsets"][1]) for it in header.values()), default=0)
-    except FileNotFoundError as error:
-        raise ConfigError(f"{file} is missing. {again}") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        if isinstance(error, ConfigError):
-            raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{file} is no safetensors file ({error!r}). {again}") from error
-    if size != 8 + length + ends:
-        what = "cut short" if size < 8 + length + ends else "damaged"
-        raise ConfigError(
-            f"{file} is {what}: {size} bytes, its header says {8 + length + ends}. {again}"
-        )
-    return heads
+    for name, head in heads.items():
+        if not begin <= head.start <= head.stop:
+            raise ConfigError(f"{file} is damaged: {name} ends before it begins. {again}")
+    end = max((head.stop for head in heads.values()), default=begin)
+    if size != end:
+        what = "cut short" if size < end else "damaged"
+        raise ConfigError(f"{file} is {what}: {size} bytes, its header says {end}. {again}")
+    return metadata, heads
 
 
 def _without_weights(folder: Path) -> str:

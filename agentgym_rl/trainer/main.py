@@ -112,7 +112,6 @@ def run(
         config.weights,
         restart_s=config.own_engine.start_timeout_s,
         client=client,
-        folder=weights_dir,
         kept=run_dir / "weights",
     )
     meeting = join_world(

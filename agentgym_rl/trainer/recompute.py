@@ -3,7 +3,7 @@ any kept version, and the training of its batches. Nothing is published or writt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from agentgym_rl.core.engine import parse_version
 from agentgym_rl.core.errors import TrainerError, WeightsError
 from agentgym_rl.core.trajectory import FloatArray, Row
 from agentgym_rl.weights.adapter import is_adapter, merged
-from agentgym_rl.weights.files import read_label, read_version
+from agentgym_rl.weights.files import opened_version
 from agentgym_rl.weights.source import multiplying_in
 
 from .checkpoint import load_checkpoint
@@ -76,7 +76,9 @@ class Recomputer:
             raise WeightsError(
                 f"there is no {path}; only a run with --weights.keep_versions=all keeps them all"
             )
-        state, label = read_version(path), read_label(path)
+        state: Mapping[str, Tensor]
+        with opened_version(path) as stored:
+            state, label = dict(stored), stored.label
         # A version that is the same as the one before it is a link to that one's file.
         if path.resolve().name != f"v-{_version(label)}.safetensors":
             raise WeightsError(f"weights {path} are those of version {label}, not of {version}")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agentgym_rl.config import Config, WeightsConfig
 from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.weights.files import prune, summed, write_version
+from agentgym_rl.weights.files import summed, write_version
 from agentgym_rl.weights.gloo import Broadcasts
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
 from agentgym_rl.weights.transport import SharedFiles, Transport
@@ -32,16 +32,13 @@ def fingerprint(tensors: Mapping[str, Tensor], *, sums: bytes | None = None) -> 
 _log = logging.getLogger(__name__)
 
 _BETWEEN_TRIES_S = 0.2
-_KEEP_ALL = 2
-"""The number of versions left in shared memory if the run's folder keeps them all."""
 
 
 class VersionsOut:
     """A publisher of versions, which also keeps and removes them as configured in `weights`.
 
-    `folder` is the run's weights folder (transport shm), and `restart_s` the extra time of a server
-    that has to be restarted first. With `keep_versions = "all"`, `kept` is
-    the folder that has them permanently.
+    `restart_s` is the extra time of a server that has to be restarted first. With
+    `keep_versions = "all"`, `kept` is the folder that has them permanently.
     """
 
     def __init__(
@@ -51,13 +48,11 @@ class VersionsOut:
         *,
         restart_s: float,
         client: ControllerClient,
-        folder: Path,
         kept: Path,
     ):
         self._publisher = publisher
         self._weights = weights
         self._client = client
-        self._folder = folder
         self._kept = kept
         self._begin_timeout_s = restart_s + weights.update_timeout_s
         self._last: tuple[int, str] | None = None
@@ -144,9 +139,7 @@ class VersionsOut:
                 _log.warning("%s; trying again for %.0f s", failure, left_s)
         self._client.end_publication(version, served=published.served, failed=published.failed)
         self._last = version, found
-        if self._weights.transport == "shm":
-            keep = self._weights.keep_versions
-            prune(self._folder, _KEEP_ALL if keep == "all" else keep)
+        self._publisher.transport.tidy()
         return published
 
     def close(self) -> None:
@@ -183,7 +176,9 @@ def _transport(
     """
     match weights.transport:
         case "shm":
-            return SharedFiles(folder, incarnation=incarnation)
+            # A run that keeps all versions has them in its own folder.
+            keep = 2 if weights.keep_versions == "all" else weights.keep_versions
+            return SharedFiles(folder, keep=keep, incarnation=incarnation)
         case "gloo":
             return Broadcasts(timeout_s=weights.update_timeout_s)
         case backend:

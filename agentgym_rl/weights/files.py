@@ -1,33 +1,33 @@
 """The file of a policy version: safetensors, written under another name, checksummed, renamed.
 
 The checksum of the tensors is stored in the file's own metadata; it needs torch alone, so that
-engines can compute it. Each byte is read once for the checksum and once to be written, by the
-writer, and once for the checksum by each reader.
+engines can compute it. The writer reads each byte once for the checksum and once to write it, and
+a reader once for both. Most of the time of either would go into memory that the system has to find
+and clear first: so files are written over older ones, and read piece by piece.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
 import struct
-import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from agentgym_rl.core.engine import version_label
-from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.core.errors import ConfigError, WeightsError
+from agentgym_rl.core.model_folder import read_header
 from agentgym_rl.runtime.atomic_file import replacing
 from agentgym_rl.storage.weights_folder import version_name
-
-T = TypeVar("T")
 
 _ROWS, _COLUMNS = 128, 32
 """The shape of a block of 64-bit words; a sum is taken over each of its columns."""
@@ -77,11 +77,13 @@ def write_version(
     *,
     incarnation: int = 0,
     sums: bytes | None = None,
+    over: Path | None = None,
 ) -> Path:
     """Write a policy version into `folder`; the file appears complete or not at all.
 
-    `sums` is the result of `summed` for these tensors, if it is known already. The file is not
-    fsynced: a version survives its writer, but not a power cut (checkpoints do).
+    `sums` is the result of `summed` for these tensors, if it is known already. `over` is the file
+    of a version that is not needed any more: it is written over, unless somebody reads it. The file
+    is not fsynced: a version survives its writer, but not a power cut (checkpoints do).
 
     Raises:
         WeightsError: the file cannot be written (no space, no such folder, a tensor on a
@@ -96,13 +98,15 @@ def write_version(
             "crc32": checksum(tensors, sums=sums),
         }
         with replacing(path, part=part):
+            if over is not None:
+                _take_over(over, part)
             save_tensors(tensors, part, metadata)
     except (OSError, RuntimeError, ValueError) as error:
         raise WeightsError(f"cannot write policy version {version} to {path}: {error}") from error
     return path
 
 
-_DTYPES: Mapping[torch.dtype, str] = {
+_DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -114,6 +118,7 @@ _DTYPES: Mapping[torch.dtype, str] = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+_TORCH_DTYPES = {name: dtype for dtype, name in _DTYPES.items()}
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
@@ -137,10 +142,13 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, 
         header[name] = {**kind, "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
+    # Without O_TRUNC: the memory of a file that is written over is used again.
+    flags = os.O_WRONLY | os.O_CREAT
+    with open(path, "wb", opener=lambda name, _: os.open(name, flags, 0o666)) as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for name in names:
             file.write(bytes_of(tensors[name]).numpy().data)
+        file.truncate()
 
 
 class LazyTensors(Mapping[str, Tensor]):
@@ -166,77 +174,124 @@ class LazyTensors(Mapping[str, Tensor]):
         return len(self._names)
 
 
-def read_version(path: Path) -> Mapping[str, Tensor]:
-    """Return the tensors of a version, on the CPU, verified; each is mapped from the file when it
-    is asked for, and shares memory with it.
+class StoredVersion(LazyTensors):
+    """The tensors of a version's open file, on the CPU. Each is read when it is asked for, into
+    memory of its own, and summed while it is in the processor's cache."""
 
-    Raises:
-        WeightsError: the file is missing, truncated, damaged, or not written by this module; also
-            when a tensor is asked for.
-    """
-
-    def read(name: str) -> Tensor:
-        # A mapping of the file lives as long as its tensors do: one each, for their memory's sake.
-        return _opened(source, path, lambda file: file.get_tensor(name))
-
-    source, close = _held(path)
-    try:
-        names, metadata = _opened(source, path, lambda file: (file.keys(), file.metadata() or {}))
-        tensors = LazyTensors(names, read)
-        expected = metadata.get("crc32")
-        if expected is None:
+    def __init__(self, path: Path, file: FileIO) -> None:
+        """Read the header; raise ConfigError if it does not describe the file."""
+        self._path, self._file = path, file
+        metadata, self._heads = read_header(path, file)
+        super().__init__(self._heads, self._tensor)
+        self.label = str(metadata.get("label"))
+        """The label of the version, "incarnation.version"."""
+        self._expected = metadata.get("crc32")
+        if self._expected is None:
             raise WeightsError(f"weights {path} carry no checksum: not written by write_version")
-        found = checksum(tensors)
-        if found != expected:
-            raise WeightsError(f"weights {path} are damaged: crc32 {found}, file says {expected}")
-    except BaseException:
-        close()
-        raise
-    weakref.finalize(tensors, close)
-    return tensors
+        self._sums: dict[str, bytes] = {}
+
+    def verify(self) -> None:
+        """Read the tensors that were not asked for; compare the checksum of all with the file's.
+
+        Raises:
+            WeightsError: it is another one.
+        """
+        for name in self._heads.keys() - self._sums.keys():
+            self._tensor(name)
+        sums = b"".join(self._sums[name] for name in sorted(self._sums))
+        found = checksum({}, sums=sums)
+        if found != self._expected:
+            raise WeightsError(
+                f"weights {self._path} are damaged: crc32 {found}, file says {self._expected}"
+            )
+
+    def _tensor(self, name: str) -> Tensor:
+        head = self._heads[name]
+        data = torch.empty(head.stop - head.start, dtype=torch.uint8)
+        self._file.seek(head.start)
+        view = data.numpy().data
+        while len(view) and (read := self._file.readinto(view)):
+            view = view[read:]
+        if len(view):
+            raise WeightsError(f"weights {self._path} are cut short in {name}")
+        try:
+            tensor = data.view(_TORCH_DTYPES[head.dtype]).view(head.shape)
+        except (KeyError, RuntimeError) as error:
+            raise WeightsError(
+                f"weights {self._path} are damaged: {name} is {len(data)} bytes, "
+                f"{head.dtype} {head.shape}"
+            ) from error
+        if name not in self._sums:
+            self._sums[name] = summed({name: tensor})
+        return tensor
 
 
-def _held(path: Path) -> tuple[Path, Callable[[], None]]:
-    """Return a path of the file that stays valid after its removal (where there is a /proc), and
-    the function that gives the file back."""
-    try:
-        held = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    own = Path(f"/proc/self/fd/{held}")
-    return own if own.exists() else path, partial(os.close, held)
-
-
-def _opened(source: Path, path: Path, use: Callable[[Any], T]) -> T:
-    """Return what `use` makes of the file."""
-    try:
-        with safe_open(source, framework="pt") as file:
-            return use(file)
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> WeightsError:
-    return WeightsError(f"cannot read weights {path} (missing, truncated or damaged): {error}")
-
-
-def read_label(path: Path) -> str:
-    """Return the version label inside a weights file ("incarnation.version"), without its tensors.
+@contextmanager
+def opened_version(path: Path) -> Iterator[StoredVersion]:
+    """Open the file of a version for a context, at whose end all of it is verified, what was not
+    asked for included: until then, its tensors are not to be used for more than a trial.
 
     Raises:
-        WeightsError: the file cannot be read or carries no label.
+        WeightsError: the file is missing, truncated, damaged, or not written by this module.
     """
-    label = _opened(path, path, lambda file: (file.metadata() or {}).get("label"))
-    if label is None:
-        raise WeightsError(f"weights {path} carry no version label")
-    return label
+    try:
+        with path.open("rb", buffering=0) as file:
+            _hold(path, file.fileno())
+            version = StoredVersion(path, file)
+            yield version
+            version.verify()
+    except (OSError, ConfigError) as error:
+        raise WeightsError(
+            f"cannot read weights {path} (missing, truncated or damaged): {error}"
+        ) from error
+
+
+def read_version(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a version, verified.
+
+    Raises:
+        WeightsError: see `opened_version`.
+    """
+    with opened_version(path) as tensors:
+        return dict(tensors)
+
+
+def _hold(path: Path, fd: int) -> None:
+    """Keep an open file from being written again (`_take_over`) as long as it is open.
+
+    Raises:
+        OSError: it is being written again, or was.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise BlockingIOError(f"{path} is being replaced") from error
+    except OSError:  # a file system without locks: nobody takes files over there either
+        return
+    if not os.path.samestat(os.fstat(fd), path.stat()):
+        raise FileNotFoundError(f"{path} was replaced")
+
+
+def _take_over(old: Path, part: Path) -> None:
+    """Rename `old` to `part` if nobody reads it and it has no second name: writing over a file is
+    twice as fast as making one, whose memory has to be found and cleared."""
+    with contextlib.suppress(OSError), old.open("rb") as file:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(file.fileno()).st_nlink == 1:
+            old.replace(part)
+
+
+def stored_versions(folder: Path) -> list[Path]:
+    """Return the files of the versions in `folder`, the oldest first."""
+    found = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+    found.sort(key=lambda pair: (int(pair[0][1] or 0), int(pair[0][2])))
+    return [path for _, path in found]
 
 
 def prune(folder: Path, keep: int) -> list[Path]:
     """Remove all but the newest `keep` versions of `folder`; return the removed files."""
-    found = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
-    found.sort(key=lambda pair: (int(pair[0][1] or 0), int(pair[0][2])))
-    old = [path for _, path in found[: max(0, len(found) - keep)]]
+    found = stored_versions(folder)
+    old = found[: max(0, len(found) - keep)]
     for path in old:
         path.unlink(missing_ok=True)
     return old

@@ -19,7 +19,7 @@ from agentgym_rl.runtime.tasks import in_thread
 from agentgym_rl.storage.weights_folder import version_name
 
 from .engine_routes import Pause, RemoteEngine
-from .files import write_version
+from .files import prune, stored_versions, write_version
 
 T = TypeVar("T")
 
@@ -133,15 +133,20 @@ class Transport(ABC):
                 publication.fail(engine, error)
         return pauses
 
+    def tidy(self) -> None:  # noqa: B027 - most leave nothing
+        """Remove what was prepared for earlier versions and is not needed any more."""
+
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release the resources held between publications."""
 
 
 class SharedFiles(Transport):
-    """A transport by files in `folder` (see files.py); the folder's creator removes old ones."""
+    """A transport by files in `folder` (see files.py), which has at most `keep` versions (at least
+    two while one is written); the folder's creator removes them at the end."""
 
-    def __init__(self, folder: Path, *, incarnation: int = 0):
+    def __init__(self, folder: Path, *, keep: int = 2, incarnation: int = 0):
         self._folder = folder
+        self._keep = keep
         self._incarnation = incarnation
         self.path = Path()
         """The file of the version that was prepared last."""
@@ -149,9 +154,21 @@ class SharedFiles(Transport):
     def prepare(
         self, version: int, tensors: Mapping[str, Tensor], *, sums: bytes | None = None
     ) -> None:
+        try:
+            found = stored_versions(self._folder)
+        except OSError as error:
+            raise WeightsError(f"cannot read {self._folder}: {error}") from error
         self.path = write_version(
-            self._folder, version, tensors, incarnation=self._incarnation, sums=sums
+            self._folder,
+            version,
+            tensors,
+            incarnation=self._incarnation,
+            sums=sums,
+            over=found[0] if len(found) >= max(2, self._keep) else None,
         )
+
+    def tidy(self) -> None:
+        prune(self._folder, self._keep)
 
     def prepare_same(self, version: int) -> None:
         path = self._folder / version_name(version, incarnation=self._incarnation)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
@@ -12,7 +13,14 @@ import torch
 from safetensors.torch import save_file
 
 from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.weights.files import prune, read_label, read_version, write_version
+from agentgym_rl.weights.files import (
+    opened_version,
+    prune,
+    read_version,
+    stored_versions,
+    write_version,
+)
+from agentgym_rl.weights.transport import SharedFiles
 from tests.kit.cases import cases
 
 TENSORS = {
@@ -43,11 +51,16 @@ def test_a_version_has_the_mode_of_the_umask(tmp_path, umask, mode):
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
+def label_of(path: Path) -> str:
+    with opened_version(path) as version:
+        return version.label
+
+
 def test_labels_and_names_carry_the_incarnation(tmp_path):
-    assert read_label(write_version(tmp_path, 7, TENSORS)) == "0.7"
+    assert label_of(write_version(tmp_path, 7, TENSORS)) == "0.7"
     again = write_version(tmp_path, 7, TENSORS, incarnation=2)
     assert again.name == "v2.7.safetensors"
-    assert read_label(again) == "2.7"
+    assert label_of(again) == "2.7"
 
 
 def truncated(data: bytes) -> bytes:
@@ -124,8 +137,6 @@ def test_missing_and_foreign_files_are_refused(tmp_path):
     save_file({"a": TENSORS["a"]}, tmp_path / "other.safetensors")
     with pytest.raises(WeightsError, match="no checksum"):
         read_version(tmp_path / "other.safetensors")
-    with pytest.raises(WeightsError, match="no version label"):
-        read_label(tmp_path / "other.safetensors")
 
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path):
@@ -150,8 +161,126 @@ def test_prune_keeps_the_newest(tmp_path):
     ]
 
 
-def test_a_mapped_version_outlives_its_file(tmp_path: Path):
+def test_an_opened_version_outlives_its_file(tmp_path: Path):
     path = write_version(tmp_path, 1, TENSORS)
+    with opened_version(path) as found:
+        prune(tmp_path, 0)
+        assert torch.equal(found["a"], TENSORS["a"])
+
+
+def flip(path: Path) -> None:
+    path.write_bytes(flipped_bit(path.read_bytes()))
+
+
+def test_damage_is_found_although_the_tensor_was_not_asked_for(tmp_path):
+    path = write_version(tmp_path, 1, {"a": torch.ones(4), "z": torch.ones(8)})
+    flip(path)
+    with pytest.raises(WeightsError, match="damaged: crc32"), opened_version(path) as found:
+        assert found["a"].tolist() == [1.0] * 4
+
+
+def test_damage_is_found_although_the_tensor_was_not_kept(tmp_path):
+    path = write_version(tmp_path, 1, {"a": torch.ones(4), "z": torch.ones(8)})
+    flip(path)
+    with pytest.raises(WeightsError, match="damaged: crc32"), opened_version(path) as found:
+        assert [len(found[name]) for name in found] == [4, 8]
+
+
+def test_the_error_of_a_reader_is_its_own(tmp_path):
+    path = write_version(tmp_path, 1, TENSORS)
+    flip(path)
+    with pytest.raises(KeyError, match="nothing"), opened_version(path) as found:
+        found["nothing"]
+
+
+LARGE = {"a": torch.arange(50_000.0), "b": torch.ones(7, dtype=torch.bfloat16)}
+SMALL = {"a": torch.zeros(9)}
+
+
+@cases("first, then", [(LARGE, SMALL), (SMALL, LARGE), (LARGE, LARGE)])
+def test_a_version_is_written_over_an_older_one(tmp_path, first, then):
+    old = write_version(tmp_path, 1, first)
+    inode = old.stat().st_ino
+    path = write_version(tmp_path, 2, then, over=old)
+    assert [it.name for it in tmp_path.iterdir()] == ["v2.safetensors"]
+    assert path.stat().st_ino == inode
     found = read_version(path)
-    prune(tmp_path, 0)
-    assert torch.equal(found["a"], TENSORS["a"])
+    assert all(torch.equal(found[name], then[name]) for name in then)
+    assert found.keys() == then.keys()
+    assert label_of(path) == "0.2"
+
+
+def test_a_version_that_is_read_is_not_written_over(tmp_path):
+    old = write_version(tmp_path, 1, TENSORS)
+    with opened_version(old) as found:
+        write_version(tmp_path, 2, LARGE, over=old)
+        assert torch.equal(found["a"], TENSORS["a"])
+    assert torch.equal(read_version(old)["a"], TENSORS["a"])
+
+
+def test_a_version_with_a_second_name_is_not_written_over(tmp_path):
+    old = write_version(tmp_path, 1, TENSORS)
+    (tmp_path / "due").hardlink_to(old)
+    write_version(tmp_path, 2, LARGE, over=old)
+    assert torch.equal(read_version(tmp_path / "due")["a"], TENSORS["a"])
+
+
+def test_a_version_that_is_written_over_cannot_be_opened(tmp_path):
+    path = write_version(tmp_path, 1, TENSORS)
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(WeightsError, match="is being replaced"):
+            read_version(path)
+
+
+def test_a_version_that_was_written_over_since_it_was_found_is_missing(tmp_path, monkeypatch):
+    path = write_version(tmp_path, 1, TENSORS)
+    lock = fcntl.flock
+
+    def late(fd: int, operation: int) -> None:
+        if operation & fcntl.LOCK_SH:
+            monkeypatch.setattr(fcntl, "flock", lock)
+            write_version(tmp_path, 2, LARGE, over=path)
+        lock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(WeightsError, match="missing"):
+        read_version(path)
+
+
+@cases("bad", [[0, -4], [8, 4], [0, 4_000_000]])
+def test_a_header_with_impossible_places_is_refused(tmp_path, bad):
+    path = write_version(tmp_path, 1, SMALL)
+    path.write_bytes(edited_header(lambda it: it["a"].update(data_offsets=bad))(path.read_bytes()))
+    with pytest.raises(WeightsError, match=r"v1\.safetensors"):
+        read_version(path)
+
+
+def test_no_more_versions_than_wanted_are_in_the_folder(tmp_path):
+    """The one that is written included: its memory is that of the oldest."""
+    transport = SharedFiles(tmp_path, keep=3)
+    for version in range(7):
+        transport.prepare(version, {"a": torch.full((9,), float(version))})
+        assert len(list(tmp_path.iterdir())) == min(version + 1, 3)
+        transport.tidy()
+    names = [f"v{version}.safetensors" for version in (4, 5, 6)]
+    assert [path.name for path in stored_versions(tmp_path)] == names
+    for version, name in zip((4, 5, 6), names, strict=True):
+        assert read_version(tmp_path / name)["a"][0] == version
+
+
+def test_the_version_that_engines_serve_stays_while_the_next_is_written(tmp_path):
+    transport = SharedFiles(tmp_path, keep=1)
+    transport.prepare(1, SMALL)
+    transport.prepare(2, LARGE)
+    assert read_version(tmp_path / "v1.safetensors")["a"].equal(SMALL["a"])
+    transport.tidy()
+    assert [path.name for path in tmp_path.iterdir()] == ["v2.safetensors"]
+
+
+def test_a_version_that_equals_the_last_is_not_written_over_while_one_name_is_needed(tmp_path):
+    transport = SharedFiles(tmp_path, keep=2)
+    transport.prepare(1, SMALL)
+    transport.prepare_same(2)
+    transport.prepare(3, LARGE)
+    assert read_version(tmp_path / "v2.safetensors")["a"].equal(SMALL["a"])

@@ -19,7 +19,7 @@ from fake_engine import STEPS, FakeEngine, engine
 from agentgym_rl.core.engine import PAUSE_PATHS
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.runtime.http_call import call
-from agentgym_rl.weights.files import read_label, read_version
+from agentgym_rl.weights.files import opened_version, read_version
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
 from agentgym_rl.weights.transport import SharedFiles
 from tests.kit.cases import cases
@@ -57,7 +57,8 @@ def test_the_routes_in_their_order_staged_before_the_pause(tmp_path):
             ("/finish_weight_update", {"weight_version": "0.3"}),
             ("/resume", None),
         ]
-    assert read_label(file) == "0.3"
+    with opened_version(file) as version:
+        assert version.label == "0.3"
     assert done.served == ("engine-0", "engine-1")
     assert done.failed == {}
     assert 0 < done.pause_s < done.seconds

@@ -159,7 +159,8 @@ class WeightLayout:
 
 def _is_finite(tensor: Tensor) -> bool:
     """Return whether no value is infinite or NaN, without a temporary of the tensor's size."""
-    return all(bool(torch.isfinite(it)) for it in tensor.aminmax()) if tensor.numel() else True
+    # A sum is several times faster, and only finite if all values are; the converse may fail.
+    return bool(tensor.sum().isfinite()) or all(bool(it.isfinite()) for it in tensor.aminmax())
 
 
 _ALL: frozenset[Memory] = frozenset(get_args(Memory))

@@ -19,7 +19,7 @@ from agentgym_rl.engines import protocol
 from agentgym_rl.runtime.memory import give_back_memory
 from agentgym_rl.runtime.pausable_clock import AwakeTime
 from agentgym_rl.weights.adapter import is_adapter, merged
-from agentgym_rl.weights.files import read_version
+from agentgym_rl.weights.files import opened_version
 
 from .admission import Admission, Grammars, Refused
 from .decoder import Swap
@@ -294,10 +294,9 @@ class EmbeddedEngine:
         log.info("serving policy version %s", weight_version)
 
     def _read(self, path: Path) -> Swap:
-        tensors = read_version(path)
-        if is_adapter(tensors):
-            tensors = merged(tensors, self.model_dir)
-        return self.model.decoder.stage(self.model.layout.check(tensors, source=str(path)))
+        with opened_version(path) as version:
+            tensors = merged(version, self.model_dir) if is_adapter(version) else version
+            return self.model.decoder.stage(self.model.layout.check(tensors, source=str(path)))
 
     async def _between_steps(self, action: Callable[[], T]) -> T:
         async with asyncio.timeout(_COMMAND_TIMEOUT_S):

@@ -201,9 +201,7 @@ class SharedMemoryTransfer(StagedTransfer):
     update_info_cls = UpdateInfo
 
     def load(self, update_info: UpdateInfo) -> dict[str, Tensor]:
-        tensors = read_version(Path(update_info.path))
-        # The file may be removed or overwritten before the swap, so keep a private copy.
-        return {name: tensor.clone() for name, tensor in tensors.items()}
+        return read_version(Path(update_info.path))
 
 
 @dataclass
