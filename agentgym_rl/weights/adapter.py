@@ -54,8 +54,8 @@ def peft_tensors(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def merged(adapter: Mapping[str, Tensor], model_dir: Path) -> Mapping[str, Tensor]:
     """Return all weights of the model in `model_dir` with `adapter` merged, under its files' names.
 
-    Changed weights, W + scaling · B A, are in float32 or better, and made when they are asked for.
-    The others are as in the files, and may share memory with them.
+    Changed weights, W + scaling · B A, are in float32 or better. All are made or copied when they
+    are asked for.
 
     Raises:
         WeightsError: the adapter was trained on another base, or does not fit this one.
@@ -81,7 +81,7 @@ def merged(adapter: Mapping[str, Tensor], model_dir: Path) -> Mapping[str, Tenso
 
     def read(name: str) -> Tensor:
         if name not in pairs:
-            return base[name]
+            return base[name].clone()  # without a mapping of the file
         (a, b), old = pairs[name], base[name]
         dtype = torch.promote_types(torch.promote_types(a.dtype, old.dtype), torch.float32)
         return torch.addmm(old.to(dtype), b.to(dtype), a.to(dtype), alpha=scaling)

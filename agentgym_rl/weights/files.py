@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,19 +42,22 @@ def summed(tensors: Mapping[str, Tensor]) -> bytes:
     the last block are returned as they are. So a change of one element always changes the result,
     and the order of the mapping does not matter. This takes half the time of a copy.
     """
-    parts: list[bytes] = []
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        parts.append(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
-        data = bytes_of(tensor)
-        if data.data_ptr() % _WORD:  # in files written by others
-            data = data.clone()
-        whole = len(data) // _BLOCK * _BLOCK
-        if whole:
-            words = data[:whole].view(torch.int64).view(-1, _ROWS, _COLUMNS)
-            parts.append(words.sum(1).numpy().tobytes())
-        parts.append(data[whole:].numpy().tobytes())
-    return b"".join(parts)
+    return b"".join(_summed(name, tensors[name]) for name in sorted(tensors))
+
+
+def _summed(name: str, tensor: Tensor, data: np.ndarray | None = None) -> bytes:
+    """Return `summed` of one tensor; `data` are its bytes, if they are known."""
+    if data is None:
+        data = bytes_of(tensor).numpy()
+    if data.ctypes.data % _WORD:  # in files written by others
+        data = data.copy()
+    head = f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode()
+    whole = len(data) // _BLOCK * _BLOCK
+    sums = b""
+    if whole:
+        words = data[:whole].view(np.int64).reshape(-1, _ROWS, _COLUMNS)
+        sums = torch.from_numpy(words).sum(1).numpy().tobytes()
+    return head + sums + data[whole:].tobytes()
 
 
 def checksum(tensors: Mapping[str, Tensor], *, sums: bytes | None = None) -> str:
@@ -106,11 +110,12 @@ def write_version(
     return path
 
 
+_BFLOAT16 = "BF16"
 _DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
-    torch.bfloat16: "BF16",
+    torch.bfloat16: _BFLOAT16,
     torch.int64: "I64",
     torch.int32: "I32",
     torch.int16: "I16",
@@ -118,7 +123,10 @@ _DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-_TORCH_DTYPES = {name: dtype for dtype, name in _DTYPES.items()}
+_NUMPY = {
+    name: np.dtype(np.int16 if name == _BFLOAT16 else torch.empty(0, dtype=dtype).numpy().dtype)
+    for dtype, name in _DTYPES.items()
+}
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
@@ -180,7 +188,7 @@ class StoredVersion(LazyTensors):
 
     def __init__(self, path: Path, file: FileIO) -> None:
         """Read the header; raise ConfigError if it does not describe the file."""
-        self._path, self._file = path, file
+        self._path, self._file = path, file.fileno()
         metadata, self._heads = read_header(path, file)
         super().__init__(self._heads, self._tensor)
         self.label = str(metadata.get("label"))
@@ -206,23 +214,28 @@ class StoredVersion(LazyTensors):
             )
 
     def _tensor(self, name: str) -> Tensor:
+        # Few calls that release the interpreter: beside a thread that decodes, a turn of it takes
+        # longer than a small tensor.
         head = self._heads[name]
-        data = torch.empty(head.stop - head.start, dtype=torch.uint8)
-        self._file.seek(head.start)
-        view = data.numpy().data
-        while len(view) and (read := self._file.readinto(view)):
-            view = view[read:]
-        if len(view):
-            raise WeightsError(f"weights {self._path} are cut short in {name}")
+        data = torch.empty(head.stop - head.start, dtype=torch.uint8).numpy()
+        done = 0
+        while done < len(data):
+            read = os.preadv(self._file, [data[done:].data], head.start + done)
+            if not read:
+                raise WeightsError(f"weights {self._path} are cut short in {name}")
+            done += read
         try:
-            tensor = data.view(_TORCH_DTYPES[head.dtype]).view(head.shape)
-        except (KeyError, RuntimeError) as error:
+            plain = data.view(_NUMPY[head.dtype]).reshape(head.shape)
+        except (KeyError, ValueError) as error:
             raise WeightsError(
                 f"weights {self._path} are damaged: {name} is {len(data)} bytes, "
                 f"{head.dtype} {head.shape}"
             ) from error
+        tensor = torch.from_numpy(plain)
+        if head.dtype == _BFLOAT16:
+            tensor = tensor.view(torch.bfloat16)
         if name not in self._sums:
-            self._sums[name] = summed({name: tensor})
+            self._sums[name] = _summed(name, tensor, data)
         return tensor
 
 

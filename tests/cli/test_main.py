@@ -397,3 +397,14 @@ def test_threads_do_not_spin_long_unless_the_user_says_so(monkeypatch, set_by_us
     found = {name: os.environ[name] for name in names if name in os.environ}
     os.environ.pop("GOMP_SPINCOUNT", None)
     assert found == (set_by_user or {"GOMP_SPINCOUNT": "10000"})
+
+
+@pytest.mark.parametrize("set_by_user", [None, "0"])
+def test_matrices_get_large_pages_unless_the_user_says_so(monkeypatch, set_by_user):
+    name = "THP_MEM_ALLOC_ENABLE"
+    monkeypatch.setenv(name, set_by_user or "")
+    if set_by_user is None:
+        monkeypatch.delenv(name)
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert os.environ[name] == (set_by_user or "1")

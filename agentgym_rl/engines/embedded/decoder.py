@@ -3,6 +3,7 @@ release of its memory in sleep mode, as in vLLM."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, cast, get_args
@@ -87,8 +88,9 @@ class Decoder(ABC):
         """Prepare new weights while the old ones serve; calling the result puts them in place.
 
         The call comes from another thread than `decode`; the returned call is quick and cannot
-        fail. `tensors` come from `WeightLayout.check`: every one is asked for, one after the other,
-        so that few are in memory beside what is made of them, and none is kept.
+        fail. `tensors` come from `WeightLayout.check`: every one is asked for once, one after the
+        other, so that few are in memory beside what is made of them. They are the decoder's own,
+        which may keep them.
         """
 
 
@@ -114,7 +116,7 @@ class WeightLayout:
         """Return `tensors` under the model's first names, each checked when it is asked for.
 
         Both float32 and bfloat16 files are accepted: rounding to the engine's dtype is what the
-        engine would have done itself. Tensors may share memory with the file.
+        engine would have done itself.
 
         Raises:
             WeightsError: a name is missing or unknown; for a tensor that is asked for, also if its
@@ -160,7 +162,7 @@ class WeightLayout:
 def _is_finite(tensor: Tensor) -> bool:
     """Return whether no value is infinite or NaN, without a temporary of the tensor's size."""
     # A sum is several times faster, and only finite if all values are; the converse may fail.
-    return bool(tensor.sum().isfinite()) or all(bool(it.isfinite()) for it in tensor.aminmax())
+    return math.isfinite(tensor.sum()) or all(math.isfinite(it) for it in tensor.aminmax())
 
 
 _ALL: frozenset[Memory] = frozenset(get_args(Memory))

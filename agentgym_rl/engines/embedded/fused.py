@@ -129,7 +129,8 @@ class Fusion:
 
     def of(self, tensors: Mapping[str, Tensor]) -> FusedWeights:
         """Fuse tensors named as in the Hugging Face checkpoint (a tied head may be absent), one
-        after the other: `tensors` may read each of them as late as here."""
+        after the other: `tensors` may read each of them as late as here. They are kept where they
+        fit as they are."""
         layers = tuple(self._layer(tensors, index) for index in range(self.shape.num_layers))
         embed = self._tensor(tensors["model.embed_tokens.weight"])
         head = tensors.get("lm_head.weight")
@@ -146,7 +147,7 @@ class Fusion:
         return Linear.of(parts, bias, dtype=dtype, at=self.device, alone=self.alone)
 
     def _tensor(self, found: Tensor) -> Tensor:
-        return found.detach().to(self.device, self.wide, copy=True)
+        return found.to(self.device, self.wide)
 
     def _layer(self, tensors: Mapping[str, Tensor], index: int) -> FusedLayer:
         prefix = f"model.layers.{index}."

@@ -37,7 +37,7 @@ def is_packed(weight: Tensor, *, alone: bool) -> bool:
 
 
 class Linear:
-    """A projection x W^T + b, never changed; its memory is its own."""
+    """A projection x W^T + b, never changed."""
 
     __slots__ = ("_bias", "_dtype", "_packed", "_weight", "num_bytes")
 
@@ -59,9 +59,10 @@ class Linear:
         at: torch.device,
         alone: bool = False,
     ) -> Linear:
-        """Join `parts`, each [.., in], along their first dimension, as `dtype` on the device."""
-        weight = torch.cat([part.detach().to(at, dtype) for part in parts])
-        bias = None if bias is None else bias.detach().to(at, dtype, copy=True)
+        """Join `parts`, each [.., in], along their first dimension, as `dtype` on the device. A
+        single one is kept if it fits as it is, and so is the bias."""
+        weight = torch.cat(list(parts)).to(at, dtype) if len(parts) > 1 else parts[0].to(at, dtype)
+        bias = None if bias is None else bias.to(at, dtype)
         num_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
         if packed := is_packed(weight, alone=alone):
             weight = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)

@@ -17,6 +17,7 @@ from agentgym_rl.algo import rounding
 from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.models.resolve import weights_size
+from agentgym_rl.weights.files import LazyTensors
 from agentgym_rl.weights.source import inner_linears, load_whole, multiply_in
 
 from .batch import SlotKV, segments
@@ -298,7 +299,8 @@ def _fused(module: Any, config: EmbeddedEngineConfig, max_model_len: int) -> Dec
     dtype = getattr(torch, config.dtype)
     alone = config.decoded_together == 1
     fusion = Fusion(shape, dtype=dtype, wide=module.dtype, device=module.device, alone=alone)
-    weights = fusion.of(dict(module.named_parameters()))
+    loaded = dict(module.named_parameters())  # of memory that may be mapped from the folder
+    weights = fusion.of(LazyTensors(loaded, lambda name: loaded[name].clone()))
     rope = rope_tables(module, max_model_len, module.dtype)
     return FusedDecoder(weights, fusion, rope, _cache(module, config, max_model_len, True))
 

@@ -34,7 +34,7 @@ class ModuleDecoder(Decoder):
         staged: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             dtype = owners[name].dtype if tensor.is_floating_point() else tensor.dtype
-            staged[name] = tensor.to(self.device, dtype, copy=True)
+            staged[name] = tensor.to(self.device, dtype)
 
         def swap() -> None:
             for name, tensor in staged.items():
