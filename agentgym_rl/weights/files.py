@@ -63,7 +63,11 @@ def _summed(name: str, tensor: Tensor, data: np.ndarray | None = None) -> bytes:
 def checksum(tensors: Mapping[str, Tensor], *, sums: bytes | None = None) -> str:
     """Return a CRC-32, in hex, of `summed`, which is `sums` if it is known already: it detects torn
     and damaged copies, not an adversary."""
-    return f"{zlib.crc32(summed(tensors) if sums is None else sums):08x}"
+    return _crc32(summed(tensors) if sums is None else sums)
+
+
+def _crc32(sums: bytes) -> str:
+    return f"{zlib.crc32(sums):08x}"
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
@@ -206,8 +210,7 @@ class StoredVersion(LazyTensors):
         """
         for name in self._heads.keys() - self._sums.keys():
             self._tensor(name)
-        sums = b"".join(self._sums[name] for name in sorted(self._sums))
-        found = checksum({}, sums=sums)
+        found = _crc32(b"".join(self._sums[name] for name in sorted(self._sums)))
         if found != self._expected:
             raise WeightsError(
                 f"weights {self._path} are damaged: crc32 {found}, file says {self._expected}"
@@ -220,7 +223,10 @@ class StoredVersion(LazyTensors):
         data = torch.empty(head.stop - head.start, dtype=torch.uint8).numpy()
         done = 0
         while done < len(data):
-            read = os.preadv(self._file, [data[done:].data], head.start + done)
+            try:
+                read = os.preadv(self._file, [data[done:].data], head.start + done)
+            except OSError as error:
+                raise _unreadable(self._path, error) from error
             if not read:
                 raise WeightsError(f"weights {self._path} are cut short in {name}")
             done += read
@@ -241,22 +247,25 @@ class StoredVersion(LazyTensors):
 
 @contextmanager
 def opened_version(path: Path) -> Iterator[StoredVersion]:
-    """Open the file of a version for a context, at whose end all of it is verified, what was not
-    asked for included: until then, its tensors are not to be used for more than a trial.
+    """Open the file of a version for a context. At its end the whole file is verified, with the
+    tensors that nobody asked for; do not put any of them to use before.
 
     Raises:
         WeightsError: the file is missing, truncated, damaged, or not written by this module.
     """
-    try:
-        with path.open("rb", buffering=0) as file:
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(path.open("rb", buffering=0))
             _hold(path, file.fileno())
             version = StoredVersion(path, file)
-            yield version
-            version.verify()
-    except (OSError, ConfigError) as error:
-        raise WeightsError(
-            f"cannot read weights {path} (missing, truncated or damaged): {error}"
-        ) from error
+        except (OSError, ConfigError) as error:
+            raise _unreadable(path, error) from error
+        yield version
+        version.verify()
+
+
+def _unreadable(path: Path, error: Exception) -> WeightsError:
+    return WeightsError(f"cannot read weights {path} (missing, truncated or damaged): {error}")
 
 
 def read_version(path: Path) -> dict[str, Tensor]:
@@ -270,16 +279,16 @@ def read_version(path: Path) -> dict[str, Tensor]:
 
 
 def _hold(path: Path, fd: int) -> None:
-    """Keep an open file from being written again (`_take_over`) as long as it is open.
+    """Keep a file from being written over (`_take_over`) while it is open.
 
     Raises:
-        OSError: it is being written again, or was.
+        OSError: it is being written over, or was.
     """
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise BlockingIOError(f"{path} is being replaced") from error
-    except OSError:  # a file system without locks: nobody takes files over there either
+    except OSError:  # a file system without locks: no file is written over there either
         return
     if not os.path.samestat(os.fstat(fd), path.stat()):
         raise FileNotFoundError(f"{path} was replaced")

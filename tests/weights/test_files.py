@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -12,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.weights.files import (
     opened_version,
     prune,
@@ -189,8 +190,16 @@ def test_damage_is_found_although_the_tensor_was_not_kept(tmp_path):
 def test_the_error_of_a_reader_is_its_own(tmp_path):
     path = write_version(tmp_path, 1, TENSORS)
     flip(path)
-    with pytest.raises(KeyError, match="nothing"), opened_version(path) as found:
-        found["nothing"]
+    with pytest.raises(ConfigError, match=r"^its own$"), opened_version(path):
+        raise ConfigError("its own")
+
+
+def test_a_file_that_is_cut_short_while_it_is_read_is_refused(tmp_path):
+    path = write_version(tmp_path, 1, LARGE)
+    with contextlib.suppress(WeightsError), opened_version(path) as found:
+        os.truncate(path, 1_000)
+        with pytest.raises(WeightsError, match="cut short in a"):
+            found["a"]
 
 
 LARGE = {"a": torch.arange(50_000.0), "b": torch.ones(7, dtype=torch.bfloat16)}
