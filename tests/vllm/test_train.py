@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,8 @@ import pytest
 
 from agentgym_rl.weights.adapter import is_adapter
 from agentgym_rl.weights.files import read_version
+
+from .conftest import running
 
 RUN_TIMEOUT_S = 900
 
@@ -146,14 +146,6 @@ def servers(folder: Path) -> dict[int, tuple[int, str]]:
                 port = words[words.index("--port") + 1]
                 found[index] = int(entry.name), f"http://127.0.0.1:{port}"
     return found
-
-
-def running(url: str) -> int:
-    """Requests a server is at work on."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
-    found = re.findall(r"^vllm:num_requests_running\{.*\} (\S+)$", text, re.MULTILINE)
-    return int(sum(map(float, found)))
 
 
 def kill_in_mid_turn(process: subprocess.Popen[str], folder: Path, index: int) -> None:

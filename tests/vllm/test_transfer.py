@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Thread
@@ -17,6 +18,7 @@ from agentgym_rl.weights.adapter import base_checksum, merged, named
 from agentgym_rl.weights.broadcast import BroadcastGroup
 from agentgym_rl.weights.files import checksum, write_version
 
+from .conftest import running
 from .plain import PlainForward, weights_of, worst_difference
 
 UPDATE = "/update_weights"
@@ -178,6 +180,10 @@ def test_sampling_goes_on_while_weights_are_staged(server, good, tmp_path):
         target=lambda: answers.append(server.sample(PROMPTS[0], max_tokens=400)), daemon=True
     )
     thread.start()
+    deadline = time.monotonic() + 30
+    while not running(server.url):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
     begin(server, weights_of(8), tmp_path)
     label = finish(server)
     thread.join(timeout=60)
