@@ -34,6 +34,8 @@ from agentgym_rl.gateway.messages import (
 )
 from agentgym_rl.gateway.template.template import NO_KWARGS
 
+from .client_defaults import same_calls, same_text
+
 Messages = Sequence[Mapping[str, Any]]
 SiblingOf = Literal["n", "retry"]
 _Sibling = Literal["sibling", "n_sibling", "retry_sibling"]
@@ -286,12 +288,16 @@ class Tree:
             context = anchor.next.get(tuple(keys[start:index])) if asked else None
             replies = context.replies if context else []
             same = [node for node in replies if node.key == keys[index]]
-            edit = None if same else _rewritten(replies, message)
-            if edit is not None and self._trusts:
-                same = [edit]
+            edit, alike = None if same else _rewritten(replies, message), False
+            if edit is not None:
+                alike = same_calls(edit.message, message, walk.tools)
+                if alike and same_text(edit.message, message):
+                    same, edit = [edit], None  # the client only filled in what its schema says
+                elif self._trusts:
+                    same = [edit]
             certain = certain and len(same) == 1
             if not same:
-                edited = "args_edit" if edit else "history_edit"
+                edited = "history_edit" if edit is None or alike else "args_edit"
                 continue
             behind = _until_next_reply(new, keys, index) if len(same) > 1 else None
             anchor, guessed = _echoed(same, message, behind)

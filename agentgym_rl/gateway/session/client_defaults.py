@@ -1,0 +1,121 @@
+"""Tool calls that a client's schema library filled in: the same calls, although their JSON differs.
+
+Clients parse the arguments of a call by the tool's schema, and echo the result: properties that the
+model left out are there with their defaults (zod, pydantic), nulls and unknown properties are gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentgym_rl.core.chat import is_dict
+from agentgym_rl.gateway.messages import spoken, text_of
+from agentgym_rl.gateway.request.body import has_many_values
+
+_MOST_REFERENCES = 16
+"""The limit of a chain of references, which may be a circle."""
+
+Message = Mapping[str, Any]
+
+
+def same_text(ours: Message, theirs: Message) -> bool:
+    """Return whether two assistant messages say the same beside their calls and thoughts."""
+    said = (spoken(text_of(message.get("content"))).strip() for message in (ours, theirs))
+    return len(set(said)) == 1
+
+
+def same_calls(ours: Message, theirs: Message, tools: Sequence[Message] | None) -> bool:
+    """Return whether two messages have the same calls once absent properties have the defaults of
+    their tool's schema. In objects of a schema, null counts as absent, and so do properties that
+    the schema rules out."""
+    mine, others = (message.get("tool_calls") or () for message in (ours, theirs))
+    if len(mine) != len(others):
+        return False
+    functions = [tool.get("function") or {} for tool in tools or ()]
+    schemas = {function.get("name"): function.get("parameters") for function in functions}
+    return all(_same_call(a, b, schemas) for a, b in zip(mine, others, strict=True))
+
+
+def _same_call(ours: Message, theirs: Message, schemas: Mapping[Any, Any]) -> bool:
+    mine, other = (call.get("function") or {} for call in (ours, theirs))
+    schema = schemas.get(mine.get("name"))
+    if mine.get("name") != other.get("name") or not is_dict(schema):
+        return False
+    try:
+        filled = [_filled(_parsed(it.get("arguments")), schema, schema) for it in (mine, other)]
+    except (ValueError, RecursionError):
+        return False
+    return json.dumps(filled[0], sort_keys=True) == json.dumps(filled[1], sort_keys=True)
+
+
+def _parsed(arguments: Any) -> Any:
+    """Return arguments as JSON values.
+
+    Raises:
+        ValueError: they are not JSON, or would take too long to read.
+    """
+    if not isinstance(arguments, str):
+        return _plain(arguments)
+    if has_many_values(arguments):
+        raise ValueError("too many values")
+    return json.loads(arguments or "{}", parse_int=float)
+
+
+def _plain(value: Any) -> Any:
+    """Return JSON values with all numbers as floats: to JavaScript, 1 and 1.0 are one number."""
+    return json.loads(json.dumps(value), parse_int=float)
+
+
+def _filled(value: Any, schema: Any, root: Message) -> Any:
+    """Return a value in the form of a client that knows its schema, a part of `root`."""
+    part = _resolved(schema, root, value)
+    if isinstance(value, list):
+        return [_filled(item, part.get("items"), root) for item in value]
+    properties = part.get("properties")
+    if not is_dict(value) or not is_dict(properties):
+        return value
+    defaults = {name: _resolved(it, root).get("default") for name, it in properties.items()}
+    others = part.get("additionalProperties")
+    return {
+        name: _filled(item, properties.get(name, others), root)
+        for name, item in {**_plain(defaults), **value}.items()
+        if item is not None and (name in properties or others is not False)
+    }
+
+
+def _resolved(schema: Any, root: Message, value: Any = None) -> Message:
+    """Return a schema with its reference followed and, for an object or array, the one alternative
+    that fits it; empty if there is none, or several."""
+    part = dict(schema) if is_dict(schema) else {}
+    for _ in range(_MOST_REFERENCES):
+        if "$ref" not in part:
+            break
+        part = {**_referred(part.pop("$ref"), root), **part}
+    for extra in part.pop("allOf", None) or ():
+        part = {**_resolved(extra, root, value), **part}
+    choices = part.pop("anyOf", None) or part.pop("oneOf", None)
+    if not choices or not isinstance(value, dict | list):
+        return part
+    found = [it for choice in choices if _fits(it := _resolved(choice, root, value), value)]
+    return {**found[0], **part} if len(found) == 1 else part
+
+
+def _referred(reference: Any, root: Message) -> Message:
+    """Return what a reference such as `#/$defs/Range` names; empty if that is nothing."""
+    found: Any = root
+    for name in str(reference).removeprefix("#/").split("/"):
+        found = found.get(name) if is_dict(found) else None
+    return found if is_dict(found) else {}
+
+
+def _fits(part: Message, value: Any) -> bool:
+    """Return whether a value has the kind of an alternative, and its constants."""
+    if isinstance(value, list):
+        return "items" in part or part.get("type") == "array"
+    properties = part.get("properties")
+    if not is_dict(properties):
+        return False
+    wanted = {n: it["const"] for n, it in properties.items() if is_dict(it) and "const" in it}
+    return all(value.get(name) == constant for name, constant in wanted.items())
