@@ -22,7 +22,7 @@ from agentgym_rl.core.trajectory import Outcome, Trajectory, added_reward
 from agentgym_rl.core.transcript import Transcript
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.server.gateway import SessionServer
-from agentgym_rl.gateway.session.session import COUNTERS, Session, SessionRecord, SessionSampling
+from agentgym_rl.gateway.session.session import Session, SessionRecord, SessionSampling
 from agentgym_rl.gym.agent import Agent
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.services import NO_SERVICES, Services
@@ -43,22 +43,6 @@ RETRY_AFTER_S = 0.2
 FOREIGN = (Exception, asyncio.CancelledError, SystemExit)
 """The exceptions that env and agent code may raise without ending the run; the cancellation of
 our own task passes."""
-
-COUNTED = (
-    "forks",
-    "tool_calls",
-    "malformed_calls",
-    "length_turns",
-    "undelivered_turns",
-    "overflows",
-    "unknown_version_tokens",
-    "prompt_tokens",
-    "sampled_tokens",
-    "side_turns",
-    *(name for name in COUNTERS if name.startswith(("forks_", "canary_"))),
-)
-"""The session counters that become `episode/…` metrics; the env adds its own."""
-
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
@@ -411,9 +395,9 @@ def _is_ours(error: BaseException) -> bool:
 
 def _metrics(env: EpisodeEnv | None, record: SessionRecord) -> dict[str, float]:
     """Return the metrics of the environment, overridden by those of the session."""
-    counted = {name: float(record.counters[name]) for name in COUNTED}
-    if uncounted := record.counters["uncounted_turns"]:
-        counted["uncounted_turns"] = float(uncounted)
+    counted = {name: float(count) for name, count in record.counters.items()}
+    if not counted["uncounted_turns"]:
+        del counted["uncounted_turns"]  # our own engines count every token
     return (env.metrics if env else {}) | counted | dict(record.spent)
 
 
