@@ -44,6 +44,7 @@ FOREIGN = (Exception, asyncio.CancelledError, SystemExit)
 """The exceptions that env and agent code may raise without ending the run; the cancellation of
 our own task passes."""
 
+
 @dataclass(frozen=True, slots=True)
 class Deadlines:
     """The time limits, in seconds, of an episode and of a model reply. (Environments from `make`

@@ -26,7 +26,7 @@ REFUSED = {
     "logit_bias": {"logit_bias": {"5": 1}},
     "presence_penalty": {"presence_penalty": 0.5},
     "frequency_penalty": {"frequency_penalty": -0.5},
-    "functions": {"functions": []},
+    "functions": {"functions": [{"name": "f"}]},
     "function_call": {"function_call": "auto"},
     "audio": {"audio": {"voice": "x"}},
     "modalities": {"modalities": ["text", "audio"]},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -35,6 +35,17 @@ _READ_TIMEOUT_S = 30.0
 _NOT_KNOWN = "this endpoint does not know it"
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
 _UNKNOWN = re.compile(r"unknown field `(.*?)`")
+_NEUTRAL: Mapping[str, bool | float | str] = {
+    **dict.fromkeys(("min_p", "top_a", "min_tokens", "mirostat"), 0),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty", "no_repeat_ngram_size"), 0),
+    **dict.fromkeys(("repetition_penalty", "length_penalty", "typical_p", "tfs", "best_of"), 1),
+    **dict.fromkeys(("use_beam_search", "ignore_eos", "continue_final_message", "echo"), False),
+    "background": False,
+    **dict.fromkeys(("add_generation_prompt", "skip_special_tokens"), True),
+    "suffix": "",
+}
+"""The values with which parameters that an endpoint does not have change nothing; an empty list or
+object never does."""
 _THREADS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="gateway")
 """The executor, with few threads: each takes a share of the interpreter from the event loop."""
 
@@ -124,10 +135,29 @@ def given_fields(body: bytes) -> dict[str, Any]:
 
 
 def refuse_unknown(given: Mapping[str, Any], read: Set[str], ignored: Set[str]) -> None:
-    """Refuse a parameter that is neither read nor ignored."""
-    for name in given:
-        if name not in read and name not in ignored:
+    """Refuse a parameter that is neither read nor ignored, and would change something."""
+    for name, value in given.items():
+        if name not in read and name not in ignored and not _is_neutral(name, value):
             raise unsupported(name, _NOT_KNOWN)
+
+
+def _is_neutral(name: str, value: Any) -> bool:
+    """Return whether this value of a parameter is as good as none."""
+    if value is None or isinstance(value, list | dict):
+        return not value
+    neutral = _NEUTRAL.get(name)
+    is_switch = isinstance(neutral, bool)
+    return neutral is not None and value == neutral and isinstance(value, bool) == is_switch
+
+
+def _without_neutral(body: bytes, raw: Mapping[str, Any], *, known: Sequence[str]) -> bytes:
+    """Return the body without its unknown fields that change nothing, the others byte for byte;
+    empty if there are none."""
+    neutral = {name for name in raw if name not in known and _is_neutral(name, raw[name])}
+    if not neutral:
+        return b""
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    return msgspec.json.encode({n: value for n, value in fields.items() if n not in neutral})
 
 
 def boolean(given: Mapping[str, Any], name: str, default: bool) -> bool:
@@ -189,7 +219,10 @@ def decode(
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise refused(json_object(body)) or _invalid(str(error)) from error
+        raw = json_object(body)
+        if plain := _without_neutral(body, raw, known=kind.__struct_fields__):
+            return decode(plain, kind, refused=refused)
+        raise refused(raw) or _invalid(str(error)) from error
 
 
 def _invalid(why: str) -> ApiError:

@@ -2,8 +2,8 @@
 
 Parameters that are ignored, because they cannot change a reply here: user, metadata, store,
 service_tier, safety_identifier, prompt_cache_key, prompt_cache_retention, verbosity, `strict` of a
-tool. Every other parameter is honoured or refused by name: an agent must not rely on an option
-without effect.
+tool. So are unknown parameters with a value that changes nothing (`min_p` 0, empty lists). Every
+other parameter is honoured or refused by name: an agent must not rely on an option without effect.
 
 A request may demand a form of its reply: JSON of a schema, or calls of some of the tools. Three
 APIs express this in three ways; here they become one `ReplyForm`. Its grammar depends on the
