@@ -135,7 +135,9 @@ def test_text_that_a_client_drops_beside_calls_is_an_edit_of_the_history(stage, 
 @pytest.mark.parametrize(
     "schema",
     [
+        None,
         {"$ref": "#/$defs/Circle", "$defs": EDIT["$defs"]},
+        {"$ref": "#/$defs/A", "$defs": {"A": {"anyOf": [{"$ref": "#/$defs/A"}]}}},
         {"$ref": "#/nowhere/at/all"},
         {"$ref": 7, "properties": {"limit": 3}},
         {"properties": {"limit": {"default": 1, "$ref": "#"}}},

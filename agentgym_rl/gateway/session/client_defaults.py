@@ -40,9 +40,9 @@ def same_calls(ours: Message, theirs: Message, tools: Sequence[Message] | None) 
 
 def _same_call(ours: Message, theirs: Message, schemas: Mapping[Any, Any]) -> bool:
     mine, other = (call.get("function") or {} for call in (ours, theirs))
-    schema = schemas.get(mine.get("name"))
-    if mine.get("name") != other.get("name") or not is_dict(schema):
+    if mine.get("name") != other.get("name"):
         return False
+    schema = schemas.get(mine.get("name")) or {}
     try:
         filled = [_filled(_parsed(it.get("arguments")), schema, schema) for it in (mine, other)]
     except (ValueError, RecursionError):
