@@ -1,6 +1,7 @@
 """Projections in the layout of the device, and what bfloat16 means on a CPU."""
 
 import asyncio
+import shutil
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.engines.embedded import linear as linear_module
 from agentgym_rl.engines.embedded import model
+from agentgym_rl.engines.embedded.fused import FusedDecoder
 from agentgym_rl.engines.embedded.linear import Linear, is_packed, native_bfloat16
 from agentgym_rl.weights.source import multiply_in
 from tests.kit.cases import cases
@@ -40,17 +42,32 @@ def test_a_projection_equals_that_of_its_joined_parts(dtype, shape, out):
         assert linear.num_bytes == whole.nbytes + (0 if added is None else added.nbytes)
 
 
-def test_its_memory_is_its_own_and_can_be_given_back():
+def test_matrices_are_joined_in_memory_of_its_own_which_can_be_given_back():
     for size in (8, 1100):
-        weight = torch.randn(size, size)
-        linear = Linear.of([weight], None, dtype=torch.float32, at=CPU)
+        parts = [torch.randn(size, size), torch.randn(3, size)]
+        linear = Linear.of(parts, None, dtype=torch.float32, at=CPU)
         x = torch.randn(2, size)
         with torch.inference_mode():
             before = linear(x)
-            weight.zero_()
+            parts[0].zero_()
             assert torch.equal(linear(x), before)
             assert torch.equal(linear.to(CPU)(x), before)
         assert linear.to(None).num_bytes == 0
+
+
+def test_a_loaded_model_does_not_depend_on_its_file(model_dir, tmp_path):
+    """transformers may map the file; an update may be written into the same folder."""
+    folder = shutil.copytree(model_dir("llama"), tmp_path / "model")
+    decoder = model.load_model(folder, EmbeddedEngineConfig(max_model_len=64)).decoder
+    assert isinstance(decoder, FusedDecoder)
+    weights = decoder._weights
+    x = torch.randn(2, weights.embed.shape[1])
+    with torch.inference_mode():
+        before = weights.embed.clone(), weights.layers[0].out(x)
+        with (folder / "model.safetensors").open("r+b") as file:  # the same pages, not a new file
+            file.write(bytes((folder / "model.safetensors").stat().st_size))
+        after = weights.embed, weights.layers[0].out(x)
+    assert all(map(torch.equal, before, after))
 
 
 def test_only_large_float32_matrices_are_packed():
