@@ -137,3 +137,9 @@ class WeightsConfig(Section):
     good (`weights/v-N.safetensors`), which `arl audit` needs."""
     update_timeout_s: Fitted[float] = Field(default=60.0, gt=0)
     """The longest time for every engine to load a new version."""
+
+    @property
+    def num_published(self) -> int:
+        """Return the number of versions kept where engines read them; a run that keeps all of them
+        has the others in its own folder."""
+        return 2 if self.keep_versions == "all" else self.keep_versions

@@ -84,15 +84,24 @@ def root_key(
     return hashlib.blake2b(whole.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
+def parsed_arguments(text: str) -> Any:
+    """Return the JSON values of a call's arguments, with all numbers as floats.
+
+    Raises:
+        ValueError: they are not JSON, or would take too long to read.
+    """
+    if has_many_values(text):
+        raise ValueError("the arguments have too many values")
+    # JavaScript clients write 1.0 as 1, and round numbers that are too long for a double
+    return json.loads(text, parse_int=float)
+
+
 def _call_key(call: Mapping[str, Any]) -> tuple[str, str]:
     function = call.get("function") or {}
     arguments = function.get("arguments") or ""
     if isinstance(arguments, str):
-        if has_many_values(arguments):
-            return function.get("name") or "", arguments.strip()
         try:
-            # JavaScript clients write 1.0 as 1, and round numbers that are too long for a double
-            arguments = json.loads(arguments, parse_int=float)
+            arguments = parsed_arguments(arguments)
         except (ValueError, RecursionError):
             return function.get("name") or "", arguments.strip()
     return function.get("name") or "", json.dumps(arguments, sort_keys=True)

@@ -221,8 +221,7 @@ def _weights_folder(
 ) -> WeightsFolder:
     """Return a folder with room for the versions that are kept, the one being written, and the one
     being evaluated: the configured folder, or one in `root`, or one in memory."""
-    keep = config.keep_versions
-    versions = 1 + (2 if keep == "all" else keep) + evaluates
+    versions = 1 + config.num_published + evaluates
     root = Path(config.folder) if config.folder else root
     return WeightsFolder(name, need_bytes=versions * version_bytes, root=root)
 

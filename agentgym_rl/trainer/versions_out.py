@@ -176,9 +176,7 @@ def _transport(
     """
     match weights.transport:
         case "shm":
-            # A run that keeps all versions has them in its own folder.
-            keep = 2 if weights.keep_versions == "all" else weights.keep_versions
-            return SharedFiles(folder, keep=keep, incarnation=incarnation)
+            return SharedFiles(folder, keep=weights.num_published, incarnation=incarnation)
         case "gloo":
             return Broadcasts(timeout_s=weights.update_timeout_s)
         case backend:

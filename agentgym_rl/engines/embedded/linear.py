@@ -61,7 +61,8 @@ class Linear:
     ) -> Linear:
         """Join `parts`, each [.., in], along their first dimension, as `dtype` on the device. A
         single one is kept if it fits as it is, and so is the bias."""
-        weight = torch.cat(list(parts)).to(at, dtype) if len(parts) > 1 else parts[0].to(at, dtype)
+        whole = torch.cat(list(parts)) if len(parts) > 1 else parts[0]
+        weight = whole.to(at, dtype)
         bias = None if bias is None else bias.to(at, dtype)
         num_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
         if packed := is_packed(weight, alone=alone):

@@ -11,19 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentgym_rl.core.chat import is_dict
-from agentgym_rl.gateway.messages import spoken, text_of
-from agentgym_rl.gateway.request.body import has_many_values
+from agentgym_rl.gateway.messages import parsed_arguments
 
 _MOST_REFERENCES = 16
 """The limit of a chain of references, which may be a circle."""
 
 Message = Mapping[str, Any]
-
-
-def same_text(ours: Message, theirs: Message) -> bool:
-    """Return whether two assistant messages say the same beside their calls and thoughts."""
-    said = (spoken(text_of(message.get("content"))).strip() for message in (ours, theirs))
-    return len(set(said)) == 1
 
 
 def same_calls(ours: Message, theirs: Message, tools: Sequence[Message] | None) -> bool:
@@ -44,27 +37,20 @@ def _same_call(ours: Message, theirs: Message, schemas: Mapping[Any, Any]) -> bo
         return False
     schema = schemas.get(mine.get("name")) or {}
     try:
-        filled = [_filled(_parsed(it.get("arguments")), schema, schema) for it in (mine, other)]
+        filled = [_filled(_arguments(it), schema, schema) for it in (mine, other)]
     except (ValueError, RecursionError):
         return False
     return json.dumps(filled[0], sort_keys=True) == json.dumps(filled[1], sort_keys=True)
 
 
-def _parsed(arguments: Any) -> Any:
-    """Return arguments as JSON values.
-
-    Raises:
-        ValueError: they are not JSON, or would take too long to read.
-    """
-    if not isinstance(arguments, str):
-        return _plain(arguments)
-    if has_many_values(arguments):
-        raise ValueError("too many values")
-    return json.loads(arguments or "{}", parse_int=float)
+def _arguments(function: Message) -> Any:
+    """Return the JSON values of a call's arguments; raise ValueError if `parsed_arguments` does."""
+    given = function.get("arguments") or "{}"
+    return parsed_arguments(given) if isinstance(given, str) else _plain(given)
 
 
 def _plain(value: Any) -> Any:
-    """Return JSON values with all numbers as floats: to JavaScript, 1 and 1.0 are one number."""
+    """Return JSON values with all numbers as floats, as in `parsed_arguments`."""
     return json.loads(json.dumps(value), parse_int=float)
 
 

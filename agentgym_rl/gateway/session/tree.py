@@ -34,7 +34,7 @@ from agentgym_rl.gateway.messages import (
 )
 from agentgym_rl.gateway.template.template import NO_KWARGS
 
-from .client_defaults import same_calls, same_text
+from .client_defaults import same_calls
 
 Messages = Sequence[Mapping[str, Any]]
 SiblingOf = Literal["n", "retry"]
@@ -288,22 +288,22 @@ class Tree:
             context = anchor.next.get(tuple(keys[start:index])) if asked else None
             replies = context.replies if context else []
             same = [node for node in replies if node.key == keys[index]]
-            edit, alike = None if same else _rewritten(replies, message), False
-            if edit is not None:
-                alike = same_calls(edit.message, message, walk.tools)
-                if alike and same_text(edit.message, message):
-                    same, edit = [edit], None  # the client only filled in what its schema says
-                elif self._trusts:
-                    same = [edit]
+            rewritten = None if same else _rewritten(replies, message)
+            edit: ForkCause | None = "history_edit"
+            if rewritten is not None:
+                edit = _edit_of(rewritten, message, keys[index], walk.tools)
+                if edit is None or self._trusts:
+                    same = [rewritten]
             certain = certain and len(same) == 1
             if not same:
-                edited = "history_edit" if edit is None or alike else "args_edit"
+                edited = edit
                 continue
             behind = _until_next_reply(new, keys, index) if len(same) > 1 else None
             anchor, guessed = _echoed(same, message, behind)
             lengths = set(map(len, list(anchor.next)))
             whole[index] = _restored(anchor.message, message)
-            edited, trusted, start = None, edit is not None, index + 1
+            trusted = rewritten is not None and edit is not None
+            edited, start = None, index + 1
             if certain:
                 sure = start, anchor, trusted
         step = None if sure is None else (walk, walk.to(new, whole, *sure))
@@ -415,6 +415,17 @@ def _rewritten(replies: Sequence[Sampled], message: Mapping[str, Any]) -> Sample
     """Return the turn whose tool-call ids a message carries although its content differs."""
     request = request_of(message)
     return next((node for node in replies if node.request == request), None)
+
+
+def _edit_of(
+    node: Sampled, message: Mapping[str, Any], key: MessageKey, tools: Messages | None
+) -> ForkCause | None:
+    """Return how a client changed the turn that `message` names; None if it only filled in what the
+    schemas of `tools` say."""
+    if not same_calls(node.message, message, tools):
+        return "args_edit"
+    (_, ours, _), (_, theirs, _) = node.key, key
+    return None if ours == theirs else "history_edit"
 
 
 def _echoed(
