@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import docker
 import pytest
+import requests
 from arl_sandboxes.docker import DockerBackend, owner
 
 from agentgym_rl.core.errors import (
@@ -175,6 +177,28 @@ def test_leftovers_of_dead_processes_are_removed_and_no_others(client):
     finally:
         for id in made[1:]:
             client.api.remove_container(id)
+
+
+def test_a_refused_removal_is_repeated(client, monkeypatch, caplog):
+    refusals = [500, 409, 500]
+
+    async def scenario(backend):
+        remove = backend._daemon.api.remove_container
+
+        def refuse(*args, **kwargs):
+            if not refusals:
+                return remove(*args, **kwargs)
+            response = requests.Response()
+            response.status_code = refusals.pop()
+            raise docker.errors.APIError("not now", response)
+
+        async with await backend.create() as sandbox:
+            assert (await sandbox.run_python("print(1)")).stdout == b"1\n"
+            monkeypatch.setattr(backend._daemon.api, "remove_container", refuse)
+
+    play(scenario)
+    assert not refusals
+    assert "could not be removed" not in caplog.text
 
 
 @cases(

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import zlib
@@ -76,6 +77,21 @@ def test_a_fork_bomb_is_swept(box):
                         limits={"wall_s": 0.5})  # fmt: skip
     assert result["status"] == "timeout"
     assert num_living(box) == ALONE
+
+
+def test_a_newborn_waits_until_only_it_is_left_of_its_birth():
+    code = """
+import os, time
+from arl_sandboxes.inside import repl
+parent, wait = os.getpid(), os.waitpid
+os.waitpid = lambda *args: (time.sleep(0.2), wait(*args))[1]
+if repl.fork_away():
+    print(open(f"/proc/{parent}/task/{parent}/children").read().split())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[]\n"
 
 
 def test_sessions_are_spared_and_what_a_program_left_is_not(box):

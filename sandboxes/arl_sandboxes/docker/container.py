@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
 import socket
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +26,8 @@ DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 CALL_TIMEOUT_S = 60.0
 """The longest time one call of the daemon may take."""
 START_TIMEOUT_S = 30.0
+REMOVE_TIMEOUT_S = 20.0
+"""The longest time that refused removals of a container are repeated."""
 OVERHEAD_MB = 48
 """The memory for the runner, and for the part of it that a program copies before it begins."""
 RUNTIME_MB, RUNTIME_PROCESSES = 128, 256
@@ -153,22 +155,30 @@ async def start(daemon: Daemon, config: ContainerConfig, limits: Limits) -> Cont
 async def remove(daemon: Daemon, name: str) -> None:
     """Kill and remove a container with its volumes; do nothing if it is gone already.
 
+    The daemon also removes a container whose process ends. Where two removals meet, one may fail
+    with 409, or with 500 ("directory not empty"), which leaves a dead container: so both repeat.
+
     Raises:
-        SandboxError: the daemon could not do it, or is gone itself.
+        SandboxError: the daemon could not do it within REMOVE_TIMEOUT_S, or is gone itself.
     """
 
-    def call() -> None:
+    def call() -> Exception | None:
         try:
             daemon.api.remove_container(name, force=True, v=True)
         except sdk.errors.NotFound:
-            return
+            return None
         except sdk.errors.APIError as error:
-            if error.status_code != 409:
+            if error.status_code != 409 and not error.is_server_error():
                 raise
-            with contextlib.suppress(sdk.errors.NotFound):  # another call is removing it
-                daemon.api.wait(name, timeout=int(CALL_TIMEOUT_S), condition="removed")
+            return error
+        return None
 
-    await daemon.call(call)
+    until, pause_s = time.monotonic() + REMOVE_TIMEOUT_S, 0.02
+    while error := await daemon.call(call):
+        if time.monotonic() + pause_s > until:
+            raise SandboxError(f"the docker daemon refused: {error}") from error
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, 1.0)
 
 
 async def reap(daemon: Daemon) -> int:

@@ -67,8 +67,17 @@ def fork_away() -> bool:
         os._exit(error.errno or errno.EAGAIN)
     if pid:
         os._exit(0)
-    while os.getppid() == between:  # until the process between has ended
+    while _is_known(between):  # until it is reaped: the kernel counts it for the user's limit
         time.sleep(0.0002)
+    return True
+
+
+def _is_known(pid: int) -> bool:
+    """Return whether a process exists, or has ended and was not reaped."""
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
     return True
 
 
