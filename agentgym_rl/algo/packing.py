@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from agentgym_rl.core.choices import ALL, FORCED, Choices, joined, unpacked_set
 from agentgym_rl.core.trajectory import Row
 
 from .balance import check_fit, fill_bins
@@ -38,6 +40,30 @@ class Branches:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Allowed:
+    """The sets that predicted tokens were drawn from, where not from the whole vocabulary."""
+
+    bits: Tensor
+    """The distinct sets, [S, W] uint8: bit i % 8 of byte i // 8 is token i."""
+    sets: Tensor
+    """The set of each prediction, [P] int64; ALL: the whole vocabulary."""
+
+    def to(self, device: torch.device) -> Allowed:
+        """Return the same sets on another device."""
+        return Allowed(self.bits.to(device), self.sets.to(device))
+
+    def barred(self, part: slice, vocab_size: int) -> Tensor:
+        """Return a mask, [C, vocab_size], of the tokens that predictions of `part` exclude."""
+        sets = self.sets[part]
+        bits = self.bits[sets.clamp(min=0)]
+        shifts = torch.arange(8, dtype=torch.uint8, device=bits.device)
+        barred = ((bits[..., None] >> shifts) & 1 == 0).flatten(1)
+        missing = vocab_size - barred.shape[1]
+        barred = F.pad(barred, (0, missing), value=True)  # a negative number cuts
+        return barred & (sets >= 0)[:, None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PackedRows:
     """A micro-batch of R rows in S pieces. Attention must be causal within each row and must not
     cross rows. Without branches, pieces are rows."""
@@ -62,13 +88,17 @@ class PackedRows:
     """The temperature that each of them was sampled at, [P] float32."""
     index: Tensor
     """The prediction of each trained token, [N] int64, row after row. Rows that share a trained
-    token share its prediction, if its temperature is the same."""
+    token share its prediction, if its temperature and its set of allowed tokens are the same."""
+    allowed: Allowed | None = None
+    """The restrictions of the predictions; None: there are none."""
 
     def to(self, device: torch.device) -> PackedRows:
         """Return the same rows on another device."""
         names = ("tokens", "position_ids", "cu_seqlens", "positions", "targets", "temperatures")
         moved = {name: getattr(self, name).to(device) for name in (*names, "index")}
-        return replace(self, branches=self.branches and self.branches.fresh(device), **moved)
+        allowed = self.allowed and self.allowed.to(device)
+        branches = self.branches and self.branches.fresh(device)
+        return replace(self, branches=branches, allowed=allowed, **moved)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +118,7 @@ class Layout:
         targets: npt.NDArray[np.int64],
         temperatures: npt.NDArray[np.float32],
         index: npt.NDArray[np.int64],
+        allowed: Allowed | None = None,
     ) -> PackedRows:
         """Return the packed rows with these predictions; see `PackedRows`."""
         depths = np.empty(len(self.tokens), np.int64)
@@ -104,6 +135,7 @@ class Layout:
             targets=torch.as_tensor(targets),
             temperatures=torch.as_tensor(temperatures),
             index=torch.as_tensor(index),
+            allowed=allowed,
         )
 
 
@@ -158,11 +190,45 @@ def pack_rows(rows: Sequence[Row], *, share: bool = False) -> PackedRows:
     places = np.concatenate([path[mask] for path, mask in pairs])
     before = np.concatenate([path[:-1][mask[1:]] for path, mask in pairs])
     heats, heat = np.unique(temperatures, return_inverse=True)
-    _, first, index = np.unique(
-        places * max(1, len(heats)) + heat, return_index=True, return_inverse=True
-    )
+    bits, sets = _allowed(rows, masks)
+    keys = (places * max(1, len(heats)) + heat) * (len(bits) + 1) + sets + 1
+    _, first, index = np.unique(keys, return_index=True, return_inverse=True)
     targets = layout.tokens[places[first]]
-    return layout.packed(before[first], targets, temperatures[first], index.astype(np.int64))
+    allowed = None
+    if len(bits):
+        allowed = Allowed(torch.as_tensor(bits), torch.as_tensor(sets[first]))
+    order = index.astype(np.int64)
+    return layout.packed(before[first], targets, temperatures[first], order, allowed)
+
+
+def _allowed(
+    rows: Sequence[Row], masks: Sequence[npt.NDArray[np.bool_]]
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Return the distinct sets of allowed tokens, [S, W], and the set of each trained token, [N].
+
+    Raises:
+        ValueError: a trained token had no alternative, or a set is damaged.
+    """
+    whole = joined(
+        [
+            (int(mask.sum()), row.choices and Choices(row.choices.index[mask], row.choices.sets))
+            for row, mask in zip(rows, masks, strict=True)
+        ]
+    )
+    if whole is None:
+        count = sum(int(mask.sum()) for mask in masks)
+        return np.zeros((0, 0), np.uint8), np.full(count, ALL, np.int64)
+    if (whole.index == FORCED).any():
+        raise ValueError("a token that had no alternative is marked as trained")
+    used, sets = np.unique(whole.index[whole.index >= 0], return_inverse=True)
+    places: list[int] = used.tolist()
+    found = [unpacked_set(whole.sets[place]) for place in places]
+    bits = np.zeros((len(found), max(map(len, found), default=0)), np.uint8)
+    for row, one in zip(bits, found, strict=True):
+        row[: len(one)] = one
+    index = np.full(len(whole.index), ALL, np.int64)
+    index[whole.index >= 0] = sets
+    return bits, index
 
 
 def micro_batches(

@@ -59,6 +59,10 @@ class GatewayConfig(Section):
     thinking_history: Literal["as_generated", "template"] = "as_generated"
     """The earlier thoughts that a model sees: all that it generated, always; or those that its chat
     template shows, which starts a new training row when a user's message removes thoughts."""
+    forced: Literal["grammar", "free"] = "grammar"
+    """The treatment of turns that must be JSON of a schema or a tool call: "grammar" samples only
+    replies of that form, and trains the policy restricted to them; "free" samples any reply, and
+    the model has to learn the form (docs/gateway.md#forced-turns)."""
     edited_calls: Literal["fork", "trust"] = "fork"
     """The reaction to a client that returns a sampled tool call with other arguments: the
     conversation forks, or continues from the sampled call."""

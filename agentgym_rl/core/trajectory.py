@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .chat import is_list, is_mapping, is_tuple
+from .choices import Choices
 from .run_length import Runs, repeated, runs_of
 
 IntArray = npt.NDArray[np.int32]
@@ -90,6 +91,8 @@ class Row:
     lineage: int = 0
     """The number of the row's conversation in the episode: 0 is the main one, others are helpers'.
     """
+    choices: Choices | None = None
+    """The tokens that the sampled ones were chosen from; None: always the whole vocabulary."""
     _runs: Runs | None = field(init=False, default=None, repr=False, compare=False)
     _counts: Counts | None = field(init=False, default=None, repr=False, compare=False)
     _length: int = field(init=False, default=0, repr=False, compare=False)
@@ -102,6 +105,9 @@ class Row:
             array = getattr(self, name)
             if array.shape != shape:
                 raise ValueError(f"Row.{name} has shape {array.shape}, expected {shape}")
+        if self.choices is not None and self.choices.index.shape != shape:
+            found = self.choices.index.shape
+            raise ValueError(f"Row.choices.index has shape {found}, expected {shape}")
 
     def __len__(self) -> int:
         return self._length
@@ -121,14 +127,14 @@ class Row:
         whole = memoryview(self.packed).tobytes()
         object.__setattr__(self, "_packed", whole)
         object.__setattr__(self, "_runs", None)
-        for name in _ROW_DTYPES:
+        for name in (*_ROW_DTYPES, "choices"):
             object.__delattr__(self, name)
 
     if not TYPE_CHECKING:  # else a type checker would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
             """Return an array that `keep_packed` deleted (called for missing attributes)."""
-            if name not in _ROW_DTYPES:
+            if name not in _ROW_DTYPES and name != "choices":
                 raise AttributeError(f"a Row has no {name!r}")
             if name in _WHOLE:  # tokens and times are needed for every batch, so this is fast
                 found = getattr(_WHOLE_ARRAYS.decode(self._packed), name)
@@ -166,7 +172,9 @@ class Row:
 
     def head(self, num_tokens: int) -> Row:
         """Return a row of the first `num_tokens` tokens."""
-        return replace(self, **{name: getattr(self, name)[:num_tokens] for name in _ROW_DTYPES})
+        arrays = {name: getattr(self, name)[:num_tokens] for name in _ROW_DTYPES}
+        choices = self.choices and self.choices.head(num_tokens)
+        return replace(self, choices=choices, **arrays)
 
 
 _ROW_DTYPES: dict[str, Any] = {
@@ -203,13 +211,15 @@ def _of_type(row: Row, name: str) -> npt.NDArray[Any]:
 
 def pack_row(row: Row) -> dict[str, Any]:
     """Return a row as raw little-endian blocks and its lineage, ready for msgpack. Arrays that
-    seldom change are stored as their `runs`: half of the bytes."""
+    seldom change are stored as their `runs`: half of the bytes. Few rows have `choices`."""
     blocks: dict[str, Any] = {name: _of_type(row, name).tobytes() for name in _WHOLE}
     lengths, values = row.runs
     blocks["runs"] = lengths.tobytes()
     for name, of in zip(_IN_RUNS, values, strict=True):
         blocks[name] = of.tobytes()
     blocks["lineage"] = row.lineage
+    if row.choices is not None:
+        blocks["choices"] = row.choices.pack()
     return blocks
 
 
@@ -227,7 +237,10 @@ def unpack_row(blocks: Mapping[str, Any]) -> Row:
         runs = Runs(np.frombuffer(blocks["runs"], np.int32), [arrays[n] for n in _IN_RUNS])
         found = repeated(runs, total=len(arrays["tokens"]))
         arrays |= zip(_IN_RUNS, found, strict=True)
-    return Row(**arrays, lineage=int(blocks.get("lineage", 0)))
+    choices = None
+    if "choices" in blocks:
+        choices = Choices.unpack(blocks["choices"], length=len(arrays["tokens"]))
+    return Row(**arrays, lineage=int(blocks.get("lineage", 0)), choices=choices)
 
 
 MAX_REWARD = 1e12

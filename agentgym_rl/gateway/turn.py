@@ -6,11 +6,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, cast
 
 from agentgym_rl.core.engine import Delta, FinishReason, Sampler, SamplingParams
 from agentgym_rl.core.errors import EngineError, RequestRefused
-from agentgym_rl.gateway.request.body import TOKEN_SIZE, beside
+from agentgym_rl.gateway.request.body import INLINE_SIZE, TOKEN_SIZE, beside
 from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.session.prompts import prepare_context
 from agentgym_rl.gateway.session.session import Session
@@ -73,6 +74,7 @@ class Turn(Reply):
         context: Context,
         sampling: SamplingParams,
         parser: Parser,
+        grammars: Grammars,
     ) -> None:
         self.session = session
         self.request = request
@@ -88,6 +90,7 @@ class Turn(Reply):
         self._chat = chat
         self._sampling = sampling
         self._parser = parser
+        self._grammars = grammars
         self._detokenizer = Detokenizer(chat)
         self._cutter = StopCutter(request.stop)
         self._held: list[int] = []
@@ -125,6 +128,8 @@ class Turn(Reply):
             param = self.request.form.param
             raise bad_request(f"{param} cannot be honoured: {error}", param=param) from error
         self._check_end()
+        if self.sample.constrained and self.session.trains(self.sample):
+            await beside(INLINE_SIZE, self._find_choices)  # to compile may take a second
         ending = await beside(TOKEN_SIZE * len(self.sample.ids), self._ending)
         await on_events(self, self._keep(ending))
 
@@ -202,6 +207,11 @@ class Turn(Reply):
                 f"the engine sampled {count} tokens and named the policy versions of {named}"
             )
 
+    def _find_choices(self) -> None:
+        assert self._sampling.grammar is not None
+        choices = self._grammars.choices(self._sampling.grammar, self.sample.ids)
+        self.sample = replace(self.sample, choices=choices)
+
     def _take(self, delta: Delta) -> list[Event]:
         ids, sample = list(delta.token_ids), self.sample
         if not len(ids) == len(delta.logprobs) == len(delta.times_s):
@@ -272,7 +282,9 @@ async def open_turns(
     prompt_end = chat.text(context.path.tail(PROMPT_END_TOKENS))
     room = max_model_len - len(context.path)
     form = request.form
-    grammar = None if form is None else await beside(size, grammars.of, form, prompt_end)
+    grammar = None
+    if form is not None and session.config.forced == "grammar":
+        grammar = await beside(size, grammars.of, form, prompt_end)
     tools = request.tools if request.calls else None
     raw = request.prompt is not None
     return [
@@ -292,6 +304,7 @@ async def open_turns(
                 grammar=grammar,
             ),
             parser=TextParser() if raw else parsers(tools, prompt_end),
+            grammars=grammars,
         )
         for index in range(request.n)
     ]

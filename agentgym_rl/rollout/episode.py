@@ -291,6 +291,10 @@ class Player:
             if env is not None:
                 await env.close()
         outcome, error_text = _judge(failed, env, record)
+        metrics = _metrics(env, record)
+        if outcome is Outcome.AGENT_ERROR and (missed := record.missed_form()):
+            outcome, error_text = _ending(env), f"{missed}; {error_text}"
+            metrics["forced_missed"] = 1.0
         return Trajectory(
             episode_id=episode_id,
             group_id=group_id,
@@ -299,7 +303,7 @@ class Player:
             reward=(env.reward if env else 0.0) + record.credit.episode_reward,
             rows=record.rows,
             num_turns=record.num_turns,
-            metrics=_metrics(env, record),
+            metrics=metrics,
             messages=record.messages,
             error=error_text,
             env_id=(env.env_id if env else "") or self.env_id,
@@ -385,7 +389,12 @@ def _judge(
         return Outcome.TRUNCATED, "the conversation outgrew the model's context length"
     if failed is not None:
         return Outcome.AGENT_ERROR, _last_lines(failed)
-    return (Outcome.COMPLETED if env.terminated else Outcome.TRUNCATED), ""
+    return _ending(env), ""
+
+
+def _ending(env: EpisodeEnv | None) -> Outcome:
+    """Return the outcome of an episode that is over and trains."""
+    return Outcome.COMPLETED if env and env.terminated else Outcome.TRUNCATED
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -199,6 +199,10 @@ class Desk:
             outcome, error = Outcome.INFRA_ERROR, record.infra_error
         elif outcome.trains and record.too_long:
             outcome, error = Outcome.TOO_LONG, record.too_long
+        metrics = {name: float(count) for name, count in record.counters.items()}
+        if outcome is Outcome.AGENT_ERROR and (missed := record.missed_form()):
+            outcome, error = Outcome.TRUNCATED, f"{missed}; {error}"
+            metrics["forced_missed"] = 1.0
         trajectory = Trajectory(
             episode_id=session.id,
             group_id=group.id,
@@ -207,7 +211,7 @@ class Desk:
             reward=seat.reward,
             rows=record.rows,
             num_turns=record.num_turns,
-            metrics={name: float(count) for name, count in record.counters.items()},
+            metrics=metrics,
             messages=record.messages,
             tools=record.tools,
             error=error,

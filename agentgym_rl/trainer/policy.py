@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agentgym_rl.algo.packing import PackedRows
+from agentgym_rl.algo.packing import Allowed, PackedRows
 from agentgym_rl.config import Config
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.core.trajectory import Row
@@ -33,6 +33,10 @@ _FEWEST_IN_CHUNK = 64
 _KEPT_BYTES = 128 << 20
 """The bytes of log-probs that a chunked head keeps from forward to backward at most. Computing them
 again takes a third more of the head's time."""
+
+_BARRED = -1e30
+"""The logit of a token that was not allowed: its probability is 0, and so is its product with its
+log-prob, which is not a number for an infinite one."""
 
 
 def default_chunk(vocab_size: int, microbatch_tokens: int) -> int:
@@ -75,6 +79,7 @@ class ChunkedHead:
         size = 4 * len(targets) * len(weight)
         options = _Options(
             self._chunk_tokens,
+            allowed=self._packed.allowed,
             entropies=self.entropies,
             keeps=torch.is_grad_enabled() and size <= _KEPT_BYTES,
         )
@@ -86,6 +91,7 @@ class ChunkedHead:
 
 class _Options(NamedTuple):
     chunk_tokens: int
+    allowed: Allowed | None
     entropies: bool
     keeps: bool
     """Whether log-probs are kept for the backward pass rather than computed again."""
@@ -108,7 +114,7 @@ class _ChunkedScores(torch.autograd.Function):
         wide = torch.promote_types(hidden.dtype, torch.float32)
         scores = hidden.new_zeros(1, len(hidden), 2, dtype=wide)
         for part in _chunks(len(hidden), options.chunk_tokens):
-            logprobs = _logprobs(hidden[part], weight, temperatures[part])
+            logprobs = _logprobs(hidden, weight, temperatures, options.allowed, part)
             scores[0, part, 0] = logprobs.gather(1, targets[part, None])[:, 0]
             if options.entropies:
                 scores[0, part, 1] = _entropies(logprobs)
@@ -127,7 +133,8 @@ class _ChunkedScores(torch.autograd.Function):
         for part in _chunks(len(hidden), ctx.options.chunk_tokens):
             logprobs = kept.pop() if kept else None
             if logprobs is None:
-                logprobs = _logprobs(hidden[part], weight, temperatures[part])
+                allowed = ctx.options.allowed
+                logprobs = _logprobs(hidden, weight, temperatures, allowed, part)
             pull = of_logprob[part, None]
             if ctx.options.entropies:
                 inner = logprobs + _entropies(logprobs)[:, None]
@@ -148,11 +155,16 @@ def _chunks(num_tokens: int, chunk_tokens: int) -> list[slice]:
     return [slice(i, i + chunk_tokens) for i in range(0, num_tokens, chunk_tokens)]
 
 
-def _logprobs(hidden: Tensor, weight: Tensor, temperatures: Tensor) -> Tensor:
-    """Return log-probs [C, V], in float32 or better."""
-    logits = hidden @ weight.T
+def _logprobs(
+    hidden: Tensor, weight: Tensor, temperatures: Tensor, allowed: Allowed | None, part: slice
+) -> Tensor:
+    """Return log-probs [C, V] of the tokens of `part`, in float32 or better."""
+    logits = hidden[part] @ weight.T
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return torch.log_softmax(logits.div_(temperatures[:, None].to(logits.dtype)), -1)
+    logits.div_(temperatures[part, None].to(logits.dtype))
+    if allowed is not None:
+        logits.masked_fill_(allowed.barred(part, logits.shape[1]), _BARRED)
+    return torch.log_softmax(logits, -1)
 
 
 def _entropies(logprobs: Tensor) -> Tensor:
@@ -212,7 +224,7 @@ class Policy(PackedModel):
 
     def logprobs(self, packed: PackedRows) -> Tensor:
         """Return log-probs [N] of the packed trained tokens at the temperatures they were sampled
-        at.
+        at, among the tokens that were allowed.
 
         Gradients flow unless disabled. Collective: every rank calls this equally often.
         """
@@ -240,11 +252,16 @@ class Policy(PackedModel):
         return super().outputs(packed)
 
     def _logits(self, packed: PackedRows) -> Tensor:
-        """Return logits [P, V] at the recorded temperatures, in float32 or better."""
+        """Return logits [P, V] at the recorded temperatures, in float32 or better; those of tokens
+        that were not allowed are `_BARRED`."""
         logits = self.outputs(packed)
         if logits.dtype != torch.float64:
             logits = logits.float()
-        return logits / packed.temperatures.to(logits.dtype)[:, None]
+        logits = logits / packed.temperatures.to(logits.dtype)[:, None]
+        if packed.allowed is None:
+            return logits
+        barred = packed.allowed.barred(slice(None), logits.shape[1])
+        return logits.masked_fill(barred, _BARRED)
 
 
 class PolicyBase:

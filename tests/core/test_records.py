@@ -2,6 +2,7 @@
 
 import pickle
 import tracemalloc
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentgym_rl.core import choices
 from agentgym_rl.core.batch import BatchRow, BatchShard, StepReport
 from agentgym_rl.core.task import SeededTasks, TaskSource
 from agentgym_rl.core.trajectory import (
@@ -26,7 +28,7 @@ from tests.kit.cases import cases
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBERS = st.floats(allow_nan=False)
-ARRAYS = tuple(name for name in Row.__slots__ if not name.startswith(("lineage", "_")))
+ARRAYS = tuple(name for name in Row.__slots__ if not name.startswith(("lineage", "choices", "_")))
 
 
 @st.composite
@@ -34,6 +36,8 @@ def rows(draw):
     length = draw(st.integers(0, 9))
     seed = np.random.default_rng(draw(st.integers(0, 2**32)))
     sampled = seed.random(length) < 0.5
+    sets = tuple(choices.packed_set(seed.bytes(5)) for _ in range(draw(st.integers(0, 3))))
+    index = seed.integers(choices.FORCED, max(len(sets), 1) if sets else 0, length)
     return Row(
         tokens=seed.integers(0, 2**31, length, dtype=np.int32),
         loss_mask=sampled,
@@ -44,6 +48,7 @@ def rows(draw):
         turn_ids=np.where(sampled, 0, -1).astype(np.int32),
         times_s=seed.random(length),
         lineage=draw(st.integers(0, 3)),
+        choices=choices.Choices(index.astype(np.int32), sets) if draw(st.booleans()) else None,
     )
 
 
@@ -103,7 +108,9 @@ def plain(record):
     """Nested tuples, lists and numbers: what `==` can compare, dtypes included."""
     if isinstance(record, np.ndarray):
         return record.dtype.str, record.tolist()
-    if isinstance(record, Credit | Row | BatchRow | BatchShard | StepReport | Trajectory):
+    if isinstance(
+        record, choices.Choices | Credit | Row | BatchRow | BatchShard | StepReport | Trajectory
+    ):
         names = [name for name in record.__slots__ if not name.startswith("_")]
         return {name: plain(getattr(record, name)) for name in names}
     if isinstance(record, dict):
@@ -244,7 +251,47 @@ def test_rows_of_earlier_versions_are_read(row):
     old = {name: getattr(row, name).tobytes() for name in ARRAYS}
     again = unpack_row(old)
     assert all(np.array_equal(getattr(again, name), getattr(row, name)) for name in ARRAYS)
-    assert again.lineage == 0
+    assert (again.lineage, again.choices) == (0, None)
+
+
+@given(rows(), st.integers(0, 9))
+def test_the_head_of_a_row_has_its_choices(row, length):
+    head = row.head(length)
+    assert head.tokens.tolist() == row.tokens[:length].tolist()
+    if row.choices is not None:
+        assert head.choices.index.tolist() == row.choices.index[:length].tolist()
+        assert head.choices.sets == row.choices.sets
+        with pytest.raises(ValueError, match="choices"):
+            replace(row, choices=choices.Choices(np.zeros(99, np.int32), [b""]))
+
+
+BAD_CHOICES = {
+    "short": {"index": zlib.compress(np.zeros(4, np.int32).tobytes())},
+    "unknown set": {"index": zlib.compress(np.full(5, 1, np.int32).tobytes())},
+    "no mark": {"index": zlib.compress(np.full(5, -3, np.int32).tobytes())},
+    "not compressed": {"index": b"1234"},
+    "no sets": {"sets": None},
+}
+
+
+@cases("what", BAD_CHOICES)
+def test_choices_that_are_none_are_refused(what):
+    row = long_row(5)
+    whole = choices.Choices(np.zeros(5, np.int32), [choices.packed_set(b"\x03")])
+    blocks = pack_row(replace(row, choices=whole))
+    assert plain(unpack_row(blocks).choices) == plain(whole)
+    with pytest.raises((ValueError, TypeError), match=r"choices|set|iterable"):
+        unpack_row(blocks | {"choices": blocks["choices"] | BAD_CHOICES[what]})
+
+
+def test_joined_choices_keep_each_set_once():
+    one, two = (choices.packed_set(bytes([n])) for n in (3, 5))
+    first = choices.Choices(np.array([0, choices.FORCED, 1], np.int32), [one, two])
+    second = choices.Choices(np.array([0, choices.ALL, 0], np.int32), [two])
+    whole = choices.joined([(2, None), (3, first), (0, None), (3, second)])
+    assert whole.index.tolist() == [-1, -1, 0, -2, 1, 1, -1, 1]
+    assert list(whole.sets) == [one, two]
+    assert choices.joined([(2, None), (0, None)]) is None
 
 
 def long_row(length: int) -> Row:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 
 import jsonschema
 import numpy as np
@@ -14,9 +15,9 @@ from tokenizers import Tokenizer
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.errors import RequestRefused
 from agentgym_rl.engines import protocol
-from agentgym_rl.engines.embedded.admission import Grammars
 from agentgym_rl.gateway.parsers.lark import Lark
 from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.runtime.grammars import GrammarCompiler
 
 PROMPT, END = [5, 6, 7], 2
 TOKENIZER = Tokenizer.from_file(str(BUNDLED / "tokenizer.json"))
@@ -120,8 +121,9 @@ def test_log_probs_are_of_what_the_grammar_leaves(model_dir, served, load_plain,
     with torch.inference_mode():
         fed = torch.tensor([[*PROMPT, *reply.token_ids]])
         logits = load_plain(folder)(fed, use_cache=False).logits[0, len(PROMPT) - 1 : -1]
-    grammars = Grammars(folder / "tokenizer.json", vocab_size=logits.shape[-1], eos_ids=[END])
-    constraint = grammars.begin(grammar)
+    text = (folder / "tokenizer.json").read_text
+    compiler = GrammarCompiler(text, vocab_size=logits.shape[-1], eos_ids=[END])
+    constraint = compiler.begin(grammar)
     for token, logprob, row in zip(reply.token_ids, reply.logprobs, logits, strict=True):
         barred = torch.from_numpy(~constraint.allowed())
         left = (row.float() / temperature).masked_fill(barred, -torch.inf)
@@ -171,9 +173,14 @@ def test_a_schema_that_cannot_be_followed_is_refused_and_the_engine_lives(model_
 
 
 def test_a_folder_without_a_tokenizer_has_no_grammars(model_dir, served, tmp_path):
-    grammars = Grammars(tmp_path / "tokenizer.json", vocab_size=640, eos_ids=[2])
-    with pytest.raises(Exception, match=r"needs tokenizer\.json"):
-        grammars.begin(_grammar(SMALL))
+    folder = shutil.copytree(model_dir("qwen3"), tmp_path / "bare")
+    (folder / "tokenizer.json").unlink()
+
+    async def scenario(client, _):
+        with pytest.raises(RequestRefused, match=r"needs tokenizer\.json"):
+            await _reply(client, _grammar(SMALL))
+
+    _run(served, folder, scenario)
 
 
 def test_a_grammar_without_an_end_ends_with_the_sequence(model_dir, served):

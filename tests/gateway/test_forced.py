@@ -8,14 +8,23 @@ import pytest
 from following import END, follows
 from reading import tool
 
+from agentgym_rl.config import GatewayConfig
+from agentgym_rl.core import choices
 from agentgym_rl.core.errors import RequestRefused
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
+from agentgym_rl.gateway.request.chat_request import ReplyForm
+from agentgym_rl.gateway.session.unmet_form import unmet
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.runtime.grammars import GrammarCompiler
 from tests.kit.cases import cases
 
 FIRST = [{"role": "system", "content": "Solve."}, {"role": "user", "content": "What is 3*4?"}]
 ANSWER = "The answer is \\boxed{12}."
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "3*4"}}\n</tool_call>'
 CALCULATOR = tool("calculator", expression={"type": "string"})
+# llguidance allows only one spelling of a text that is certain, up to an optional property.
+STRICT = tool("calculator", expression={"type": "string"})
+STRICT["function"]["parameters"]["required"] = ["expression"]
 JSON = '{"answer": 12}'
 SCHEMA = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
 NAMED = {"type": "function", "function": {"name": "calculator"}}
@@ -235,24 +244,107 @@ def test_what_the_engine_cannot_compile_is_the_clients_mistake(stage, stream):
     assert _ask(scene, "chat", session).status == 503  # without a grammar it is nobody's schema
 
 
-def test_a_forced_turn_is_recorded_exactly_and_does_not_train(stage, spell, words):
-    said = ["So. " + CALL, CALL, ANSWER]
-    scene = stage([spell.bytewise(text + END) for text in said])
+def _three_turns(scene, words):
+    """Play a free, a forced and a free turn; return the session."""
     session, messages = scene.open(), list(FIRST)
     for choice in ("auto", "required", "none"):
-        fields = {"tools": [CALCULATOR], "tool_choice": choice}
+        fields = {"tools": [STRICT], "tool_choice": choice}
         message = asyncio.run(scene.post(session, messages=messages, **fields)).message
         messages += [message, *words.observe(message, "12")]
+    return session
+
+
+def test_a_forced_turn_is_recorded_with_its_choices_and_trains(stage, spell, words):
+    scene = stage([spell.canonical(text + END) for text in ("So. " + CALL, CALL, ANSWER)])
+    session = _three_turns(scene, words)
     [row] = session.record().rows
     entries = scene.engine.journal
     assert row.tokens.tolist() == [*entries[-1].prompt, *entries[-1].token_ids]
-    trained = [set(row.loss_mask[row.turn_ids == turn].tolist()) for turn in range(3)]
-    assert trained == [{True}, {False}, {True}]
+    text = (BUNDLED / "tokenizer.json").read_text
+    compiler = GrammarCompiler(text, vocab_size=640, eos_ids=[2])
+    constraint = compiler.begin(entries[1].sampling.grammar)
+    for index, token in zip(
+        row.choices.index[row.turn_ids == 1], entries[1].token_ids, strict=True
+    ):
+        allowed = constraint.allowed()
+        assert allowed[token]
+        assert (allowed.sum() == 1) == (index == choices.FORCED)
+        if index != choices.FORCED:
+            found = np.unpackbits(choices.unpacked_set(row.choices.sets[index]), bitorder="little")
+            assert found[: len(allowed)].tolist() == allowed.tolist()
+        constraint.accept(token)
+    assert set(row.choices.index[row.turn_ids != 1].tolist()) == {choices.ALL}
+    forced = row.choices.index == choices.FORCED
+    assert 0 < forced.sum() < len(entries[1].token_ids)
+    assert row.loss_mask.tolist() == ((row.turn_ids >= 0) & ~forced).tolist()
     recorded = row.behavior_logprobs[row.turn_ids == 1]
     assert recorded.tolist() == np.float32(entries[1].logprobs).tolist()
     counters = session.record().counters
-    assert counters["constrained_turns"] == 1
-    assert counters["trained_tokens"] == sum(len(entries[turn].token_ids) for turn in (0, 2))
+    assert (counters["constrained_turns"], counters["unmatched_turns"]) == (1, 0)
+    assert counters["single_choice_tokens"] == forced.sum()
+    assert counters["trained_tokens"] == counters["sampled_tokens"] - forced.sum()
+
+
+def test_a_turn_of_an_engine_that_reads_grammars_otherwise_does_not_train(
+    stage, spell, words, caplog
+):
+    # Spelled without the tokens that stand for the tags, as no grammar of ours allows.
+    scene = stage([spell.bytewise(text + END) for text in ("So. " + CALL, CALL, ANSWER)])
+    session = _three_turns(scene, words)
+    [row] = session.record().rows
+    trained = [set(row.loss_mask[row.turn_ids == turn].tolist()) for turn in range(3)]
+    assert trained == [{True}, {False}, {True}]
+    assert row.choices is None
+    counters = session.record().counters
+    assert (counters["constrained_turns"], counters["unmatched_turns"]) == (1, 1)
+    assert counters["single_choice_tokens"] == 0
+    assert "does not train: it sampled a token" in caplog.text
+
+
+FREE = GatewayConfig(forced="free")
+
+
+@cases("api", list(PATHS))
+def test_free_forms_are_sampled_without_a_grammar_and_handed_over_as_they_are(stage, spell, api):
+    scene = stage([spell.canonical("So. " + CALL + END)], config=FREE)
+    session = scene.open()
+    choice = {"type": "any"} if api == "messages" else "required"
+    _ask(scene, api, session, tools=[_function(api)], tool_choice=choice)
+    assert _grammar(scene) is None
+    record = session.record()
+    assert record.counters["constrained_turns"] == 0
+    assert record.missed_form() == ""
+    assert record.rows[0].num_trained == record.counters["sampled_tokens"]
+
+
+def test_free_forms_need_no_grammar_of_the_models_format(stage, spell):
+    config = GatewayConfig(forced="free", tool_parser="kimi_k2")
+    for given, status in ((config, 200), (GatewayConfig(tool_parser="kimi_k2"), 400)):
+        scene = stage([spell.canonical("five" + END)], config=given)
+        session = scene.open()
+        answer = _ask(scene, "chat", session, tools=[CALCULATOR], tool_choice="required")
+        assert answer.status == status
+        if status == 200:
+            assert session.record().missed_form() == (
+                "the model's reply made no call (forced by tool_choice)"
+            )
+        else:
+            assert "gateway.forced 'free' needs no grammar" in answer.error["message"]
+
+
+@cases(
+    "schema",
+    [
+        {"$ref": "https://example.com/schema.json"},
+        {"$ref": "#/$defs/missing"},
+        {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
+        {"type": "string", "pattern": "^(a+)+$"},
+        {"type": 5},
+    ],
+)
+def test_what_a_schema_cannot_tell_counts_as_right(schema):
+    reply = {"content": json.dumps("a" * 40 + "!")}
+    assert unmet(ReplyForm({"properties": {"x": {}}, **schema}), reply) == ""
 
 
 def test_a_forced_call_that_is_cut_says_length(stage, spell):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -81,9 +82,8 @@ def play(chat, *, env=Quiz, agent=None, replies=("5",), task=QUIZ, **settings):
     said = [r if isinstance(r, Say) else chat.encode(f"{r}<|im_end|>") for r in replies]
     max_model_len = settings.pop("max_model_len", 512)
     engine = ScriptedEngine(said, max_model_len=max_model_len)
-    gateway = Gateway(
-        engine, chat, config=GatewayConfig(), model_name="m", max_model_len=max_model_len
-    )
+    config = GatewayConfig(forced=settings.pop("forced", "grammar"))
+    gateway = Gateway(engine, chat, config=config, model_name="m", max_model_len=max_model_len)
 
     async def main() -> Trajectory:
         async with contextlib.AsyncExitStack() as stack:
@@ -284,6 +284,77 @@ def test_an_agent_that_swallows_an_engine_failure_is_still_infra(chat):
 
     found = play(chat, agent=Stubborn(), replies=[Say([5], fail_after=0)])
     assert found.outcome is Outcome.INFRA_ERROR
+
+
+FORM = {"name": "sum", "schema": {"type": "object", "properties": {"sum": {"type": "integer"}}}}
+JSON = {"response_format": {"type": "json_schema", "json_schema": FORM}}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "say", "parameters": {"type": "object", "required": ["sum"]}},
+    }
+]
+CALLED = {"tools": TOOLS, "tool_choice": "required"}
+SAID = '<tool_call>\n{"name": "say", "arguments": %s}\n</tool_call>'
+
+
+class Strict(Agent):
+    """Fails at a reply that it cannot read, after a step of the environment."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
+
+    async def run(self, env, client, *, model, task):
+        messages, _ = await env.reset()
+        await env.step({"role": "assistant", "content": "1"})
+        await client.chat.completions.create(model=model, messages=messages, **self.fields)
+        raise ValueError("this reply has not my form")
+
+
+UNMET = {
+    "no JSON": (JSON, "five", "was no JSON of the schema"),
+    "cut": (JSON, Say([5] * 60), "was no JSON of the schema"),
+    "other JSON": (JSON, '{"sum": "five"}', "'five' is not of type 'integer'"),
+    "no call": (CALLED, "five", "made no call"),
+    "other call": (CALLED, SAID.replace("say", "tell") % '{"sum": 5}', "called 'tell'"),
+    "other arguments": (CALLED, SAID % '{"total": 5}', "'sum' is a required property"),
+    "broken arguments": (CALLED, SAID % '{"sum": 5', "made no call|called 'say'"),
+}
+
+
+class Sums(Quiz):
+    """Pays for a step, and goes on."""
+
+    async def step(self, action):
+        more = [{"role": "user", "content": "And?"}]
+        return Step(more, 0.5, terminated=False, truncated=False, info={})
+
+
+@cases("what", UNMET)
+def test_a_failure_after_a_reply_without_its_forced_form_is_the_models(chat, what):
+    fields, reply, why = UNMET[what]
+    found = play(chat, env=Sums, agent=Strict(**fields), replies=[reply], forced="free")
+    assert (found.outcome, found.reward) == (Outcome.TRUNCATED, 0.5)
+    assert found.metrics["forced_missed"] == 1
+    assert re.search(why, found.error), found.error
+    assert "ValueError: this reply has not my form" in found.error
+    assert found.num_trained == found.num_sampled > 0
+
+
+MET = {
+    "JSON": (JSON, '{"sum": 5}'),
+    "JSON in another order": (JSON, '{ "more": [], "sum":5.0 }'),
+    "a call": (CALLED, SAID % '{"sum": 5}'),
+    "nothing forced": ({}, "five"),
+}
+
+
+@cases("what", MET)
+def test_any_other_failure_of_an_agent_is_its_own(chat, what):
+    fields, reply = MET[what]
+    found = play(chat, env=Sums, agent=Strict(**fields), replies=[reply], forced="free")
+    assert found.outcome is Outcome.AGENT_ERROR
+    assert found.metrics["forced_missed"] == 0
 
 
 @pytest.mark.parametrize("calls", ["reset", "step"])

@@ -158,6 +158,25 @@ def test_a_failed_session_gives_its_seat_back(office):
     assert [member.reward for member in group.members] == [1.0, 0.0]
 
 
+def test_a_program_that_fails_by_the_models_fault_still_trains(office):
+    one = office()
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+    ask = [{"role": "user", "content": "Hi"}]
+
+    async def play():
+        opened = await one.open()
+        await one.scene.post(opened["api_key"], messages=ask, response_format=form)
+        path = f"sessions/{opened['id']}/close"
+        await one.ask("POST", path, outcome="agent_error", error="no JSON")
+        return await one.play(1)
+
+    asyncio.run(play())
+    missed, _ = one.log.trajectories()
+    assert (missed.outcome, missed.reward, missed.metrics["forced_missed"]) == ("truncated", 0, 1)
+    assert missed.error.startswith("the model's reply was no JSON of the schema")
+    assert missed.error.endswith("; no JSON")
+
+
 def test_an_engine_that_fails_is_nobodys_reward(office, words, spell):
     one = office()
     say = words.Say(spell.bytewise("ab" + words.END), fail_after=1)

@@ -16,18 +16,20 @@ from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.engine import Memory, SleepLevel
 from agentgym_rl.core.errors import too_slow
 from agentgym_rl.engines import protocol
+from agentgym_rl.runtime.grammars import Constraint, GrammarCompiler, GrammarError
 from agentgym_rl.runtime.memory import give_back_memory
 from agentgym_rl.runtime.pausable_clock import AwakeTime
+from agentgym_rl.runtime.tasks import in_thread
 from agentgym_rl.weights.adapter import is_adapter, merged
 from agentgym_rl.weights.files import opened_version
 
-from .admission import Admission, Grammars, Refused
+from .admission import Admission, Refused
 from .decoder import Swap
 from .journal import Journal
 from .loop import DecodeLoop
 from .model import LoadedModel
 from .prefixes import Prefixes
-from .request import Constraint, Request
+from .request import Request
 
 T = TypeVar("T")
 
@@ -37,6 +39,8 @@ _COMMAND_TIMEOUT_S = 60.0
 """The longest wait for the end of the current step."""
 _STOP_TIMEOUT_S = 1.0
 _COMPILE_TIMEOUT_S = 20.0
+_GRAMMAR = "structured_outputs"
+"""The parameter with the grammar, for errors."""
 
 
 class EmbeddedEngine:
@@ -68,15 +72,18 @@ class EmbeddedEngine:
             outdates=config.prefix_cache != "shared",
         )
         self._config = config
+        self._tokenizer_file = model_dir / "tokenizer.json"
         self._admission = Admission(
             vocab_size=model.vocab_size,
             max_model_len=model.max_model_len,
             eos_ids=model.eos_ids,
             seed=seed,
-            tokenizer_file=model_dir / "tokenizer.json",
+            tokenizer_file=self._tokenizer_file,
         )
-        self._grammars = Grammars(
-            model_dir / "tokenizer.json", vocab_size=model.vocab_size, eos_ids=model.eos_ids
+        self._grammars = GrammarCompiler(
+            partial(self._tokenizer_file.read_text, encoding="utf-8"),
+            vocab_size=model.vocab_size,
+            eos_ids=model.eos_ids,
         )
         self._in_flight: dict[str, Request] = {}
         self._update: _Update | None = None
@@ -99,17 +106,25 @@ class EmbeddedEngine:
         """Return the constraint of a request with these parameters; compiled beside the event loop.
 
         Raises:
-            Refused: the grammar cannot be followed, or takes too long to compile.
+            Refused: the grammar cannot be followed, or takes too long to compile; or the model
+                folder has no tokenizer to apply it with.
         """
         asked = params.structured_outputs
         if asked is None:
             return None
         try:
             async with asyncio.timeout(_COMPILE_TIMEOUT_S):
-                return await asyncio.wrap_future(self._grammars.begin_aside(asked.grammar))
+                # A thread of its own keeps no other, and no process, from ending.
+                begun = in_thread(partial(self._grammars.begin, asked.grammar), name="grammar")
+                return await asyncio.wrap_future(begun)
         except TimeoutError:
             message = f"the grammar was not compiled after {_COMPILE_TIMEOUT_S:g} s"
-            raise Refused(message, param="structured_outputs") from None
+            raise Refused(message, param=_GRAMMAR) from None
+        except GrammarError as error:
+            raise Refused(str(error), param=_GRAMMAR) from None
+        except FileNotFoundError:
+            message = f"a grammar needs {self._tokenizer_file.name}, which this model folder lacks"
+            raise Refused(message, param=_GRAMMAR) from None
 
     def submit(self, body: protocol.GenerateBody, constraint: Constraint | None = None) -> Request:
         """Take a request; `parts` follows it and `release` must end it.

@@ -1,5 +1,5 @@
-"""The state of one request: its parameters, its output so far, the search for stop strings in it,
-and its constraint to a grammar (token by token, by llguidance, as in vLLM)."""
+"""The state of one request: its parameters, its output so far, and the search for stop strings in
+it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-import numpy as np
-import numpy.typing as npt
-from llguidance import LLMatcher
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from agentgym_rl.core.engine import FinishReason
 from agentgym_rl.engines.protocol import VersionSpan
+from agentgym_rl.runtime.grammars import Constraint
 
 
 class StopStrings:
@@ -46,43 +44,6 @@ class StopStrings:
         ]
         self._tail = seen[-self._keep :] if self._keep else ""
         return min(found)[2] if found else None
-
-
-_NO_FIT = "doesn't satisfy the grammar"
-"""The words of llguidance for a token that `allowed` excluded."""
-
-
-class Constraint:
-    """The position of one reply in its grammar."""
-
-    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
-        self._matcher = matcher
-        self._vocab_size = vocab_size
-
-    @property
-    def error(self) -> str:
-        """Return why the grammar cannot be followed any further; "" while it can."""
-        return self._matcher.get_error().partition("\n<state>")[0]  # without a page of internals
-
-    @property
-    def is_too_complex(self) -> bool:
-        """Return whether the grammar itself is the reason: a compiled expression may grow beyond
-        all limits as it is followed. A token that does not fit is no fault of the grammar."""
-        return bool(self.error) and _NO_FIT not in self.error
-
-    def allowed(self) -> npt.NDArray[np.bool_]:
-        """Return [V], the tokens allowed next; only the end of sequence if nothing else is."""
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-        return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
-
-    def accept(self, token: int) -> None:
-        """Advance by a sampled token; see `error`."""
-        if not self._matcher.is_stopped():
-            self._matcher.consume_token(token)
-
-    def copy(self) -> Constraint:
-        """Return the constraint of another reply, at the same position."""
-        return Constraint(self._matcher.deep_copy(), self._vocab_size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
+from agentgym_rl.core.choices import Choices
 from agentgym_rl.gateway.errors import ApiError, unsupported
 from agentgym_rl.gateway.request.chat_request import ReplyForm
 from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.runtime.grammars import GrammarCompiler
 
 from .formats import FORMATS
 from .lark import Lark
 from .think import Thoughts
+
+_log = logging.getLogger(__name__)
 
 _JSON_CALLS = ("llama3_json", "llama4_json")
 """The families in which a JSON object may be a call."""
@@ -27,6 +33,7 @@ class Grammars:
         self._chat = chat
         self._family = family
         self._thoughts = thoughts
+        self._warned = False
 
     def of(self, form: ReplyForm, prompt_end: str) -> str:
         """Return the grammar of a complete reply, including its end token. `prompt_end`: the end of
@@ -40,6 +47,26 @@ class Grammars:
             return self._written(Lark(self._chat.added_tokens), form, prompt_end)
         except ValueError as error:
             raise _refused(form, str(error)) from error
+
+    def choices(self, grammar: str, tokens: Sequence[int]) -> Choices | None:
+        """Return what each token of a reply was chosen from under `grammar`, from `of`. None: the
+        engine did not follow the same grammar, which is logged once."""
+        try:
+            found = self._compiler.begin(grammar).choices(tokens)
+            why = "it sampled a token that the grammar, as read here, does not allow"
+        except ValueError as error:
+            found, why = None, str(error)
+        if found is None and not self._warned:
+            self._warned = True
+            _log.warning("a turn that an engine held to a grammar does not train: %s", why)
+        return found
+
+    @cached_property
+    def _compiler(self) -> GrammarCompiler:
+        chat = self._chat
+        return GrammarCompiler(
+            chat.tokenizer_json, vocab_size=chat.vocab_size, eos_ids=chat.stop_token_ids
+        )
 
     def _written(self, lark: Lark, form: ReplyForm, prompt_end: str) -> str:
         choices = [lark.json(form.schema)] if form.schema is not None else []
@@ -118,4 +145,4 @@ def _function(tool: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 
 def _refused(form: ReplyForm, why: str) -> ApiError:
-    return unsupported(form.param, why)
+    return unsupported(form.param, f"{why} (gateway.forced 'free' needs no grammar)")

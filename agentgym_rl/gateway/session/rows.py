@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentgym_rl.core.choices import FORCED, joined
 from agentgym_rl.core.engine import UNKNOWN_VERSION
 from agentgym_rl.core.trajectory import NOT_SAMPLED, Credit, Row, added_reward
 
@@ -27,9 +28,11 @@ def export_rows(
 
     A sampled turn shared by several paths trains in the longest one; the others carry it as
     context. A conversation that was only continued is one row; replies that never reached their
-    client are on no path. A row's lineage is the index of its root in `roots`. Nothing trains with
-    `train` False, in greedy and constrained turns, or for tokens without a real log-prob or with an
-    unknown version. Without `train_side_lineages`, only the first lineage trains.
+    client are on no path. A row's lineage is the index of its root in `roots`.
+
+    Nothing trains with `train` False, in greedy turns, and in constrained ones whose choices are
+    not known; nor do tokens without a real log-prob, a known version or an alternative. Without
+    `train_side_lineages`, only the first lineage trains.
     """
     counted, extended = _on_paths(tree)
     ends = counted - extended
@@ -89,9 +92,18 @@ def _row(path: list[Sampled], trained: Set[int], lineage: int) -> Row:
     reported = np.fromiter(logprobs, np.float64)
     real = _is_real(reported)
     policy_versions = np.fromiter(versions, np.int32)
+    loss_mask = _spread(trains, False, lengths) & real & (policy_versions != UNKNOWN_VERSION)
+    parts = [
+        part
+        for node in path
+        for part in ((len(node.context.ids), None), (len(node.ids), node.sample.choices))
+    ]
+    choices = joined(parts)
+    if choices is not None:
+        loss_mask &= choices.index != FORCED
     return Row(
         tokens=np.fromiter(tokens, np.int32),
-        loss_mask=_spread(trains, False, lengths) & real & (policy_versions != UNKNOWN_VERSION),
+        loss_mask=loss_mask,
         # a masked token's log-prob must not reach a ratio as inf or NaN
         behavior_logprobs=np.where(real, reported, 0.0).astype(np.float32),
         policy_versions=policy_versions,
@@ -100,6 +112,7 @@ def _row(path: list[Sampled], trained: Set[int], lineage: int) -> Row:
         turn_ids=_spread([node.turn for node in path], -1, lengths).astype(np.int32),
         times_s=np.fromiter(times_s, np.float64),
         lineage=lineage,
+        choices=choices,
     )
 
 
@@ -109,10 +122,9 @@ def _spread(sampled: Sequence[float], fed: float, lengths: Sequence[int]) -> NDA
 
 
 def _is_policy(sample: Sample) -> bool:
-    """Return whether the turn was drawn from the policy. The log-probs of a constrained turn belong
-    to the policy restricted by the grammar at each token. No ratio with the policy can be computed
-    from them, because the trainer computes the policy without the grammar."""
-    return sample.temperature > 0 and not sample.constrained
+    """Return whether the turn was drawn from a policy that the trainer can compute. It computes the
+    policy restricted by a grammar only if it knows which tokens the grammar left."""
+    return sample.temperature > 0 and (not sample.constrained or sample.choices is not None)
 
 
 def _is_real(logprobs: NDArray[np.float64]) -> NDArray[np.bool_]:

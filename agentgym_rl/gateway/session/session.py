@@ -22,7 +22,7 @@ from agentgym_rl.core.engine import UNKNOWN_VERSION, SamplingParams
 from agentgym_rl.core.task import derived_seed
 from agentgym_rl.core.trajectory import NO_CREDIT, Credit, Row
 from agentgym_rl.gateway.errors import session_closed, unknown_key, unsupported
-from agentgym_rl.gateway.request.chat_request import ChatRequest
+from agentgym_rl.gateway.request.chat_request import ChatRequest, ReplyForm
 from agentgym_rl.gateway.request.request_cache import Bodies, Conversations
 from agentgym_rl.gateway.retries_and_hangups import Exchanges
 from agentgym_rl.runtime.lru_dict import LruDict
@@ -30,6 +30,7 @@ from agentgym_rl.runtime.pausable_clock import LONGEST_ALONE
 
 from .rows import Credits, export_rows, num_lost
 from .tree import Context, Place, Sample, Sampled, SiblingOf, Tree
+from .unmet_form import unmet
 
 if TYPE_CHECKING:
     from agentgym_rl.gateway.template.render_check import Pending
@@ -116,7 +117,9 @@ COUNTERS: Mapping[str, str] = {
     "malformed_calls": "of these: not a JSON object with a name and an object of arguments",
     "length_turns": "turns cut by max_tokens or the context length",
     "greedy_turns": "turns sampled at temperature 0, which do not train",
-    "constrained_turns": "turns held to a schema or to a forced call, which do not train",
+    "constrained_turns": "turns held to a schema or to a forced call",
+    "unmatched_turns": "of these: their engine read the grammar otherwise; they do not train",
+    "forced_missed": "failures of the agent after a reply that did not have its forced form",
     "undelivered_turns": "turns aborted because the client left or the session was closed",
     "lost_replies": "turns whose client left before it had the reply, and that do not train",
     "joined_retries": "requests sent again by a client that got the answer of the first",
@@ -124,6 +127,7 @@ COUNTERS: Mapping[str, str] = {
     "prompt_tokens": "of the prompts of answered turns",
     "sampled_tokens": "tokens of answered turns",
     "unknown_version_tokens": "tokens of these with an unknown policy version, which do not train",
+    "single_choice_tokens": "of these: no other token was allowed, so that none could be learned",
     "trained_tokens": "of these: with loss_mask True",
     "uncounted_turns": "turns whose tokens the foreign endpoint did not count",
 }
@@ -150,6 +154,8 @@ class SessionRecord:
     """The rewards paid to the session, besides those of the environment."""
     tools: Sequence[Mapping[str, Any]] = ()
     """The tools offered in the last turn."""
+    form: ReplyForm | None = None
+    """The form that the last turn's request demanded of its reply."""
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
     """The usage that an endpoint served elsewhere reported for all turns: `cached_tokens` of the
     prompts, `cost_usd`. A value missing for one turn is omitted."""
@@ -161,6 +167,14 @@ class SessionRecord:
         if not self.overflow or self.num_turns:
             return ""
         return f"the first prompt leaves no room for a reply: {self.overflow}"
+
+    def missed_form(self) -> str:
+        """Return how the last reply failed the form that its request demanded; "" if it did not.
+        An agent that fails after such a reply fails by the model's fault."""
+        if self.form is None:
+            return ""
+        why = unmet(self.form, self.messages[-1])
+        return f"the model's reply {why} (forced by {self.form.param})" if why else ""
 
 
 class Session:
@@ -196,6 +210,7 @@ class Session:
         self.exchanges = Exchanges()
         self.conversations = Conversations()
         self._messages: list[Mapping[str, Any]] = []
+        self._form: ReplyForm | None = None
         self._tools: Sequence[Mapping[str, Any]] = ()
         self.heard_s = -math.inf
         """The time of the last token, or of the end of a turn, on the clock `ENGINES`."""
@@ -283,14 +298,23 @@ class Session:
             context, sample, reply, request=number, sibling_of=sibling_of
         )
         self._messages, self._tools = [*request.messages, reply], request.tools or ()
+        self._form = request.form
         self.counters["sampled_tokens"] += len(sample.ids)
         self.counters["unknown_version_tokens"] += sample.versions.count(UNKNOWN_VERSION)
         self.counters["greedy_turns"] += sample.temperature == 0
         self.counters["constrained_turns"] += sample.constrained
+        if sample.constrained and self.trains(sample):
+            self.counters["unmatched_turns"] += sample.choices is None
+        if sample.choices is not None:
+            self.counters["single_choice_tokens"] += sample.choices.num_forced
         if cause is not None:
             self.counters["forks"] += 1
             self.counters[f"forks_{cause}"] += 1
         return node
+
+    def trains(self, sample: Sample) -> bool:
+        """Return whether the session trains turns sampled like this one."""
+        return self.sampling.train and sample.temperature > 0
 
     def reward(
         self, value: float, *, turn: int | str | None = None, lineage: int | None = None
@@ -326,6 +350,7 @@ class Session:
             infra_error=self.infra_error,
             overflow=self._overflow,
             tools=self._tools,
+            form=self._form,
             credit=self._credits.record(self.tree.turns, roots),
         )
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from operator import is_
 from typing import Any, Literal
 
+from agentgym_rl.core.choices import Choices
 from agentgym_rl.core.prompt import Prompt
 from agentgym_rl.gateway.messages import (
     MessageKey,
@@ -100,6 +101,8 @@ class Sample:
     temperature: float
     constrained: bool = False
     """The flag of a sample that a grammar restricted, in addition to the policy."""
+    choices: Choices | None = None
+    """The tokens that the grammar left at each token; None: not restricted, or not known."""
 
 
 @dataclass(slots=True, eq=False)

@@ -110,6 +110,15 @@ class ChatFormat:
         self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys([*ends, *eos_ids]))
         self._log_rung()
 
+    @property
+    def vocab_size(self) -> int:
+        """Return the number of the tokenizer's ids; a model may have more."""
+        return max(self._tokenizer.get_vocab().values()) + 1
+
+    def tokenizer_json(self) -> str:
+        """Return the text of tokenizer.json."""
+        return self._tokenizer.to_str()
+
     def close_of(self, reply: Mapping[str, Any]) -> int | None:
         """Return the token that ends the turn of a reply, as `close_id`; turns with calls may have
         another."""

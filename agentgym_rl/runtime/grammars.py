@@ -1,0 +1,121 @@
+"""Grammars applied to tokens by llguidance: by an engine while it samples, and again by whoever
+records what it could choose from."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher, LLTokenizer
+
+from agentgym_rl.core.choices import FORCED, Choices, packed_set
+
+from .lru_dict import LruDict
+
+_NO_FIT = "doesn't satisfy the grammar"
+"""The words of llguidance for a token that `allowed` excluded."""
+_KEPT = 64
+"""The number of compiled grammars that are kept."""
+_QUIET = 0
+
+
+class Constraint:
+    """The position of one reply in its grammar."""
+
+    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
+        self._matcher = matcher
+        self._vocab_size = vocab_size
+
+    @property
+    def error(self) -> str:
+        """Return why the grammar cannot be followed any further; "" while it can."""
+        return self._matcher.get_error().partition("\n<state>")[0]  # without a page of internals
+
+    @property
+    def is_too_complex(self) -> bool:
+        """Return whether the grammar itself is the reason: a compiled expression may grow beyond
+        all limits as it is followed. A token that does not fit is no fault of the grammar."""
+        return bool(self.error) and _NO_FIT not in self.error
+
+    def allowed(self) -> npt.NDArray[np.bool_]:
+        """Return [V], the tokens allowed next; only the end of sequence if nothing else is."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
+
+    def accept(self, token: int) -> None:
+        """Advance by a sampled token; see `error`."""
+        if not self._matcher.is_stopped():
+            self._matcher.consume_token(token)
+
+    def copy(self) -> Constraint:
+        """Return the constraint of another reply, at the same position."""
+        return Constraint(self._matcher.deep_copy(), self._vocab_size)
+
+    def choices(self, tokens: Sequence[int]) -> Choices | None:
+        """Advance by the tokens of a reply; return what each was chosen from. None: the grammar
+        does not allow one of them, so whoever sampled them followed another one."""
+        places: dict[bytes, int] = {}
+        sets: list[bytes] = []
+        index: list[int] = []
+        for token in tokens:
+            mask = self._matcher.compute_bitmask()
+            if token >= 8 * len(mask) or not mask[token >> 3] >> (token & 7) & 1:
+                return None
+            if mask not in places:
+                only = int.from_bytes(mask, "little").bit_count() == 1
+                places[mask] = FORCED if only else len(sets)
+                sets += [] if only else [packed_set(mask)]
+            index.append(places[mask])
+            self.accept(token)
+        return Choices(np.array(index, np.int32), tuple(sets))
+
+
+class GrammarError(ValueError):
+    """A text that is no grammar, or one that no reply matches."""
+
+
+class GrammarCompiler:
+    """A cache of compiled grammars for one tokenizer. Any thread may compile."""
+
+    def __init__(
+        self, tokenizer_json: Callable[[], str], *, vocab_size: int, eos_ids: Sequence[int]
+    ) -> None:
+        """Store the arguments. `tokenizer_json`, the text of tokenizer.json, is first called with
+        the first grammar."""
+        self._tokenizer_json = tokenizer_json
+        self._vocab_size = vocab_size
+        self._eos_id = next(iter(eos_ids), None)
+        self._tokenizer: LLTokenizer | None = None
+        self._compiled: LruDict[str, Constraint] = LruDict(_KEPT)
+        self._lock = threading.Lock()
+
+    def begin(self, grammar: str) -> Constraint:
+        """Return the constraint at the beginning of a reply. The time is milliseconds, a second for
+        a big schema, and possibly unlimited for some grammars.
+
+        Raises:
+            GrammarError: it is no grammar, or one that no text matches.
+        """
+        with self._lock:
+            known = self._compiled.get(grammar)
+            if self._tokenizer is None:
+                text = self._tokenizer_json()
+                size, eos = self._vocab_size, self._eos_id
+                self._tokenizer = LLTokenizer(text, n_vocab=size, eos_token=eos)
+            tokenizer = self._tokenizer
+        compiled = known or self._compile(grammar, tokenizer)
+        with self._lock:
+            self._compiled[grammar] = compiled
+            return compiled.copy()
+
+    def _compile(self, grammar: str, tokenizer: LLTokenizer) -> Constraint:
+        source = LLMatcher.grammar_from_lark(grammar)
+        matcher = LLMatcher(tokenizer, source, log_level=_QUIET)
+        compiled = Constraint(matcher, self._vocab_size)
+        tried = compiled.copy()
+        tried.allowed()  # some grammars show only now that no text matches them
+        if tried.error:
+            raise GrammarError(f"the grammar cannot be followed: {tried.error}")
+        return compiled

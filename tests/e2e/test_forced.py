@@ -1,0 +1,41 @@
+"""An agent that forces every turn: its rows train, exactly, on the policy restricted by grammars."""
+
+import pytest
+
+from agentgym_rl.core.trajectory import NOT_SAMPLED
+from agentgym_rl.storage.episode_reader import EpisodeReader
+
+from .test_audit import CHANGING, audit
+
+pytestmark = pytest.mark.slow
+
+FORCED = (*CHANGING, "--agent=demanding:Demanding", "--rollout.interrupt=recompute")
+
+
+def _episodes(run):
+    reader = EpisodeReader(run.folder / "episodes.db")
+    try:
+        return [reader.trajectory(id) for id in reader.episode_ids()]
+    finally:
+        reader.close()
+
+
+def test_turns_under_a_grammar_train_on_the_restricted_policy(start):
+    run = start(*FORCED, "--algo.entropy_coef=0.001", "--trainer.head_chunk_tokens=7")
+    run.result()
+    episodes = _episodes(run)
+    for episode in episodes:
+        assert episode.metrics["constrained_turns"] == episode.num_turns == 2
+        assert episode.metrics["unmatched_turns"] == episode.metrics["forced_missed"] == 0
+        (row,) = episode.rows
+        sampled = row.policy_versions != NOT_SAMPLED
+        had_choice = sampled & (row.choices.index >= 0)
+        assert 0 < row.num_trained < sampled.sum()
+        assert row.loss_mask.tolist() == had_choice.tolist()
+        assert set(row.behavior_logprobs[sampled & ~had_choice]) == {0.0}
+    code, report = audit(run.folder)
+    assert (code, report["failures"], report["coverage"]) == (0, [], 1.0)
+    assert report["max"] <= 1e-4
+    assert report["tokens"] == sum(episode.num_trained for episode in episodes)
+    rewards = [line["reward/mean"] for line in run.metrics() if "reward/mean" in line]
+    assert sum(rewards[-2:]) > sum(rewards[:2])
