@@ -1,4 +1,4 @@
-"""An agent that forces every turn: its rows train, exactly, on the policy restricted by grammars."""
+"""An agent that forces every turn: its rows train on the policy restricted by the grammars."""
 
 import pytest
 

@@ -75,6 +75,24 @@ SMALL = (
 
 
 @pytest.mark.timeout(RUN_TIMEOUT_S)
+def test_forced_turns_train_and_vllm_reads_grammars_as_the_gateway_does(
+    vllm_python, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "e2e"))
+    flags = ("--agent=demanding:Demanding", "--trainer.learning_rate=2e-3", "--steps=4")
+    train(vllm_python, tmp_path / "run", *SMALL, "--rollout.interrupt=recompute", *flags)
+    code, report = audit(tmp_path / "run")
+    assert (code, report["passed"], report["coverage"]) == (0, True, 1.0)
+    assert report["max"] <= 1e-3
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["episode/constrained_turns"] == 2
+    assert last["episode/unmatched_turns"] == 0
+    assert last["episode/trained_tokens"] == (
+        last["episode/sampled_tokens"] - last["episode/single_choice_tokens"]
+    )
+
+
+@pytest.mark.timeout(RUN_TIMEOUT_S)
 def test_every_token_of_a_run_of_an_adapter_is_exact(vllm_python, tmp_path):
     flags = ("--lora.rank=8", "--rollout.interrupt=recompute")
     result = train(vllm_python, tmp_path / "run", *SMALL, *flags)
