@@ -1,4 +1,5 @@
-"""The sets of tokens that a row's tokens were drawn from, where a grammar left only some."""
+"""The sets of tokens that a row's tokens were drawn from, where a grammar, `top_p`, `top_k` or
+`min_p` left only some."""
 
 from __future__ import annotations
 
@@ -57,6 +58,20 @@ class Choices:
         if length and index.max() >= len(choices.sets):
             raise ValueError(f"set {index.max()} of {len(choices.sets)}")
         return choices
+
+
+def chosen_from(support: Sequence[Sequence[int]]) -> Choices:
+    """Return the choices of tokens that were each drawn from some ids."""
+    places: dict[tuple[int, ...], int] = {}
+    index = [
+        places.setdefault(tuple(ids), len(places)) if len(ids) > 1 else FORCED for ids in support
+    ]
+    sets: list[bytes] = []
+    for ids in places:
+        mask = np.zeros(max(ids) + 1, np.uint8)
+        mask[list(ids)] = 1
+        sets.append(packed_set(np.packbits(mask, bitorder="little").tobytes()))
+    return Choices(np.array(index, np.int32), tuple(sets))
 
 
 def packed_set(mask: bytes) -> bytes:

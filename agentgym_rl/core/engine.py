@@ -50,7 +50,8 @@ UNKNOWN_VERSION = -2
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """The sampling parameters of a request. `temperature` 0: greedy; `top_k` 0, `top_p` 1: off.
+    """The sampling parameters of a request. `temperature` 0: greedy; `top_k` 0, `top_p` 1 and
+    `min_p` 0: off.
 
     `grammar`, in Lark as llguidance reads it, must match the whole reply, including its end token:
     tokens outside the grammar are never drawn, and log-probs are of the masked distribution. A
@@ -61,10 +62,19 @@ class SamplingParams:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     grammar: str | None = None
+
+    @property
+    def truncated_by(self) -> str:
+        """Return the parameter that excludes unlikely tokens before one is drawn; "" if none."""
+        if not self.temperature:
+            return ""
+        cuts = {"top_p": self.top_p < 1, "top_k": self.top_k > 0, "min_p": self.min_p > 0}
+        return next((name for name, cuts_some in cuts.items() if cuts_some), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,9 @@ class Delta:
     order but may lag behind: vLLM reports the versions of a whole request on its last delta, which
     then has more versions than tokens. A finished request has as many versions as tokens.
 
+    `support` has for each token the ids that it was drawn from, if the request is `truncated_by` a
+    parameter and the engine reports them; else it is empty.
+
     `admitted_version` is the version known to serve when the request was sent: the KV cache under
     a token of that version is only of that version; under a later version it may be mixed.
     """
@@ -90,6 +103,7 @@ class Delta:
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     admitted_version: int = UNKNOWN_VERSION
+    support: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True, slots=True)

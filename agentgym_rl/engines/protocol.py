@@ -66,9 +66,17 @@ class GenerateBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fiel
     cache."""
 
 
-class TokenLogprob(Struct, gc=False):
+class Alternative(Struct, gc=False):
     token_id: int
     logprob: float
+
+
+class TokenLogprob(Struct, omit_defaults=True, gc=False):
+    token_id: int
+    logprob: float
+    top_logprobs: msgspec.Raw = msgspec.Raw()
+    """The most likely tokens, as a list of `Alternative`: as many as the request's `logprobs`, at
+    least the sampled one. Seldom read, so it stays JSON."""
 
 
 class Logprobs(Struct):
@@ -100,6 +108,8 @@ class Choice(Struct, kw_only=True):
 
     Spans index the complete output, also in a streamed chunk. `decode_times` has one entry per
     token of this chunk: CLOCK_MONOTONIC seconds at the end of the token's decode step.
+    `sampling_mask` has the ids that each token was drawn from (the embedded engine: for requests
+    with `top_p`, `top_k` or `min_p`; vLLM: with --return-sampling-mask).
     """
 
     index: int = 0
@@ -107,6 +117,7 @@ class Choice(Struct, kw_only=True):
     logprobs: Logprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    sampling_mask: list[list[int]] | None = None
     weight_versions: list[VersionSpan] | None = None
     decode_times: list[float] | None = None
 

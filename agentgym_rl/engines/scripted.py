@@ -31,7 +31,8 @@ _PATIENCE_S = 60.0
 class Say:
     """A scripted turn.
 
-    `versions` has one per token (default: the version served as each is sampled); `delay_s` is
+    `versions` has one per token (default: the version served as each is sampled), `support` the
+    ids that each token was drawn from (default: not reported); `delay_s` is
     before every chunk of `chunk` tokens; `fail_after` raises EngineError after that many tokens;
     `finish_reason` None ends the stream without one, as a dying engine does.
     """
@@ -41,6 +42,7 @@ class Say:
     stop_reason: int | str | None = None
     logprobs: Sequence[float] | None = None
     versions: Sequence[int] | None = None
+    support: Sequence[Sequence[int]] = ()
     delay_s: float = 0.0
     chunk: int = 1
     fail_after: int | None = None
@@ -174,6 +176,7 @@ class ScriptedEngine(Engine):
             times_s=[now] * len(positions),
             finish_reason=finish,
             stop_reason=say.stop_reason if finish == "stop" else None,
+            support=say.support[start:stop],
         )
         entry.token_ids += delta.token_ids
         entry.logprobs += delta.logprobs
@@ -288,4 +291,5 @@ def _joined(deltas: list[Delta]) -> Delta:
         times_s=[time_s for delta in deltas for time_s in delta.times_s],
         finish_reason=last.finish_reason,
         stop_reason=last.stop_reason,
+        support=[ids for delta in deltas for ids in delta.support],
     )

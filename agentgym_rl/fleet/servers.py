@@ -23,7 +23,7 @@ from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.launch import engine_name, engine_process
 from agentgym_rl.engines.router.router import Router, make_router
 from agentgym_rl.engines.vllm.checks import check_server
-from agentgym_rl.engines.vllm.command import check_interrupt, find_build
+from agentgym_rl.engines.vllm.command import MAX_LOGPROBS, check_interrupt, find_build
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ class EngineSetup:
             # A seed kills vLLM's CPU build once a prefill is chunked or recomputed.
             send_seed=not is_vllm or (build is not None and not build.is_cpu),
             polls_staging=is_vllm and self.weights.transport in ("shm", "gloo"),
+            num_alternatives=MAX_LOGPROBS if is_vllm else 0,
             incarnation=incarnation,
         )
 

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, cast
 
+from agentgym_rl.core.choices import chosen_from
 from agentgym_rl.core.engine import Delta, FinishReason, Sampler, SamplingParams
 from agentgym_rl.core.errors import EngineError, RequestRefused
 from agentgym_rl.gateway.request.body import INLINE_SIZE, TOKEN_SIZE, beside
@@ -21,7 +22,7 @@ from agentgym_rl.runtime.pausable_clock import ENGINES
 from agentgym_rl.runtime.tasks import together
 
 from .dialects import OnEvents, Reply
-from .errors import bad_request, session_closed
+from .errors import bad_request, session_closed, unsupported
 from .parsers import (
     PROMPT_END_TOKENS,
     Event,
@@ -94,6 +95,7 @@ class Turn(Reply):
         self._detokenizer = Detokenizer(chat)
         self._cutter = StopCutter(request.stop)
         self._held: list[int] = []
+        self._support: list[Sequence[int]] = []
         self._finish: FinishReason | None = None
         self._content: list[str] = []
         self._reasoning: list[str] = []
@@ -122,13 +124,15 @@ class Turn(Reply):
                     await on_events(self, self._keep(await beside(size, self._take, delta)))
         except RequestRefused as error:
             # An engine that refuses a request with a grammar refuses the grammar, which is made of
-            # the client's schemas, so the client must be told.
-            if self.request.form is None:
+            # the client's schemas, so the client must be told. Some engines need one cut for
+            # another (vLLM, to report what it drew from: `top_k`).
+            form, cut = self.request.form, self._sampling.truncated_by
+            if form is None and not cut:
                 raise
-            param = self.request.form.param
+            param = form.param if form else cut
             raise bad_request(f"{param} cannot be honoured: {error}", param=param) from error
         self._check_end()
-        if self.sample.constrained and self.session.trains(self.sample):
+        if self._must_know_choices:
             await beside(INLINE_SIZE, self._find_choices)  # to compile may take a second
         ending = await beside(TOKEN_SIZE * len(self.sample.ids), self._ending)
         await on_events(self, self._keep(ending))
@@ -207,15 +211,47 @@ class Turn(Reply):
                 f"the engine sampled {count} tokens and named the policy versions of {named}"
             )
 
+    @property
+    def _must_know_choices(self) -> bool:
+        """Return whether the turn trains, and its tokens were not drawn from all others."""
+        restricted = self.sample.constrained or self._sampling.truncated_by
+        return bool(restricted) and self.session.trains(self.sample)
+
     def _find_choices(self) -> None:
-        assert self._sampling.grammar is not None
-        choices = self._grammars.choices(self._sampling.grammar, self.sample.ids)
+        """Record what the tokens were drawn from: as the engine says, if it had to exclude some
+        that a grammar allows, or else as the grammar says."""
+        if self._sampling.truncated_by:
+            choices = chosen_from(self._support)
+        else:
+            assert self._sampling.grammar is not None
+            choices = self._grammars.choices(self._sampling.grammar, self.sample.ids)
         self.sample = replace(self.sample, choices=choices)
+
+    def _take_support(self, delta: Delta) -> None:
+        """Keep what the tokens of a delta were drawn from.
+
+        Raises:
+            ApiError: 400, the engine does not report it, so the turn could not be trained.
+            EngineError: a token is not in its own set.
+        """
+        if len(delta.support) != len(delta.token_ids):
+            param = self._sampling.truncated_by
+            raise unsupported(
+                param,
+                "a session that trains needs the tokens that were left to draw from, and its "
+                "engine did not report them (vLLM tells up to 255: set top_k to at most that)",
+            )
+        for token, ids in zip(delta.token_ids, delta.support, strict=True):
+            if token not in ids:
+                raise EngineError(f"the engine drew token {token} from {len(ids)} others")
+        self._support += delta.support
 
     def _take(self, delta: Delta) -> list[Event]:
         ids, sample = list(delta.token_ids), self.sample
         if not len(ids) == len(delta.logprobs) == len(delta.times_s):
             raise EngineError("the engine returned token lists of different lengths")
+        if self._sampling.truncated_by and self.session.trains(sample):
+            self._take_support(delta)
         sample.ids.extend(ids)
         sample.logprobs.extend(delta.logprobs)
         sample.versions.extend(delta.versions)
@@ -277,7 +313,6 @@ async def open_turns(
     Raises:
         ApiError: 400, the policy or the context length forbids it.
     """
-    session.sampling.check_cuts(request)
     context = await prepare_context(session, chat, request, max_model_len=max_model_len, size=size)
     prompt_end = chat.text(context.path.tail(PROMPT_END_TOKENS))
     room = max_model_len - len(context.path)

@@ -1,4 +1,4 @@
-"""An agent that forces every turn (tests/e2e puts this on the path): calls, and then JSON."""
+"""Agents that restrict what their model may say (tests/e2e puts this on the path)."""
 
 import json
 from typing import Any
@@ -40,3 +40,20 @@ class Demanding(Agent):
         )
         answer = json.loads(reply.choices[0].message.content)["answer"]
         await env.step({"role": "assistant", "content": rf"\boxed{{{answer}}}"})
+
+
+class Choosy(Agent):
+    """Leaves out unlikely tokens, in another way at each turn."""
+
+    async def run(self, env, client, *, model, task):
+        messages, _ = await env.reset()
+        cuts = [{"top_p": 0.9}, {"extra_body": {"top_k": 20, "min_p": 0.01}}, {"top_p": 0.95}]
+        for cut in cuts:
+            reply = await client.chat.completions.create(
+                model=model, messages=messages, tools=env.tools, **cut
+            )
+            said = reply.choices[0].message.model_dump(exclude_none=True)
+            step = await env.step(said)
+            if step.terminated or step.truncated:
+                return
+            messages += [said, *step.observation]

@@ -1,4 +1,4 @@
-"""An agent that forces every turn: its rows train on the policy restricted by the grammars."""
+"""Agents that restrict what is sampled: rows train on the policy restricted in the same way."""
 
 import pytest
 
@@ -39,3 +39,18 @@ def test_turns_under_a_grammar_train_on_the_restricted_policy(start):
     assert report["tokens"] == sum(episode.num_trained for episode in episodes)
     rewards = [line["reward/mean"] for line in run.metrics() if "reward/mean" in line]
     assert sum(rewards[-2:]) > sum(rewards[:2])
+
+
+def test_turns_without_unlikely_tokens_train_on_the_restricted_policy(start):
+    run = start(*CHANGING, "--agent=demanding:Choosy", "--rollout.interrupt=recompute")
+    run.result()
+    episodes = _episodes(run)
+    counts = [episode.metrics for episode in episodes]
+    assert sum(of["constrained_turns"] for of in counts) == 0
+    num_single = sum(of["single_choice_tokens"] for of in counts)
+    assert num_single > 0
+    sampled = sum(episode.num_sampled for episode in episodes)
+    assert sum(episode.num_trained for episode in episodes) == sampled - num_single > 0
+    code, report = audit(run.folder)
+    assert (code, report["failures"], report["coverage"]) == (0, [], 1.0)
+    assert report["max"] <= 1e-4

@@ -81,11 +81,48 @@ def test_the_request_on_the_wire():
     answer = _body(_choice([9], "stop", [("0.4", 0, 1)], decode_times=[1.5], stop_reason="x"))
     (delta,), seen = _generate((200, answer), sampling=sampling)
     params = {"max_tokens": 4, "temperature": 0.7, "top_p": 1.0, "top_k": 5, "seed": 3}
-    params |= {"stop": ["x"], "logprobs": 0}  # detokenized, because of the stop string
+    # Detokenized, because of the stop string.
+    params |= {"min_p": 0.0, "stop": ["x"], "logprobs": 0}
     body = {"token_ids": [1, 2], "sampling_params": params, "request_id": "a"}
     assert seen == [("POST", "/inference/v1/generate", body)]
     assert (delta.token_ids, delta.logprobs, delta.versions) == ([9], [-0.5], [4])
     assert (delta.times_s, delta.finish_reason, delta.stop_reason) == ([1.5], "stop", "x")
+
+
+def _likely(**logprobs):
+    return [{"token_id": int(id[1:]), "logprob": value} for id, value in logprobs.items()]
+
+
+REPORTS = {
+    "ids": ({"sampling_mask": [[9, 3]]}, (), [[9, 3]]),
+    "log-probs": ({}, _likely(t9=-0.5, t3=-0.9, t4=-9999.0), [[9, 3]]),
+    "too few log-probs": ({}, _likely(t9=-0.5, t3=-0.9), []),
+    "nothing": ({}, (), []),
+}
+
+
+@cases("what", REPORTS)
+@cases("stream", [False, True])
+def test_what_a_token_was_drawn_from_is_read_as_the_engine_says_it(what, stream):
+    more, likely, support = REPORTS[what]
+    choice = _choice([9], *GOOD, **more)
+    choice["logprobs"]["content"][0]["top_logprobs"] = list(likely)
+    body = _body(choice)
+    answer = (200, _events(body, "[DONE]") if stream else body)
+    sampling = SamplingParams(max_tokens=4, top_k=20, min_p=0.1)
+    options = {"sampling": sampling, "num_alternatives": 50, "stream": stream}
+    (delta,), seen = _generate(answer, **options)
+    assert list(delta.support) == support
+    asked = seen[0][2]["sampling_params"]
+    assert (asked["logprobs"], asked["top_k"], asked["min_p"]) == (21, 20, 0.1)
+    (delta,), seen = _generate(answer, **options | {"sampling": SamplingParams(4)})
+    assert (list(delta.support), seen[0][2]["sampling_params"]["logprobs"]) == ([], 0)
+
+
+def test_sets_of_another_length_are_malformed():
+    answer = (200, _body(_choice([9], *GOOD, sampling_mask=[[9], [9]])))
+    with pytest.raises(EngineError, match="1 token_ids, and a sampling_mask of 2"):
+        _generate(answer, sampling=SamplingParams(4, top_p=0.5))
 
 
 def test_options_on_the_wire():

@@ -121,8 +121,10 @@ def test_top_k_and_top_p_report_the_renormalised_distribution(model_dir, served,
     for prompt, delta in zip(prompts, deltas, strict=True):
         for index, (token, got) in enumerate(zip(delta.token_ids, delta.logprobs, strict=True)):
             context = [*prompt, *delta.token_ids[:index]]
-            want = _restricted(model, context, token, 0.9, top_k=12, top_p=0.8)
+            kept = _kept(model, context, 0.9, top_k=12, top_p=0.8)
+            want = math.log(kept[token] / sum(kept.values()))
             assert got == pytest.approx(want, abs=TOLERANCE)
+            assert delta.support[index] == sorted(kept)
 
 
 def test_greedy_takes_the_most_likely_and_reports_it_at_temperature_one(
@@ -140,8 +142,8 @@ def test_greedy_takes_the_most_likely_and_reports_it_at_temperature_one(
     assert [d.token_ids for d in again] == [d.token_ids for d in deltas]
 
 
-def _restricted(model, context, token, temperature, *, top_k, top_p):
-    """An independent, one-row implementation: log-prob of `token` among those kept."""
+def _kept(model, context, temperature, *, top_k, top_p):
+    """An independent, one-row implementation: the tokens that are kept, with their chances."""
     with torch.inference_mode():
         logits = model(torch.tensor([context]), use_cache=False).logits[0, -1]
     probs = enumerate(torch.softmax(logits / temperature, -1).tolist())
@@ -153,7 +155,7 @@ def _restricted(model, context, token, temperature, *, top_k, top_p):
             break
         kept[index] = chance
         mass += chance
-    return math.log(kept[token] / mass)
+    return kept
 
 
 class _Rounded:

@@ -101,7 +101,7 @@ def test_a_failure_without_words_says_that_it_is_one(stage, spell, words):
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
         ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "edits[0]"),
         ({"temperature": 1.5}, "temperature"),
-        ({"top_k": 5}, "top_k is not supported"),
+        ({"top_k": -5}, "top_k"),
         ({"frobnicate": 1}, "frobnicate is not supported"),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value),

@@ -147,7 +147,7 @@ def test_errors_are_the_clients_own(stage, spell, words):
         outcomes = []
         for fields in (
             {"messages": [{"role": "user", "content": "x" * 4000}]},
-            {"extra_body": {"top_k": 3}},
+            {"extra_body": {"top_k": 0.5}},
             {"api_key": "sk-arl-1"},
             {},
             {"closed": True},

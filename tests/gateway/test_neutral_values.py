@@ -15,6 +15,7 @@ DIALECTS = {
     "responses": ("/v1/responses", {"input": "Hi"}),
 }
 NEUTRAL = {
+    "top_a": 0,
     "min_p": 0,
     "repetition_penalty": 1.0,
     "length_penalty": 1,
@@ -26,7 +27,6 @@ NEUTRAL = {
     "frobnicate": None,
 }
 FULL = {
-    "min_p": 0.1,
     "repetition_penalty": 1.1,
     "length_penalty": True,
     "min_tokens": 1,

@@ -3,9 +3,11 @@
 import asyncio
 import json
 
+import numpy as np
 import pytest
 
 from agentgym_rl.config import GatewayConfig
+from agentgym_rl.core import choices
 from agentgym_rl.gateway.session.session import Session, SessionSampling, SessionTable
 from tests.kit.cases import cases
 
@@ -33,8 +35,9 @@ REFUSED = {
     "top_logprobs": {"logprobs": True, "top_logprobs": 2},
     "reasoning_effort": {"reasoning_effort": "loud"},
     "best_of": {"best_of": 3},
-    "top_p": {"top_p": 0.9},
-    "top_k": {"top_k": 5},
+    "top_p": {"top_p": 1.1},
+    "top_k": {"top_k": 0.5},
+    "min_p": {"min_p": "all"},
     "temperature": {"temperature": 3},
     "max_tokens": {"max_tokens": 0},
     "max_completion_tokens": {"max_completion_tokens": "many"},
@@ -207,10 +210,58 @@ def test_turn_seeds_differ_by_turn_and_repeat_by_run():
     assert all(0 <= seed < 2**48 for seed in seeds)
 
 
-def test_evaluation_sessions_may_cut_the_distribution(scene, words):
-    _post(scene, scene.open(train=False), messages=words.FIRST, top_p=0.5, top_k=3)
+CUTS = {"top_p": 0.5, "top_k": 3, "min_p": 0.1}
+
+
+@cases("fields", [CUTS, {"top_p": 0.9}, {"top_k": 9}, {"min_p": 0.01}, {"top_p": 0}])
+def test_evaluation_sessions_may_cut_the_distribution(stage, spell, words, fields):
+    scene = stage([spell.canonical(words.ANSWER + words.END)])
+    assert _post(scene, scene.open(train=False), messages=words.FIRST, **fields).status == 200
     sampling = scene.engine.journal[0].sampling
-    assert (sampling.top_p, sampling.top_k) == (0.5, 3)
+    asked = {"top_p": 1.0, "top_k": 0, "min_p": 0.0} | fields
+    assert (sampling.top_k, sampling.min_p) == (asked["top_k"], asked["min_p"])
+    assert sampling.top_p == (asked["top_p"] or pytest.approx(0, abs=1e-5))
+
+
+@cases("name", CUTS)
+@cases("stream", [False, True])
+def test_a_cut_that_an_engine_does_not_report_cannot_train(stage, spell, words, name, stream):
+    scene = stage([spell.canonical(words.ANSWER + words.END)] * 3)
+    session = scene.open()
+    ask = {"messages": words.FIRST, name: CUTS[name], "stream": stream}
+    answer = _post(scene, session, **ask)
+    assert (answer.status, answer.error["param"]) == (400, name)
+    assert "its engine did not report them" in answer.error["message"]
+    assert session.record().rows == []
+    assert session.infra_error == ""
+    assert _post(scene, scene.open(temperature=0), **ask).status == 200  # greedy: nothing is cut
+
+
+def test_what_was_left_to_draw_from_is_in_the_row(stage, spell, words):
+    ids = spell.canonical(words.ANSWER + words.END)
+    support = [[id] if at % 2 else [id, 7, 600] for at, id in enumerate(ids)]
+    scene = stage([words.Say(ids, support=support, chunk=2), words.Say(ids)])
+    session = scene.open()
+    message = _post(scene, session, messages=words.FIRST, stream=True, **CUTS).status
+    _post(scene, session, messages=words.FIRST)
+    rows = session.record().rows
+    assert message == 200
+    cut, free = rows
+    assert free.choices is None
+    sampled = cut.turn_ids == 0
+    assert cut.loss_mask[sampled].tolist() == [at % 2 == 0 for at in range(len(ids))]
+    for index, left in zip(cut.choices.index[sampled], support, strict=True):
+        found = [] if index < 0 else choices.unpacked_set(cut.choices.sets[index])
+        bits = np.unpackbits(np.asarray(found, np.uint8), bitorder="little")
+        assert set(np.flatnonzero(bits)) == (set(left) if len(left) > 1 else set())
+    assert session.counters["single_choice_tokens"] == len(ids) // 2
+
+
+def test_a_token_that_was_not_left_is_the_engines_failure(stage, words):
+    scene = stage([words.Say([5, 2], support=[[5, 6], [7, 8]])])
+    session = scene.open()
+    assert _post(scene, session, messages=words.FIRST, top_p=0.5).status == 503
+    assert "drew token 2 from 2 others" in session.infra_error
 
 
 def test_log_probs_are_the_recorded_ones(scene, words, spell):

@@ -54,6 +54,8 @@ class HttpEngine(Engine):
         send_seed: False: sampling seeds are not sent (a seed kills vLLM's CPU build).
         polls_staging: Weights are staged after the reply to `/update_weights`, as our vLLM
             plugin does, so the client has to poll until they are.
+        num_alternatives: The number of log-probs per token that tell what was left to draw from
+            under `top_p`, `top_k` or `min_p`; 0: the engine reports that by itself.
         incarnation: The first part of the version labels it gives; may be changed later.
     """
 
@@ -66,6 +68,7 @@ class HttpEngine(Engine):
         has_spans: bool = True,
         send_seed: bool = True,
         polls_staging: bool = False,
+        num_alternatives: int = 0,
         incarnation: int = 0,
     ) -> None:
         self._connection = Connection(url)
@@ -75,6 +78,7 @@ class HttpEngine(Engine):
         self.has_spans = has_spans
         self._send_seed = send_seed
         self._polls_staging = polls_staging
+        self._num_alternatives = num_alternatives
         self.incarnation = incarnation
         self.asleep = False
         """A flag, true after a sleep call here until all memory has been woken."""
@@ -120,10 +124,11 @@ class HttpEngine(Engine):
         async with self._connection.post(
             protocol.GENERATE, body, headers=headers, timeout_s=self._timeout_s
         ) as reply:
+            options = {"has_spans": self.has_spans, "truncated": bool(sampling.truncated_by)}
             if not stream:
-                yield whole(await reply.whole(), url, has_spans=self.has_spans)
+                yield whole(await reply.whole(), url, **options)
                 return
-            events = EventStream(url, has_spans=self.has_spans)
+            events = EventStream(url, **options)
             while True:
                 for delta in events.feed(await reply.piece()):
                     if delta.finish_reason is not None:  # only the stream's end follows
@@ -292,13 +297,21 @@ class HttpEngine(Engine):
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
+            min_p=sampling.min_p,
             seed=sampling.seed if self._send_seed else None,
             stop=list(sampling.stop) or None,
             stop_token_ids=list(sampling.stop_token_ids) or None,
             structured_outputs=None if grammar is None else protocol.StructuredOutputs(grammar),
-            logprobs=0,
+            logprobs=self._num_logprobs(sampling),
             detokenize=bool(sampling.stop),
         )
+
+    def _num_logprobs(self, sampling: SamplingParams) -> int:
+        """Return the number of tokens to get log-probs of. From those of a truncated distribution
+        it follows what was left to draw from, if one beyond it is among them."""
+        if not sampling.truncated_by:
+            return 0
+        return min(sampling.top_k + 1 if sampling.top_k else 2**31, self._num_alternatives)
 
 
 def _wired(token_ids: Sequence[int]) -> list[int]:

@@ -102,8 +102,23 @@ def decode(raw: bytes, kind: type[T], url: str) -> T:
         raise EngineError(f"{url}: malformed reply ({len(raw)} bytes): {error}") from error
 
 
-def whole(raw: bytes, url: str, *, has_spans: bool = True) -> Delta:
-    """Return the only delta of a reply that was not streamed.
+def _support(choice: protocol.Choice, url: str) -> list[list[int]]:
+    """Return the ids that each token was drawn from, as the engine says, or else by the log-probs
+    of the most likely tokens; nothing if these are too few to tell."""
+    if choice.sampling_mask is not None:
+        return choice.sampling_mask
+    support: list[list[int]] = []
+    for item in choice.logprobs.content if choice.logprobs else ():
+        likely = decode(bytes(item.top_logprobs) or b"[]", list[protocol.Alternative], url)
+        left = [one.token_id for one in likely if one.logprob > _NO_LOGPROB]
+        if len(left) == len(likely):
+            return []
+        support.append(left)
+    return support
+
+
+def whole(raw: bytes, url: str, *, has_spans: bool = True, truncated: bool = False) -> Delta:
+    """Return the only delta of a reply that was not streamed; `truncated`: with its support.
 
     Raises:
         EngineError: it is malformed, unfinished, or has tokens without log-prob or version.
@@ -111,19 +126,19 @@ def whole(raw: bytes, url: str, *, has_spans: bool = True) -> Delta:
     choice = _choice(raw, url)
     if choice.finish_reason is None:
         raise EngineError(f"{url}: the reply has no finish_reason")
-    return _Output(url, has_spans=has_spans).take(choice)
+    return _Output(url, has_spans=has_spans, truncated=truncated).take(choice)
 
 
 class EventStream:
     """A server-sent event stream as deltas, up to and with the one that has a finish_reason.
 
     Tokens come as they arrive, each version once the engine has reported it (vLLM: at the end).
-    With `has_spans` False no version comes at all.
+    With `has_spans` False no version comes at all. `truncated`: deltas have their support.
     """
 
-    def __init__(self, url: str, *, has_spans: bool = True) -> None:
+    def __init__(self, url: str, *, has_spans: bool = True, truncated: bool = False) -> None:
         self._url = url
-        self._output = _Output(url, has_spans=has_spans)
+        self._output = _Output(url, has_spans=has_spans, truncated=truncated)
         self._rest = b""
 
     def feed(self, piece: bytes) -> Iterator[Delta]:
@@ -164,9 +179,10 @@ def _choice(raw: bytes, url: str) -> protocol.Choice:
 class _Output:
     """The output of one request so far: each token gets its version once, in token order."""
 
-    def __init__(self, url: str, *, has_spans: bool) -> None:
+    def __init__(self, url: str, *, has_spans: bool, truncated: bool) -> None:
         self.num_tokens = 0
         self._url = url
+        self._truncated = truncated
         self._has_spans = has_spans
         self._versions: list[int] = []
 
@@ -183,6 +199,12 @@ class _Output:
                 f"{self._url}: from token {start}: {len(token_ids)} token_ids, {len(logprobs)} "
                 f"logprobs, {len(times)} decode_times"
             )
+        support = _support(choice, self._url) if self._truncated else []
+        if support and len(support) != len(token_ids):
+            raise EngineError(
+                f"{self._url}: from token {start}: {len(token_ids)} token_ids, and a sampling_mask "
+                f"of {len(support)}"
+            )
         if min(logprobs, default=0.0) <= _NO_LOGPROB:
             raise EngineError(
                 f"{self._url}: a token from {start} on has no log-prob (the engine says "
@@ -197,6 +219,7 @@ class _Output:
             times_s=times,
             finish_reason=cast("FinishReason | None", choice.finish_reason),
             stop_reason=choice.stop_reason,
+            support=support,
         )
 
     def _stamped(self, choice: protocol.Choice) -> list[int]:

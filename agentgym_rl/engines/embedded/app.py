@@ -277,6 +277,7 @@ def _choice(request: Request, start: int, end: int) -> protocol.Choice:
         # The last chunk of a stream repeats the spans of the complete output, as in vLLM.
         weight_versions=request.spans(0 if last else start, end),
         decode_times=request.times_s[start:end],
+        sampling_mask=request.support[start:end] if request.sampling.restricted else None,
     )
 
 

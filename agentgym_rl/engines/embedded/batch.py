@@ -4,7 +4,8 @@ them."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -129,6 +130,15 @@ _SEGMENT_WORTH = 400
 """The padded positions (rows x tokens) that a segment must save to pay for its own operations."""
 
 
+class Step(NamedTuple):
+    """The result of a step: entries in the order of the batch's rows."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    support: Mapping[int, list[int]]
+    """The ids that the token was drawn from, by row, for rows that exclude some."""
+
+
 class Batch:
     """A batch of rows in slots 0..b-1 without gaps; the last row fills the slot of one that
     leaves."""
@@ -223,8 +233,8 @@ class Batch:
         self._refresh()
         return rows
 
-    def step(self) -> tuple[list[int], list[float]]:
-        """Return one sampled token and its log-prob for each of `rows`, in their order."""
+    def step(self) -> Step:
+        """Sample one token for each of `rows`."""
         logits = self._decoder.decode(self._tokens, self._positions, self._segments)
         if self._constrained is not None:
             self._bar(logits, self._constrained)
@@ -232,7 +242,7 @@ class Batch:
         self._tokens = tokens
         self._positions += 1
         self._segments = [Segment(a, b, length + 1) for a, b, length in self._segments]
-        return tokens.tolist(), logprobs.tolist()
+        return Step(tokens.tolist(), logprobs.tolist(), self._sampler.support())
 
     def _bar(self, logits: Tensor, rows: Tensor) -> None:
         """Mask the tokens of constrained rows that their grammars do not allow."""

@@ -17,7 +17,7 @@ from agentgym_rl.core.engine import Memory, SleepLevel
 from agentgym_rl.core.errors import EngineError
 
 from .admission import Refused
-from .batch import Batch
+from .batch import Batch, Step
 from .decoder import Decoder, Sleep
 from .journal import Counters, Journal
 from .prefixes import Prefixes
@@ -254,11 +254,11 @@ class DecodeLoop:
         room = self._max_num_seqs - len(self._batch.rows)
         if self._waiting and room:
             self._admit([self._waiting.popleft() for _ in range(min(room, len(self._waiting)))])
-        tokens, logprobs = self._batch.step()
+        step = self._batch.step()
         now = time.monotonic()
         self.counters.steps += 1
-        self.counters.generated_tokens += len(tokens)
-        self._record(tokens, logprobs, now)
+        self.counters.generated_tokens += len(step.tokens)
+        self._record(step, now)
 
     def _admit(self, requests: list[Request]) -> None:
         fresh = [request for request in requests if not request.token_ids]
@@ -266,14 +266,15 @@ class DecodeLoop:
         self._batch.add(requests)
         self._count_rows()
 
-    def _record(self, tokens: list[int], logprobs: list[float], now: float) -> None:
+    def _record(self, step: Step, now: float) -> None:
         label, over, progress = self.weight_version, [], []
-        sane = math.isfinite(sum(logprobs))
-        for request, token, logprob in zip(self._batch.rows, tokens, logprobs, strict=True):
+        sane = math.isfinite(sum(step.logprobs))
+        rows = zip(self._batch.rows, step.tokens, step.logprobs, strict=True)
+        for row, (request, token, logprob) in enumerate(rows):
             if not sane and not math.isfinite(logprob):
                 request.error = f"the weights of version {label} gave logits that are not finite"
                 over.append(request)
-            elif request.append(token, logprob, now, label):
+            elif request.append(token, logprob, now, label, step.support.get(row)):
                 over.append(request)
             elif request.stream and self._is_shown(len(request.token_ids)):
                 progress.append((request, len(request.token_ids), False))

@@ -84,6 +84,8 @@ class Request:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     times_s: list[float] = field(default_factory=list)
+    support: list[list[int]] = field(default_factory=list)
+    """The ids that each token was drawn from, for a `restricted` request."""
     version_starts: list[tuple[str, int]] = field(default_factory=list)
     """The pairs (label, index of the first token sampled under it), one per change of weights."""
     recomputed_at: list[int] = field(default_factory=list)
@@ -121,14 +123,19 @@ class Request:
     def finished(self) -> bool:
         return self.finish_reason is not None or self.error is not None
 
-    def append(self, token: int, logprob: float, time_s: float, label: str) -> bool:
-        """Record a sampled token; return True if it was the last one."""
+    def append(
+        self, token: int, logprob: float, time_s: float, label: str, support: list[int] | None
+    ) -> bool:
+        """Record a sampled token, drawn from `support` (None: from all); return True if it was the
+        last one."""
         if label is not self._label:
             self._label = label
             self.version_starts.append((label, len(self.token_ids)))
         self.token_ids.append(token)
         self.logprobs.append(logprob)
         self.times_s.append(time_s)
+        if support is not None:
+            self.support.append(support)
         if self.constraint is not None:
             self.constraint.accept(token)
             if error := self.constraint.error:

@@ -56,6 +56,7 @@ class Sampler:
         self._probs = torch.empty(0, 0, device=device)
         """The memory of `sample`: for large vocabularies, new pages every step cost more than the
         numbers."""
+        self._kept = torch.empty(0, 0, dtype=torch.bool, device=device)
         self.set_rows([], [])
 
     def set_rows(self, rows: Sequence[Sampling], num_sampled: Sequence[int]) -> None:
@@ -85,9 +86,9 @@ class Sampler:
         scaled = logits if self._temperatures is None else logits / self._temperatures
         probs = torch.softmax(scaled, dim=-1, out=self._room(logits))
         if self._restricted is not None:
-            probs[self._restricted] = restrict(
-                probs[self._restricted], self._top_k, self._top_p, self._min_p
-            )
+            kept = restrict(probs[self._restricted], self._top_k, self._top_p, self._min_p)
+            probs[self._restricted] = kept
+            self._kept = kept > 0
         draws = torch.from_numpy(uniforms(self._keys, self._counters)).to(self._device)
         self._counters += np.uint64(1)
         tokens = drawn(probs, draws)
@@ -95,6 +96,13 @@ class Sampler:
             tokens[self._greedy] = logits[self._greedy].argmax(dim=-1)
         logprobs = probs.gather(1, tokens[:, None]).squeeze(1).log()
         return tokens, logprobs
+
+    def support(self) -> dict[int, list[int]]:
+        """Return the ids that the last tokens were drawn from, by row, for restricted rows."""
+        if self._restricted is None:
+            return {}
+        rows = self._restricted.tolist()
+        return {row: of.nonzero()[:, 0].tolist() for row, of in zip(rows, self._kept, strict=True)}
 
     def _room(self, logits: Tensor) -> Tensor:
         """Return uninitialized memory of the shape of `logits`."""

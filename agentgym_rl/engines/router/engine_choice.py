@@ -350,6 +350,7 @@ class Segment:
             finish_reason=None if delta.finish_reason == "abort" else delta.finish_reason,
             stop_reason=delta.stop_reason,
             admitted_version=self.version,
+            support=delta.support,
         )
 
     def _settle(self) -> Iterator[Delta]:
@@ -449,5 +450,6 @@ def _joined(deltas: list[Delta]) -> Iterator[Delta]:
             finish_reason=parts[-1].finish_reason,
             stop_reason=parts[-1].stop_reason,
             admitted_version=admitted,
+            support=[ids for part in parts for ids in part.support],
         )
         start = end

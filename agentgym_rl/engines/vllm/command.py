@@ -166,6 +166,8 @@ BACKENDS: Mapping[str, str] = {"shm": SHM, "gloo": GLOO, "nccl": "nccl", "ipc": 
 """The backend of vLLM's --weight-transfer-config by weights.transport."""
 EXTENSION = "agentgym_rl.engines.vllm.worker.StagingExtension"
 
+MAX_LOGPROBS = 256
+"""The maximum number of log-probs per token; with more, a reply would be mostly these."""
 _SHARE_WITH_A_RANK = 0.85
 """The share of a GPU's memory for a server beside a rank, whose CUDA context and NCCL buffers stay
 when all else of it leaves; vLLM's own default is 0.92."""
@@ -218,6 +220,7 @@ def server_command(
         # The token route, and log-probs of the distribution that was really sampled from.
         "--enable-scale-out",
         *("--logprobs-mode", "processed_logprobs"),
+        *("--max-logprobs", str(MAX_LOGPROBS)),
         # The only backend that reads the grammars of `agentgym_rl.gateway.parsers.lark`.
         *("--structured-outputs-config.backend", "guidance"),
         *("--weight-transfer-config", json.dumps({"backend": BACKENDS[transport]})),

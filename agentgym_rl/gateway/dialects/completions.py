@@ -143,6 +143,7 @@ class CompletionsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_SAMPLES)] | None = None
     seed: Seed | None = None
     stop: Text | Annotated[list[Text], Meta(max_length=4)] | None = None
@@ -191,6 +192,7 @@ class CompletionsDialect(Dialect):
             temperature=asked.temperature,
             top_p=1.0 if asked.top_p is None else asked.top_p,
             top_k=max(asked.top_k or 0, 0),
+            min_p=asked.min_p or 0.0,
             seed=asked.seed,
             stop=(asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop or ()),
             prompt=prompt,

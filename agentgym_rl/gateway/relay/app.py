@@ -188,6 +188,7 @@ def _translated(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> 
     asked |= _held_to(request.form, request.tools or ())
     asked |= {"top_p": request.top_p} if request.top_p != 1.0 else {}
     asked |= {"top_k": request.top_k} if request.top_k else {}
+    asked |= {"min_p": request.min_p} if request.min_p else {}
     asked |= {"stop": list(request.stop)} if request.stop else {}
     given = {
         "max_tokens": request.max_tokens,

@@ -2,8 +2,9 @@
 
 Parameters that are ignored, because they cannot change a reply here: user, metadata, store,
 service_tier, safety_identifier, prompt_cache_key, prompt_cache_retention, verbosity, `strict` of a
-tool. So are unknown parameters with a value that changes nothing (`min_p` 0, empty lists). Every
-other parameter is honoured or refused by name: an agent must not rely on an option without effect.
+tool. So are unknown parameters with a value that changes nothing (`min_tokens` 0, empty lists).
+Every other parameter is honoured or refused by name: an agent must not rely on an option without
+effect.
 
 A request may demand a form of its reply: JSON of a schema, or calls of some of the tools. Three
 APIs express this in three ways; here they become one `ReplyForm`. Its grammar depends on the
@@ -40,7 +41,7 @@ _READ = frozenset(
     {
         *("model", "messages", "tools", "tool_choice", "parallel_tool_calls"),
         *("stream", "stream_options", "max_tokens", "max_completion_tokens"),
-        *("temperature", "top_p", "top_k", "seed", "stop", "logprobs", "top_logprobs"),
+        *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "logprobs", "top_logprobs"),
         *("n", "response_format", "modalities"),
         *("presence_penalty", "frequency_penalty", "logit_bias"),
         *("chat_template_kwargs", "enable_thinking", "reasoning_effort"),
@@ -75,6 +76,7 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     temperature: float | None = None
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -104,6 +106,7 @@ def request_of(
     tools = _tools(given.get("tools"))
     choice = read_tool_choice(given.get("tool_choice"), tools)
     top_p = number(given, "top_p", low=0.0, high=1.0)
+    min_p = number(given, "min_p", low=0.0, high=1.0)
     max_tokens = integer(given, "max_completion_tokens", low=1)
     if max_tokens is None:
         max_tokens = integer(given, "max_tokens", low=1)
@@ -120,6 +123,7 @@ def request_of(
         temperature=number(given, "temperature", low=0.0, high=2.0),
         top_p=1.0 if top_p is None else top_p,
         top_k=max(integer(given, "top_k", low=-1, high=MAX_TOP_K) or 0, 0),
+        min_p=min_p or 0.0,
         seed=integer(given, "seed", low=MIN_SEED, high=MAX_SEED),
         stop=_stop(given.get("stop")),
         template_kwargs=_template_kwargs(given),

@@ -146,6 +146,7 @@ class ChatCompletionRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_SAMPLES)] | None = None
     seed: Seed | None = None
     stop: Text | Annotated[list[Text], Meta(max_length=4)] | None = None

@@ -21,7 +21,7 @@ from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.engine import UNKNOWN_VERSION, SamplingParams
 from agentgym_rl.core.task import derived_seed
 from agentgym_rl.core.trajectory import NO_CREDIT, Credit, Row
-from agentgym_rl.gateway.errors import session_closed, unknown_key, unsupported
+from agentgym_rl.gateway.errors import session_closed, unknown_key
 from agentgym_rl.gateway.request.chat_request import ChatRequest, ReplyForm
 from agentgym_rl.gateway.request.request_cache import Bodies, Conversations
 from agentgym_rl.gateway.retries_and_hangups import Exchanges
@@ -36,13 +36,16 @@ if TYPE_CHECKING:
     from agentgym_rl.gateway.template.render_check import Pending
 
 
+_LEAST_TOP_P = 1e-6
+"""The `top_p` of engines for one of 0, which they refuse: it leaves the most likely token."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSampling:
     """The session's sampling policy, which takes precedence over the client's request.
 
     `temperature` None lets the client decide (default 1). `max_tokens` limits every turn. `seed`
-    gives each turn its own seed. With `train`, top_p and top_k are refused, because log-probs of a
-    truncated distribution cannot be trained on.
+    gives each turn its own seed.
     """
 
     max_tokens: int
@@ -53,12 +56,6 @@ class SessionSampling:
     def turn_seed(self, request: int) -> int | None:
         """Return a request's seed: 48 bits, a function of only `seed` and the request's number."""
         return None if self.seed is None else derived_seed(self.seed, str(request))
-
-    def check_cuts(self, request: ChatRequest) -> None:
-        """Refuse a truncated distribution in a session that trains. Raises ApiError, 400."""
-        for name, value, off in (("top_p", request.top_p, 1.0), ("top_k", request.top_k, 0)):
-            if self.train and value != off:
-                raise unsupported(name, f"got {value}; a training session samples all tokens")
 
     def params(
         self,
@@ -84,8 +81,9 @@ class SessionSampling:
         return SamplingParams(
             max_tokens=min(self.max_tokens, request.max_tokens or self.max_tokens, room),
             temperature=temperature,
-            top_p=request.top_p,
+            top_p=max(request.top_p, _LEAST_TOP_P),
             top_k=request.top_k,
+            min_p=request.min_p,
             seed=seed,
             stop=request.stop,
             stop_token_ids=stop_token_ids,
