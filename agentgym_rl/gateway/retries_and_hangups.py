@@ -22,6 +22,8 @@ from .errors import ApiError, bad_request
 
 NO_RETRIES = "x-arl-no-retries"
 """A header whose value "true" means that the client never sends a request again."""
+LINEAGE = b"x-arl-lineage"
+"""The header by which a client names the conversation of a request as the main one."""
 _EVENTS = b"text/event-stream"
 _KEPT = 16
 """The number of finished answers kept per session for retries; few requests run at once."""
@@ -43,16 +45,27 @@ class Asked:
     """The flag of a client that repeats requests without an answer."""
     num_new: int = 0
     """The number of bytes of its body that have to be parsed (`Bodies.num_new`)."""
+    is_main: bool = False
+    """The flag of a request that names its conversation as the main one."""
 
     @classmethod
     def of(cls, scope: Scope, path: str, body_digest: bytes, num_new: int) -> Asked:
-        """Return the identity of a request whose body has been read."""
+        """Return the identity of a request whose body has been read.
+
+        Raises:
+            ApiError: 400, a header has a value that means nothing.
+        """
         digest = path.encode() + body_digest
         retries = header(scope, b"x-stainless-retry-count")
         marked = retries.isdecimal() and int(retries) > 0
         again = header(scope, NO_RETRIES.encode()) != "true"
         key = header(scope, b"idempotency-key")
-        return cls(digest, marked, key, may_come_again=again, num_new=num_new)
+        lineage = header(scope, LINEAGE)
+        if lineage not in ("", "main"):
+            name = LINEAGE.decode()
+            raise bad_request(f"{name}: got {lineage!r}, allowed: main", param=name)
+        is_main = bool(lineage)
+        return cls(digest, marked, key, may_come_again=again, num_new=num_new, is_main=is_main)
 
 
 class Exchange:

@@ -80,6 +80,8 @@ class Turn(Reply):
         self.session = session
         self.request = request
         self.prompt = context.path
+        self.root = context.root
+        """The root of the turn's lineage."""
         self.number = number
         self.index = index
         self.message: dict[str, Any] = {}

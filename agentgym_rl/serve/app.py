@@ -84,7 +84,7 @@ class AdminApp(Api):
 
     async def _open(self, request: Request) -> Response:
         body = await _body(request)
-        _known(body, "task", "data", "temperature")
+        _known(body, "task", "data", "temperature", "main_tools")
         task, data, temperature = body.get("task"), body.get("data", {}), body.get("temperature")
         if not isinstance(task, str | None) or task == "":
             raise Refused(f"task: got {task!r}, expected a text, the same for a whole group")
@@ -92,7 +92,11 @@ class AdminApp(Api):
             raise Refused("data: expected an object; it is kept with the episode")
         if temperature is not None and not 0 < _number("temperature", temperature) <= 2:
             raise Refused(f"temperature: got {temperature}, expected more than 0, at most 2")
+        tools = body.get("main_tools", [])
+        if not isinstance(tools, list) or not all(isinstance(name, str) for name in tools):
+            raise Refused(f"main_tools: got {tools!r}, expected a list of names of functions")
         seat = self._desk.open(task=task, data=data, temperature=temperature)
+        seat.session.main_tools = tools
         opened = self._desk.describe(seat) | {
             "api_key": seat.session.key,
             "base_url": self.base_url,

@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
+from agentgym_rl.config import GatewayConfig
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.template import ChatTemplate
 from tests.docs.blocks import blocks
+from tests.kit.cases import cases
 
 TITLES = [{"role": "system", "content": "Name this."}, {"role": "user", "content": "3*4?"}]
 AND = {"role": "user", "content": "And?"}
@@ -14,7 +16,7 @@ AND = {"role": "user", "content": "And?"}
 
 @pytest.fixture
 def scene(stage, spell, words):
-    return stage([spell.bytewise(f"{n}." + words.END) for n in range(9)])
+    return stage([spell.bytewise(f"{n}." + words.END) for n in range(99)])
 
 
 def _ask(scene, session, messages, **fields):
@@ -31,20 +33,66 @@ def _helped(scene, session, words):
     return [body["id"] for body in (title, first, second)]
 
 
-@pytest.mark.parametrize(
-    ("main_tools", "lineages"), [(["calculator"], [1, 0]), (["lookup"], [0, 1]), ([], [0, 1])]
-)
-def test_the_main_lineage_is_the_first_that_is_offered_the_environments_tools(
-    scene, words, main_tools, lineages
-):
+@pytest.mark.parametrize("main_tools", [["calculator"], ["lookup"], []])
+def test_a_title_that_comes_first_is_not_the_main_lineage(scene, words, main_tools):
     session = scene.open()
     session.main_tools = main_tools
     _helped(scene, session, words)
     record = scene.gateway.close_session(session)
     words.check_exact(record.rows, scene.engine.journal, num_rows=2)
-    assert [row.lineage for row in record.rows] == lineages
+    assert [row.lineage for row in record.rows] == [1, 0]
     assert record.counters["forks_new_root"] == record.counters["forks"] == 1
-    assert record.counters["side_turns"] == (1 if lineages[0] else 2)
+    assert record.counters["side_turns"] == 1
+
+
+def test_without_side_lineages_the_agent_trains_and_its_title_does_not(stage, spell, words):
+    config = GatewayConfig(train_side_lineages=False)
+    scene = stage([spell.bytewise(f"{n}." + words.END) for n in range(9)], config=config)
+    session = scene.open()
+    _helped(scene, session, words)
+    title, agent = session.record().rows
+    assert (title.num_trained, agent.num_trained) == (0, agent.counts.sampled)
+
+
+ORDERS = {
+    "the environment's tools": ("T AA BBB", ["a"], 1),
+    "the most turns of those with the tools": ("T A AA2 BBBB", ["a"], 2),
+    "the most turns": ("TT A BBB", [], 2),
+    "tools, of equals": ("T A", [], 1),
+    "the first, of equals": ("A B", [], 0),
+}
+"""Conversations, a letter for each turn: T for a title, others for a tool of that name."""
+
+
+@cases("what", ORDERS)
+def test_the_main_lineage_is_the_agents(scene, words, what):
+    conversations, main_tools, main = ORDERS[what]
+    session = scene.open()
+    session.main_tools = main_tools
+    for word in conversations.split():
+        function = {**words.CALCULATOR["function"], "name": word[0].lower()}
+        tools = {} if word[0] == "T" else {"tools": [{"type": "function", "function": function}]}
+        messages = [{"role": "system", "content": word}, AND]
+        for _ in word.rstrip("2"):
+            said = _ask(scene, session, messages, **tools)["choices"][0]["message"]
+            messages = [*messages, said, AND]
+    assert [row.lineage for row in session.record().rows].index(0) == main
+
+
+def test_a_client_may_name_the_main_lineage(scene, words):
+    session = scene.open()
+    session.main_tools = ["calculator"]
+    ids = _helped(scene, session, words)
+    named = {"messages": TITLES, "headers": {"x-arl-lineage": "main"}}
+    again = asyncio.run(scene.post(session, **named))
+    assert again.status == 200
+    record = session.record()
+    assert [row.lineage for row in record.rows] == [0, 1, 0]
+    assert record.counters["side_turns"] == 2
+    wrong = {"messages": TITLES, "headers": {"x-arl-lineage": "other"}}
+    refused = asyncio.run(scene.post(session, **wrong))
+    assert (refused.status, refused.error["param"]) == (400, "x-arl-lineage")
+    assert len(ids) == 3
 
 
 def test_tools_under_a_servers_name_are_the_environments(scene, words):
@@ -119,7 +167,7 @@ def test_unpaid_sessions_have_no_returns_and_know_their_edges(scene, words):
     _helped(scene, session, words)
     credit = scene.gateway.close_session(session).credit
     assert (credit.turn_returns(1.0), credit.episode_reward) == ([], 0.0)
-    assert (list(credit.parents), list(credit.lineages)) == ([-1, -1, 1], [0, 1, 1])
+    assert (list(credit.parents), list(credit.lineages)) == ([-1, -1, 1], [1, 0, 0])
 
 
 @pytest.mark.parametrize(

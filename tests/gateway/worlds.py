@@ -30,6 +30,7 @@ class World:
         self.ends = ends
         self.scene = words.Stage(chat, self.reply, config=GatewayConfig(**config))
         self.session = self.scene.open()
+        self.session.main_tools = ["calculator"]
         self.talks = []
         self.ask(0, [{"role": "user", "content": "3*4?"}])
 

@@ -177,6 +177,26 @@ def test_a_program_that_fails_by_the_models_fault_still_trains(office):
     assert missed.error.endswith("; no JSON")
 
 
+def test_a_program_may_name_the_tools_of_its_main_lineage(office):
+    one = office()
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    ask = [{"role": "user", "content": "Hi"}]
+
+    async def play():
+        opened = (await one.ask("POST", "sessions", task="t1", main_tools=["look"])).body
+        for fields in ({}, {"tools": [tool]}):
+            await one.scene.post(opened["api_key"], messages=ask, **fields)
+        await one.ask("POST", f"sessions/{opened['id']}/close", reward=1)
+        wrong = await one.ask("POST", "sessions", task="t1", main_tools="look")
+        await one.play(1)
+        return wrong
+
+    wrong = asyncio.run(play())
+    helped, _ = one.log.trajectories()
+    assert [row.lineage for row in helped.rows] == [1, 0]
+    assert (wrong.status, "main_tools" in wrong.error["message"]) == (400, True)
+
+
 def test_an_engine_that_fails_is_nobodys_reward(office, words, spell):
     one = office()
     say = words.Say(spell.bytewise("ab" + words.END), fail_after=1)

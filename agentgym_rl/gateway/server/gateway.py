@@ -427,6 +427,8 @@ class Gateway(SessionServer):
             grammars=self._grammars,
             size=size,
         )
+        if exchange.asked.is_main:
+            session.tree.named_main = turns[0].root
 
         async def produce(on_events: OnEvents) -> int:
             await sample(turns, self._sampler, on_events)

@@ -247,6 +247,8 @@ class Tree:
     def __init__(self, *, edited_calls: EditedCalls = "fork") -> None:
         self._roots: dict[str, Root] = {}
         self._trusts = edited_calls == "trust"
+        self.named_main: Root | None = None
+        """The root that a client has named as the main one."""
         self._walks = Walks()
         self.turns: list[Sampled] = []
 
@@ -378,11 +380,20 @@ class Tree:
         return next((node for node in self.turns if node.request == request), None)
 
     def lineages(self, main_tools: Sequence[str] = ()) -> list[Root]:
-        """Return the roots with turns, the main one first: of those that offer all of `main_tools`
-        the one that was answered first, or else the first of all."""
+        """Return the roots with turns in the order of their first ones, but the main one first.
+
+        The main one is the one that a client has named; else the one that offers all of
+        `main_tools`, or if several or none do, the one of these with the most turns. Of equals it
+        is one that offers tools, and then the first.
+        """
         roots = sorted((r for r in self._roots.values() if r.turns), key=lambda r: r.turns[0].turn)
-        mains = [root for root in roots if _offers(root.tools, main_tools)]
-        return sorted(roots, key=lambda root: root is not (mains or roots)[0])
+
+        def rank(root: Root) -> tuple[bool, bool, int, bool]:
+            mains = bool(main_tools) and _offers(root.tools, main_tools)
+            return root is self.named_main, mains, len(root.turns), bool(root.tools)
+
+        main = max(roots, key=rank, default=None)
+        return sorted(roots, key=lambda root: root is not main)
 
     def _root(
         self,
