@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from .chat import is_list, is_mapping, is_tuple
 from .choices import Choices
+from .credit import NO_CREDIT, Credit
 from .run_length import Runs, repeated, runs_of
 
 IntArray = npt.NDArray[np.int32]
@@ -91,6 +92,9 @@ class Row:
     lineage: int = 0
     """The number of the row's conversation in the episode: 0 is the main one, others are helpers'.
     """
+    parent: int = -1
+    """The number of the row in the episode that this one branches off from, or whose summary it
+    begins with; -1: none."""
     choices: Choices | None = None
     """The tokens that the sampled ones were chosen from; None: always the whole vocabulary."""
     _runs: Runs | None = field(init=False, default=None, repr=False, compare=False)
@@ -217,7 +221,7 @@ def pack_row(row: Row) -> dict[str, Any]:
     blocks["runs"] = lengths.tobytes()
     for name, of in zip(_IN_RUNS, values, strict=True):
         blocks[name] = of.tobytes()
-    blocks["lineage"] = row.lineage
+    blocks["lineage"], blocks["parent"] = row.lineage, row.parent
     if row.choices is not None:
         blocks["choices"] = row.choices.pack()
     return blocks
@@ -240,57 +244,68 @@ def unpack_row(blocks: Mapping[str, Any]) -> Row:
     choices = None
     if "choices" in blocks:
         choices = Choices.unpack(blocks["choices"], length=len(arrays["tokens"]))
-    return Row(**arrays, lineage=int(blocks.get("lineage", 0)), choices=choices)
+    lineage, parent = int(blocks.get("lineage", 0)), int(blocks.get("parent", -1))
+    return Row(**arrays, lineage=lineage, parent=parent, choices=choices)
 
 
-MAX_REWARD = 1e12
-"""The largest absolute reward: squares and weighted sums of larger ones overflow in training."""
+_LEAST_SHARED = 64
+"""The fewest tokens at the beginning of a row that are stored by reference to another row."""
+_SHARED = tuple(name for name in _ROW_DTYPES if name != "loss_mask")
+"""The arrays that rows with a common beginning have in common: a token trains in one of them."""
 
 
-def added_reward(before: float, value: float, *, what: str = "a reward") -> float:
-    """Return the sum of `before` and a reward `value`; errors call the reward `what`.
+def _packed_rows(rows: Sequence[Row]) -> list[Any]:
+    """Return the rows of an episode for msgpack; what a row has in common with an earlier one from
+    the beginning on is stored once."""
+    packed: list[Any] = []
+    for index, row in enumerate(rows):
+        lengths = [_num_shared(row, other) for other in rows[:index]]
+        count = max(lengths, default=0)
+        if count < _LEAST_SHARED:
+            packed.append(msgspec.Raw(row.packed))
+            continue
+        arrays = {name: getattr(row, name)[count:] for name in _ROW_DTYPES}
+        blocks = pack_row(replace(row, choices=None, **arrays))
+        blocks["shared"] = [lengths.index(count), count]
+        blocks["head_mask"] = np.packbits(row.loss_mask[:count]).tobytes()
+        if row.choices is not None:
+            blocks["choices"] = row.choices.pack()
+        packed.append(blocks)
+    return packed
+
+
+def _num_shared(row: Row, other: Row) -> int:
+    """Return the number of tokens from the beginning on that two rows have in common."""
+    count = min(len(row), len(other))
+    for name in _SHARED:
+        differ = getattr(row, name)[:count] != getattr(other, name)[:count]
+        count = int(differ.argmax()) if differ.any() else count
+    return count
+
+
+def _unpacked_rows(packed: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return the rows of the blocks of `_packed_rows`.
 
     Raises:
-        ValueError: the value or the sum is not a finite number within ±MAX_REWARD.
+        ValueError, KeyError, TypeError, IndexError: the blocks are no rows.
     """
-    if -MAX_REWARD <= value <= MAX_REWARD and -MAX_REWARD <= before + value <= MAX_REWARD:
-        return float(before + value)
-    after = f" after {before:g}" if before else ""
-    raise ValueError(
-        f"{what} must be finite, and so must the sum, within ±{MAX_REWARD:g}; got "
-        f"{value!s:.40}{after}"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Credit:
-    """The rewards given to a session, beside the environment's, and the order of its turns."""
-
-    episode_reward: float = 0.0
-    parents: Sequence[int] = ()
-    """The turn before each turn in its conversation, a smaller number; -1: none."""
-    lineages: Sequence[int] = ()
-    """The lineage of each turn."""
-    turn_rewards: Sequence[float] = ()
-    """The reward of each turn; empty if no turn and no lineage got a reward."""
-    lineage_rewards: Sequence[float] = ()
-    """The reward of each lineage; empty if no turn and no lineage got a reward."""
-
-    def turn_returns(self, discount: float) -> list[float]:
-        """Return for each turn the sum of its lineage's reward, its own reward and those of all
-        turns that follow from it, each discounted by its distance along the conversation, never by
-        the order of sampling. The result is empty if no turn and no lineage got a reward."""
-        if not self.turn_rewards:
-            return []
-        returns = [float(reward) for reward in self.turn_rewards]
-        for turn in reversed(range(len(returns))):
-            if self.parents[turn] >= 0:
-                returns[self.parents[turn]] += discount * returns[turn]
-        pairs = zip(returns, self.lineages, strict=True)
-        return [value + self.lineage_rewards[lineage] for value, lineage in pairs]
-
-
-NO_CREDIT = Credit()
+    rows: list[Row] = []
+    for blocks in packed:
+        if "shared" not in blocks:
+            rows.append(unpack_row(blocks))
+            continue
+        index, count = map(int, blocks["shared"])
+        tail = unpack_row({name: of for name, of in blocks.items() if name != "choices"})
+        head = rows[index].head(count)
+        mask = np.unpackbits(np.frombuffer(blocks["head_mask"], np.uint8), count=count)
+        pairs: dict[str, Any] = {n: (getattr(head, n), getattr(tail, n)) for n in _SHARED}
+        arrays = {name: np.concatenate(pair) for name, pair in pairs.items()}
+        arrays["loss_mask"] = np.concatenate([mask.astype(np.bool_), tail.loss_mask])
+        choices = None
+        if "choices" in blocks:
+            choices = Choices.unpack(blocks["choices"], length=len(arrays["tokens"]))
+        rows.append(replace(tail, choices=choices, **arrays))
+    return rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -378,7 +393,7 @@ class Trajectory:
             "answers": self.answers,
             "credit": {name: getattr(self.credit, name) for name in Credit.__slots__},
             "verdict": self.verdict,
-            "rows": [msgspec.Raw(row.packed) for row in self.rows],
+            "rows": _packed_rows(self.rows),
         }
         try:
             return msgspec.msgpack.encode(record)
@@ -398,7 +413,7 @@ class Trajectory:
         """
         try:
             head: dict[str, Any] = msgspec.msgpack.decode(data)
-            rows = [unpack_row(blocks) for blocks in head.pop("rows")]
+            rows = _unpacked_rows(head.pop("rows"))
             outcome = Outcome(head.pop("outcome"))
             credit = Credit(**head.pop("credit", {}))  # earlier versions have none
             return cls(**head, outcome=outcome, rows=rows, credit=credit)
@@ -418,7 +433,7 @@ def forks_json(metrics: Mapping[str, float]) -> str:
     )
 
 
-UNPACK_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+UNPACK_ERRORS = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """The errors that foreign bytes can cause in msgpack and in the constructors of this module."""
 
 

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentgym_rl.core.chat import Message, ToolSpec
+from agentgym_rl.core.credit import added_reward
 from agentgym_rl.core.errors import AgentError, EnvError, InfraError, too_slow
 from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome, Trajectory, added_reward
+from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.core.transcript import Transcript
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.server.gateway import SessionServer

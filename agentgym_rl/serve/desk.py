@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentgym_rl.config import RolloutConfig, ServeConfig
+from agentgym_rl.core.credit import added_reward
 from agentgym_rl.core.task import Task, derived_number, derived_seed
-from agentgym_rl.core.trajectory import Outcome, Trajectory, added_reward
+from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.gateway.server.gateway import Gateway
 from agentgym_rl.gateway.session.session import Session, SessionSampling
 from agentgym_rl.rollout.groups import OpenGroup, OpenGroups

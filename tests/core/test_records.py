@@ -5,6 +5,7 @@ import tracemalloc
 import zlib
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,23 +13,16 @@ from hypothesis import strategies as st
 
 from agentgym_rl.core import choices
 from agentgym_rl.core.batch import BatchRow, BatchShard, StepReport
+from agentgym_rl.core.credit import MAX_REWARD, Credit, added_reward
 from agentgym_rl.core.task import SeededTasks, TaskSource
-from agentgym_rl.core.trajectory import (
-    MAX_REWARD,
-    NOT_SAMPLED,
-    Credit,
-    Outcome,
-    Row,
-    Trajectory,
-    added_reward,
-    pack_row,
-    unpack_row,
-)
+from agentgym_rl.core.trajectory import NOT_SAMPLED, Outcome, Row, Trajectory, pack_row, unpack_row
 from tests.kit.cases import cases
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBERS = st.floats(allow_nan=False)
-ARRAYS = tuple(name for name in Row.__slots__ if not name.startswith(("lineage", "choices", "_")))
+ARRAYS = tuple(
+    name for name in Row.__slots__ if not name.startswith(("lineage", "parent", "choices", "_"))
+)
 
 
 @st.composite
@@ -48,6 +42,7 @@ def rows(draw):
         turn_ids=np.where(sampled, 0, -1).astype(np.int32),
         times_s=seed.random(length),
         lineage=draw(st.integers(0, 3)),
+        parent=draw(st.integers(-1, 3)),
         choices=choices.Choices(index.astype(np.int32), sets) if draw(st.booleans()) else None,
     )
 
@@ -251,7 +246,7 @@ def test_rows_of_earlier_versions_are_read(row):
     old = {name: getattr(row, name).tobytes() for name in ARRAYS}
     again = unpack_row(old)
     assert all(np.array_equal(getattr(again, name), getattr(row, name)) for name in ARRAYS)
-    assert (again.lineage, again.choices) == (0, None)
+    assert (again.lineage, again.parent, again.choices) == (0, -1, None)
 
 
 @given(rows(), st.integers(0, 9))
@@ -263,6 +258,40 @@ def test_the_head_of_a_row_has_its_choices(row, length):
         assert head.choices.sets == row.choices.sets
         with pytest.raises(ValueError, match="choices"):
             replace(row, choices=choices.Choices(np.zeros(99, np.int32), [b""]))
+
+
+def branch(row: Row, at: int, length: int) -> Row:
+    """A row that has the first `at` tokens of `row`, which train there, and others after them."""
+    other = long_row(length)
+    arrays = {n: np.concatenate([getattr(row, n)[:at], getattr(other, n)[at:]]) for n in ARRAYS}
+    arrays["tokens"] = np.where(np.arange(length) < at, arrays["tokens"], 7).astype(np.int32)
+    arrays["loss_mask"] = arrays["loss_mask"] & (np.arange(length) >= at)
+    index = np.where(np.arange(length) % 3, choices.ALL, 0).astype(np.int32)
+    some = choices.Choices(index, [choices.packed_set(b"\x05")]) if at % 2 else None
+    return replace(other, choices=some, parent=0, **arrays)
+
+
+def test_what_rows_have_in_common_is_stored_once():
+    first = long_row(1000)
+    for at, length in ((990, 1100), (501, 700), (64, 400), (63, 300), (300, 300)):
+        second = branch(first, at, length)
+        rows_ = [first, second, branch(second, length - 9, 1200)]
+        apart = sum(len(one(rows=[row]).pack()) for row in rows_)
+        whole = one(rows=rows_)
+        assert plain(Trajectory.unpack(whole.pack())) == plain(whole)
+        if at > 500:
+            assert len(whole.pack()) < 0.7 * apart
+        whole.keep_packed()
+        assert plain(Trajectory.unpack(whole.pack())) == plain(whole)
+
+
+@cases("shared", [[5, 100], [0, 10**9], [0], "x", [0, "many"]])
+def test_a_reference_to_no_row_is_refused(shared):
+    first = long_row(1000)
+    head = msgspec.msgpack.decode(one(rows=[first, branch(first, 900, 1000)]).pack())
+    head["rows"][1]["shared"] = shared
+    with pytest.raises(ValueError, match="not a trajectory"):
+        Trajectory.unpack(msgspec.msgpack.encode(head))
 
 
 BAD_CHOICES = {

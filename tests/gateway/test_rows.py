@@ -100,6 +100,42 @@ def test_a_helper_is_a_lineage_of_its_own_which_may_be_left_out():
     assert (main.num_trained, helper.num_trained) == (1, 0)
 
 
+SUMMARY = "We know by now that three times four is twelve.\nWhat is left is to add five."
+
+
+def test_a_row_knows_the_row_it_branches_off_from_or_whose_summary_it_begins_with():
+    tree = Tree()
+    first = answer(tree, sample(2))
+    second = answer(tree, sample(2), to=after(first), base=first)
+    talk = [*after(first), second.message]
+    answer(tree, sample(9), to=[*talk, {"role": "user", "content": "one"}], base=second)
+    answer(tree, sample(1), to=[*talk, {"role": "user", "content": "two"}], base=second)
+    answer(tree, sample(1), to=after(first, "other"), base=first)
+    assert [row.parent for row in rows_of(tree)] == [-1, 0, 0]
+    answer(tree, sample(1), to=[{"role": "system", "content": "help"}, ASKED[1]])
+    assert [row.parent for row in rows_of(tree)] == [-1, 0, 0, -1]
+
+
+def test_a_summary_is_the_turn_before_what_it_takes_the_place_of():
+    tree = Tree()
+    first = answer(tree, sample(2))
+    said = {"role": "assistant", "content": f"<analysis>short</analysis>\n{SUMMARY}"}
+    place = tree.locate(after(first, "Sum up."))
+    context = tree.extend(place, [1, 2], base=first)
+    summary, _ = tree.commit(context, sample(4), said, request=1)
+    summary.note_delivery()
+    for text, cause in (
+        (f"So far:\n{SUMMARY}\nGo on.", "summary"),
+        (f"So far:\n{SUMMARY[:20]}\nGo on.", "history_edit"),
+    ):
+        place = tree.locate([ASKED[0], {"role": "user", "content": text}])
+        context = tree.extend(place, [7, 8], base=None)
+        node, found = tree.commit(context, sample(1), {"role": "assistant"}, request=len(text))
+        node.note_delivery()
+        assert (found, node.parent) == (cause, summary if cause == "summary" else None)
+    assert [row.parent for row in rows_of(tree)] == [-1, 0, -1]
+
+
 def test_a_reply_that_nobody_got_is_on_no_path_unless_a_turn_continues_it():
     tree = Tree()
     lost, first = answer(tree, sample(3)), answer(tree, sample(2))

@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 from made_runs import make_episode, make_run
 
+from agentgym_rl.core.credit import Credit
 from agentgym_rl.core.group import Group
 from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Credit, Outcome
+from agentgym_rl.core.trajectory import Outcome
 from agentgym_rl.inspector import inspect_live
 from agentgym_rl.inspector.export import write_page
 from agentgym_rl.storage.episode_log import EpisodeLog

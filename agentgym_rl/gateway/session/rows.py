@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentgym_rl.core.choices import FORCED, joined
+from agentgym_rl.core.credit import Credit, added_reward
 from agentgym_rl.core.engine import UNKNOWN_VERSION
-from agentgym_rl.core.trajectory import NOT_SAMPLED, Credit, Row, added_reward
+from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
 
 from .tree import Root, Sample, Sampled, Tree
 
@@ -28,7 +30,8 @@ def export_rows(
 
     A sampled turn shared by several paths trains in the longest one; the others carry it as
     context. A conversation that was only continued is one row; replies that never reached their
-    client are on no path. A row's lineage is the index of its root in `roots`.
+    client are on no path. A row's lineage is the index of its root in `roots`, its parent the row
+    of the turn before its own ones.
 
     Nothing trains with `train` False, in greedy turns, and in constrained ones whose choices are
     not known; nor do tokens without a real log-prob, a known version or an alternative. Without
@@ -46,8 +49,11 @@ def export_rows(
     for index, path in enumerate(paths):
         lineage = lineage_of[id(path[0].context.root)]
         trains = train and (train_side_lineages or lineage == 0)
-        own = {node.turn for node in path if trains and owner[node.turn] == index}
-        rows.append(_row(path, own, lineage))
+        own = [node for node in path if owner[node.turn] == index]
+        before = own[0].parent if own else path[-1]
+        parent = -1 if before is None else owner.get(before.turn, -1)
+        trained = {node.turn for node in own if trains}
+        rows.append(replace(_row(path, trained), lineage=lineage, parent=parent))
     return rows
 
 
@@ -73,7 +79,7 @@ def _on_paths(tree: Tree) -> tuple[set[int], set[int]]:
     return counted, extended
 
 
-def _row(path: list[Sampled], trained: Set[int], lineage: int) -> Row:
+def _row(path: list[Sampled], trained: Set[int]) -> Row:
     tokens: list[int] = []
     logprobs: list[float] = []
     versions: list[int] = []
@@ -111,7 +117,6 @@ def _row(path: list[Sampled], trained: Set[int], lineage: int) -> Row:
         temperatures=_spread(temperatures, 0.0, lengths).astype(np.float32),
         turn_ids=_spread([node.turn for node in path], -1, lengths).astype(np.int32),
         times_s=np.fromiter(times_s, np.float64),
-        lineage=lineage,
         choices=choices,
     )
 

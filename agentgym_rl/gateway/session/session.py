@@ -18,9 +18,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.config import GatewayConfig
+from agentgym_rl.core.credit import NO_CREDIT, Credit
 from agentgym_rl.core.engine import UNKNOWN_VERSION, SamplingParams
 from agentgym_rl.core.task import derived_seed
-from agentgym_rl.core.trajectory import NO_CREDIT, Credit, Row
+from agentgym_rl.core.trajectory import Row
 from agentgym_rl.gateway.errors import session_closed, unknown_key
 from agentgym_rl.gateway.request.chat_request import ChatRequest, ReplyForm
 from agentgym_rl.gateway.request.request_cache import Bodies, Conversations
@@ -94,7 +95,8 @@ class SessionSampling:
 COUNTERS: Mapping[str, str] = {
     "forks": "turns that do not continue the path before them (each makes a row of its own)",
     "forks_new_root": "of these: other system messages, tools or template arguments (a helper)",
-    "forks_history_edit": "an earlier message was rewritten, or a summary put in its place",
+    "forks_history_edit": "an earlier message was rewritten, or cut",
+    "forks_summary": "a text that the model had sampled took the place of earlier messages",
     "forks_args_edit": "a sampled tool call was rewritten",
     "forks_think_drop": "a user spoke, and the template drops thoughts (`thinking_history`)",
     "forks_template": "the chat template has no local turns, or no place for a message",

@@ -36,11 +36,14 @@ from agentgym_rl.gateway.messages import (
 from agentgym_rl.gateway.template.template import NO_KWARGS
 
 from .client_defaults import same_calls
+from .quotes import quoted
 
 Messages = Sequence[Mapping[str, Any]]
 SiblingOf = Literal["n", "retry"]
 _Sibling = Literal["sibling", "n_sibling", "retry_sibling"]
-_Fork = Literal["new_root", "history_edit", "args_edit", "think_drop", "template", "seam"]
+_Fork = Literal[
+    "new_root", "history_edit", "summary", "args_edit", "think_drop", "template", "seam"
+]
 ForkCause = _Fork | _Sibling
 """The reason why a turn does not continue the path before it (see `session.COUNTERS`)."""
 EditedCalls = Literal["fork", "trust"]
@@ -77,6 +80,8 @@ class Context:
     """The predecessor in the conversation: `base`, unless the tokens had to be rendered anew. Then
     `base` is the last node whose tokens the new ones repeat."""
     cause: ForkCause | None
+    quoted: Sampled | None = None
+    """The turn whose text the client put in the place of earlier messages: a summary."""
     replies: list[Sampled] = field(default_factory=list)
     path: Prompt = field(init=False)
     """The exact engine input: every token from the root down to this node."""
@@ -133,7 +138,10 @@ class Sampled:
 
     @property
     def parent(self) -> Sampled | None:
-        """Return the turn before it in the conversation, whether or not it shares its tokens."""
+        """Return the turn before it in the conversation, whether or not it shares its tokens; of a
+        conversation that begins with a summary, the turn that wrote it."""
+        if self.context.quoted is not None:
+            return self.context.quoted
         anchor = self.context.anchor
         return anchor if isinstance(anchor, Sampled) else None
 
@@ -350,8 +358,15 @@ class Tree:
 
         `cause`: the reason why they do not follow the turn before.
         """
-        context = Context(place.root, base, ids, place.anchor, place.edited or cause)
+        edited = place.edited or cause
+        context = Context(place.root, base, ids, place.anchor, edited, self._quoted(place, base))
         return place.anchor.next.setdefault(place.tail_keys, context)
+
+    def _quoted(self, place: Place, base: Sampled | None) -> Sampled | None:
+        """Return the turn that messages quote which do not continue the path before them."""
+        if base is not None and base is place.anchor:
+            return None
+        return quoted([(node, node.message) for node in self.turns], place.tail)
 
     def commit(
         self,
@@ -422,7 +437,8 @@ class Tree:
         ]
         if context.base is context.anchor and not others:
             return None  # even if a client inserted messages
-        return context.cause or "history_edit"
+        cause = context.cause or "history_edit"
+        return "summary" if cause == "history_edit" and context.quoted else cause
 
 
 def _rewritten(replies: Sequence[Sampled], message: Mapping[str, Any]) -> Sampled | None:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentgym_rl.core.chat import Message, ToolSpec, is_dict, is_list, is_mapping, text_message
+from agentgym_rl.core.credit import added_reward
 from agentgym_rl.core.errors import ConfigError, EnvError
 from agentgym_rl.core.task import TaskSource
-from agentgym_rl.core.trajectory import added_reward
 from agentgym_rl.gym.env import Env, Origin, Step
 from agentgym_rl.runtime.imports import import_object
 
