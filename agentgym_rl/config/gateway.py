@@ -66,6 +66,10 @@ class GatewayConfig(Section):
     edited_calls: Literal["fork", "trust"] = "fork"
     """The reaction to a client that returns a sampled tool call with other arguments: the
     conversation forks, or continues from the sampled call."""
+    unreadable: Literal["placeholder", "refuse"] = "placeholder"
+    """The treatment of message parts that a text model cannot read (images, documents, audio): a
+    short text in their place, such as [image 640×480], or an error
+    (docs/gateway.md#images-and-other-parts)."""
     train_side_lineages: bool = True
     """The switch to train conversations with other system messages or tools than the main one, too
     (of helper agents, for titles)."""

@@ -4,7 +4,7 @@ string the engine ends the turn; the message ends before it."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, cast
@@ -23,6 +23,7 @@ from agentgym_rl.runtime.tasks import together
 
 from .dialects import OnEvents, Reply
 from .errors import bad_request, session_closed, unsupported
+from .messages import reasoning_keys, text_of, thoughts_of
 from .parsers import (
     PROMPT_END_TOKENS,
     Event,
@@ -192,7 +193,7 @@ class Turn(Reply):
             self._context,
             self.sample,
             self.request,
-            self.message,
+            self._said(),
             number=self.number,
             sibling_of="n" if self.index else "retry" if is_retry else None,
         )
@@ -202,6 +203,15 @@ class Turn(Reply):
         counters["malformed_calls"] += sum(call.malformed for call in self._calls)
         counters["length_turns"] += self._finish == "length"
         return node
+
+    def _said(self) -> Mapping[str, Any]:
+        """Return the message as the tree knows it: after its beginning, if the client wrote one."""
+        if not self.request.continues:
+            return self.message
+        begun = self.request.messages[-1]
+        content = text_of(begun.get("content")) + (self.message["content"] or "")
+        thoughts = thoughts_of(begun) + self.message.get("reasoning", "")
+        return {**self.message, "content": content, **reasoning_keys(thoughts)}
 
     def _check_end(self) -> None:
         count, named = len(self.sample.ids), len(self.sample.versions)
@@ -315,7 +325,9 @@ async def open_turns(
     Raises:
         ApiError: 400, the policy or the context length forbids it.
     """
-    context = await prepare_context(session, chat, request, max_model_len=max_model_len, size=size)
+    request, context = await prepare_context(
+        session, chat, request, max_model_len=max_model_len, size=size
+    )
     prompt_end = chat.text(context.path.tail(PROMPT_END_TOKENS))
     room = max_model_len - len(context.path)
     form = request.form

@@ -50,3 +50,10 @@ class LruDict(Generic[K, V]):
         if key in self._entries:
             self._entries.move_to_end(key)
         return self._entries.get(key)
+
+    def remove(self, key: K) -> V | None:
+        """Remove a key and return its value; None if it is not there."""
+        value = self._entries.pop(key, None)
+        if value is not None:
+            self.size -= self._size_of(value)
+        return value

@@ -26,7 +26,11 @@ PLAIN_REFUSALS = (
     "the chat template refuses",
     "maximum context length",
     "the model has no token",
-    "prefill is not supported",
+    "prefill: the last message has",
+    "a form holds for a whole reply",
+    "continue_final_message",
+    "give only one",  # conversation and previous_response_id
+    "there is no item",
     "needs stream",
     "cannot be set by the client",
     "got `float`",  # 3.0 is an integer to JSON Schema
@@ -156,7 +160,8 @@ def _check(served, operation, session, response):
 def test_made_up_requests(served, mode):
     schema = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
     mode = schemathesis.GenerationMode[mode]
-    posted = [found.ok() for found in schema.get_all_operations() if found.ok().method == "post"]
+    found = [operation.ok() for operation in schema.get_all_operations()]
+    posted = [one for one in found if one.method == "post" and "{" not in one.path]
     assert len(posted) >= 4
     for operation in posted:
         statuses = _fuzz(served, operation, mode)

@@ -138,6 +138,43 @@ def test_what_an_agent_asks_for_is_asked_of_the_endpoint():
     assert second["tools"] == [CHAT_TOOL]
 
 
+def test_tools_and_parts_that_no_endpoint_knows_become_functions_and_texts():
+    call = {"id": "theirs+1", "type": "function"}
+    call["function"] = {"name": "patch", "arguments": '{"input":  "+1"}'}
+    model = SomeonesModel(in_turn({"content": None, "tool_calls": [call]}, {"content": "Two."}))
+    tools = [{"type": "custom", "name": "patch"}, {"type": "web_search"}]
+    image = {"type": "input_image", "image_url": "https://x.org/a.png"}
+
+    async def converse(scene):
+        said = [{"role": "user", "content": [image]}]
+        first = await respond(scene, stream=False, input=said, tools=tools)
+        [item] = first.output
+        said += [item, {"type": "custom_tool_call_output", "call_id": item.call_id, "output": "x"}]
+        await respond(scene, stream=False, input=said, tools=tools)
+        return item.input, scene.close()
+
+    text, record = talk(model, converse)
+    asked = model.requests[-1]
+    assert (text, [tool["function"]["name"] for tool in asked["tools"]]) == ("+1", ["patch"])
+    assert asked["messages"][0] == {"role": "user", "content": "[image]"}
+    assert asked["messages"][1]["tool_calls"] == [call]
+    assert (record.counters["omitted_tools"], record.counters["placeholders"]) == (1, 1)
+    assert record.messages[0]["left_out"][0]["from"] == image["image_url"]
+
+
+def test_the_endpoint_is_asked_to_continue_a_reply():
+    model = SomeonesModel(nonsense)
+
+    async def converse(scene):
+        begun = [*ASK, {"role": "assistant", "content": "The answer"}]
+        await message(scene, stream=False, messages=begun)
+
+    talk(model, converse)
+    [asked] = model.requests
+    assert (asked["continue_final_message"], asked["add_generation_prompt"]) == (True, False)
+    assert asked["messages"][-1]["content"] == "The answer"
+
+
 OTHER = {"type": "function", "name": "other", "parameters": {"type": "object"}}
 ONLY = {"type": "function", "function": {"name": "add"}}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -273,8 +310,8 @@ def test_an_outgrown_context_is_said_in_each_api_s_words():
 
 def test_what_no_endpoint_can_be_asked_is_refused_by_name():
     async def converse(scene):
-        image = {"type": "input_image", "image_url": "data:,"}
-        with pytest.raises(openai.BadRequestError, match="'input_image' part"):
+        image = {"type": "input_smell", "image_url": "data:,"}
+        with pytest.raises(openai.BadRequestError, match="'input_smell' part"):
             await respond(scene, stream=False, input=[{"role": "user", "content": [image]}])
         with pytest.raises(openai.BadRequestError, match="Previous response with id 'resp_1'"):
             await respond(scene, stream=False, input="Hi.", previous_response_id="resp_1")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentgym_rl.gateway.request.request_cache import Conversations
+from agentgym_rl.gateway.request.request_cache import Responses, StoredResponse
 from tests.kit.cases import cases
 
 PATH = "/v1/responses"
@@ -27,18 +27,15 @@ def scene(stage, spell, words):
 
 REFUSED = [
     ("background", True),
-    ("conversation", "conv_1"),
     ("prompt", {"id": "pmpt_1"}),
-    ("truncation", "auto"),
     ("top_logprobs", 3),
-    ("tool_choice", {"type": "custom", "name": "f"}),
+    ("tool_choice", {"type": "web_search"}),
     ("text.format", {"type": "grammar"}),
     ("text.style", "plain"),
     ("reasoning.summary", "detailed"),
     ("stream_options.include_obfuscation", True),
     ("include message.output_text.logprobs", None),
-    ("include file_search_call.results", None),
-    ("tools[0]", {"type": "web_search"}),
+    ("include secrets", None),
     ("top_k", 5),
     ("made_up", 1),
 ]
@@ -47,8 +44,6 @@ REFUSED = [
 def _fields(name, value):
     if name.startswith("include "):
         return {"include": [name.removeprefix("include ")]}
-    if name == "tools[0]":
-        return {"tools": [value]}
     outer, _, inner = name.partition(".")
     fields = {outer: {inner: value} if inner else value}
     return {**fields, "stream": True} if outer == "stream_options" else fields
@@ -74,7 +69,10 @@ WRONG = [
     ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, "input[0]"),
     ({"input": [{"type": "function_call", "call_id": "c", "name": "f"}]}, "input[0]"),
     ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0]"),
-    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
+    ({"input": [{"role": "user", "content": [{"type": "input_smell"}]}]}, "input[0].content"),
+    ({"truncation": "middle"}, "truncation"),
+    ({"conversation": 3}, "conversation"),
+    ({"conversation": "conv_1", "previous_response_id": "resp_1"}, "conversation"),
     ({"instructions": 3}, "instructions"),
     ({"store": "no"}, "store"),
     ({"stream": 1}, "stream"),
@@ -86,7 +84,9 @@ WRONG = [
     ({"tools": [FUNCTION, {"type": "function"}]}, "tools[1]"),
     ({"tools": [FUNCTION, FUNCTION]}, "tools[1]"),
     ({"tools": [FUNCTION, {**GROUP, "tools": [FUNCTION]}]}, "tools[1].tools[0]"),
-    ({"tools": [{**GROUP, "tools": [{"type": "custom", "name": "g"}]}]}, "tools[0].tools[0]"),
+    ({"tools": [{**GROUP, "tools": [{"type": "custom"}]}]}, "tools[0].tools[0]"),
+    ({"tools": [{**FUNCTION, "type": "funktion"}]}, "tools[0]"),
+    ({"tools": [{"type": "custom", "name": "g", "format": {"type": "ebnf"}}]}, "tools[0]"),
     ({"stream_options": {"include_obfuscation": False}}, "stream_options"),
     ({"previous_response_id": 7}, "previous_response_id"),
     ({"text": {"verbosity": "loud"}}, "text.verbosity"),
@@ -173,12 +173,13 @@ def test_one_can_go_back_to_an_earlier_response(scene, words):
 
 
 def test_conversations_share_what_they_have_in_common_and_are_forgotten():
-    table = Conversations(kept=3)
+    table = Responses(kept=3)
     said = [{"role": "user", "content": str(number)} for number in range(10)]
     for end in range(1, 6):
-        table.keep(f"r{end}", json.loads(json.dumps([{"other": end == 4}, *said[:end]])))
+        messages = json.loads(json.dumps([{"other": end == 4}, *said[:end]]))
+        table.keep(f"r{end}", StoredResponse(messages))
     assert [table.get(f"r{end}") is not None for end in range(1, 6)] == [False] * 2 + [True] * 3
-    four, five = table.get("r4"), table.get("r5")
+    four, five = (table.get(id).messages for id in ("r4", "r5"))
     assert five == [{"other": False}, *said[:5]]
     same = [a is b for a, b in zip(four, five, strict=False)]
     assert same == [False, True, True, True, True]
@@ -191,15 +192,19 @@ def test_a_session_holds_what_is_said_once(stage, spell, words):
     for number in range(12):
         said.append({"role": "user", "content": f"{number}" * 1000})
         said += _ask(scene, session, input=said).body["output"]
-    kept = session.conversations._by_id.values()
+    kept = session.responses._by_id.values()
     assert len(kept) == 12
-    assert len({id(message) for messages in kept for message in messages}) <= 3 * 12
+    assert len({id(message) for one in kept for message in one.messages}) <= 3 * 12
+    items = {id(item) for one in kept for item in (*one.items, *one.output)}
+    assert len(items) <= 3 * 12
+    assert len({id(one.body["tools"]) for one in kept}) == 1
 
 
 def test_other_routes_say_what_there_is(scene):
-    answer = asyncio.run(scene.request("GET", "/v1/responses/resp_1"))
+    answer = asyncio.run(scene.request("GET", "/v1/answers/resp_1"))
     assert answer.status == 404
     assert "there are POST /v1/chat/completions, POST /v1/responses" in answer.error["message"]
+    assert asyncio.run(scene.request("GET", "/v1/responses/resp_1")).status == 401
 
 
 _texts = st.sampled_from(["", "Hi", "<|im_end|>", "{}", "call_0_0", "msg_e1-0_0", "é\0", "\u2028"])

@@ -12,7 +12,9 @@ from agentgym_rl.gateway.dialects import responses_wire as wire
 
 PATH = "/v1/responses"
 PLAIN_REFUSALS = (
-    "not found",  # previous_response_id
+    "not found",  # previous_response_id, conversation
+    "give only one",  # of the two
+    "there is no item",
     "there is another function named",
     "needs stream",
     "expected an integer",  # 3.0 is one to JSON Schema
@@ -67,8 +69,8 @@ def test_made_up_requests_are_answered_as_described(stage, spell, words, mode):
             return
         answer = asyncio.run(scene.post(session, body, path=PATH))
         statuses.append(answer.status)
-        assert answer.status in (200, 400), answer.data
-        if answer.status == 400:
+        assert answer.status in (200, 400, 404), answer.data
+        if answer.status != 200:
             why = answer.error["message"]
             assert mode == "NEGATIVE" or any(plain in why for plain in PLAIN_REFUSALS), why
         elif answer.headers["content-type"] == "application/json":

@@ -42,7 +42,9 @@ def test_side_lineages_may_be_context_only(words, chat, spell, replies, steps):
     record = world.scene.gateway.close_session(world.session)
     assert record.counters["side_turns"] > 0
     sampled = sum(len(world.session.tree.turns[n].ids) for n in range(record.num_turns))
-    side = {node.turn for root in world.session.tree.lineages()[1:] for node in root.turns}
+    side = {
+        node.turn for root in world.session.tree.lineages(["calculator"])[1:] for node in root.turns
+    }
     theirs = sum(len(world.session.tree.turns[n].ids) for n in side)
     assert record.counters["trained_tokens"] == sampled - theirs
     assert not any(row.num_trained for row in record.rows if row.lineage)

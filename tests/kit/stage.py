@@ -139,6 +139,7 @@ class Stage:
         data: bytes = b"",
         headers: Mapping[str, str] | None = None,
         hang_up_s: float = 60.0,
+        query: str = "",
     ) -> Answer:
         sent: list[Any] = []
         pending = [{"type": "http.request", "body": data, "more_body": False}]
@@ -154,6 +155,7 @@ class Stage:
 
         raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
         scope = {"type": "http", "method": method, "path": path, "headers": raw}
+        scope["query_string"] = query.encode()
         await self.gateway.app(scope, receive, send)
         if not sent:
             return Answer(0, {}, b"")

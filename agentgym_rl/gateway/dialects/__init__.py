@@ -11,6 +11,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -181,6 +182,33 @@ class Question(Route):
 
         Raises:
             ApiError: 400, naming what is wrong or not supported.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceRequest:
+    """A request for a resource: its verb, the parts of its path behind the resources' own, and the
+    parameters of its query."""
+
+    method: str
+    path: tuple[str, ...]
+    query: Mapping[str, Sequence[str]]
+    body: bytes
+
+
+class Resources(Route):
+    """Things of a session with paths of their own, below `path`: read, changed and deleted at
+    once."""
+
+    operations: ClassVar[Mapping[str, tuple[str, ...]]]
+    """The methods that a path answers, by the path with braces around its variable parts."""
+
+    @abstractmethod
+    def serve(self, session: Session, asked: ResourceRequest) -> Any:
+        """Return the JSON object of the reply; None: there is no such path or method.
+
+        Raises:
+            ApiError: 400 or 404.
         """
 
 

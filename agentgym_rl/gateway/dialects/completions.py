@@ -27,6 +27,7 @@ from agentgym_rl.gateway.request.chat_request import (
     MIN_SEED,
     ChatRequest,
 )
+from agentgym_rl.gateway.request.offered_tools import text_of_call
 from agentgym_rl.gateway.session.session import Session
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.turn import Turn
@@ -100,7 +101,7 @@ class ChatWriter(_ChoicesWriter):
         return b"".join(self._piece(turn, self._delta(turn, event)) for event in events)
 
     def choice(self, turn: Reply, *, whole: bool) -> dict[str, Any]:
-        said = {"message": turn.message} if whole else {"delta": {}}
+        said = {"message": self._shown(turn.message)} if whole else {"delta": {}}
         ending = {"logprobs": turn.logprobs(), "finish_reason": turn.finish_reason}
         return {"index": turn.index, **said, **ending}
 
@@ -113,8 +114,21 @@ class ChatWriter(_ChoicesWriter):
         position = self._num_calls[turn.index]
         self._num_calls[turn.index] += 1
         function = {"name": event.name, "arguments": event.arguments}
-        call = {"index": position, "id": turn.call_id(position, event), "type": "function"}
-        return {"tool_calls": [{**call, "function": function}]}
+        call = {"id": turn.call_id(position, event), "type": "function", "function": function}
+        return {"tool_calls": [{"index": position, **self._shown_call(call)}]}
+
+    def _shown(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a message for the client, whose tools may take texts."""
+        if not self._request.text_tools or "tool_calls" not in message:
+            return message
+        return {**message, "tool_calls": [self._shown_call(c) for c in message["tool_calls"]]}
+
+    def _shown_call(self, call: Mapping[str, Any]) -> Mapping[str, Any]:
+        function = call["function"]
+        if function["name"] not in self._request.text_tools:
+            return call
+        custom = {"name": function["name"], "input": text_of_call(function["arguments"])}
+        return {"id": call["id"], "type": "custom", "custom": custom}
 
     def _piece(self, turn: Reply, delta: Mapping[str, Any]) -> bytes:
         choice = {"index": turn.index, "delta": delta, "logprobs": None, "finish_reason": None}

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from agentgym_rl.gateway.dialects import Dialect, Question, Reply, Route, Writer, typed_event
 from agentgym_rl.gateway.errors import ApiError
@@ -16,7 +17,7 @@ from agentgym_rl.gateway.parsers import Event, ToolCall
 from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.session.session import Session
 
-from .messages_request import count_request, input_of, reply_request
+from .messages_request import Wrapped, count_request, reply_request
 
 _encode = msgspec.json.Encoder().encode
 _STOPS = {
@@ -173,6 +174,17 @@ def _spoken(event: Event) -> tuple[str, str]:
     """Return the block type and the text of an event that is not a call."""
     assert not isinstance(event, ToolCall)
     return ("text", event) if isinstance(event, str) else ("thinking", event.text)
+
+
+def input_of(call: ToolCall) -> Raw:
+    """Return the client's JSON for a call: the arguments byte for byte if they are an object."""
+    try:
+        value: Any = None if call.malformed else msgspec.json.decode(call.arguments)
+    except (msgspec.DecodeError, RecursionError):
+        value = None
+    if isinstance(value, dict) and value.keys() != {"_raw"}:
+        return Raw(call.arguments.encode())
+    return Raw(msgspec.json.encode(Wrapped(call.arguments)))
 
 
 class _AnthropicRoute(Route):

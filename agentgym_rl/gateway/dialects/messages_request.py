@@ -24,16 +24,16 @@ from msgspec.structs import replace
 
 from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
 from agentgym_rl.gateway.messages import TURN
-from agentgym_rl.gateway.parsers import ToolCall
 from agentgym_rl.gateway.request.body import decode
 from agentgym_rl.gateway.request.chat_request import (
     MAX_TOP_K,
     ChatRequest,
-    forced_any,
-    forced_tool,
+    continues,
     form_of,
 )
-from agentgym_rl.gateway.request.chat_request import ToolChoice as Choice
+from agentgym_rl.gateway.request.offered_tools import Offer
+from agentgym_rl.gateway.request.offered_tools import ToolChoice as Choice
+from agentgym_rl.gateway.request.unreadable import PartReader, Unreadable
 from agentgym_rl.gateway.session.session import Session
 
 Name = Annotated[str, Meta(min_length=1)]
@@ -61,13 +61,45 @@ class ToolUseBlock(Struct, tag_field="type", tag="tool_use"):
     input: Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
 
+class ImageBlock(Struct, tag_field="type", tag="image"):
+    source: JsonObject
+
+
+class DocumentBlock(Struct, tag_field="type", tag="document"):
+    """A document; one whose source is text is read, others are not."""
+
+    source: JsonObject
+    title: str | None = None
+    context: str | None = None
+
+
+class SearchResultBlock(Struct, tag_field="type", tag="search_result"):
+    source: str
+    title: str
+    content: list[TextBlock]
+
+
+class ContainerUploadBlock(Struct, tag_field="type", tag="container_upload"):
+    file_id: str
+
+
+class ToolReferenceBlock(Struct, tag_field="type", tag="tool_reference"):
+    """A tool that a search of the client's has found."""
+
+    tool_name: str
+
+
+Part = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock
+ResultPart = Part | ToolReferenceBlock
+
+
 class ToolResultBlock(Struct, tag_field="type", tag="tool_result"):
     tool_use_id: Name
-    content: str | list[TextBlock] | None = None
+    content: str | list[ResultPart] | None = None
     is_error: bool | None = None
 
 
-UserBlock = TextBlock | ToolResultBlock
+UserBlock = Part | ContainerUploadBlock | ToolResultBlock
 AssistantBlock = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock
 
 
@@ -87,15 +119,37 @@ Message = UserMessage | AssistantMessage | SystemMessage
 
 
 class Tool(Struct):
-    """A function that the client runs; tools that Anthropic's servers run are refused."""
+    """A function of the client's, or a tool with a `type` of its own, without a schema: the shell
+    and the editor become functions, the others are left out."""
+
+    name: Name | None = None
+    input_schema: JsonObject | None = None
+    description: str | None = None
+    type: Name | None = None
+    strict: bool | None = None
+    defer_loading: bool | None = None
+    input_examples: list[JsonObject] | None = None
+
+
+_TOOL_SCHEMA: JsonObject = {
+    "anyOf": [
+        {
+            "required": ["name", "input_schema"],
+            "properties": {"type": {"enum": ["custom", None]}},
+        },
+        {
+            "required": ["type"],
+            "not": {"required": ["input_schema"]},
+            "properties": {"type": {"type": "string", "pattern": "_[0-9]{8}$"}},
+        },
+    ]
+}
+
+
+class McpServer(Struct):
+    """A server that the service would connect to: it is left out."""
 
     name: Name
-    input_schema: JsonObject
-    description: str | None = None
-    type: Literal["custom"] | None = None
-    strict: Literal[False] | None = None
-    defer_loading: Literal[False] | None = None
-    input_examples: Annotated[list[JsonObject], Meta(max_length=0)] | None = None
 
 
 class AutoChoice(Struct, tag_field="type", tag="auto"):
@@ -152,7 +206,8 @@ class Conversation(Struct, kw_only=True, forbid_unknown_fields=True):
     model: str
     messages: Annotated[list[Message], Meta(min_length=1)]
     system: str | list[TextBlock] | None = None
-    tools: list[Tool] | None = None
+    tools: list[Annotated[Tool, Meta(extra_json_schema=_TOOL_SCHEMA)]] | None = None
+    mcp_servers: list[McpServer] | None = None
     tool_choice: AutoChoice | AnyChoice | ToolChoice | NoneChoice | None = None
     thinking: ThinkingOn | ThinkingAdaptive | ThinkingOff | None = None
     output_config: OutputConfig | None = None
@@ -179,22 +234,13 @@ class MessagesRequest(Conversation, kw_only=True, forbid_unknown_fields=True):
     diagnostics: JsonObject | None = None
 
 
-class _Wrapped(Struct, forbid_unknown_fields=True):
+class Wrapped(Struct, forbid_unknown_fields=True):
+    """The arguments of a malformed call."""
+
     raw: str = field(name="_raw")
 
 
-_wrapped = msgspec.json.Decoder(_Wrapped)
-
-
-def input_of(call: ToolCall) -> Raw:
-    """Return the client's JSON for a call: the arguments byte for byte if they are an object."""
-    try:
-        value: Any = None if call.malformed else msgspec.json.decode(call.arguments)
-    except (msgspec.DecodeError, RecursionError):
-        value = None
-    if isinstance(value, dict) and value.keys() != {"_raw"}:
-        return Raw(call.arguments.encode())
-    return Raw(msgspec.json.encode(_Wrapped(call.arguments)))
+_wrapped = msgspec.json.Decoder(Wrapped)
 
 
 def _arguments_of(given: Raw, where: str) -> str:
@@ -215,8 +261,6 @@ def _arguments_of(given: Raw, where: str) -> str:
 def reply_request(session: Session, body: bytes) -> ChatRequest:
     """Parse a request to `POST /v1/messages`."""
     asked = decode(body, MessagesRequest, refused=_unsupported)
-    if isinstance(asked.messages[-1], AssistantMessage):
-        raise unsupported("prefill", "the last message must not be the assistant's")
     return replace(
         _request(session, asked),
         stream=bool(asked.stream),
@@ -234,22 +278,56 @@ def count_request(session: Session, body: bytes) -> ChatRequest:
 
 
 def _request(session: Session, asked: Conversation) -> ChatRequest:
-    tools = [_function(tool) for tool in asked.tools] if asked.tools else None
-    choice, one_call = _choice(asked, tools)
+    offer = _offer(asked)
+    tools = offer.functions or None
+    choice, one_call = _choice(asked, offer)
     output = asked.output_config
     schema = output.format.schema if output and output.format else None
     where = "output_config.format"
+    form = form_of(choice, tools, schema, one_call=one_call, schema_param=where)
+    messages = [*_system(asked.system), *_messages(session, asked.messages)]
     return ChatRequest(
-        messages=[*_system(asked.system), *_messages(session, asked.messages)],
+        messages=messages,
         tools=tools,
+        omitted_tools=offer.omitted,
         calls=tools is not None and choice.reads,
         one_call=one_call,
         template_kwargs={} if asked.thinking is None else {"enable_thinking": _thinks(asked)},
-        form=form_of(choice, tools, schema, one_call=one_call, schema_param=where),
+        form=form,
+        continues=continues(messages, form, asked=True),
     )
 
 
-def _choice(asked: Conversation, tools: Sequence[Mapping[str, Any]] | None) -> tuple[Choice, bool]:
+def _offer(asked: Conversation) -> Offer:
+    offer = Offer()
+    for index, tool in enumerate(asked.tools or ()):
+        where = f"tools[{index}]"
+        if tool.type not in (None, "custom"):
+            given = {"type": tool.type, "name": tool.name, "input_schema": tool.input_schema}
+            present = {name: value for name, value in given.items() if value is not None}
+            offer.add_other(present, f"{where}.type", allowed="custom")
+        elif tool.name is None or tool.input_schema is None:
+            missing = "name" if tool.name is None else "input_schema"
+            raise bad_request(f"{where}: a tool of the client's needs {missing}", param=where)
+        elif tool.defer_loading:
+            offer.omit(tool.name)
+        else:
+            said = _described(tool)
+            offer.add({"name": tool.name, "description": said, "parameters": tool.input_schema})
+    for server in asked.mcp_servers or ():
+        offer.omit(server.name, "is a server to which the service would connect")
+    return offer
+
+
+def _described(tool: Tool) -> str | None:
+    """Return a tool's description, which ends with its examples."""
+    if not tool.input_examples:
+        return tool.description
+    examples = (msgspec.json.encode(example).decode() for example in tool.input_examples)
+    return "\n".join([*([tool.description] if tool.description else []), "Examples:", *examples])
+
+
+def _choice(asked: Conversation, offer: Offer) -> tuple[Choice, bool]:
     """Return the meaning of `tool_choice`, and whether at most one call is wanted."""
     given = asked.tool_choice
     if given is None:
@@ -258,8 +336,8 @@ def _choice(asked: Conversation, tools: Sequence[Mapping[str, Any]] | None) -> t
         return Choice(reads=False), False
     one_call = bool(given.disable_parallel_tool_use)
     if isinstance(given, ToolChoice):
-        return forced_tool(given.name, tools), one_call
-    return forced_any(tools) if isinstance(given, AnyChoice) else Choice(reads=True), one_call
+        return offer.one(given.name), one_call
+    return offer.any() if isinstance(given, AnyChoice) else Choice(reads=True), one_call
 
 
 def _thinks(asked: Conversation) -> bool:
@@ -276,7 +354,8 @@ def _messages(session: Session, given: Sequence[Message]) -> Iterator[dict[str, 
         if kind is AssistantMessage:
             yield _said(session, [block for message in run for block in _blocks(message.content)])
         elif kind is UserMessage:
-            yield from _heard([block for message in run for block in _blocks(message.content)])
+            blocks = [block for message in run for block in _blocks(message.content)]
+            yield from _heard(blocks, session.config.unreadable)
         else:
             yield from ({"role": "system", "content": _text(m.content)} for m in run)
 
@@ -295,27 +374,39 @@ def _said(session: Session, blocks: Sequence[Any]) -> dict[str, Any]:
     return message
 
 
-def _heard(blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
+def _heard(blocks: Sequence[Any], unreadable: Unreadable) -> Iterator[dict[str, Any]]:
     """Yield messages: each tool result is one of its own; adjacent texts are joined to one."""
     for is_result, run in groupby(blocks, key=lambda block: isinstance(block, ToolResultBlock)):
         if not is_result:
-            yield {"role": "user", "content": _text(list(run))}
+            yield _read("user", list(run), unreadable)
             continue
         for block in run:
-            content = _text(block.content or "") or ("error" if block.is_error else "")
-            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+            message = _read("tool", block.content or "", unreadable, id=block.tool_use_id)
+            if block.is_error and not message["content"]:
+                message["content"] = "error"
+            yield message
+
+
+def _read(
+    role: str, content: str | Sequence[Any], unreadable: Unreadable, *, id: str = ""
+) -> dict[str, Any]:
+    """Return the message of a content in which not all blocks need be texts."""
+    reader = PartReader(unreadable)
+    lines = [_line(block, reader) for block in _blocks(content)]
+    named = {"tool_call_id": id} if id else {}
+    return reader.described({"role": role, **named, "content": "\n".join(lines)})
+
+
+def _line(block: Any, reader: PartReader) -> str:
+    if isinstance(block, TextBlock):
+        return block.text
+    return reader.text(msgspec.to_builtins(block), "messages.content") or ""
 
 
 def _call(block: ToolUseBlock) -> dict[str, Any]:
     arguments = _arguments_of(block.input, f"input of tool_use {block.id}")
     function = {"name": block.name, "arguments": arguments}
     return {"id": block.id, "type": "function", "function": function}
-
-
-def _function(tool: Tool) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
-    given = {name: value for name, value in function.items() if value is not None}
-    return {"type": "function", "function": given}
 
 
 def _blocks(content: str | Sequence[Any]) -> Sequence[Any]:
@@ -333,13 +424,6 @@ def _unsupported(raw: Mapping[str, Any]) -> ApiError | None:
     for name in _NOT_HERE:
         if raw.get(name):
             return unsupported(name, _NOT_HERE[name])
-    for index, tool in enumerate(_objects(raw.get("tools"))):
-        if tool.get("type") not in (None, "custom"):
-            why = f"got {tool['type']!r}; only tools of the client's own, with an input_schema"
-            return unsupported(f"tools[{index}].type", why)
-        for name in ("strict", "defer_loading", "input_examples"):
-            if tool.get(name):
-                return unsupported(f"tools[{index}].{name}", "the engine has no such thing")
     for index, message in enumerate(_objects(raw.get("messages"))):
         for block in _objects(message.get("content")):
             for one in (block, *_objects(block.get("content"))):
@@ -353,9 +437,11 @@ def _objects(value: Any) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-_BLOCKS = ("text", "tool_use", "tool_result", "thinking", "redacted_thinking")
+_BLOCKS = (
+    *("text", "tool_use", "tool_result", "thinking", "redacted_thinking"),
+    *("image", "document", "search_result", "container_upload", "tool_reference"),
+)
 _NOT_HERE = {
-    "mcp_servers": "connect to servers from the client, and pass their tools",
     "container": "nothing is run here",
     "output_format": "it is output_config.format now",
     "compaction": "the history is the client's to keep",

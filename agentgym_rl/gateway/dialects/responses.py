@@ -19,9 +19,12 @@ from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.messages import TURN
 from agentgym_rl.gateway.parsers import Event, Reasoning, ToolCall
 from agentgym_rl.gateway.request.chat_request import ChatRequest
+from agentgym_rl.gateway.request.offered_tools import text_of_call
+from agentgym_rl.gateway.request.request_cache import StoredResponse
 from agentgym_rl.gateway.session.session import Session
 
-from .responses_request import ResponsesRequest, item_id, read_request
+from .responses_items import item_id
+from .responses_request import ResponsesRequest, read_request
 from .responses_wire import Status
 
 OutputEvent = tuple[str, dict[str, Any]]
@@ -43,6 +46,20 @@ class _TextKind:
     delta: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class _CallKind:
+    """An item that is a call, whose `field` has what the model wrote."""
+
+    id: str
+    type: str
+    events: str
+    field: str
+
+
+_CALL = _CallKind("fc", "function_call", "response.function_call_arguments", "arguments")
+_TEXT_CALL = _CallKind("ctc", "custom_tool_call", "response.custom_tool_call_input", "input")
+_CALLS = ("message", _CALL.type, _TEXT_CALL.type)
+"""The types of items of which a client has to send back one."""
 _MESSAGE = _TextKind(
     "msg",
     "response.output_text",
@@ -128,14 +145,24 @@ class ResponsesWriter(Writer):
 
     def _ended(self) -> dict[str, Any]:
         """Return the complete response, which later requests may name from now on."""
-        if self._request.store:
-            said = self._request.messages[self._request.num_instructions :]
-            reply = {**self._turn.message, TURN: self._turn.number}
-            self._session.conversations.keep(self._id, [*said, reply])
         if self._status == "incomplete":
             why = {"reason": _CUT[self._turn.finish_reason]}
-            return self._response("incomplete", incomplete_details=why, usage=self._usage())
-        return self._response("completed", completed_at=int(time.time()), usage=self._usage())
+            body = self._response("incomplete", incomplete_details=why, usage=self._usage())
+        else:
+            now = int(time.time())
+            body = self._response("completed", completed_at=now, usage=self._usage())
+        self._store(body)
+        return body
+
+    def _store(self, body: Mapping[str, Any]) -> None:
+        asked = self._request
+        if asked.store:
+            said = asked.messages[asked.num_instructions :]
+            reply = {**self._turn.message, TURN: self._turn.number}
+            stored = StoredResponse([*said, reply], asked.items, asked.item_tools, body)
+            self._session.responses.keep(self._id, stored)
+        if asked.conversation is not None:
+            asked.conversation.items += [*asked.items[asked.num_earlier :], *self._items]
 
     def _response(self, status: str, **fields: Any) -> dict[str, Any]:
         blank = {"error": None, "incomplete_details": None, "completed_at": None, "usage": None}
@@ -180,7 +207,7 @@ class ResponsesWriter(Writer):
         """Yield the events of the end of the reply. An empty reply becomes an empty message,
         because clients could not send it back otherwise."""
         yield from self._end_item(status)
-        if not any(item["type"] in ("message", "function_call") for item in self._items):
+        if not any(item["type"] in _CALLS for item in self._items):
             yield from self._begin_item(_MESSAGE)
             yield from self._end_item(status)
 
@@ -211,18 +238,19 @@ class ResponsesWriter(Writer):
 
     def _call(self, call: ToolCall) -> Iterator[OutputEvent]:
         """Yield the events of a complete call: its block has closed."""
+        form = _TEXT_CALL if call.name in self._request.text_tools else _CALL
+        said = text_of_call(call.arguments) if form is _TEXT_CALL else call.arguments
         call_id = self._turn.call_id(self._num_calls, call)
         self._num_calls += 1
-        item = {"id": self._item_id("fc"), "type": "function_call", "call_id": call_id}
-        item = {**item, "name": call.name, "arguments": ""}
+        item = {"id": self._item_id(form.id), "type": form.type, "call_id": call_id}
+        item = {**item, "name": call.name, form.field: ""}
         if call.name in self._request.namespaces:
             item["namespace"] = self._request.namespaces[call.name]
         place = {"item_id": item["id"], "output_index": len(self._items)}
         yield self._item_event("added", item | _IN_PROGRESS)
-        stem, arguments = "response.function_call_arguments", call.arguments
-        yield f"{stem}.delta", {**place, "delta": arguments}
-        yield f"{stem}.done", {**place, "name": call.name, "arguments": arguments}
-        yield self._item_ended({**item, "arguments": arguments, "status": "completed"})
+        yield f"{form.events}.delta", {**place, "delta": said}
+        yield f"{form.events}.done", {**place, "name": call.name, form.field: said}
+        yield self._item_ended({**item, form.field: said, "status": "completed"})
 
     def _item_ended(self, item: dict[str, Any]) -> OutputEvent:
         event = self._item_event("done", item)

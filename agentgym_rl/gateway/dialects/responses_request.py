@@ -1,28 +1,20 @@
-"""Requests of the Responses API: parameters, and input items as chat messages.
+"""Requests of the Responses API: parameters, tools, and what they continue.
 
 Parameters that are ignored, because they cannot change a reply here: user, metadata,
 client_metadata (Codex has it), service_tier, safety_identifier, prompt_cache_key,
 prompt_cache_retention, prompt_cache_options, max_tool_calls (of tools that the service itself
 runs), text.verbosity, `strict` of a tool. Every other parameter is honoured or refused by name.
 
-One sampled turn leaves as several items (thoughts, text, calls), and clients send them back in this
-form. The items become one assistant message again, which the session's tree knows:
-
-    reasoning, message, function_call, function_call, function_call_output, function_call_output
-    └────────────────── assistant ──────────────────┘ └─ tool ───────────┘  └─ tool ───────────┘
-
 All readers raise ApiError, a 400 that names the parameter.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
-from agentgym_rl.gateway.messages import TURN, call_request, reasoning_keys
 from agentgym_rl.gateway.request.body import (
     boolean,
     given_fields,
@@ -36,21 +28,13 @@ from agentgym_rl.gateway.request.chat_request import (
     effort_kwargs,
     form_of,
     read_format,
-    read_tool_choice,
 )
+from agentgym_rl.gateway.request.offered_tools import Offer
+from agentgym_rl.gateway.request.request_cache import Conversation, StoredResponse
 from agentgym_rl.gateway.session.session import Session
 
-_ID = re.compile(r"(?:msg|rs|fc)_(.*)_\d+", re.DOTALL)
-_ROLES = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-}
-_TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
-_ITEMS = ("message", "function_call", "function_call_output", "reasoning")
-_SHOWN = ("name", "description", "parameters")
-"""The fields of a function that the model sees; `strict` is only for the service."""
+from .responses_items import ItemReader, string_field
+
 _IGNORED = frozenset(
     {
         *("user", "metadata", "client_metadata", "service_tier", "safety_identifier"),
@@ -62,176 +46,53 @@ _READ = frozenset(
         *("model", "input", "instructions", "previous_response_id", "store", "stream"),
         *("tools", "tool_choice", "parallel_tool_calls", "max_output_tokens", "temperature"),
         *("top_p", "text", "reasoning", "include", "truncation", "background"),
-        *("stream_options", "top_logprobs"),
+        *("stream_options", "top_logprobs", "conversation"),
     }
 )
 _THOUGHTS = "reasoning.encrypted_content"
+_INCLUDED = (
+    _THOUGHTS,
+    *("message.input_image.image_url", "computer_call_output.output.image_url"),
+    *("file_search_call.results", "web_search_call.results", "web_search_call.action.sources"),
+    "code_interpreter_call.outputs",
+)
+"""The values of `include`; beside thoughts, each concerns a tool or a part that no reply has."""
+_CONTEXTS = ("auto", "current_turn", "all_turns")
+"""The values of `reasoning.context`, on which `gateway.thinking_history` decides."""
 _PLAIN = {"type": "text"}
-
-Message = dict[str, Any]
-Tool = dict[str, Any]
-NumberOf = Callable[[str], int | None]
-"""A function from a turn's id to its number in the session; None for other ids."""
-
-
-def item_id(kind: str, turn_id: str, index: int) -> str:
-    """Return the id of an output item, which contains its turn: `kind` is msg, rs or fc."""
-    return f"{kind}_{turn_id}_{index}"
-
-
-def _read_items(value: Any, number_of: NumberOf) -> list[Message]:
-    """Return the chat messages of `input`."""
-    if isinstance(value, str):
-        return [{"role": "user", "content": value}]
-    if not isinstance(value, list):
-        raise bad_request("input must be a string or an array of items.", param="input")
-    reader = _Reader(number_of)
-    for index, item in enumerate(value):
-        reader.read(item, f"input[{index}]")
-    return reader.messages
-
-
-class _Reader:
-    """A reader of consecutive items; `messages` are the messages so far."""
-
-    def __init__(self, number_of: NumberOf) -> None:
-        self.messages: list[Message] = []
-        self._number_of = number_of
-        self._said: Message | None = None  # the assistant message that later items may extend
-        self._turn: int | None = None  # the turn of this message, if an item id named it
-        self._last = ""  # the kind of the last item of this message
-        self._answered = False  # whether one of its calls has been answered
-
-    def read(self, item: Any, where: str) -> None:
-        if not isinstance(item, dict):
-            raise bad_request(f"{where} must be an object.", param=where)
-        kind = item.get("type", "message" if "role" in item else "item_reference")
-        if kind == "message":
-            self._message(item, where)
-        elif kind == "function_call":
-            self._call(item, where)
-        elif kind == "function_call_output":
-            answer = {"role": "tool", "tool_call_id": _string(item, "call_id", where)}
-            self.messages.append({**answer, "content": _text(item.get("output"), where, "output")})
-            self._answered = True
-        elif kind == "reasoning":
-            self._reasoning(item, where)
-        else:
-            allowed = ", ".join(_ITEMS)
-            raise bad_request(f"{where}.type: got {kind!r}, allowed: {allowed}", param=where)
-
-    def _message(self, item: Mapping[str, Any], where: str) -> None:
-        role = item.get("role")
-        if not isinstance(role, str) or role not in _ROLES:
-            allowed = ", ".join(_ROLES)
-            raise bad_request(f"{where}.role: got {role!r}, allowed: {allowed}", param=where)
-        text = _text(item.get("content"), where, "content")
-        if role != "assistant":
-            self._said = None
-            self.messages.append({"role": _ROLES[role], "content": text})
-            return
-        said = self._assistant("message", self._turn_of(item.get("id")))
-        said["content"] += text
-
-    def _call(self, item: Mapping[str, Any], where: str) -> None:
-        call_id = _string(item, "call_id", where)
-        function = {name: _string(item, name, where) for name in ("name", "arguments")}
-        said = self._assistant("function_call", call_request(call_id))
-        call = {"id": call_id, "type": "function", "function": function}
-        said.setdefault("tool_calls", []).append(call)
-
-    def _reasoning(self, item: Mapping[str, Any], where: str) -> None:
-        parts = item.get("content")
-        text = "" if parts is None else _text(parts, where, "content")
-        turn = self._turn_of(item.get("id"))
-        turn = self._turn_of(item.get("encrypted_content")) if turn is None else turn
-        said = self._assistant("reasoning", turn)
-        said.update(reasoning_keys(said.get("reasoning", "") + text))
-
-    def _turn_of(self, value: Any) -> int | None:
-        """Return the turn that an output item's id names, if it belongs to this session."""
-        found = _ID.fullmatch(value) if isinstance(value, str) else None
-        return self._number_of(found[1]) if found else None
-
-    def _assistant(self, kind: str, turn: int | None) -> Message:
-        """Return the message to which an item of an assistant's turn belongs; perhaps a new one."""
-        if self._said is None or not self._goes_on(kind, turn):
-            self._said = {"role": "assistant", "content": ""}
-            self._turn, self._answered = None, False
-            self.messages.append(self._said)
-        if turn is not None:
-            self._turn = self._said[TURN] = turn
-        self._last = kind
-        return self._said
-
-    def _goes_on(self, kind: str, turn: int | None) -> bool:
-        """Return whether an item belongs to the same turn as the items before it.
-
-        Item ids decide, if the client kept them; then calls may be answered one by one.
-        Otherwise adjacent items are one turn, as far as possible: no turn has two messages
-        in a row, and thoughts come first.
-        """
-        if turn is not None and self._turn is not None:
-            return turn == self._turn
-        if self._answered:
-            return False
-        return (
-            kind == "function_call"
-            or (kind == "message" and self._last != "message")
-            or (kind == "reasoning" and self._last == "reasoning")
-        )
-
-
-def _string(item: Mapping[str, Any], name: str, where: str, *, empty: bool = True) -> str:
-    """Return a string field; an empty one only if `empty`."""
-    value = item.get(name)
-    if not isinstance(value, str) or not (value or empty):
-        raise bad_request(f"{where}.{name} must be a string.", param=where)
-    return value
-
-
-def _text(value: Any, where: str, name: str) -> str:
-    """Return the text of a string or of an array of text parts."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, Sequence):
-        raise bad_request(f"{where}.{name} must be a string or an array.", param=where)
-    return "".join(_part(part, f"{where}.{name}") for part in value)
-
-
-def _part(part: Any, where: str) -> str:
-    kind = part.get("type") if isinstance(part, dict) else part
-    if not isinstance(kind, str) or kind not in _TEXT_PARTS:
-        raise bad_request(f"{where}: {kind!r} part; only text is read", param=where)
-    text = part.get("text") if isinstance(part, dict) else None
-    if not isinstance(text, str):
-        raise bad_request(f"{where}: a {kind} part without text", param=where)
-    return text
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The tools of a request: `functions` for the template, `echo` for the response to repeat."""
+    """The tools of a request: the `offer` to the model, and `echo` for the response to repeat."""
 
-    functions: list[Tool] = field(default_factory=list[Tool])
-    echo: list[Tool] = field(default_factory=list[Tool])
+    offer: Offer = field(default_factory=Offer)
+    echo: list[Any] = field(default_factory=list[Any])
     namespaces: dict[str, str] = field(default_factory=dict[str, str])
     """The namespaces of the functions that have one. Models call a function by its own name."""
 
 
-def _read_tools(value: Any) -> Tools:
-    """Check `tools`."""
+def _read_tools(value: Any, more: Sequence[Any]) -> Tools:
+    """Check `tools`, and `more` of them, which items offer."""
     tools = Tools()
-    for item, where in _entries(value, "tools"):
-        if item.get("type") != "namespace":
-            tools.echo.append(_add(tools, item, where))
-            continue
-        name = _string(item, "name", where, empty=False)
-        inner = [_add(tools, *entry) for entry in _entries(item.get("tools"), f"{where}.tools")]
-        tools.namespaces.update((function["name"], name) for function in inner)
-        group = {"name": name, "description": _description(item, where) or "", "tools": inner}
-        tools.echo.append({"type": "namespace", **group})
+    for entry in _entries(value, "tools"):
+        tools.echo.append(_add_any(tools, *entry))
+    for entry in _entries(list(more), "additional_tools.tools"):
+        _add_any(tools, *entry)
     return tools
+
+
+def _add_any(tools: Tools, item: Mapping[str, Any], where: str) -> Any:
+    """Add a tool or a namespace, and return what the response repeats."""
+    if item.get("type") != "namespace":
+        return _add(tools.offer, item, where)
+    name = string_field(item, "name", where, empty=False)
+    description = _description(item, where) or ""
+    before = len(tools.offer.functions)
+    inner = [_add(tools.offer, *entry) for entry in _entries(item.get("tools"), f"{where}.tools")]
+    added = tools.offer.functions[before:]
+    tools.namespaces.update((tool["function"]["name"], name) for tool in added)
+    return {"type": "namespace", "name": name, "description": description, "tools": inner}
 
 
 def _entries(value: Any, where: str) -> Iterator[tuple[Mapping[str, Any], str]]:
@@ -243,24 +104,28 @@ def _entries(value: Any, where: str) -> Iterator[tuple[Mapping[str, Any], str]]:
         yield item, f"{where}[{index}]"
 
 
-def _add(tools: Tools, item: Mapping[str, Any], where: str) -> Tool:
-    """Add a function, and return the fields that the response repeats."""
+def _add(offer: Offer, item: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Add a tool, under a name that no other has, and return what the response repeats."""
     kind = item.get("type")
-    if kind != "function":
-        why = f"got type {kind!r}; allowed: function (run by the client), namespace (of functions)"
-        raise unsupported(where, why)
-    if item.get("defer_loading"):
-        raise unsupported(f"{where}.defer_loading", "all tools are shown at once")
+    if kind not in ("function", "custom"):
+        offer.add_other(item, where, allowed="function, custom, namespace")
+        return item
     if not isinstance(item.get("strict"), bool | None):
         raise bad_request(f"{where}.strict must be true or false.", param=where)
     if not isinstance(item.get("parameters"), dict | None):
         raise bad_request(f"{where}.parameters must be an object.", param=where)
-    name = _string(item, "name", where, empty=False)
+    name = string_field(item, "name", where, empty=False)
     description = _description(item, where)
-    if any(tool["function"]["name"] == name for tool in tools.functions):
+    if any(tool["function"]["name"] == name for tool in offer.functions):
         raise bad_request(f"{where}: there is another function named {name!r}", param=where)
-    function = {key: item[key] for key in _SHOWN if item.get(key) is not None}
-    tools.functions.append({"type": "function", "function": function})
+    if item.get("defer_loading"):
+        offer.omit(name)
+    elif kind == "custom":
+        offer.add_text(name, description, item.get("format"), where)
+    else:
+        offer.add({key: item.get(key) for key in ("name", "description", "parameters")})
+    if kind == "custom":
+        return item
     echo = {key: item.get(key) for key in ("parameters", "strict")}
     return {"type": "function", "name": name, "description": description, **echo}
 
@@ -283,6 +148,14 @@ class ResponsesRequest(ChatRequest, frozen=True, kw_only=True):
     """The number of messages that belong to this request alone: 1 with instructions."""
     namespaces: Mapping[str, str]
     """The namespaces of the functions that have one."""
+    items: Sequence[Mapping[str, Any]]
+    """The input items, those of the conversation that is continued included."""
+    num_earlier: int
+    """The number of these that the conversation already has."""
+    item_tools: Sequence[Any]
+    """The tools that the items offer."""
+    conversation: Conversation | None
+    """The conversation that grows by the new items and those of the reply."""
     echo: Mapping[str, Any]
     """The parameters that the response repeats."""
 
@@ -291,21 +164,22 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
     """Parse and check a request."""
     given = given_fields(body)
     _refuse(given)
-    tools = _read_tools(given.get("tools"))
-    functions = tools.functions or None
-    choice = read_tool_choice(given.get("tool_choice"), functions)
+    instructions = string(given, "instructions")
+    leading = [] if instructions is None else [{"role": "system", "content": instructions}]
+    said = _read_items(session, given)
+    if not said.messages:
+        raise bad_request("input must not be empty.", param="input")
+    tools = _read_tools(given.get("tools"), said.tools)
+    functions = tools.offer.functions or None
+    choice = tools.offer.chosen(given.get("tool_choice"))
     schema = read_format(_object(given, "text").get("format", _PLAIN), "text.format", nested=False)
     one_call = not boolean(given, "parallel_tool_calls", True)
     top_p = number(given, "top_p", low=0.0, high=1.0)
-    instructions = string(given, "instructions")
-    leading = [] if instructions is None else [{"role": "system", "content": instructions}]
-    said = _read_items(given.get("input", []), session.number_of)
-    messages = [*leading, *_earlier(session, given), *said]
-    if len(messages) == len(leading):
-        raise bad_request("input must not be empty.", param="input")
     return ResponsesRequest(
-        messages=messages,
+        messages=[*leading, *said.messages],
         tools=functions,
+        text_tools=frozenset(tools.offer.texts),
+        omitted_tools=tools.offer.omitted,
         calls=functions is not None and choice.reads,
         one_call=one_call,
         stream=boolean(given, "stream", False),
@@ -316,21 +190,95 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
             _object(given, "reasoning").get("effort"), "reasoning.effort"
         ),
         form=form_of(choice, functions, schema, one_call=one_call, schema_param="text.format"),
+        truncates=given.get("truncation") == "auto",
         store=boolean(given, "store", True),
         seals_thoughts=_THOUGHTS in given.get("include", ()),
         num_instructions=len(leading),
         namespaces=tools.namespaces,
-        echo=_echo(given, tools),
+        items=said.items,
+        num_earlier=said.num_earlier,
+        item_tools=said.tools,
+        conversation=said.conversation,
+        echo=_echo(given, tools, said.conversation),
     )
 
 
-def _earlier(session: Session, given: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the conversation that the request continues, if it names a response."""
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """The conversation of a request: its input, after all that it continues."""
+
+    messages: Sequence[Mapping[str, Any]]
+    items: Sequence[Mapping[str, Any]]
+    tools: Sequence[Any]
+    num_earlier: int
+    conversation: Conversation | None = None
+
+
+def _read_items(session: Session, given: Mapping[str, Any]) -> _Said:
+    """Read the input, behind the conversation or the response that the request continues."""
+    reader = ItemReader(
+        session.number_of, session.stored_item, unreadable=session.config.unreadable
+    )
+    conversation = _conversation(session, given)
+    if conversation is not None:
+        for item in list(conversation.items):
+            reader.read_stored(item)
+        num_earlier = len(reader.items)
+        reader.read_input(given.get("input", []))
+        return _Said(reader.messages, reader.items, reader.tools, num_earlier, conversation)
+    reader.read_input(given.get("input", []))
+    earlier = _earlier(session, given)
+    if earlier is None:
+        return _Said(reader.messages, reader.items, reader.tools, 0)
+    before = [*earlier.items, *earlier.output]
+    return _Said(
+        [*earlier.messages, *reader.messages],
+        [*before, *reader.items],
+        [*earlier.tools, *reader.tools],
+        len(before),
+    )
+
+
+def _conversation(session: Session, given: Mapping[str, Any]) -> Conversation | None:
+    """Return the conversation that the request names."""
+    value = given.get("conversation")
+    id = value.get("id") if isinstance(value, dict) else value
+    if value is None:
+        return None
+    if not isinstance(id, str):
+        why = f"conversation: got {value!r:.100}, expected an id, or an object with an id"
+        raise bad_request(why, param="conversation")
+    if given.get("previous_response_id") is not None:
+        why = "conversation and previous_response_id both say what is continued: give only one"
+        raise bad_request(why, param="conversation")
+    return found_conversation(session, id)
+
+
+def found_conversation(session: Session, id: str) -> Conversation:
+    """Return a conversation of the session.
+
+    Raises:
+        ApiError: 404, there is none of this id.
+    """
+    found = session.conversations.get(id)
+    if found is None:
+        raise ApiError(
+            404,
+            f"Conversation with id {id!r} not found: none of this session, or deleted. Create it "
+            "with POST /v1/conversations.",
+            param="conversation",
+            code="conversation_not_found",
+        )
+    return found
+
+
+def _earlier(session: Session, given: Mapping[str, Any]) -> StoredResponse | None:
+    """Return the response that the request continues, if it names one."""
     response_id = string(given, "previous_response_id")
     if response_id is None:
-        return ()
-    messages = session.conversations.get(response_id)
-    if messages is None:
+        return None
+    found = session.responses.get(response_id)
+    if found is None:
         raise ApiError(
             400,
             f"Previous response with id {response_id!r} not found: no response of this session "
@@ -338,7 +286,7 @@ def _earlier(session: Session, given: Mapping[str, Any]) -> Sequence[Mapping[str
             param="previous_response_id",
             code="previous_response_not_found",
         )
-    return messages
+    return found
 
 
 def _refuse(given: Mapping[str, Any]) -> None:
@@ -348,8 +296,9 @@ def _refuse(given: Mapping[str, Any]) -> None:
         raise unsupported(
             "background", "background replies are not supported; wait for the reply, or stream it"
         )
-    if given.get("truncation", "disabled") != "disabled":
-        raise unsupported("truncation", "messages are never left out; allowed: 'disabled'")
+    if (value := given.get("truncation", "disabled")) not in ("auto", "disabled"):
+        why = f"truncation: got {value!r:.100}, allowed: 'auto', 'disabled'"
+        raise bad_request(why, param="truncation")
     if integer(given, "top_logprobs", low=0):
         raise unsupported("top_logprobs", "only the sampled token's log-prob is recorded")
     _check_text(_object(given, "text"))
@@ -377,8 +326,12 @@ def _check_reasoning(reasoning: Mapping[str, Any]) -> None:
             if value != "auto":
                 why = "thoughts are sent complete, without a summary; allowed: 'auto'"
                 raise unsupported(f"reasoning.{name}", why)
+        elif name == "context":
+            if value not in _CONTEXTS:
+                why = f"reasoning.context: got {value!r:.100}, allowed: {', '.join(_CONTEXTS)}"
+                raise bad_request(why, param="reasoning.context")
         elif name != "effort":
-            raise unsupported(f"reasoning.{name}", "allowed: effort and summary")
+            raise unsupported(f"reasoning.{name}", "allowed: effort, summary and context")
 
 
 def _check_include(include: Any) -> None:
@@ -387,8 +340,9 @@ def _check_include(include: Any) -> None:
     for name in include:
         if name == "message.output_text.logprobs":
             raise unsupported(f"include {name}", "chat completions have log-probs (`logprobs`)")
-        if name != _THOUGHTS:
-            raise unsupported(f"include {name}", f"allowed: {_THOUGHTS}")
+        if name not in _INCLUDED:
+            allowed = ", ".join(_INCLUDED)
+            raise unsupported(f"include {name!s:.100}", f"allowed: {allowed}")
 
 
 def _object(given: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -399,7 +353,9 @@ def _object(given: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {key: field for key, field in value.items() if field is not None}
 
 
-def _echo(given: Mapping[str, Any], tools: Tools) -> dict[str, Any]:
+def _echo(
+    given: Mapping[str, Any], tools: Tools, conversation: Conversation | None
+) -> dict[str, Any]:
     """Return the request parameters that the response repeats."""
     names = ("user", "safety_identifier", "prompt_cache_key")
     return {
@@ -408,18 +364,20 @@ def _echo(given: Mapping[str, Any], tools: Tools) -> dict[str, Any]:
         "previous_response_id": given.get("previous_response_id"),
         "max_output_tokens": given.get("max_output_tokens"),
         "max_tool_calls": integer(given, "max_tool_calls"),
-        "metadata": _metadata(given.get("metadata", {})),
+        "metadata": read_metadata(given.get("metadata", {})),
         "parallel_tool_calls": given.get("parallel_tool_calls", True),
         "reasoning": {"effort": None, "summary": None, **_object(given, "reasoning")},
         "store": given.get("store", True),
         "text": {"format": _PLAIN, **_object(given, "text")},
         "tool_choice": given.get("tool_choice", "auto"),
         "tools": tools.echo,
-        "truncation": "disabled",
+        "truncation": given.get("truncation", "disabled"),
+        "conversation": None if conversation is None else {"id": conversation.id},
     }
 
 
-def _metadata(value: Any) -> dict[str, str]:
+def read_metadata(value: Any) -> dict[str, str]:
+    """Return metadata: an object of strings."""
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise bad_request("metadata must be an object of strings.", param="metadata")
     return value

@@ -26,7 +26,25 @@ class ReasoningText(Struct, tag_field="type", tag="reasoning_text"):
     text: str
 
 
-Text = str | list[InputText | OutputText]
+class InputImage(Struct, tag_field="type", tag="input_image"):
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: str | None = None
+
+
+class InputFile(Struct, tag_field="type", tag="input_file"):
+    filename: str | None = None
+    file_data: str | None = None
+    file_id: str | None = None
+    file_url: str | None = None
+
+
+class InputAudio(Struct, tag_field="type", tag="input_audio"):
+    input_audio: JsonObject
+
+
+Text = str | list[InputText | OutputText | InputImage | InputFile | InputAudio]
+"""A text, or parts; those that are no text are shown as a short text, or refused."""
 
 
 class Message(Struct, tag_field="type", tag="message"):
@@ -47,6 +65,24 @@ class FunctionCallOutput(Struct, tag_field="type", tag="function_call_output"):
     output: Text
 
 
+class CustomToolCall(Struct, tag_field="type", tag="custom_tool_call"):
+    call_id: str
+    name: str
+    input: str
+    id: str | None = None
+
+
+class CustomToolCallOutput(Struct, tag_field="type", tag="custom_tool_call_output"):
+    call_id: str
+    output: Text
+
+
+class ItemReference(Struct, tag_field="type", tag="item_reference"):
+    """An item of a stored response or conversation."""
+
+    id: str
+
+
 class Reasoning(Struct, tag_field="type", tag="reasoning"):
     id: str | None = None
     summary: list[JsonObject] = []
@@ -54,23 +90,64 @@ class Reasoning(Struct, tag_field="type", tag="reasoning"):
     encrypted_content: str | None = None
 
 
-Item = Message | FunctionCall | FunctionCallOutput | Reasoning
-
-
 class Function(Struct, tag_field="type", tag="function"):
     name: Name
     description: str | None = None
     parameters: JsonObject | None = None
     strict: bool | None = None
-    defer_loading: Never | None = None
+    defer_loading: bool | None = None
+    """The flag of a function that is left out, since there is no search for it."""
 
 
-class Namespace(Struct, tag_field="type", tag="namespace"):
-    """A group of functions, offered under their own names, which must be unique among all."""
+class AnyText(Struct, tag_field="type", tag="text"):
+    pass
+
+
+class Grammar(Struct, tag_field="type", tag="grammar"):
+    """A grammar that the model is shown, and that nothing enforces."""
+
+    syntax: Literal["lark", "regex"]
+    definition: str
+
+
+class Custom(Struct, tag_field="type", tag="custom"):
+    """A tool whose call is a text."""
 
     name: Name
     description: str | None = None
-    tools: list[Function] | None = None
+    format: AnyText | Grammar | None = None
+    defer_loading: bool | None = None
+
+
+class WebSearch(Struct, tag_field="type", tag="web_search"):
+    """One of the tools that the service would run: any other type without a schema is left out of
+    the prompt, too."""
+
+
+class Namespace(Struct, tag_field="type", tag="namespace"):
+    """A group of tools, offered under their own names, which must be unique among all."""
+
+    name: Name
+    description: str | None = None
+    tools: list[Function | Custom] | None = None
+
+
+class AdditionalTools(Struct, tag_field="type", tag="additional_tools"):
+    tools: list[Function | Custom | Namespace | WebSearch]
+    role: str | None = None
+    id: str | None = None
+
+
+Item = (
+    Message
+    | FunctionCall
+    | FunctionCallOutput
+    | CustomToolCall
+    | CustomToolCallOutput
+    | Reasoning
+    | ItemReference
+    | AdditionalTools
+)
 
 
 class PlainText(Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
@@ -92,14 +169,18 @@ class FunctionChoice(Struct, tag_field="type", tag="function"):
     name: str
 
 
+class CustomChoice(Struct, tag_field="type", tag="custom"):
+    name: str
+
+
 class AllowedChoice(Struct, tag_field="type", tag="allowed_tools"):
     """A list of allowed tools; with mode auto, it must contain all tools."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[FunctionChoice], Meta(min_length=1)]
+    tools: Annotated[list[FunctionChoice | CustomChoice], Meta(min_length=1)]
 
 
-ToolChoice = Literal["auto", "none", "required"] | FunctionChoice | AllowedChoice
+ToolChoice = Literal["auto", "none", "required"] | FunctionChoice | CustomChoice | AllowedChoice
 
 
 class TextOptions(Struct, forbid_unknown_fields=True):
@@ -111,10 +192,27 @@ class ReasoningOptions(Struct, forbid_unknown_fields=True):
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Literal["auto"] | None = None
     generate_summary: Literal["auto"] | None = None
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
     include_obfuscation: Never | None = None
+
+
+class ConversationId(Struct):
+    id: str
+
+
+Included = Literal[
+    "reasoning.encrypted_content",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "code_interpreter_call.outputs",
+]
+Truncation = Literal["auto", "disabled"]
 
 
 class CreateResponse(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -124,11 +222,12 @@ class CreateResponse(Struct, kw_only=True, forbid_unknown_fields=True):
     model: Any = None
     instructions: str | None = None
     previous_response_id: str | None = None
+    conversation: str | ConversationId | None = None
     store: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     """The options of a stream; they need `stream`."""
-    tools: list[Function | Namespace] | None = None
+    tools: list[Function | Custom | Namespace | WebSearch] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
@@ -136,8 +235,8 @@ class CreateResponse(Struct, kw_only=True, forbid_unknown_fields=True):
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
-    include: list[Literal["reasoning.encrypted_content"]] | None = None
-    truncation: Literal["disabled"] | None = None
+    include: list[Included] | None = None
+    truncation: Truncation | None = None
     background: Never | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=0)] | None = None
     max_tool_calls: int | None = None
@@ -169,6 +268,15 @@ class SaidCall(Struct, tag_field="type", tag="function_call"):
     call_id: str
     name: str
     arguments: str
+    status: Status
+    namespace: str | None = None
+
+
+class SaidTextCall(Struct, tag_field="type", tag="custom_tool_call"):
+    id: str
+    call_id: str
+    name: str
+    input: str
     status: Status
     namespace: str | None = None
 
@@ -212,10 +320,11 @@ class Response(Struct, tag_field="object", tag="response"):
     incomplete_details: WhyIncomplete | None
     error: None
     model: str
-    output: list[SaidMessage | SaidCall | SaidReasoning]
+    output: list[SaidMessage | SaidCall | SaidTextCall | SaidReasoning]
     usage: Usage
     instructions: str | None
     previous_response_id: str | None
+    conversation: ConversationId | None
     store: bool
     tools: list[JsonObject]
     tool_choice: ToolChoice
@@ -227,10 +336,44 @@ class Response(Struct, tag_field="object", tag="response"):
     top_logprobs: Count
     text: JsonObject
     reasoning: JsonObject
-    truncation: Literal["disabled"]
+    truncation: Truncation
     background: bool
     service_tier: str
     metadata: dict[str, str]
     user: str | None
     safety_identifier: str | None
     prompt_cache_key: str | None
+
+
+class ItemList(Struct, tag_field="object", tag="list"):
+    """A page of items."""
+
+    data: list[JsonObject]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class ConversationObject(Struct, tag_field="object", tag="conversation"):
+    id: str
+    created_at: Count
+    metadata: dict[str, str]
+
+
+class CreateConversation(Struct, forbid_unknown_fields=True):
+    items: Annotated[list[Item], Meta(max_length=20)] | None = None
+    metadata: dict[str, str] | None = None
+
+
+class UpdateConversation(Struct, forbid_unknown_fields=True):
+    metadata: dict[str, str] | None = None
+
+
+class CreateItems(Struct, forbid_unknown_fields=True):
+    items: Annotated[list[Item], Meta(max_length=20)]
+
+
+class Deleted(Struct):
+    id: str
+    object: Literal["response", "conversation.deleted"]
+    deleted: bool

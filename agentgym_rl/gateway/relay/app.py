@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -24,7 +24,9 @@ from agentgym_rl.gateway.dialects.messages import CountTokens, MessagesDialect
 from agentgym_rl.gateway.dialects.responses import ResponsesDialect
 from agentgym_rl.gateway.errors import bad_request, unsupported
 from agentgym_rl.gateway.request.body import json_object
-from agentgym_rl.gateway.request.chat_request import ANY_OBJECT, ChatRequest, ReplyForm, Tools
+from agentgym_rl.gateway.request.chat_request import ANY_OBJECT, ChatRequest, ReplyForm
+from agentgym_rl.gateway.request.offered_tools import Tools
+from agentgym_rl.gateway.request.unreadable import LEFT_OUT
 from agentgym_rl.gateway.retries_and_hangups import Exchange
 from agentgym_rl.gateway.server.gateway import SessionServer
 from agentgym_rl.gateway.session.session import Session, SessionSampling
@@ -35,6 +37,8 @@ from .upstream import Upstream
 
 _encode = msgspec.json.Encoder().encode
 _COUNTED = {"include_usage": True}
+_CONTINUED = {"continue_final_message": True, "add_generation_prompt": False}
+"""The parameters of vLLM for a reply that continues the last message; others may refuse them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +81,9 @@ class Relay(SessionServer):
         size = exchange.asked.num_new
         wanted = await dialect.reading(body, size, lambda: dialect.read(session, body))
         asked = _translated(wanted, session.originals.restore(wanted.messages))
+        self.note_omissions(session, wanted)
         number = session.next_request()
-        asking = self._asking(session, asked, number)
+        asking = _without_notes(self._asking(session, asked, number))
         temperature = asking.request.get("temperature", 1.0)
         turn = RelayedTurn(session, number, stop=wanted.stop, temperature=temperature)
 
@@ -163,6 +168,12 @@ async def _estimate(session: Session, request: ChatRequest, size: int) -> Mappin
     return {"input_tokens": session.estimated_tokens(asked), "estimated": True}
 
 
+def _without_notes(asking: _Asking) -> _Asking:
+    """Return a request without the descriptions of what was left out, which are for people."""
+    plain = [{k: v for k, v in m.items() if k != LEFT_OUT} for m in asking.request["messages"]]
+    return replace(asking, request={**asking.request, "messages": plain})
+
+
 def _passed_on(body: bytes) -> dict[str, Any]:
     """Parse a request in chat completions; the endpoint judges most of it."""
     asked = json_object(body)
@@ -190,6 +201,7 @@ def _translated(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> 
     asked |= {"top_k": request.top_k} if request.top_k else {}
     asked |= {"min_p": request.min_p} if request.min_p else {}
     asked |= {"stop": list(request.stop)} if request.stop else {}
+    asked |= _CONTINUED if request.continues else {}
     given = {
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,

@@ -1,10 +1,10 @@
 """Chat completion requests: the parameters that are read, refused and ignored.
 
 Parameters that are ignored, because they cannot change a reply here: user, metadata, store,
-service_tier, safety_identifier, prompt_cache_key, prompt_cache_retention, verbosity, `strict` of a
-tool. So are unknown parameters with a value that changes nothing (`min_tokens` 0, empty lists).
-Every other parameter is honoured or refused by name: an agent must not rely on an option without
-effect.
+service_tier, safety_identifier, prompt_cache_key, prompt_cache_retention, prompt_cache_options,
+verbosity, prediction (of a reply, for speed), `strict` of a tool. So are unknown parameters with a
+value that changes nothing (`min_tokens` 0, empty lists). Every other parameter is honoured or
+refused by name: an agent must not rely on an option without effect.
 
 A request may demand a form of its reply: JSON of a schema, or calls of some of the tools. Three
 APIs express this in three ways; here they become one `ReplyForm`. Its grammar depends on the
@@ -24,23 +24,27 @@ from msgspec import Struct, field
 
 from agentgym_rl.core.chat import text_message
 from agentgym_rl.gateway.errors import bad_request, unsupported
+from agentgym_rl.gateway.messages import text_of
 from agentgym_rl.gateway.template.template import RESERVED
 
-from .body import boolean, given_fields, integer, number, refuse_unknown
+from .body import boolean, given_fields, integer, number, refuse_unknown, string
+from .offered_tools import BUILT_IN, Offer, OmittedTool, ToolChoice, Tools, arguments_of_text
+from .unreadable import LEFT_OUT, PartReader, Unreadable
 
-Tools = Sequence[Mapping[str, Any]]
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 _IGNORED = frozenset(
     {
         *("user", "metadata", "store", "service_tier", "safety_identifier"),
-        *("prompt_cache_key", "prompt_cache_retention", "verbosity"),
+        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "verbosity"),
+        "prediction",
     }
 )
 _READ = frozenset(
     {
         *("model", "messages", "tools", "tool_choice", "parallel_tool_calls"),
         *("stream", "stream_options", "max_tokens", "max_completion_tokens"),
+        *("web_search_options", "continue_final_message", "add_generation_prompt"),
         *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "logprobs", "top_logprobs"),
         *("n", "response_format", "modalities"),
         *("presence_penalty", "frequency_penalty", "logit_bias"),
@@ -63,6 +67,11 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None = None
+    """The functions that the model sees."""
+    text_tools: frozenset[str] = frozenset()
+    """The names of the functions whose call is a text to the client."""
+    omitted_tools: Sequence[OmittedTool] = ()
+    """The offered tools that the model does not see."""
     calls: bool = False
     """The flag that tool calls are read from the reply (not with tool_choice "none")."""
     one_call: bool = False
@@ -87,32 +96,45 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     to people."""
     form: ReplyForm | None = None
     """The form demanded of the reply, if there is one."""
+    continues: bool = False
+    """The flag that the last message is the beginning of the reply."""
+    truncates: bool = False
+    """The flag that the oldest messages may be left out, if the prompt is too long otherwise."""
+    truncated: bool = False
+    """The flag that some of them were."""
     return_token_ids: bool = False
     """The flag that choices carry the ids of prompt and reply."""
 
 
-def parse_request(body: bytes) -> ChatRequest:
+def parse_request(body: bytes, *, unreadable: Unreadable = "placeholder") -> ChatRequest:
     """Parse and check a request."""
-    return request_of(given_fields(body))
+    return request_of(given_fields(body), unreadable=unreadable)
 
 
 def request_of(
-    given: Mapping[str, Any], *, before: Sequence[Mapping[str, Any]] = ()
+    given: Mapping[str, Any],
+    *,
+    before: Sequence[Mapping[str, Any]] = (),
+    unreadable: Unreadable = "placeholder",
 ) -> ChatRequest:
     """Check the parameters of a request; `before` are messages that precede those given, and that
     have been checked."""
     _refuse(given)
     stream = boolean(given, "stream", False)
-    tools = _tools(given.get("tools"))
-    choice = read_tool_choice(given.get("tool_choice"), tools)
+    offer = _offer(given)
+    tools = offer.functions or None
+    choice = offer.chosen(given.get("tool_choice"))
     top_p = number(given, "top_p", low=0.0, high=1.0)
     min_p = number(given, "min_p", low=0.0, high=1.0)
     max_tokens = integer(given, "max_completion_tokens", low=1)
     if max_tokens is None:
         max_tokens = integer(given, "max_tokens", low=1)
+    messages = checked_messages(given.get("messages"), before, unreadable)
     return ChatRequest(
-        messages=checked_messages(given.get("messages"), before),
+        messages=messages,
         tools=tools,
+        text_tools=frozenset(offer.texts),
+        omitted_tools=offer.omitted,
         calls=tools is not None and choice.reads,
         one_call=(one_call := not boolean(given, "parallel_tool_calls", True)),
         n=_samples(given),
@@ -127,8 +149,47 @@ def request_of(
         seed=integer(given, "seed", low=MIN_SEED, high=MAX_SEED),
         stop=_stop(given.get("stop")),
         template_kwargs=_template_kwargs(given),
-        form=_form(given, choice, tools, one_call=one_call),
+        form=(form := _form(given, choice, tools, one_call=one_call)),
+        continues=continues(messages, form, asked=_continues(given)),
     )
+
+
+def _continues(given: Mapping[str, Any]) -> bool:
+    """Return whether the reply continues the last message, as with vLLM."""
+    wanted = boolean(given, "continue_final_message", False)
+    opens = boolean(given, "add_generation_prompt", not wanted)
+    if wanted == opens:
+        raise bad_request(
+            f"continue_final_message {_json(wanted)} with add_generation_prompt {_json(opens)}: a "
+            "reply either continues the last message or begins a new one; allowed: true with "
+            "false, or false with true",
+            param="continue_final_message" if wanted else "add_generation_prompt",
+        )
+    return wanted
+
+
+def _json(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def continues(
+    messages: Sequence[Mapping[str, Any]], form: ReplyForm | None, *, asked: bool
+) -> bool:
+    """Return whether the reply continues the last message: `asked` for, and the assistant's."""
+    last = messages[-1]
+    if not asked or last["role"] != "assistant":
+        return False
+    if last.get("tool_calls") or not text_of(last.get("content")):
+        has = "calls" if last.get("tool_calls") else "no text"
+        why = f"prefill: the last message has {has}, and only a text can be continued"
+        raise bad_request(f"{why}; send results of calls, or leave it out", param="messages")
+    if form is not None:
+        raise unsupported(
+            form.param,
+            "the reply continues the last message, and a form holds for a whole reply: leave out "
+            "the last message of the assistant's, or the form",
+        )
+    return True
 
 
 def _refuse(given: Mapping[str, Any]) -> None:
@@ -158,57 +219,119 @@ def _form(
 
 
 def checked_messages(
-    value: Any, before: Sequence[Mapping[str, Any]] = ()
+    value: Any,
+    before: Sequence[Mapping[str, Any]] = (),
+    unreadable: Unreadable = "placeholder",
 ) -> list[Mapping[str, Any]]:
     """Return the checked messages of a request, after the already checked `before`."""
     if not isinstance(value, list) or not (value or before):
         raise bad_request("messages must be a non-empty array.", param="messages")
     numbered = enumerate(value, len(before))
-    return [*before, *(_message(item, f"messages[{index}]") for index, item in numbered)]
+    messages = (_message(item, f"messages[{index}]", unreadable) for index, item in numbered)
+    return [*before, *messages]
 
 
-def _message(value: Any, where: str) -> dict[str, Any]:
+def _message(value: Any, where: str, unreadable: Unreadable) -> dict[str, Any]:
     role = value.get("role") if isinstance(value, dict) else None
     if role not in _ROLES:
         raise bad_request(f"{where}.role: got {role!r}, allowed: {', '.join(_ROLES)}", param=where)
+    if LEFT_OUT in value:  # ours to say
+        value = {name: field for name, field in value.items() if name != LEFT_OUT}
     content = value.get("content")
     if isinstance(content, list):
-        try:
-            text_message(value)
-        except ValueError as error:
-            raise bad_request(f"{where}.{error}", param=where) from error
+        value = _readable(value, where, unreadable)
     elif content is not None and not isinstance(content, str):
         raise bad_request(f"{where}.content must be a string or an array.", param=where)
     for name in ("name", "tool_call_id"):
         if not isinstance(value.get(name) or "", str):
             raise bad_request(f"{where}.{name} must be a string.", param=where)
-    if role == "assistant":
-        _check_functions(value.get("tool_calls"), f"{where}.tool_calls")
+    if role == "assistant" and (calls := value.get("tool_calls")) is not None:
+        value = {**value, "tool_calls": _calls(calls, f"{where}.tool_calls")}
     return {**value, "role": "system"} if role == "developer" else value
 
 
-def _tools(value: Any) -> list[dict[str, Any]] | None:
-    _check_functions(value, "tools")
-    return [_shown(tool) for tool in value or ()] or None
+def _readable(value: dict[str, Any], where: str, unreadable: Unreadable) -> dict[str, Any]:
+    """Return a message whose parts are texts."""
+    reader = PartReader(unreadable)
+    parts = [_text_part(part, where, reader) for part in value["content"]]
+    message = reader.described({**value, "content": parts})
+    try:
+        text_message(message)
+    except ValueError as error:
+        raise bad_request(f"{where}.{error}", param=where) from error
+    return message
 
 
-def _shown(tool: dict[str, Any]) -> dict[str, Any]:
-    """Return a tool without `strict`, which some SDKs add and which means nothing to a model."""
-    function = tool["function"]
-    if "strict" not in function:
-        return tool
-    return {**tool, "function": {k: v for k, v in function.items() if k != "strict"}}
+def _text_part(part: Any, where: str, reader: PartReader) -> Any:
+    text = reader.text(part, f"{where}.content")
+    return part if text is None else {"type": "text", "text": text}
 
 
-def _check_functions(value: Any, where: str) -> None:
+def _calls(value: Any, where: str) -> list[dict[str, Any]]:
+    """Return the calls of a message; those of a text become calls of a function."""
+    return [_call(item, where) for item in _array(value, where)]
+
+
+def _call(item: Any, where: str) -> dict[str, Any]:
+    if _kind(item) == "custom":
+        said = item.get("custom")
+        name, text = ((said or {}).get(key) for key in ("name", "input"))
+        if not (isinstance(name, str) and isinstance(text, str)):
+            raise bad_request(f"{where}: a custom call needs custom.name and .input.", param=where)
+        kept = {key: field for key, field in item.items() if key != "custom"}
+        function = {"name": name, "arguments": arguments_of_text(text)}
+        return {**kept, "type": "function", "function": function}
+    if _kind(item) not in (None, "function"):
+        got = item["type"]
+        raise bad_request(f"{where}: got type {got!r}, allowed: function, custom", param=where)
+    return _function(item, where)
+
+
+def _function(item: Any, where: str) -> dict[str, Any]:
+    function = item.get("function") if isinstance(item, dict) else None
+    if not (isinstance(function, dict) and isinstance(function.get("name"), str)):
+        raise bad_request(f"{where}: every entry needs function.name.", param=where)
+    return item
+
+
+def _array(value: Any, where: str) -> list[Any]:
     if value is not None and not isinstance(value, list):
         raise bad_request(f"{where} must be an array.", param=where)
-    for item in value or ():
-        function = item.get("function") if isinstance(item, dict) else None
-        if not (isinstance(function, dict) and isinstance(function.get("name"), str)):
-            raise bad_request(f"{where}: every entry needs function.name.", param=where)
-        if item.get("type", "function") != "function":
-            raise bad_request(f"{where}: got type {item['type']!r}, allowed: function", param=where)
+    return value or []
+
+
+def _kind(item: Any) -> Any:
+    return item.get("type") if isinstance(item, dict) else None
+
+
+def _offer(given: Mapping[str, Any]) -> Offer:
+    offer = Offer()
+    for item in _array(given.get("tools"), "tools"):
+        kind = _kind(item)
+        if kind == "custom":
+            custom = item.get("custom")
+            custom = custom if isinstance(custom, dict) else {}
+            name, description = string(custom, "name"), string(custom, "description")
+            if not name:
+                raise bad_request("tools: a custom tool needs custom.name.", param="tools")
+            offer.add_text(name, description, custom.get("format"), "tools")
+        elif kind not in (None, "function"):
+            offer.add_other(item, "tools", allowed="function, custom")
+        else:
+            _add_function(offer, _function(item, "tools"))
+    if isinstance(given.get("web_search_options"), dict):
+        offer.omit("web_search_options", BUILT_IN)
+    return offer
+
+
+def _add_function(offer: Offer, tool: Mapping[str, Any]) -> None:
+    """Add a function, without `strict`, which means nothing to a model."""
+    function = tool["function"]
+    if tool.get("defer_loading") or function.get("defer_loading"):
+        return offer.omit(function["name"])
+    hidden = {"strict", "defer_loading"} & function.keys()
+    shown = {key: field for key, field in function.items() if key not in hidden}
+    offer.functions.append({**tool, "function": shown} if hidden else tool)
 
 
 def _template_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -283,16 +406,6 @@ class ReplyForm:
     """The parameter of the demand, for errors."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolChoice:
-    """The meaning of `tool_choice` in any API: calls are read (`reads`), and of the `forced` tools
-    at least one must be called, or exactly one (`single`)."""
-
-    reads: bool
-    forced: Tools | None = None
-    single: bool = False
-
-
 def form_of(
     choice: ToolChoice,
     tools: Tools | None,
@@ -309,33 +422,6 @@ def form_of(
         return None
     callable_tools = (tools or ()) if choice.reads else ()
     return ReplyForm(schema, callable_tools, one_call, schema_param)
-
-
-def read_tool_choice(given: Any, tools: Tools | None) -> ToolChoice:
-    """Parse OpenAI's `tool_choice`, of chat completions or Responses; None is "auto"."""
-    if given in (None, "auto"):
-        return ToolChoice(reads=True)
-    if given == "none":
-        return ToolChoice(reads=False)
-    if given == "required":
-        return forced_any(tools)
-    kind = given.get("type") if isinstance(given, dict) else given
-    if kind == "function":
-        return forced_tool(_name_of(given), tools)
-    if kind == "allowed_tools":
-        return _allowed(given.get("allowed_tools", given), tools)
-    allowed = "'auto', 'none', 'required', and objects of type 'function' or 'allowed_tools'"
-    raise unsupported("tool_choice", f"got {given!r}, allowed: {allowed}")
-
-
-def forced_tool(name: str, tools: Tools | None) -> ToolChoice:
-    """Return a choice of exactly one call of the tool `name`."""
-    return ToolChoice(True, forced=_named([name], tools), single=True)
-
-
-def forced_any(tools: Tools | None) -> ToolChoice:
-    """Return a choice of at least one call of any tool."""
-    return ToolChoice(True, forced=_offered(tools))
 
 
 def read_format(given: Any, param: str, *, nested: bool) -> Mapping[str, Any] | None:
@@ -361,47 +447,3 @@ def read_format(given: Any, param: str, *, nested: bool) -> Mapping[str, Any] | 
         where = f"{where}.schema"
         raise bad_request(f"{where} must be a JSON schema, an object.", param=where)
     return schema  # the engine reports whether it can enforce it
-
-
-def _allowed(given: Any, tools: Tools | None) -> ToolChoice:
-    mode = given.get("mode") if isinstance(given, dict) else None
-    if mode not in ("auto", "required"):
-        why = f"tool_choice.allowed_tools.mode: got {mode!r}, allowed: 'auto', 'required'"
-        raise bad_request(why, param="tool_choice")
-    listed = given.get("tools")
-    if not isinstance(listed, list) or not listed:
-        raise bad_request("tool_choice.allowed_tools.tools lists no tools.", param="tool_choice")
-    chosen = _named([_name_of(tool) for tool in listed], tools)
-    if mode == "required":
-        return ToolChoice(True, forced=chosen)
-    if len(chosen) < len(tools or ()):
-        raise unsupported(
-            "tool_choice.allowed_tools",
-            "with mode 'auto' all tools must be allowed: a reply that is free to be text is not "
-            "held to any grammar; use mode 'required', or offer fewer tools",
-        )
-    return ToolChoice(True)
-
-
-def _name_of(given: Mapping[str, Any]) -> str:
-    """Return the name, which stands in `function` (chat completions) or beside the type."""
-    holder = given.get("function", given) if isinstance(given, dict) else None
-    name = holder.get("name") if isinstance(holder, dict) else None
-    if not isinstance(name, str):
-        raise bad_request(f"tool_choice: {given!r} names no function.", param="tool_choice")
-    return name
-
-
-def _offered(tools: Tools | None) -> Tools:
-    if not tools:
-        raise bad_request("tool_choice forces a call, but no tools are offered.", param="tools")
-    return tools
-
-
-def _named(names: Sequence[str], tools: Tools | None) -> Tools:
-    by_name = {tool["function"]["name"]: tool for tool in _offered(tools)}
-    for name in names:
-        if name not in by_name:
-            why = f"tool_choice: there is no tool {name!r}, there are {', '.join(by_name)}"
-            raise bad_request(why, param="tool_choice")
-    return [by_name[name] for name in dict.fromkeys(names)]

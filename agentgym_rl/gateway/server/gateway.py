@@ -5,6 +5,7 @@ our own engines:
 
     POST the path of a dialect    streamed or not; the API key names the session
     POST the path of a question   answered at once
+    GET, POST, DELETE the paths of resources
     GET  /v1/models, /v1/models/NAME, /health, /openapi.json; HEAD, too
 
 Clients that cannot set a key put it into the path: /s/KEY/v1/chat/completions.
@@ -19,38 +20,39 @@ error's API, or a key in the path, is no route of Starlette's.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Mapping, MutableMapping, Sequence
+from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any, ClassVar
+from urllib.parse import parse_qs
 
 import msgspec
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.engine import Sampler
-from agentgym_rl.core.errors import ContextLengthError, EngineError, too_slow
-from agentgym_rl.gateway.dialects import Dialect, OnEvents, Question, Route, deliver
+from agentgym_rl.gateway.dialects import (
+    Dialect,
+    OnEvents,
+    Question,
+    ResourceRequest,
+    Resources,
+    Route,
+    deliver,
+)
 from agentgym_rl.gateway.dialects.completions import ChatDialect, CompletionsDialect
 from agentgym_rl.gateway.dialects.messages import CountTokens, MessagesDialect
 from agentgym_rl.gateway.dialects.responses import ResponsesDialect
-from agentgym_rl.gateway.errors import (
-    ApiError,
-    bad_request,
-    engine_failed,
-    session_closed,
-    too_busy,
-    turn_timed_out,
-    wrong_method,
-)
+from agentgym_rl.gateway.dialects.responses_stored import StoredConversations, StoredResponses
+from agentgym_rl.gateway.errors import ApiError, too_busy, wrong_method
 from agentgym_rl.gateway.parsers import readers_of
-from agentgym_rl.gateway.request.body import beside, body_of, key_of
+from agentgym_rl.gateway.request.body import beside, body_of, check_values, key_of
 from agentgym_rl.gateway.request.chat_request import ChatRequest
-from agentgym_rl.gateway.retries_and_hangups import Asked, ClientGone, Exchange
+from agentgym_rl.gateway.request.offered_tools import OmittedNames
+from agentgym_rl.gateway.retries_and_hangups import Asked, Exchange
 from agentgym_rl.gateway.session.prompts import count_prompt
 from agentgym_rl.gateway.session.session import (
     Session,
@@ -64,6 +66,7 @@ from agentgym_rl.runtime.http_server import App, Receive, Scope, Send, header, r
 from agentgym_rl.runtime.pausable_clock import ENGINES
 from agentgym_rl.runtime.tasks import together
 
+from .blame import blamed
 from .openapi import document
 
 _log = logging.getLogger(__name__)
@@ -93,9 +96,11 @@ class SessionServer(ABC):
         """The name in `/v1/models`."""
         self._sessions = SessionTable()
         self._routes: Mapping[str, Route] = {route.path: route for route in routes}
+        self._resources = {one.path: one for one in (StoredResponses(), StoredConversations())}
         self._config = config
         self._about_model = about_model
         self._num_requests = 0
+        self._omitted = OmittedNames()
 
     @property
     def num_sessions(self) -> int:
@@ -155,6 +160,9 @@ class SessionServer(ABC):
         try:
             if api is not None and api.path == path and scope["method"] == "POST":
                 await self._post(api, key, scope, receive, send)
+            elif (resources := self._resources_of(path)) is not None:
+                found = await self._resource(resources, path, key, scope, receive)
+                await reply(send, 200, found)
             else:
                 await reply(send, 200, self._get(scope["method"], path))
         except ApiError as error:
@@ -170,6 +178,29 @@ class SessionServer(ABC):
         while path and path not in self._routes:
             path = path.rpartition("/")[0]
         return self._routes.get(path)
+
+    def _resources_of(self, path: str) -> Resources | None:
+        """Return the resources to which a path belongs, below a route or without one."""
+        found = (one for base, one in self._resources.items() if path.startswith(f"{base}/"))
+        return next(found, None if path in self._routes else self._resources.get(path))
+
+    async def _resource(
+        self, resources: Resources, path: str, key: str, scope: Scope, receive: Receive
+    ) -> bytes:
+        session = self._sessions.authenticate(key)
+        body = await body_of(receive, limit_bytes=self._config.max_body_bytes)
+        check_values(body)
+        parts = tuple(path.removeprefix(resources.path).strip("/").split("/"))
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        asked = ResourceRequest(method, () if parts == ("",) else parts, query, body)
+        with blamed(session):
+            found = await beside(len(body), resources.serve, session, asked)
+        if found is None:
+            there = ", ".join(f"{' '.join(v)} {p}" for p, v in resources.operations.items())
+            why = f"No route {method} {path}; there are {there}."
+            raise ApiError(404, why, code="not_found")
+        return msgspec.json.encode(found)
 
     def _get(self, method: str, path: str) -> bytes:
         model = {"id": self.model_name, "object": "model", "owned_by": "agentgym-rl", "created": 0}
@@ -218,7 +249,7 @@ class SessionServer(ABC):
             await reply(send, 200, answer)
 
     async def _at_once(self, question: Question, session: Session, body: bytes) -> bytes:
-        with _blamed(session):
+        with blamed(session):
             async with ENGINES.timeout(session.turn_timeout_s):
                 return await question.answer(session, body)
 
@@ -259,7 +290,7 @@ class SessionServer(ABC):
             ClientGone: the client hung up, and did not come back.
         """
         grace_s = self._config.disconnect_grace_s if exchange.asked.may_come_again else 0.0
-        with _blamed(session):
+        with blamed(session):
             async with ENGINES.timeout(
                 session.turn_timeout_s,
                 own=lambda: max(session.heard_s, self.heard_s(session)[0]),
@@ -274,6 +305,11 @@ class SessionServer(ABC):
                 finally:
                     session.in_flight.discard(deadline)
                     session.heard_s = ENGINES.time()
+
+    def note_omissions(self, session: Session, request: ChatRequest) -> None:
+        """Count and name what the model does not see of an accepted request."""
+        session.note_omissions(request)
+        self._omitted.warn(request.omitted_tools)
 
     def heard_s(self, session: Session) -> tuple[float, float]:
         """Return the times of the last tokens for a session; see `Sampler.heard_s`."""
@@ -329,48 +365,6 @@ def _address(scope: Scope) -> tuple[str, str]:
         key, slash, rest = path[3:].partition("/")
         return slash + rest, key
     return path, key_of(scope)
-
-
-@contextmanager
-def _blamed(session: Session) -> Iterator[None]:
-    """Record the cause of a failed turn in the session, and raise the client's error."""
-    try:
-        yield
-    except BaseException as error:
-        said = _said(session, error)
-        if said is None:
-            raise
-        raise said from error
-
-
-def _said(session: Session, error: BaseException) -> ApiError | None:
-    """Record an error, and return the client's error; None: `error` itself needs no other."""
-    if isinstance(error, ClientGone | asyncio.CancelledError):
-        session.counters["undelivered_turns"] += 1
-        return None
-    if isinstance(error, ApiError):
-        if error.code == "context_length_exceeded":
-            session.overflow(str(error))
-        return None
-    if isinstance(error, ContextLengthError):  # the engine has the stricter limit
-        session.overflow(str(error))
-        return bad_request(str(error), param="messages", code="context_length_exceeded")
-    if isinstance(error, EngineError):
-        session.fail(str(error))
-        return engine_failed(str(error))
-    if isinstance(error, TimeoutError):
-        if session.closed:
-            session.counters["undelivered_turns"] += 1
-            return session_closed()
-        limit_s = session.turn_timeout_s
-        what = "the next token of the model's reply"
-        session.fail(too_slow(what, "rollout.turn_timeout_s", limit_s))
-        return turn_timed_out(session.turn_timeout_s)
-    if isinstance(error, Exception):  # a bug of our own must not become a reward of 0
-        _log.exception("the gateway failed in session %s", session.id, exc_info=error)
-        session.fail(f"gateway: {error!r}")
-        return engine_failed(f"The gateway failed: {error!r}")
-    return None
 
 
 class Gateway(SessionServer):
@@ -429,6 +423,8 @@ class Gateway(SessionServer):
         )
         if exchange.asked.is_main:
             session.tree.named_main = turns[0].root
+        request = turns[0].request
+        self.note_omissions(session, request)
 
         async def produce(on_events: OnEvents) -> int:
             await sample(turns, self._sampler, on_events)

@@ -1,245 +1,42 @@
 """The OpenAPI 3.1 description of a gateway's routes, `GET /openapi.json`.
 
 The request types of messages and completions come from `dialects`, which reads requests into them;
-the types of the Responses API come from `dialects/responses_wire`; the others are here. Tests
-compare types that no request is read into with the hand-written readers.
+the types of the Responses API and of chat completions come from `dialects/responses_wire` and
+`dialects/completions_wire`; the others are here. Tests compare types that no request is read into
+with the hand-written readers.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Raw, Struct, field
+from msgspec import Meta, Raw, Struct
 
-from agentgym_rl.gateway.dialects.completions import CompletionsRequest, Seed, Text, Zero
+from agentgym_rl.gateway.dialects.completions import CompletionsRequest
+from agentgym_rl.gateway.dialects.completions_wire import (
+    ChatCompletion,
+    ChatCompletionRequest,
+    Completion,
+)
 from agentgym_rl.gateway.dialects.messages_request import Conversation, MessagesRequest
 from agentgym_rl.gateway.dialects.responses_wire import (
+    ConversationObject,
     Count,
+    CreateConversation,
+    CreateItems,
     CreateResponse,
-    JsonObject,
-    JsonObjectFormat,
-    PlainText,
+    Deleted,
+    ItemList,
     Response,
+    UpdateConversation,
 )
-from agentgym_rl.gateway.request.body import StreamOptions
-from agentgym_rl.gateway.request.chat_request import MAX_SAMPLES, MAX_TOP_K
 from agentgym_rl.gateway.template.continuation import Rung
 
 Json = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
-
-
-class TextPart(Struct):
-    text: str
-    type: Literal["text"] = "text"
-
-
-Content = str | list[TextPart] | None
-
-
-class CalledFunction(Struct):
-    name: str
-    arguments: str
-
-
-class Call(Struct):
-    id: str
-    function: CalledFunction
-    type: Literal["function"] = "function"
-
-
-class _Said(Struct, tag_field="role"):
-    content: Content
-    name: str | None = None
-
-
-class ChatSystemMessage(_Said, tag="system"):
-    pass
-
-
-class ChatDeveloperMessage(_Said, tag="developer"):
-    pass
-
-
-class ChatUserMessage(_Said, tag="user"):
-    pass
-
-
-class ChatAssistantMessage(Struct, tag_field="role", tag="assistant"):
-    content: Content = None
-    tool_calls: list[Call] | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    name: str | None = None
-
-
-class ChatToolMessage(Struct, tag_field="role", tag="tool"):
-    tool_call_id: str
-    content: Content
-    name: str | None = None
-
-
-ChatMessage = (
-    ChatSystemMessage
-    | ChatDeveloperMessage
-    | ChatUserMessage
-    | ChatAssistantMessage
-    | ChatToolMessage
-)
-
-
-class Function(Struct):
-    name: str
-    description: str | None = None
-    parameters: JsonObject | None = None
-    strict: bool | None = None
-
-
-class FunctionTool(Struct):
-    function: Function
-    type: Literal["function"] = "function"
-
-
-class NamedSchema(Struct):
-    name: str
-    schema: JsonObject | None = None
-    description: str | None = None
-    strict: bool | None = None
-
-
-class SchemaFormat(Struct, tag_field="type", tag="json_schema"):
-    json_schema: NamedSchema
-
-
-class NamedFunction(Struct):
-    name: str
-
-
-class FunctionChoice(Struct, tag_field="type", tag="function"):
-    function: NamedFunction
-
-
-class AllowedTools(Struct):
-    mode: Literal["auto", "required"]
-    tools: Annotated[list[FunctionChoice], Meta(min_length=1)]
-
-
-class AllowedChoice(Struct, tag_field="type", tag="allowed_tools"):
-    """A list of allowed tools; with mode auto, it must contain all tools."""
-
-    allowed_tools: AllowedTools
-
-
-class ChatCompletionRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
-    model: str | None = None
-    tools: list[FunctionTool] | None = None
-    tool_choice: Literal["auto", "none", "required"] | FunctionChoice | AllowedChoice | None = None
-    parallel_tool_calls: bool | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    """The options of a stream; they need `stream`."""
-    max_tokens: Annotated[int, Meta(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    n: Annotated[int, Meta(ge=1, le=MAX_SAMPLES)] | None = None
-    seed: Seed | None = None
-    stop: Text | Annotated[list[Text], Meta(max_length=4)] | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=0)] | None = None
-    response_format: PlainText | JsonObjectFormat | SchemaFormat | None = None
-    modalities: Annotated[list[Literal["text"]], Meta(min_length=1, max_length=1)] | None = None
-    presence_penalty: Zero | None = None
-    frequency_penalty: Zero | None = None
-    logit_bias: Annotated[JsonObject, Meta(max_length=0)] | None = None
-    chat_template_kwargs: JsonObject | None = None
-    enable_thinking: bool | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
-        None
-    )
-    user: Any = None
-    metadata: Any = None
-    store: Any = None
-    service_tier: Any = None
-    safety_identifier: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_retention: Any = None
-    verbosity: Any = None
-
-
-class Usage(Struct):
-    prompt_tokens: Count
-    completion_tokens: Count
-    total_tokens: Count
-
-
-class ReplyMessage(Struct):
-    role: Literal["assistant"]
-    content: str | None
-    tool_calls: list[Call] | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-
-
-class TokenLogprob(Struct):
-    token: str
-    logprob: float | None
-    bytes: list[int]
-    top_logprobs: list[Any]
-
-
-class ChatLogprobs(Struct):
-    content: list[TokenLogprob]
-    refusal: None
-
-
-FinishReason = Literal["stop", "length", "tool_calls"]
-
-
-class ChatChoice(Struct):
-    index: Count
-    message: ReplyMessage
-    logprobs: ChatLogprobs | None
-    finish_reason: FinishReason
-
-
-class ChatCompletion(Struct):
-    id: str
-    object: Literal["chat.completion"]
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: Usage
-
-
-class CompletionLogprobs(Struct):
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float | None]]
-    text_offset: list[Count]
-
-
-class CompletionChoice(Struct):
-    index: Count
-    text: str
-    logprobs: CompletionLogprobs | None
-    finish_reason: FinishReason
-    prompt_token_ids: list[Count] = field(default_factory=list[int])
-    token_ids: list[Count] = field(default_factory=list[int])
-
-
-class Completion(Struct):
-    id: str
-    object: Literal["text_completion"]
-    created: int
-    model: str
-    choices: list[CompletionChoice]
-    usage: Usage
 
 
 class SaidText(Struct, tag_field="type", tag="text"):
@@ -296,6 +93,11 @@ class ModelList(Struct):
     data: list[Model]
 
 
+class AnyItem(Struct):
+    type: str
+    id: str
+
+
 class Health(Struct):
     pass
 
@@ -320,6 +122,7 @@ class AnthropicError(Struct, tag_field="type", tag="error"):
     error: AnthropicErrorDetail
 
 
+_STRING = {"type": "string"}
 _REF = "#/components/schemas/{name}"
 
 
@@ -364,6 +167,26 @@ _GET: Mapping[str, _Described] = {
     "/v1/models": _Described("The list of the one model.", None, ModelList),
     "/v1/models/{model}": _Described("The model, by its name.", None, Model),
 }
+_STORED: Mapping[tuple[str, str], _Described] = {
+    ("get", "/v1/responses/{id}"): _Described("A stored response.", None, Response),
+    ("delete", "/v1/responses/{id}"): _Described("Forget a response.", None, Deleted),
+    ("get", "/v1/responses/{id}/input_items"): _Described("Its input.", None, ItemList),
+    ("post", "/v1/conversations"): _Described(
+        "A new conversation.", CreateConversation, ConversationObject
+    ),
+    ("get", "/v1/conversations/{id}"): _Described("A conversation.", None, ConversationObject),
+    ("post", "/v1/conversations/{id}"): _Described(
+        "Other metadata.", UpdateConversation, ConversationObject
+    ),
+    ("delete", "/v1/conversations/{id}"): _Described("Forget a conversation.", None, Deleted),
+    ("get", "/v1/conversations/{id}/items"): _Described("Its items.", None, ItemList),
+    ("post", "/v1/conversations/{id}/items"): _Described("Add items.", CreateItems, ItemList),
+    ("get", "/v1/conversations/{id}/items/{item}"): _Described("An item.", None, AnyItem),
+    ("delete", "/v1/conversations/{id}/items/{item}"): _Described(
+        "Forget an item.", None, ConversationObject
+    ),
+}
+"""The resources of a session, which need its key."""
 _KEYS = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "x_api_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -372,15 +195,21 @@ _KEYS = {
 
 def document(posted: Iterable[str], *, model: str) -> dict[str, Any]:
     """Return the description of a gateway that answers POST on the paths `posted`."""
-    operations = {path: ("post", _POST[path]) for path in posted if path in _POST}
-    operations |= {path: ("get", described) for path, described in _GET.items()}
+    operations = {("post", path): _POST[path] for path in posted if path in _POST}
+    operations |= {("get", path): described for path, described in _GET.items()}
+    operations |= _STORED
     kinds = [
         kind
-        for _, described in operations.values()
+        for described in operations.values()
         for kind in (described.asked, described.answered, described.error)
         if kind is not None
     ]
     references, components = _schemas(kinds)
+    paths: dict[str, dict[str, Any]] = {}
+    for (verb, path), described in operations.items():
+        needs_key = (verb, path) in _STORED or verb == "post"
+        operation = _operation(path, described, references, model=model, needs_key=needs_key)
+        paths.setdefault(path, {})[verb] = operation
     return {
         "openapi": "3.1.0",
         "info": {
@@ -389,15 +218,17 @@ def document(posted: Iterable[str], *, model: str) -> dict[str, Any]:
             "description": "The API key names a session. /s/KEY before a path is a key, too.",
         },
         "components": {"schemas": components, "securitySchemes": _KEYS},
-        "paths": {
-            path: {verb: _operation(path, described, references, model=model)}
-            for path, (verb, described) in operations.items()
-        },
+        "paths": paths,
     }
 
 
 def _operation(
-    path: str, described: _Described, references: Mapping[type, Any], *, model: str
+    path: str,
+    described: _Described,
+    references: Mapping[Any, Any],
+    *,
+    model: str,
+    needs_key: bool,
 ) -> dict[str, Any]:
     answered = {"application/json": {"schema": references[described.answered]}}
     if described.streams:
@@ -414,10 +245,15 @@ def _operation(
     if described.asked is not None:
         body = {"application/json": {"schema": references[described.asked]}}
         operation["requestBody"] = {"required": True, "content": body}
+    if needs_key:
         operation["security"] = [{name: []} for name in _KEYS]
-    if "{model}" in path:
-        name = {"name": "model", "in": "path", "required": True}
-        operation["parameters"] = [{**name, "schema": {"type": "string", "enum": [model]}}]
+    names = re.findall(r"{(\w+)}", path)
+    if names:
+        kinds = {"model": {"type": "string", "enum": [model]}}
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": kinds.get(name, _STRING)}
+            for name in names
+        ]
     return operation
 
 

@@ -1,6 +1,7 @@
-"""Tool calls that a client's schema library filled in: the same calls, although their JSON differs.
+"""The replies that clients send back: which reply it is, and what the client changed.
 
-Clients parse the arguments of a call by the tool's schema, and echo the result: properties that the
+A client's schema library may fill in tool calls, which stay the same although their JSON differs:
+clients parse the arguments of a call by the tool's schema, and echo the result: properties that the
 model left out are there with their defaults (zod, pydantic), nulls and unknown properties are gone.
 """
 
@@ -8,15 +9,88 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, Protocol, TypeVar
 
 from agentgym_rl.core.chat import is_dict
-from agentgym_rl.gateway.messages import parsed_arguments
+from agentgym_rl.gateway.messages import MessageKey, parsed_arguments, request_of, text_of
+from agentgym_rl.gateway.request.offered_tools import is_text_schema, text_of_call
 
 _MOST_REFERENCES = 16
 """The limit of a chain of references, which may be a circle."""
 
 Message = Mapping[str, Any]
+Messages = Sequence[Message]
+
+
+class Answered(Protocol):
+    """A turn of the session's tree."""
+
+    request: int
+    message: Mapping[str, Any]
+    key: MessageKey
+    next: dict[tuple[MessageKey, ...], Any]
+    delivered: bool
+
+
+_Turn = TypeVar("_Turn", bound=Answered)
+
+
+def rewritten(replies: Sequence[_Turn], message: Mapping[str, Any]) -> _Turn | None:
+    """Return the turn whose tool-call ids a message carries although its content differs."""
+    request = request_of(message)
+    return next((node for node in replies if node.request == request), None)
+
+
+def edit_of(
+    node: Answered, message: Mapping[str, Any], key: MessageKey, tools: Messages | None
+) -> Literal["args_edit", "history_edit"] | None:
+    """Return how a client changed the turn that `message` names; None if it only filled in what the
+    schemas of `tools` say."""
+    if not same_calls(node.message, message, tools):
+        return "args_edit"
+    (_, ours, _), (_, theirs, _) = node.key, key
+    return None if ours == theirs else "history_edit"
+
+
+def echoed(
+    same: Sequence[_Turn], message: Mapping[str, Any], behind: tuple[MessageKey, ...] | None
+) -> tuple[_Turn, bool]:
+    """Return which of several equal turns a client echoes, and whether that is a guess.
+
+    The tool-call ids decide; else the exact text; else a turn that the next messages (`behind`)
+    have followed before; else the last turn that reached the client.
+    """
+    if len(same) == 1:
+        return same[0], False
+    request, text = request_of(message), text_of(message.get("content"))
+    for node in same:
+        if node.request == request:
+            return node, False
+    exact = [node for node in same if text_of(node.message.get("content")) == text] or same
+    if len(exact) == 1:
+        return exact[0], False
+    followed = [node for node in exact if behind is not None and behind in node.next]
+    reached = [node for node in exact if node.delivered]
+    return (followed or reached or exact)[-1], True
+
+
+def until_next_reply(
+    messages: Messages, keys: Sequence[MessageKey], index: int
+) -> tuple[MessageKey, ...] | None:
+    """Return the keys between the assistant message `index` and the next one; None if none."""
+    for later in range(index + 1, len(messages)):
+        if messages[later]["role"] == "assistant":
+            return tuple(keys[index + 1 : later])
+    return None
+
+
+def restored(ours: Mapping[str, Any], echo: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the sampled message, with the tool-call ids by which the client knows it."""
+    theirs = echo.get("tool_calls") or ()
+    if not theirs or len(theirs) != len(ours.get("tool_calls") or ()):
+        return ours
+    calls = zip(ours["tool_calls"], theirs, strict=True)
+    return {**ours, "tool_calls": [{**call, "id": other.get("id")} for call, other in calls]}
 
 
 def same_calls(ours: Message, theirs: Message, tools: Sequence[Message] | None) -> bool:
@@ -36,11 +110,20 @@ def _same_call(ours: Message, theirs: Message, schemas: Mapping[Any, Any]) -> bo
     if mine.get("name") != other.get("name"):
         return False
     schema = schemas.get(mine.get("name")) or {}
+    if is_text_schema(schema) and _text(mine) == _text(other):
+        return True
     try:
         filled = [_filled(_arguments(it), schema, schema) for it in (mine, other)]
     except (ValueError, RecursionError):
         return False
     return json.dumps(filled[0], sort_keys=True) == json.dumps(filled[1], sort_keys=True)
+
+
+def _text(function: Message) -> str:
+    """Return a call as the client of a tool that takes a text knows it: any malformed call is a
+    text, too."""
+    given = function.get("arguments") or ""
+    return text_of_call(given) if isinstance(given, str) else json.dumps(given)
 
 
 def _arguments(function: Message) -> Any:

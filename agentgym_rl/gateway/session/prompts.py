@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,13 @@ from msgspec.structs import replace
 
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.errors import ApiError, bad_request, context_overflow
-from agentgym_rl.gateway.messages import message_key, text_of, thoughts_of, with_thoughts
+from agentgym_rl.gateway.messages import (
+    message_key,
+    num_leading,
+    text_of,
+    thoughts_of,
+    with_thoughts,
+)
 from agentgym_rl.gateway.request.body import INLINE_SIZE, beside
 from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.template import render_check
@@ -22,6 +29,7 @@ from .tree import Context, ForkCause, Place, Sampled
 
 ThinkingHistory = Literal["as_generated", "template"]
 
+_OVERFLOW = "context_length_exceeded"
 _MESSAGE_SIZE = 50
 """The cost of rendering a message in addition to its text, in characters."""
 _PLACE_SIZE = 20
@@ -30,29 +38,58 @@ _PLACE_SIZE = 20
 
 async def prepare_context(
     session: Session, chat: ChatFormat, request: ChatRequest, *, max_model_len: int, size: int
-) -> Context:
-    """Return the node of a reply to `request`, whose `path` is the engine's input. `size`: the
-    number of bytes of the request that were read for the first time.
+) -> tuple[ChatRequest, Context]:
+    """Return the node of a reply to `request`, whose `path` is the engine's input, and the request
+    as it is answered: perhaps without its oldest messages. `size`: the number of bytes of the
+    request that were read for the first time.
 
     Raises:
         ApiError: 400, the template refuses the messages or no room is left to sample.
     """
     if request.prompt is not None:
-        return await _raw_context(session, chat, request.prompt, max_model_len=max_model_len)
+        prompt = request.prompt
+        return request, await _raw_context(session, chat, prompt, max_model_len=max_model_len)
+    asking = _Asking(session, chat, max_model_len)
     request = _understood(chat, request)
-    place = await _located(session, request, size)
+    try:
+        return await _chat_context(asking, request, size)
+    except ApiError as error:
+        if not request.truncates or error.code != _OVERFLOW:
+            raise
+        cut = await _truncated(asking, request)
+        if cut is None:
+            raise
+        return await _chat_context(asking, cut, INLINE_SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """The parties of a request."""
+
+    session: Session
+    chat: ChatFormat
+    max_model_len: int
+
+
+async def _chat_context(
+    asking: _Asking, request: ChatRequest, size: int
+) -> tuple[ChatRequest, Context]:
+    session, chat, max_model_len = asking.session, asking.chat, asking.max_model_len
+    place, begun = await _begun(asking, request, size)
     session.take(place)
     context = place.known
     if context is None:
-        new = await _tokenised(session, chat, request, place, max_model_len, size)
+        new = await _tokenised(asking, request, place, begun, size)
         context = session.tree.extend(place, new.ids, base=new.base, cause=new.cause)
     if len(context.path) >= max_model_len:
         raise context_overflow(max_model_len, len(context.path))
+    if begun is not None:
+        return replace(request, messages=[*request.messages[:-1], begun.message]), context
     if context.base is not None and session.draws_canary():
         kwargs = session.template_kwargs(request)
         fed = render_check.Fed(context, request.messages, request.tools, kwargs)
         session.canaries.append(render_check.start(chat, fed, size=size))
-    return context
+    return request, context
 
 
 async def _raw_context(
@@ -97,6 +134,36 @@ async def _located(session: Session, request: ChatRequest, size: int) -> Place:
         raise bad_request("tools or arguments are nested too deeply", param="tools") from error
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """The beginning of a reply, which the client wrote; `cut`: the reply that it is, if it was cut
+    here at the maximum length, so that it goes on with its exact tokens."""
+
+    message: Mapping[str, Any]
+    cut: Sampled | None
+
+
+async def _begun(asking: _Asking, request: ChatRequest, size: int) -> tuple[Place, _Begun | None]:
+    """Return the place of a reply, and its beginning if the request has one."""
+    if not request.continues:
+        return await _located(asking.session, request, size), None
+    *before, message = request.messages
+    place = await _located(asking.session, replace(request, messages=before), size)
+    cut = asking.session.tree.continued(place, message)
+    if cut is None or not _was_cut(asking.chat, cut):
+        return place.beginning(message, None), _Begun(message, None)
+    return place.beginning(message, cut), _Begun(cut.message, cut)
+
+
+def _was_cut(chat: ChatFormat, node: Sampled) -> bool:
+    """Return whether a reply ended in its text, at a length."""
+    text, own = text_of(node.message.get("content")).rstrip(), chat.text(node.ids).rstrip()
+    ended = not node.ids or node.ids[-1] in chat.stop_token_ids
+    if ended or not text or not own or node.message.get("tool_calls"):
+        return False
+    return own.endswith(text) or text.endswith(own)  # thoughts precede it, or a beginning
+
+
 async def count_prompt(
     session: Session, chat: ChatFormat, request: ChatRequest, *, max_model_len: int, size: int
 ) -> int:
@@ -105,12 +172,55 @@ async def count_prompt(
     Raises:
         ApiError: 400, the template refuses the messages, or they are too long to be counted.
     """
-    request = _understood(chat, request)
-    place = await _located(session, request, size)
+    asking = _Asking(session, chat, max_model_len)
+    return await _counted(asking, _understood(chat, request), size)
+
+
+async def _counted(asking: _Asking, request: ChatRequest, size: int) -> int:
+    place, begun = await _begun(asking, request, size)
     if place.known is not None:
         return len(place.known.path)
-    new = await _tokenised(session, chat, request, place, max_model_len, size)
+    new = await _tokenised(asking, request, place, begun, size)
     return len(new.ids) + (0 if new.base is None else len(new.base.path))
+
+
+async def _truncated(asking: _Asking, request: ChatRequest) -> ChatRequest | None:
+    """Return the request without its oldest messages; None if even the last one is too long.
+
+    System messages stay, and no result of a tool loses its call. A quarter of the context becomes
+    free, or more if the reply may be longer, and what was left out the last time is tried first: so
+    a conversation goes on for some turns, instead of forking at each.
+    """
+    session, messages = asking.session, request.messages
+    first = num_leading(messages)
+    last = len(messages) - request.continues
+    starts = [at for at in range(first + 1, last) if messages[at]["role"] != "tool"]
+    wanted = min(request.max_tokens or math.inf, session.sampling.max_tokens)
+    room = int(max(asking.max_model_len // 4, min(wanted, asking.max_model_len // 2)))
+
+    async def cut(start: int, room: int) -> ChatRequest | None:
+        kept = [*messages[:first], *messages[start:]]
+        shorter = replace(request, messages=kept, truncated=True)
+        try:
+            fits = await _counted(asking, shorter, INLINE_SIZE) + room <= asking.max_model_len
+        except ApiError:  # too long, or not what the template takes
+            return None
+        return shorter if fits else None
+
+    known = next(
+        (at for at in starts if (at, message_key(messages[at])) == session.kept_from), None
+    )
+    if known is not None and (found := await cut(known, 1)) is not None:
+        return found
+    low, high = 0, len(starts)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if await cut(starts[middle], room) else (middle + 1, high)
+    for start in starts[low:]:  # a template may refuse some
+        if (found := await cut(start, room)) is not None:
+            session.kept_from = start, message_key(messages[start])
+            return found
+    return await cut(starts[-1], 1) if starts else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +244,7 @@ class _Writer:
     thinking: ThinkingHistory
     most: int
     """The number of tokens for which there is room."""
+    begun: _Begun | None
 
     def size(self) -> int:
         """Return about how many characters `write` renders, without the tools. Counting stops at
@@ -146,7 +257,8 @@ class _Writer:
             and self._is_local()
         )
         size = 0
-        for message in place.tail if alone else place.messages:
+        begun = [self.begun.message] if self.begun else []
+        for message in [*begun, *(place.tail if alone else place.messages)]:
             size += _num_chars(message)
             if size >= INLINE_SIZE:
                 break
@@ -161,6 +273,8 @@ class _Writer:
         base = self.place.anchor
         if not isinstance(base, Sampled):
             return _New(self._whole())
+        if self.begun is not None and self.begun.cut is not None:
+            return _New([], base)
         if self.thinking == "template" and (ids := self._without_thoughts(base)) is not None:
             return _shared(base, ids, "think_drop")
         tail = self._tail(base) if self._is_local() else None
@@ -170,7 +284,13 @@ class _Writer:
         return _shared(base, self._whole(), "seam") if glued is None else _New(glued, base)
 
     def _whole(self) -> list[int]:
-        return self.chat.prompt(self.place.messages, self.tools, self.kwargs, most=self.most)
+        whole, begun = self.place.messages, self._opening
+        return self.chat.prompt(whole, self.tools, self.kwargs, begun=begun, most=self.most)
+
+    @property
+    def _opening(self) -> Mapping[str, Any] | None:
+        """Return the beginning of the reply, if there is one."""
+        return None if self.begun is None else self.begun.message
 
     def _is_local(self) -> bool:
         """Return whether the new messages leave the template's earlier text unchanged."""
@@ -184,13 +304,14 @@ class _Writer:
     def _tail(self, base: Sampled) -> list[int] | None:
         """Return the tokens after the turn, from the first rung whose rendering is not refused."""
         chat, place = self.chat, self.place
+        options: dict[str, Any] = {"begun": self._opening, "most": self.most}
         for rung in chat.shape(self.kwargs).rungs:
             try:
                 if rung == "sentinel":
                     said, new = base.message, place.tail
-                    return chat.suffix(said, new, self.tools, self.kwargs, most=self.most)
+                    return chat.suffix(said, new, self.tools, self.kwargs, **options)
                 said, count = place.messages, len(place.tail)
-                return chat.counted_suffix(said, count, self.tools, self.kwargs, most=self.most)
+                return chat.counted_suffix(said, count, self.tools, self.kwargs, **options)
             except ValueError:  # a role order, for example; the complete conversation may work
                 continue
         return None
@@ -232,7 +353,7 @@ class _Writer:
         return self.chat.encode(self._rendered(self.place.messages), most=self.most)
 
     def _rendered(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        return self.chat.render(messages, self.tools, kwargs=self.kwargs)
+        return self.chat.rendering(self.kwargs, self._opening)(messages, self.tools)
 
 
 def _shared(last: Sampled, ids: list[int], cause: ForkCause) -> _New:
@@ -247,16 +368,12 @@ def _shared(last: Sampled, ids: list[int], cause: ForkCause) -> _New:
 
 
 async def _tokenised(
-    session: Session,
-    chat: ChatFormat,
-    request: ChatRequest,
-    place: Place,
-    max_model_len: int,
-    size: int,
+    asking: _Asking, request: ChatRequest, place: Place, begun: _Begun | None, size: int
 ) -> _New:
     """Return the tokens that a request adds to its place."""
+    session, chat, most = asking.session, asking.chat, asking.max_model_len
     kwargs, thinking = session.template_kwargs(request), session.config.thinking_history
-    writer = _Writer(chat, place, request.tools, kwargs, thinking, max_model_len)
+    writer = _Writer(chat, place, request.tools, kwargs, thinking, most, begun)
     try:
         if size < INLINE_SIZE:
             size = writer.size() if chat.is_probed(kwargs) else INLINE_SIZE

@@ -23,8 +23,10 @@ from agentgym_rl.core.engine import UNKNOWN_VERSION, SamplingParams
 from agentgym_rl.core.task import derived_seed
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.gateway.errors import session_closed, unknown_key
+from agentgym_rl.gateway.messages import MessageKey
 from agentgym_rl.gateway.request.chat_request import ChatRequest, ReplyForm
-from agentgym_rl.gateway.request.request_cache import Bodies, Conversations
+from agentgym_rl.gateway.request.request_cache import Bodies, Conversations, Item, Responses
+from agentgym_rl.gateway.request.unreadable import left_out_of
 from agentgym_rl.gateway.retries_and_hangups import Exchanges
 from agentgym_rl.runtime.lru_dict import LruDict
 from agentgym_rl.runtime.pausable_clock import LONGEST_ALONE
@@ -129,6 +131,9 @@ COUNTERS: Mapping[str, str] = {
     "unknown_version_tokens": "tokens of these with an unknown policy version, which do not train",
     "single_choice_tokens": "of these: no other token was allowed, so that none could be learned",
     "trained_tokens": "of these: with loss_mask True",
+    "omitted_tools": "offered tools that were left out of the prompt, each name once",
+    "placeholders": "images, documents and the like that a text stood for, each once",
+    "truncated_turns": "turns whose oldest messages were left out (`truncation` auto)",
     "uncounted_turns": "turns whose tokens the foreign endpoint did not count",
 }
 """The counters of a session with their descriptions; a session always has all of them."""
@@ -206,9 +211,15 @@ class Session:
         self.closed = False
         self.num_requests = 0
         """The number of accepted requests, answered or not."""
-        self.bodies = Bodies()
+        self.bodies = Bodies(unreadable=config.unreadable)
         self.exchanges = Exchanges()
+        self.responses = Responses()
         self.conversations = Conversations()
+        self.kept_from: tuple[int, MessageKey] | None = None
+        """The place and the key of the first message that stayed, when the oldest were left out
+        (`truncation` auto)."""
+        self._omitted = set[str]()
+        self._left_out = set[tuple[str, str]]()
         self._messages: list[Mapping[str, Any]] = []
         self._form: ReplyForm | None = None
         self._tools: Sequence[Mapping[str, Any]] = ()
@@ -254,6 +265,21 @@ class Session:
         self.counters["ambiguous_echoes"] += place.guessed
         self.counters["trusted_edits"] += place.trusted
 
+    def note_omissions(self, request: ChatRequest) -> None:
+        """Count what the model does not see of a request: tools, and parts that are no text."""
+        named = {tool.name for tool in request.omitted_tools} - self._omitted
+        parts = {(str(one["sha256"]), str(one["text"])) for one in left_out_of(request.messages)}
+        parts -= self._left_out
+        self._omitted |= named
+        self._left_out |= parts
+        self.counters["omitted_tools"] += len(named)
+        self.counters["placeholders"] += len(parts)
+        self.counters["truncated_turns"] += request.truncated
+
+    def stored_item(self, id: str) -> Item | None:
+        """Return an item of a stored response or conversation; None if there is none."""
+        return self.responses.item(id) or self.conversations.item(id)
+
     def template_kwargs(self, request: ChatRequest) -> Mapping[str, Any]:
         """Return the template's arguments; the session's date does not change at midnight."""
         return {**request.template_kwargs, "strftime_now": self._opened.strftime}
@@ -297,7 +323,8 @@ class Session:
         node, cause = self.tree.commit(
             context, sample, reply, request=number, sibling_of=sibling_of
         )
-        self._messages, self._tools = [*request.messages, reply], request.tools or ()
+        said = request.messages[:-1] if request.continues else request.messages
+        self._messages, self._tools = [*said, reply], request.tools or ()
         self._form = request.form
         self.counters["sampled_tokens"] += len(sample.ids)
         self.counters["unknown_version_tokens"] += sample.versions.count(UNKNOWN_VERSION)

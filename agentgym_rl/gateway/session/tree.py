@@ -29,13 +29,11 @@ from agentgym_rl.gateway.messages import (
     MessageKey,
     message_key,
     num_leading,
-    request_of,
     root_key,
-    text_of,
 )
 from agentgym_rl.gateway.template.template import NO_KWARGS
 
-from .client_defaults import same_calls
+from .client_defaults import echoed, edit_of, restored, rewritten, until_next_reply
 from .quotes import quoted
 
 Messages = Sequence[Mapping[str, Any]]
@@ -51,6 +49,10 @@ _WALKS_KEPT = 4
 """The number of conversations that go on at the same time."""
 _OF_IDS = "ids"
 """The root of prompts that are not conversations."""
+_BEGUN = "begun"
+"""The kind of a key of a reply's beginning, which the client wrote (a prefill)."""
+_CONTINUED: tuple[MessageKey, ...] = ((_BEGUN,),)
+"""The keys of a context that only continues a reply that was cut."""
 _SIBLINGS: Mapping[SiblingOf | None, _Sibling] = {
     None: "sibling",
     "n": "n_sibling",
@@ -240,6 +242,14 @@ class Place:
     step: tuple[Walk, Walk] | None = None
     """A walk and its extension, which `Tree.remember` keeps for a faster search the next time."""
 
+    def beginning(self, begun: Mapping[str, Any], cut: Sampled | None) -> Place:
+        """Return the place of a reply that goes on after `begun`: exactly, if that is a reply that
+        was `cut`."""
+        if cut is None:
+            return replace(self, tail_keys=(*self.tail_keys, (_BEGUN, *message_key(begun))))
+        whole = [*self.messages, cut.message]
+        return replace(self, anchor=cut, messages=whole, tail=(), tail_keys=_CONTINUED, edited=None)
+
     @property
     def known(self) -> Context | None:
         """Return the context, if exactly these messages were asked before."""
@@ -292,30 +302,29 @@ class Tree:
         edited: ForkCause | None = None
         guessed, certain = False, True
         sure: tuple[int, Sampled, bool] | None = None
-        lengths = set(map(len, list(anchor.next)))
+        lengths = _lengths(anchor)
         for index, message in enumerate(new):
             if message["role"] != "assistant":
                 continue
             # no key is made if no request ended here: there may be thousands of messages
             asked = index - start in lengths
-            context = anchor.next.get(tuple(keys[start:index])) if asked else None
-            replies = context.replies if context else []
+            replies = _replies(anchor, tuple(keys[start:index])) if asked else []
             same = [node for node in replies if node.key == keys[index]]
-            rewritten = None if same else _rewritten(replies, message)
+            other = None if same else rewritten(replies, message)
             edit: ForkCause | None = "history_edit"
-            if rewritten is not None:
-                edit = _edit_of(rewritten, message, keys[index], walk.tools)
+            if other is not None:
+                edit = edit_of(other, message, keys[index], walk.tools)
                 if edit is None or self._trusts:
-                    same = [rewritten]
+                    same = [other]
             certain = certain and len(same) == 1
             if not same:
                 edited = edit
                 continue
-            behind = _until_next_reply(new, keys, index) if len(same) > 1 else None
-            anchor, guessed = _echoed(same, message, behind)
-            lengths = set(map(len, list(anchor.next)))
-            whole[index] = _restored(anchor.message, message)
-            trusted = rewritten is not None and edit is not None
+            behind = until_next_reply(new, keys, index) if len(same) > 1 else None
+            anchor, guessed = echoed(same, message, behind)
+            lengths = _lengths(anchor)
+            whole[index] = restored(anchor.message, message)
+            trusted = other is not None and edit is not None
             edited, start = None, index + 1
             if certain:
                 sure = start, anchor, trusted
@@ -323,6 +332,12 @@ class Tree:
         whole = [*walk.whole, *whole]
         tail, tail_keys = whole[len(walk.said) + start :], tuple(keys[start:])
         return Place(walk.root, anchor, whole, tail, tail_keys, edited, guessed, trusted, step)
+
+    def continued(self, place: Place, begun: Mapping[str, Any]) -> Sampled | None:
+        """Return the reply to the messages at `place` that said `begun`; None if there is none."""
+        key = message_key(begun)
+        same = [node for node in _replies(place.anchor, place.tail_keys) if node.key == key]
+        return echoed(same, begun, None)[0] if same else None
 
     def longest_beginning(self, ids: list[int]) -> tuple[Sampled | None, int]:
         """Return the turn with the longest path that `ids` begin with, and the path's length; None
@@ -441,62 +456,26 @@ class Tree:
         return "summary" if cause == "history_edit" and context.quoted else cause
 
 
-def _rewritten(replies: Sequence[Sampled], message: Mapping[str, Any]) -> Sampled | None:
-    """Return the turn whose tool-call ids a message carries although its content differs."""
-    request = request_of(message)
-    return next((node for node in replies if node.request == request), None)
+def _lengths(anchor: Root | Sampled) -> set[int]:
+    """Return after how many messages replies follow an anchor."""
+    return {len(keys) - _is_begun(keys) for keys in list(anchor.next)}
 
 
-def _edit_of(
-    node: Sampled, message: Mapping[str, Any], key: MessageKey, tools: Messages | None
-) -> ForkCause | None:
-    """Return how a client changed the turn that `message` names; None if it only filled in what the
-    schemas of `tools` say."""
-    if not same_calls(node.message, message, tools):
-        return "args_edit"
-    (_, ours, _), (_, theirs, _) = node.key, key
-    return None if ours == theirs else "history_edit"
+def _is_begun(keys: tuple[MessageKey, ...]) -> bool:
+    return bool(keys) and keys[-1][0] == _BEGUN
 
 
-def _echoed(
-    same: Sequence[Sampled], message: Mapping[str, Any], behind: tuple[MessageKey, ...] | None
-) -> tuple[Sampled, bool]:
-    """Return which of several equal turns a client echoes, and whether that is a guess.
-
-    The tool-call ids decide; else the exact text; else a turn that the next messages (`behind`)
-    have followed before; else the last turn that reached the client.
-    """
-    if len(same) == 1:
-        return same[0], False
-    request, text = request_of(message), text_of(message.get("content"))
-    for node in same:
-        if node.request == request:
-            return node, False
-    exact = [node for node in same if text_of(node.message.get("content")) == text] or same
-    if len(exact) == 1:
-        return exact[0], False
-    followed = [node for node in exact if behind is not None and behind in node.next]
-    reached = [node for node in exact if node.delivered]
-    return (followed or reached or exact)[-1], True
-
-
-def _until_next_reply(
-    messages: Messages, keys: Sequence[MessageKey], index: int
-) -> tuple[MessageKey, ...] | None:
-    """Return the keys between the assistant message `index` and the next one; None if none."""
-    for later in range(index + 1, len(messages)):
-        if messages[later]["role"] == "assistant":
-            return tuple(keys[index + 1 : later])
-    return None
-
-
-def _restored(ours: Mapping[str, Any], echo: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the sampled message, with the tool-call ids by which the client knows it."""
-    theirs = echo.get("tool_calls") or ()
-    if not theirs or len(theirs) != len(ours.get("tool_calls") or ()):
-        return ours
-    calls = zip(ours["tool_calls"], theirs, strict=True)
-    return {**ours, "tool_calls": [{**call, "id": other.get("id")} for call, other in calls]}
+def _replies(anchor: Root | Sampled, keys: tuple[MessageKey, ...]) -> list[Sampled]:
+    """Return the replies to messages, those included whose beginning the client wrote, or that
+    continue a reply that was cut."""
+    asked = anchor.next.get(keys)
+    found = list(asked.replies) if asked else []
+    for other, context in list(anchor.next.items()):
+        if _is_begun(other) and other[:-1] == keys and other != _CONTINUED:
+            found += context.replies
+    for node in found:  # grows meanwhile
+        found += node.next[_CONTINUED].replies if _CONTINUED in node.next else ()
+    return found
 
 
 def _offers(offered: Sequence[str], wanted: Sequence[str]) -> bool:

@@ -26,7 +26,17 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime.lru_dict import LruDict
 
 from .arguments import Arguments
-from .continuation import Messages, Rung, Shape, Tools, by_count, by_sentinel, find_shape
+from .continuation import (
+    Messages,
+    Render,
+    Rung,
+    Shape,
+    Tools,
+    by_count,
+    by_sentinel,
+    find_shape,
+    up_to,
+)
 from .fitting import Fitting, textual
 from .template import NO_KWARGS, ChatTemplate, read_json
 
@@ -181,14 +191,22 @@ class ChatFormat:
         tools: Tools,
         kwargs: Mapping[str, Any] = NO_KWARGS,
         *,
+        begun: Mapping[str, Any] | None = None,
         most: int | None = None,
     ) -> list[int]:
-        """Return the token ids of the complete conversation, ready for the model's reply.
+        """Return the token ids of the complete conversation, ready for the model's reply, or for
+        the rest of a reply that has `begun`.
 
         Raises:
             ValueError: the template refuses these messages.
         """
-        return self.encode(self.render(messages, tools, kwargs=kwargs), most=most)
+        return self.encode(self.rendering(kwargs, begun)(messages, tools), most=most)
+
+    def rendering(self, kwargs: Mapping[str, Any], begun: Mapping[str, Any] | None) -> Render:
+        """Return the function that renders messages, up to the reply or to the end of what `begun`
+        says of it."""
+        render = functools.partial(self.render, kwargs=kwargs)
+        return render if begun is None else up_to(begun, render)
 
     def suffix(
         self,
@@ -197,9 +215,11 @@ class ChatFormat:
         tools: Tools,
         kwargs: Mapping[str, Any] = NO_KWARGS,
         *,
+        begun: Mapping[str, Any] | None = None,
         most: int | None = None,
     ) -> list[int]:
-        """Return the ids after the end of the turn `reply`: `messages`, then the next opening.
+        """Return the ids after the end of the turn `reply`: `messages`, then the next opening, and
+        what has `begun` of the next reply.
 
         Only the names and ids of the tool calls of `reply` matter. For templates whose turns end
         where the next one opens, that opening is the first token.
@@ -207,10 +227,10 @@ class ChatFormat:
         Raises:
             ValueError: the template refuses these messages, or it has no local turns.
         """
-        self._check_alternation(messages, tools)
+        self._check_alternation(messages or [begun] if begun else messages, tools)
         shape = self.shape(kwargs)
         tools = tools if shape.tools_in_tail else None
-        render = functools.partial(self.render, kwargs=kwargs)
+        render = self.rendering(kwargs, begun)
         tail = by_sentinel(render, shape.known_end, reply, messages, tools)
         return self.encode(tail, most=most)
 
@@ -221,6 +241,7 @@ class ChatFormat:
         tools: Tools,
         kwargs: Mapping[str, Any] = NO_KWARGS,
         *,
+        begun: Mapping[str, Any] | None = None,
         most: int | None = None,
     ) -> list[int]:
         """Return `suffix`, cut out of a complete conversation with `num_new` new messages last.
@@ -229,7 +250,7 @@ class ChatFormat:
             ValueError: the template refuses these messages, or it has no local turns.
         """
         self._check_alternation(messages[len(messages) - num_new :], tools)
-        render = functools.partial(self.render, kwargs=kwargs)
+        render = self.rendering(kwargs, begun)
         tail = by_count(render, self.shape(kwargs).known_end, messages, num_new, tools)
         return self.encode(tail, most=most)
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from agentgym_rl.gateway.messages import text_of
+
 from .template import OPENING, SENTINEL
 
 Messages = Sequence[Mapping[str, Any]]
@@ -27,6 +29,9 @@ Render = Callable[..., str]
 """A function (messages, tools, add_generation_prompt=True) that raises ValueError on refusal."""
 Rung = Literal["sentinel", "eos_count", "full"]
 Encode = Callable[[str], list[int]]
+
+_BEGUN = "\ue004begun\ue005"
+"""A mark at the end of a message that is to be continued; the rendering is cut there."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,23 @@ def by_count(render: Render, end: TurnEnd, messages: Messages, num_new: int, too
     if not 0 <= index < len(ends):
         raise ValueError("this chat template does not end assistant turns")
     return end.tail(whole, ends[index])
+
+
+def up_to(begun: Mapping[str, Any], render: Render) -> Render:
+    """Return a function that renders a conversation up to the end of its next message's beginning,
+    in place of the opening of that message."""
+    marked = {**begun, "content": text_of(begun.get("content")) + _BEGUN}
+
+    def rendered(messages: Messages, tools: Tools, add_generation_prompt: bool = True) -> str:
+        if not add_generation_prompt:
+            return render(messages, tools, add_generation_prompt=False)
+        whole = render([*messages, marked], tools, add_generation_prompt=False)
+        text, mark, _ = whole.rpartition(_BEGUN)
+        if not mark:
+            raise ValueError("this chat template does not show the message to be continued")
+        return text
+
+    return rendered
 
 
 def _stand_in(call: Mapping[str, Any], end: TurnEnd) -> dict[str, Any]:
