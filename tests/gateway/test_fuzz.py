@@ -31,6 +31,7 @@ PLAIN_REFUSALS = (
     "continue_final_message",
     "give only one",  # conversation and previous_response_id
     "there is no item",
+    "input must not be empty",  # it only offers tools
     "needs stream",
     "cannot be set by the client",
     "got `float`",  # 3.0 is an integer to JSON Schema

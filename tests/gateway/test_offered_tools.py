@@ -86,13 +86,13 @@ def test_tools_of_the_service_are_left_out_named_once_and_counted(
 def test_a_tool_that_is_left_out_cannot_be_forced(stage, path):
     scene = stage([])
     session, tools = scene.open(), [LOOK[path], DEFERRED[path], *OF_THE_SERVICE[path]]
-    for choice, why in zip(FORCED[path], ("built into the service", "defer_loading"), strict=True):
+    for choice, why in zip(FORCED[path], ("built into a service", "defer_loading"), strict=True):
         answer = _ask(scene, session, path, tools=tools, tool_choice=choice)
         assert answer.status == 400
         assert why in _message(answer)
         assert "allowed: look" in _message(answer)
     answer = _ask(scene, session, path, tools=OF_THE_SERVICE[path], tool_choice=ANY[path])
-    assert (answer.status, "built into the service" in _message(answer)) == (400, True)
+    assert (answer.status, "built into a service" in _message(answer)) == (400, True)
     assert scene.engine.journal == []
     assert scene.gateway.close_session(session).counters["omitted_tools"] == 0
 

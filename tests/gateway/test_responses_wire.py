@@ -15,6 +15,7 @@ PLAIN_REFUSALS = (
     "not found",  # previous_response_id, conversation
     "give only one",  # of the two
     "there is no item",
+    "input must not be empty",  # it only offers tools
     "there is another function named",
     "needs stream",
     "expected an integer",  # 3.0 is one to JSON Schema

@@ -135,12 +135,18 @@ _TOOL_SCHEMA: JsonObject = {
     "anyOf": [
         {
             "required": ["name", "input_schema"],
-            "properties": {"type": {"enum": ["custom", None]}},
+            "properties": {
+                "type": {"enum": ["custom", None]},
+                "name": {"type": "string"},
+                "input_schema": {"type": "object"},
+            },
         },
         {
             "required": ["type"],
-            "not": {"required": ["input_schema"]},
-            "properties": {"type": {"type": "string", "pattern": "_[0-9]{8}$"}},
+            "properties": {
+                "type": {"type": "string", "pattern": "_[0-9]{8}$"},
+                "input_schema": {"type": "null"},
+            },
         },
     ]
 }

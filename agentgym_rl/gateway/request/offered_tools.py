@@ -29,7 +29,7 @@ _INPUT = "input"
 """The argument of a function that stands for a tool whose call is a text."""
 _MOST_NAMED = 20
 """The maximum number of tools that are warned of."""
-BUILT_IN = "is built into the service, which is not here"
+BUILT_IN = "is built into a service that is not here"
 _DEFERRED = "is to be loaded only when a search finds it (defer_loading), and there is no search"
 _SCHEMAS = ("function", "parameters", "input_schema")
 """The fields of functions: an entry with one of them is no tool of the service."""
