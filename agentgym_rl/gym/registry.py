@@ -100,13 +100,13 @@ def spec(id: str, *, kind: Literal["env"] = "env") -> EnvSpec: ...
 @overload
 def spec(id: str, *, kind: Kind) -> Spec: ...
 def spec(id: str, *, kind: Kind = "env") -> Spec:
-    """Return the spec of an id, a `module:attr`, or a `name:value` (see `EnvSpec.argument`).
+    """Return the spec of an id, a `module:attr`, or a `name:value` (see `Spec.argument`).
 
     Raises:
         ConfigError: nothing has that id; the message names the nearest ones.
     """
     if ":" in id:
-        return (_with_argument(id) if kind == "env" else None) or _at(id, kind)
+        return _with_argument(id, kind) or _at(id, kind)
     row = _row(id, kind)
     if row is None:
         _points.cache_clear()  # a plugin may have been installed since
@@ -216,12 +216,12 @@ def _at(path: str, kind: Kind) -> Spec:
     return _of_kind(found, kind)
 
 
-def _with_argument(id: str) -> EnvSpec | None:
-    """Return the spec of `name:value`; None if no environment of that name takes a value."""
+def _with_argument(id: str, kind: Kind) -> Spec | None:
+    """Return the spec of `name:value`; None if nothing of that name takes a value."""
     name, _, value = id.partition(":")
-    row = _row(name, "env")
+    row = _row(name, kind)
     found = row.spec if row else None
-    if not isinstance(found, EnvSpec) or not found.argument:
+    if found is None or not found.argument:
         return None
     return found.model_copy(update={"id": id, "kwargs": found.kwargs | {found.argument: value}})
 

@@ -86,6 +86,9 @@ class Spec(BaseModel):
     """The class, as `module:Class`; called with `kwargs` and the options of `make`."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     description: str = ""
+    argument: str = ""
+    """The option that `<value>` sets if the id is written `<name>:<value>`, as in
+    `gymnasium:FrozenLake-v1`; empty: the id takes no value."""
 
     def to_json(self) -> str:
         """Return the spec as JSON; raise ConfigError if JSON cannot express a value in it."""
@@ -181,9 +184,6 @@ class EnvSpec(Spec):
     """The spec of an environment with its wrappers (`gym.wrappers` draws their order)."""
 
     kind: Literal["env"] = "env"  # pyright: ignore[reportIncompatibleVariableOverride]
-    argument: str = ""
-    """The option that `<value>` sets if the id is written `<name>:<value>`, as in
-    `gymnasium:FrozenLake-v1`; empty: the id takes no value."""
     max_turns: int | None = Field(default=None, ge=1)
     """The most assistant messages of an episode; None: the environment's own limit."""
     step_timeout_s: float | None = Field(default=None, gt=0)

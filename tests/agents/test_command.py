@@ -253,9 +253,9 @@ def test_it_dies_with_the_process_that_started_it(tmp_path):
     """Even where that one is killed; only what the program itself started may stay behind."""
     code = f"""
 import os, pathlib, sys
-from arl_agents.command.program import Program
-argv = ["/bin/sleep", "600"]
-program = Program(argv, cwd=pathlib.Path({str(tmp_path)!r}), env={{}}, max_bytes=9)
+from arl_agents.command.program import Program, Start
+start = Start(argv=["/bin/sleep", "600"], cwd=pathlib.Path({str(tmp_path)!r}), env={{}})
+program = Program(start, max_bytes=9)
 print(program._process.pid, flush=True)
 os.kill(os.getpid(), 9)
 """

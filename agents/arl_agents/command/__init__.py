@@ -2,6 +2,7 @@
 environment.
 
     run ──► program.py     the program: start, output and end, child processes included
+        ├─► presets.py     what Claude Code, Codex, opencode and others need to be started
         ├─► variables.py   the environment variables it gets
         └─► tool_server.py the environment's tools, as an MCP server of this episode alone
 
@@ -14,5 +15,6 @@ SPEC = Spec(
     id="command-v0",
     kind="agent",
     entry_point="arl_agents.command.agent:Command",
-    description="Any program, in any language.",
+    argument="preset",
+    description="Any program, in any language; command:claude-code and others: known programs.",
 )

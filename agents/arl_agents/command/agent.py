@@ -8,17 +8,20 @@ import os
 import shlex
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from agentgym_rl import Agent, AgentError, ConfigError, Env, InfraError, Message, Task
+from agentgym_rl.gym.tool_env.calls import text_of
 from arl_agents.bridge import EnvTools
 from arl_agents.extras import import_extra
 
-from .program import Program, running
+from .presets import PRESETS, Launch, Preset, preset_start
+from .program import Program, Start, running
 from .tool_server import Calls, serving_tools
 from .variables import own_variables, search_path, variables, write_task
 
@@ -38,19 +41,33 @@ class Command(Agent):
     `argv`: a list, or a string with shell quoting. A word that names a file in the folder of `arl`
     becomes an absolute path. `env`: further variables for the program, "NAME" or "NAME=VALUE".
     `mcp`: a flag to offer the environment's tools (needs the extra `mcp`).
+    `preset`: a name of `presets.PRESETS`, as in `command:claude-code`. It sets what that program
+    needs; `argv` is then optional: another path of the program, and further arguments.
+    `own_tools`: a flag to let a preset's program use its own tools too, on this machine.
     """
 
     def __init__(
-        self, *, argv: Sequence[str] | str, env: Sequence[str] = (), mcp: bool = True
+        self,
+        *,
+        argv: Sequence[str] | str = (),
+        env: Sequence[str] = (),
+        mcp: bool = True,
+        preset: str = "",
+        own_tools: bool = False,
     ) -> None:
         words = shlex.split(argv) if isinstance(argv, str) else list(argv)
-        if not words or not all(isinstance(word, str) for word in words):
+        if not (words or preset) or not all(isinstance(word, str) for word in words):
             raise ConfigError(f"argv: got {argv!r}, expected a program and its arguments")
         if isinstance(env, str):
             raise ConfigError(f"env: got {env!r}, expected a list of NAME or NAME=VALUE")
         self._own = own_variables(env)
-        self.argv = [_found(words[0], search_path(self._own)), *map(_absolute, words[1:])]
-        self._mcp = mcp
+        self._preset = _preset(preset, own_tools=own_tools) if preset else None
+        if self._preset:
+            mcp = mcp and self._preset.takes_mcp
+            words = words or [self._preset.program]
+        path = search_path(self._own)
+        self.argv = [_found(words[0], path, self._preset), *map(_absolute, words[1:])]
+        self._mcp, self._own_tools = mcp, own_tools
         if mcp:
             needed_by = "command, to offer tools (--agent.options.mcp=false does without),"
             import_extra("mcp.server.streamable_http_manager", extra="mcp", needed_by=needed_by)
@@ -71,14 +88,25 @@ class Command(Agent):
             except OSError as error:  # no space, no handles
                 raise InfraError(f"a program cannot be given its task: {error}") from error
             told = variables(folder, client, model=model, mcp_url=url, own=self._own)
-            program = stack.enter_context(
-                running(self.argv, cwd=folder, env=told, max_bytes=MAX_BYTES)
-            )
+            start, launch = self._start(folder, told, messages)
+            program = stack.enter_context(running(start, max_bytes=MAX_BYTES))
             await _play(program, tools, calls)
             if tools.ended:
                 return
-            answer = _answer(program, folder / "answer.txt")
+            answer = _answer(program, folder / "answer.txt", launch)
         await tools.say({"role": "assistant", "content": answer})
+
+    def _start(
+        self, folder: Path, told: Mapping[str, str], messages: Sequence[Message]
+    ) -> tuple[Start, Launch]:
+        """Return the way to start the program in the folder of its episode."""
+        if self._preset is None:
+            return Start(argv=self.argv, cwd=folder, env=told), Launch()
+        prompt = "\n\n".join(map(text_of, messages))
+        start, launch = preset_start(
+            self._preset, self.argv, folder, told, prompt=prompt, own_tools=self._own_tools
+        )
+        return replace(start, env={**start.env, **self._own}), launch
 
     async def _serve(self, stack: AsyncExitStack, tools: EnvTools, calls: Calls) -> str:
         """Serve the tools while the stack is open; return their URL, empty if none are offered."""
@@ -131,8 +159,9 @@ def _end(code: int) -> str:
     return f"was ended by signal {-code}"
 
 
-def _answer(program: Program, file: Path) -> str:
-    """Return the final message: the content of `file` if it exists, else standard output."""
+def _answer(program: Program, file: Path, launch: Launch) -> str:
+    """Return the final message: the content of `file` if it exists, else standard output, as the
+    preset reads it."""
     if file.is_file():
         with file.open("rb") as opened:
             found = opened.read(MAX_BYTES + 1)
@@ -141,13 +170,28 @@ def _answer(program: Program, file: Path) -> str:
         too_long, text = program.said_too_much, program.stdout
     if too_long:
         raise AgentError(f"the program's final message is longer than {MAX_BYTES} bytes")
+    if launch.answer and not file.is_file():
+        text = launch.answer(text)
     return text.strip()
 
 
-def _found(program: str, path: str) -> str:
+def _preset(name: str, *, own_tools: bool) -> Preset:
+    if name not in PRESETS:
+        raise ConfigError(f"preset: got {name!r}, expected one of {', '.join(PRESETS)}")
+    found = PRESETS[name]
+    if not (found.takes_mcp or own_tools):
+        raise ConfigError(
+            f"command:{name} has no way to the environment's tools; it uses only its own, on this "
+            "machine: --agent.options.own_tools=true allows that"
+        )
+    return found
+
+
+def _found(program: str, path: str, preset: Preset | None) -> str:
     found = shutil.which(program, path=path)
     if found is None:
-        raise ConfigError(f"argv: there is no program {program!r} on PATH ({path})")
+        remedy = f"; to install it: {preset.install}" if preset else ""
+        raise ConfigError(f"argv: there is no program {program!r} on PATH ({path}){remedy}")
     return str(Path(found).absolute())
 
 

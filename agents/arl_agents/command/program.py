@@ -11,6 +11,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -27,6 +28,17 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The way to start a program."""
+
+    argv: Sequence[str]
+    cwd: Path
+    env: Mapping[str, str]
+    stdin: Path | None = None
+    """The file that is standard input; None: it is empty."""
+
+
 class Program:
     """A program, started at construction in its own session; it is killed if this process dies.
 
@@ -35,20 +47,19 @@ class Program:
         InfraError: this machine cannot start any process at present.
     """
 
-    def __init__(
-        self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], max_bytes: int
-    ) -> None:
+    def __init__(self, start: Start, *, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._out, self._err = bytearray(), bytearray()
         pipe = subprocess.PIPE
         try:
-            self._process = subprocess.Popen(
-                argv, bufsize=0, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=pipe,
-                stderr=pipe, start_new_session=True, preexec_fn=_die_with_parent,
-            )  # fmt: skip
+            with open(start.stdin or os.devnull, "rb") as stdin:
+                self._process = subprocess.Popen(
+                    start.argv, bufsize=0, cwd=start.cwd, env=start.env, stdin=stdin, stdout=pipe,
+                    stderr=pipe, start_new_session=True, preexec_fn=_die_with_parent,
+                )  # fmt: skip
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             kind = InfraError if getattr(error, "errno", None) in _MACHINES else AgentError
-            raise kind(f"command {argv[0]} cannot be started: {error}") from error
+            raise kind(f"command {start.argv[0]} cannot be started: {error}") from error
 
     @property
     def stdout(self) -> str:
@@ -122,11 +133,9 @@ class Program:
 
 
 @contextmanager
-def running(
-    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], max_bytes: int
-) -> Iterator[Program]:
+def running(start: Start, *, max_bytes: int) -> Iterator[Program]:
     """Run a program until the context closes at the latest. Raises the errors of `Program`."""
-    program = Program(argv, cwd=cwd, env=env, max_bytes=max_bytes)
+    program = Program(start, max_bytes=max_bytes)
     try:
         yield program
     finally:
