@@ -42,6 +42,7 @@ WITHOUT_ENVS := $(addprefix --ignore=,$(ENVS_TESTS))
 
 BIN := $(VENV)/bin
 WITH_AGENTS = ARL_REQUIRE=agents ARL_NODE_MODULES=$(abspath $(VENV_AGENTS))/node/node_modules \
+    ARL_CLI_MODULES=$(abspath $(VENV_AGENTS))/cli/node_modules \
     $(VENV_AGENTS)/bin/python
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq install
 say = @printf '\033[1m==>\033[0m %s\n'
@@ -107,7 +108,8 @@ bench-peers: $(APART:%=$(VENV)-%/.installed) $(VENV)-trl/.installed
 	$(say) "measure beside them with: $(BIN)/arl bench all (vLLM: make test-vllm installs it)"
 
 # They may not skip; but for those on vLLM, which run where it is installed (make test-vllm).
-test-agents: install-test $(VENV_AGENTS)/.installed $(VENV_AGENTS)/node/.installed
+test-agents: install-test $(VENV_AGENTS)/.installed $(VENV_AGENTS)/node/.installed \
+    $(VENV_AGENTS)/cli/.installed
 	$(WITH_AGENTS) -m pytest $(TWO_AT_ONCE) -k 'not vllm' \
 	    tests/agents tests/contracts/test_agent.py tests/gateway/test_sdk.py \
 	    tests/gateway/test_relay_agents.py $(PYTEST_ARGS)
@@ -209,6 +211,13 @@ $(OVER:%=$(VENV)-%/.installed): $(VENV)-%/.installed: requirements/%.txt $(VENV)
 
 $(VENV_AGENTS)/node/.installed: examples/node_agent/package.json $(VENV_AGENTS)/.installed
 	$(say) "installing the packages of examples/node_agent (Node.js: apt-get install nodejs npm)"
+	@mkdir -p $(@D)
+	@cp $< $(@D)
+	npm install --prefix $(@D) --silent --no-fund --no-audit
+	@touch $@
+
+$(VENV_AGENTS)/cli/.installed: tests/agents/cli/package.json $(VENV_AGENTS)/.installed
+	$(say) "installing Claude Code, Codex, opencode and other command lines (2 GB, two minutes)"
 	@mkdir -p $(@D)
 	@cp $< $(@D)
 	npm install --prefix $(@D) --silent --no-fund --no-audit

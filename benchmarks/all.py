@@ -35,6 +35,7 @@ JOBS = (
     Job("verifier", "verifier"),
     Job("inspector", "inspector"),
     Job("gateway", "gateway"),
+    Job("clients", "clients"),
     Job("sandbox", "sandbox"),
     Job("code", "code"),
     Job("engine", "engine", {"OMP_NUM_THREADS": "1"}),

@@ -62,6 +62,7 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
     "test-agents": (
         *_CONTRACTS,
         *_AGENTS,
+        "benchmarks/client_loops/",
         "benchmarks/exactness_loops/",
         "examples/langgraph_agent.py",
         "examples/mcp_agent.py",
@@ -124,7 +125,7 @@ NEEDS_S = {
     "test": 900,
     "test-envs": 600,
     "test-docker": 600,
-    "test-agents": 900,
+    "test-agents": 1200,
     "test-peers": 900,
     "test-vllm": 900,  # its whole runs are left out where there is no time for them
 }

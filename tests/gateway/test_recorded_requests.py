@@ -1,0 +1,26 @@
+"""Requests that programs sent, recorded whole."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+RECORDED = Path(__file__).with_name("recorded")
+AWAITED = pytest.mark.skip(reason="tools of the service, searches and free texts are refused")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("codex-0.171-web-search", marks=AWAITED),
+        pytest.param("codex-0.171-gpt-5.5", marks=AWAITED),
+    ],
+)
+def test_a_recorded_request_is_answered(name, stage, spell, words):
+    scene = stage([spell.canonical(words.ANSWER + words.END)], max_model_len=100_000)
+    body = (RECORDED / f"{name}.json").read_bytes()
+    answer = asyncio.run(scene.post(scene.open(), body, path="/v1/responses"))
+    assert answer.status == 200, answer.data
+    assert answer.typed_events[-1]["type"] == "response.completed"
+    assert json.loads(body)["stream"]
