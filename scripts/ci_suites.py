@@ -125,7 +125,7 @@ NEEDS_S = {
     "test": 900,
     "test-envs": 600,
     "test-docker": 600,
-    "test-agents": 1200,
+    "test-agents": 900,
     "test-peers": 900,
     "test-vllm": 900,  # its whole runs are left out where there is no time for them
 }
