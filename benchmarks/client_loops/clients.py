@@ -168,7 +168,12 @@ def _codex(how: str, replies: Sequence[str], *more: str) -> Client:
             preset="codex", argv=argv, env=[f"PATH={npm_path()}"], own_tools=True
         ),
         case=Case(replies=replies, tool="exec_command", shows="LOREM"),
-        awaits="the gateway refuses tools of the service (web_search) and those with a free text",
+        awaits="the gateway refuses "
+        + (
+            "`tool_search`, run by the client, and the free text of `apply_patch`"
+            if more
+            else "`web_search`, a tool of the service"
+        ),
     )
 
 

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 RECORDED = Path(__file__).with_name("recorded")
-AWAITED = pytest.mark.skip(reason="tools of the service, searches and free texts are refused")
+SERVICE = pytest.mark.skip(reason="tools of the service (web_search) are refused")
+SEARCH = pytest.mark.skip(reason="tools with free texts and a search by the client are refused")
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("codex-0.171-web-search", marks=AWAITED),
-        pytest.param("codex-0.171-gpt-5.5", marks=AWAITED),
+        pytest.param("codex-0.171-web-search", marks=SERVICE),
+        pytest.param("codex-0.171-gpt-5.5", marks=SEARCH),
     ],
 )
 def test_a_recorded_request_is_answered(name, stage, spell, words):
