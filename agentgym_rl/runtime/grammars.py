@@ -96,19 +96,30 @@ class GrammarCompiler:
         a big schema, and possibly unlimited for some grammars.
 
         Raises:
-            GrammarError: it is no grammar, or one that no text matches.
+            GrammarError: it is no grammar, or one that no text matches; or llguidance cannot read
+                the tokenizer.
         """
         with self._lock:
             known = self._compiled.get(grammar)
             if self._tokenizer is None:
-                text = self._tokenizer_json()
-                size, eos = self._vocab_size, self._eos_id
-                self._tokenizer = LLTokenizer(text, n_vocab=size, eos_token=eos)
+                self._tokenizer = self._read_tokenizer()
             tokenizer = self._tokenizer
         compiled = known or self._compile(grammar, tokenizer)
         with self._lock:
             self._compiled[grammar] = compiled
             return compiled.copy()
+
+    def _read_tokenizer(self) -> LLTokenizer:
+        text, size, eos = self._tokenizer_json(), self._vocab_size, self._eos_id
+        try:
+            return LLTokenizer(text, n_vocab=size, eos_token=eos)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # which is no Exception
+                raise
+            raise GrammarError(
+                "llguidance cannot read the model's tokenizer, which may have a token of more than "
+                f"1024 bytes: {error}"
+            ) from error
 
     def _compile(self, grammar: str, tokenizer: LLTokenizer) -> Constraint:
         source = LLMatcher.grammar_from_lark(grammar)

@@ -1,5 +1,7 @@
 """What the tokens of a reply were chosen from under a grammar."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -60,3 +62,13 @@ def test_what_is_no_grammar_is_an_error(compiler):
     for text in ("start: x", "nothing", 'start: %json {"type": "nothing"}'):
         with pytest.raises(GrammarError, match="cannot be followed"):
             compiler.begin(text)
+
+
+def test_a_tokenizer_that_llguidance_cannot_read_is_an_error_with_the_reason():
+    tokenizer = json.loads((BUNDLED / "tokenizer.json").read_text())
+    long = {**tokenizer["added_tokens"][-1], "id": 640, "content": "x" * 1025}
+    tokenizer["added_tokens"].append(long)
+    compiler = GrammarCompiler(lambda: json.dumps(tokenizer), vocab_size=641, eos_ids=[END])
+    for _ in range(2):
+        with pytest.raises(GrammarError, match="1024 bytes"):
+            compiler.begin(GRAMMAR)
