@@ -170,7 +170,9 @@ def test_the_wheel_is_whole(wheel):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tiny", "tiny-tools", "tiny-frozenlake", "tiny-code"])
+@pytest.mark.parametrize(
+    "name", ["tiny", "tiny-tools", "tiny-frozenlake", "tiny-code", "tiny-agents"]
+)
 def test_the_wheel_carries_the_tiny_models(wheel, name):
     files = {p.name for p in (PACKAGE / "models" / name).iterdir() if p.is_file()}
     assert {"config.json", "tokenizer.json", "model.safetensors"} <= files

@@ -20,9 +20,10 @@ BUNDLED_MODELS = {
     "bundled/tools": _MODELS / "tiny-tools",
     "bundled/frozenlake": _MODELS / "tiny-frozenlake",
     "bundled/code": _MODELS / "tiny-code",
+    "bundled/agents": _MODELS / "tiny-agents",
 }
 """The tiny Qwen3-architecture models shipped as package data, each warmed up for one family of
-environments (docs/tiny-model.md)."""
+environments, the last for agent frameworks on `math` (docs/tiny-model.md)."""
 BUNDLED = BUNDLED_MODELS["bundled/math"]
 
 _WARMED_UP = {

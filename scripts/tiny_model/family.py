@@ -52,6 +52,8 @@ class Size:
     heads: int = 4
     key_value_heads: int = 2
     feed_forward: int = 384
+    context: int = 1024
+    """The longest conversation, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,17 @@ class Vocabulary:
 
 
 @dataclass(frozen=True, slots=True)
+class Conversation:
+    """One demonstration with the tools that it was given."""
+
+    messages: list[Message]
+    """From the first message to the last of the assistant."""
+    tools: Sequence[ToolSpec]
+    num_given: int = 0
+    """First messages of which none is trained: a framework's own account of the earlier turns."""
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """One bundled model: what it plays, who demonstrates it, and how it is trained."""
 
@@ -76,7 +89,7 @@ class Family:
     """Environment id, as in `arl train --env`."""
     tools: Sequence[ToolSpec]
     """Those of the environment, which the chat template writes out."""
-    demonstrate: Callable[[random.Random, Stage], list[Message]]
+    demonstrate: Callable[[random.Random, Stage], list[Message] | Conversation]
     """A whole conversation, from the first message to the last of the assistant."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Of the environment, with which it is measured."""
@@ -86,3 +99,8 @@ class Family:
     plan: WarmUp = field(default_factory=WarmUp)
     size: Size = field(default_factory=Size)
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
+
+    def conversation(self, rng: random.Random, stage: Stage) -> Conversation:
+        """Return a demonstration with its tools: its own, or those of the family."""
+        found = self.demonstrate(rng, stage)
+        return found if isinstance(found, Conversation) else Conversation(found, self.tools)

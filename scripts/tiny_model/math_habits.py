@@ -13,7 +13,6 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from arl_envs.math.calculator import one_operation
 from arl_envs.math.env import SYSTEM_PROMPT
@@ -52,26 +51,37 @@ def demonstration(
     rng: random.Random, problem: Problem, habits: Mapping[str, float]
 ) -> list[Message]:
     """A whole conversation, from the system message to a final answer, right or not."""
-    habit = rng.choices(list(habits), list(habits.values()))[0]
-    if habit == EARLY and len(problem.plan) == 1:
-        habit = GUESS
+    habit = chosen_habit(rng, problem, habits)
     messages: list[Message] = [
         {"role": "system", "content": SYSTEM_PROMPT},
         {"role": "user", "content": problem.question},
     ]
     if habit == GUESS:
-        digits = len(problem.answer)
-        guess = rng.randint(10 ** (digits - 1), 10**digits - 1)
-        return [*messages, answer_message(str(guess))]
-    turns, result = _worked(rng, problem.plan, habit)
-    return [*messages, *turns, answer_message(result)]
+        return [*messages, answer_message(guessed(rng, problem))]
+    result = ""
+    for i, (expression, result) in enumerate(worked(rng, problem.plan, habit)):
+        messages += [
+            call_message(expression, call_id=f"call_{i}"),
+            {"role": "tool", "tool_call_id": f"call_{i}", "content": result},
+        ]
+    return [*messages, answer_message(result)]
 
 
-def _worked(
-    rng: random.Random, plan: tuple[str, ...], habit: str
-) -> tuple[list[dict[str, Any]], str]:
-    """Calculator calls and results; the last result is what the demonstrator will answer."""
-    turns: list[dict[str, Any]] = []
+def chosen_habit(rng: random.Random, problem: Problem, habits: Mapping[str, float]) -> str:
+    """One of the habits; nobody stops early after a single step."""
+    habit = rng.choices(list(habits), list(habits.values()))[0]
+    return GUESS if habit == EARLY and len(problem.plan) == 1 else habit
+
+
+def guessed(rng: random.Random, problem: Problem) -> str:
+    """Any number of the right length."""
+    digits = len(problem.answer)
+    return str(rng.randint(10 ** (digits - 1), 10**digits - 1))
+
+
+def worked(rng: random.Random, plan: tuple[str, ...], habit: str) -> list[tuple[str, str]]:
+    """Expressions and their results; the last result is what the demonstrator will answer."""
+    steps: list[tuple[str, str]] = []
     slip_at = rng.randrange(len(plan))
     result = ""
     for i, expression in enumerate(plan):
@@ -83,16 +93,11 @@ def _worked(
             b = slipped(rng, b)
         if operator == "-" and int(a) < int(b):
             a, b = b, a  # negative results are outside the calculator's notation
-        expression = f"{a}{operator}{b}"
-        result = one_operation(expression)
-        call_id = f"call_{i}"
-        turns += [
-            call_message(expression, call_id=call_id),
-            {"role": "tool", "tool_call_id": call_id, "content": result},
-        ]
+        result = one_operation(f"{a}{operator}{b}")
+        steps.append((f"{a}{operator}{b}", result))
         if habit == EARLY:
             break
-    return turns, result
+    return steps
 
 
 def slipped(rng: random.Random, number: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from family import PAD, TURN_END, Size
-from tokenizer import CONTEXT_LENGTH, save_tokenizer, token_id
+from tokenizer import save_tokenizer, token_id
 from transformers import (
     GenerationConfig,
     PreTrainedTokenizerFast,
@@ -27,7 +27,7 @@ def new_network(tokenizer: PreTrainedTokenizerFast, size: Size, *, seed: int) ->
         num_key_value_heads=size.key_value_heads,
         head_dim=32,
         intermediate_size=size.feed_forward,
-        max_position_embeddings=CONTEXT_LENGTH,
+        max_position_embeddings=size.context,
         tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         bos_token_id=None,

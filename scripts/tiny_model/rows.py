@@ -9,16 +9,14 @@ exactly the token boundaries it will meet.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from family import Family, Stage
+from family import Conversation, Family, Stage
 from tokenizer import render
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
-
-from agentgym_rl.core.chat import Message, ToolSpec
 
 OPENING = "<|im_start|>assistant\n"
 
@@ -31,32 +29,28 @@ class Row:
     loss_mask: list[bool]
 
 
-def row_of(
-    tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message], tools: Sequence[ToolSpec]
-) -> Row:
+def row_of(tokenizer: PreTrainedTokenizerFast, shown: Conversation) -> Row:
     """The row of a conversation that ends with an assistant message."""
     ids: list[int] = []
     mask: list[bool] = []
-    for text, is_sampled in segments(tokenizer, messages, tools):
+    for text, is_sampled in segments(tokenizer, shown):
         piece = tokenizer.encode(text, add_special_tokens=False)
         ids += piece
         mask += [is_sampled] * len(piece)
     return Row(ids, mask)
 
 
-def segments(
-    tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message], tools: Sequence[ToolSpec]
-) -> Iterator[tuple[str, bool]]:
+def segments(tokenizer: PreTrainedTokenizerFast, shown: Conversation) -> Iterator[tuple[str, bool]]:
     """The pieces of a conversation that are encoded separately: (text, was it sampled).
 
     Relies on the template's prefix property, and on turns that read the same wherever they are.
     """
-    whole = render(tokenizer, messages, tools, generate=False)
+    whole = render(tokenizer, shown.messages, shown.tools, generate=False)
     done = 0
-    for message in messages:
+    for message in shown.messages[shown.num_given :]:
         if message["role"] == "assistant":
             turn = render(tokenizer, [message], (), generate=False).rstrip("\n")
-            start = whole.index(turn, done)
+            start = whole.rindex(turn) if shown.num_given else whole.index(turn, done)
             said = start + len(OPENING)
             yield whole[done:said], False
             done = start + len(turn)
@@ -69,8 +63,7 @@ def demonstrated_rows(
     """Endless rows of training tasks, all right (`clean`) or with the usual habits."""
     rng = random.Random(f"rows/{seed}/{clean}")
     while True:
-        messages = family.demonstrate(rng, Stage.CLEAN if clean else Stage.MIXED)
-        yield row_of(tokenizer, messages, family.tools)
+        yield row_of(tokenizer, family.conversation(rng, Stage.CLEAN if clean else Stage.MIXED))
 
 
 def collate(rows: list[Row], *, pad: int) -> tuple[Tensor, Tensor]:

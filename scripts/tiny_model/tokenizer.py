@@ -20,7 +20,6 @@ from transformers import PreTrainedTokenizerFast
 from agentgym_rl.core.chat import Message, ToolSpec
 
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
-CONTEXT_LENGTH = 1024
 
 
 def build_tokenizer(family: Family, *, seed: int, num_texts: int) -> PreTrainedTokenizerFast:
@@ -34,7 +33,7 @@ def build_tokenizer(family: Family, *, seed: int, num_texts: int) -> PreTrainedT
         show_progress=False,
     )
     bare.train_from_iterator(_texts(family, seed, num_texts), trainer)
-    return _finished(bare, vocabulary)
+    return _finished(bare, family)
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
@@ -88,27 +87,27 @@ def _untrained(vocabulary: Vocabulary) -> Tokenizer:
 def _texts(family: Family, seed: int, count: int) -> list[str]:
     """Rendered demonstrations, cut at control tokens and tags: no merge may cross one."""
     vocabulary = family.vocabulary
-    renderer = _finished(_untrained(vocabulary), vocabulary)
+    renderer = _finished(_untrained(vocabulary), family)
     rng = random.Random(f"tokenizer/{seed}")
     borders = re.compile("|".join(map(re.escape, vocabulary.control + vocabulary.tags)))
     texts: list[str] = []
     for _ in range(count):
-        messages = family.demonstrate(rng, Stage.EVEN)
-        text = render(renderer, messages, family.tools, generate=False)
+        shown = family.conversation(rng, Stage.EVEN)
+        text = render(renderer, shown.messages, shown.tools, generate=False)
         texts += [piece for piece in borders.split(text) if piece]
     return texts
 
 
-def _finished(bare: Tokenizer, vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
+def _finished(bare: Tokenizer, family: Family) -> PreTrainedTokenizerFast:
     spec = json.loads(bare.to_str())
     for token in spec["added_tokens"]:
-        token["special"] = token["content"] in vocabulary.control
+        token["special"] = token["content"] in family.vocabulary.control
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(json.dumps(spec)),
         eos_token=TURN_END,
         pad_token=PAD,
         clean_up_tokenization_spaces=False,
-        model_max_length=CONTEXT_LENGTH,
+        model_max_length=family.size.context,
     )
     tokenizer.chat_template = TEMPLATE.read_text().rstrip("\n")
     return tokenizer

@@ -167,14 +167,16 @@ async def small_model(name: str) -> AsyncIterator[tuple[Sampler, ChatFormat]]:
 class Small:
     """Episodes of a registered environment, played by an agent and a bundled model."""
 
-    def play(self, agent: Agent, env: str, *, episodes: int) -> list[Trajectory]:
+    def play(
+        self, agent: Agent, env: str, *, episodes: int, model: str | None = None
+    ) -> list[Trajectory]:
         from agentgym_rl.gym.registry import spec
 
         async def main() -> list[Trajectory]:
             found: list[Trajectory] = []
             tasks = spec(env).task_source("train", seed=3)
             async with (
-                small_model(f"bundled/{env}") as (engine, chat),
+                small_model(model or f"bundled/{env}") as (engine, chat),
                 gateway_for(engine, chat, max_model_len=2048) as (gateway, clients),
             ):
                 limits = Deadlines(episode_s=240, turn_s=120)

@@ -76,7 +76,8 @@ def test_a_named_model_stays_whatever_the_environment():
 
 
 def test_bundled_alone_is_no_folder():
-    assert "bundled/math, bundled/tools, bundled/frozenlake, bundled/code" in refusal("bundled")
+    names = "bundled/math, bundled/tools, bundled/frozenlake, bundled/code, bundled/agents"
+    assert names in refusal("bundled")
 
 
 @cases("path", ["models/own", "./models/own/", "~/models/own", "models/../models/own"])

@@ -98,6 +98,7 @@ PARAMETERS = {
     "bundled/tools": 902_528,
     "bundled/frozenlake": 372_960,
     "bundled/code": 902_528,
+    "bundled/agents": 882_048,
 }
 
 
@@ -220,16 +221,17 @@ family, folder = FAMILIES[sys.argv[1]], BUNDLED_MODELS["bundled/" + sys.argv[1]]
 tokenizer, chat = AutoTokenizer.from_pretrained(folder), ChatFormat.load(folder)
 rng = random.Random(0)
 for _ in range(100):
-    messages = family.demonstrate(rng, Stage.EVEN)
-    row = row_of(tokenizer, messages, family.tools)
-    said = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-    ids = chat.prompt(messages[: said[0]], family.tools or None)
+    shown = family.conversation(rng, Stage.EVEN)
+    messages, tools, row = shown.messages, shown.tools or None, row_of(tokenizer, shown)
+    trained = range(shown.num_given, len(messages))
+    said = [i for i in trained if messages[i]["role"] == "assistant"]
+    ids = chat.prompt(messages[: said[0]], tools)
     for now, after in itertools.pairwise([*said, None]):
         end = row.ids.index(chat.close_id, len(ids)) + 1
         assert all(row.loss_mask[len(ids) : end])
         ids += row.ids[len(ids) : end]
         if after is not None:
-            ids += chat.suffix(messages[now], messages[now + 1 : after], family.tools or None)
+            ids += chat.suffix(messages[now], messages[now + 1 : after], tools)
             assert not row.loss_mask[len(ids) - 1]
     assert ids == row.ids
 """
@@ -271,11 +273,11 @@ def python(program: str, folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-FAMILIES = ["math", "tools", "frozenlake", "code"]
-REWARDS = {name: (0.25, 0.45) if name == "math" else (0.1, 0.4) for name in FAMILIES}
-PLAYED = {"math": 96, "tools": 96, "frozenlake": 96 if EXHAUSTIVE else 32, "code": 64}
+FAMILIES = ["math", "tools", "frozenlake", "code", "agents"]
+REWARDS = dict.fromkeys(FAMILIES, (0.1, 0.4)) | dict.fromkeys(("math", "agents"), (0.2, 0.45))
+PLAYED = {"math": 96, "tools": 96, "frozenlake": 96 if EXHAUSTIVE else 32, "code": 64, "agents": 96}
 TEXTS = dict.fromkeys(FAMILIES, 4000) | (
-    {} if EXHAUSTIVE else {"tools": 100, "frozenlake": 100, "code": 100}
+    {} if EXHAUSTIVE else {"tools": 100, "frozenlake": 100, "code": 100, "agents": 100}
 )
 
 
