@@ -5,12 +5,23 @@ PYTHONPATH=examples arl train --env math --agent smolagents_agent:Calling --mode
 """
 
 import asyncio
+import functools
 import json
+from concurrent.futures import ThreadPoolExecutor
 
+import openai
 import smolagents
 from arl_agents.bridge import EnvTools
 
 from agentgym_rl import Agent
+
+THREADS = ThreadPoolExecutor(256)  # episodes at once
+
+
+@functools.cache
+def connections():
+    """Return the connections of all episodes: new ones would read all certificates, for 40 ms."""
+    return openai.DefaultHttpxClient(trust_env=False)
 
 
 class Calling(Agent):
@@ -27,24 +38,23 @@ class Calling(Agent):
                 agent.interrupt()
             return answer
 
-        url, limits = str(client.base_url), {"timeout": client.timeout, "max_retries": 0}
-        llm = smolagents.OpenAIModel(model, url, client.api_key, client_kwargs=limits, retry=False)
+        sdk = {"timeout": client.timeout, "max_retries": 0, "http_client": connections()}
+        url, key = str(client.base_url), client.api_key
         agent = smolagents.ToolCallingAgent(
             tools=[as_tool(spec, call) for spec in env.tools],
-            model=llm,
+            model=smolagents.OpenAIModel(model, url, key, client_kwargs=sdk, retry=False),
             max_steps=5,
             verbosity_level=smolagents.LogLevel.OFF,
         )
         try:
-            answer = await asyncio.to_thread(agent.run, question["content"])
+            answer = await loop.run_in_executor(THREADS, agent.run, question["content"])
         except smolagents.AgentError:
             if not tools.ended:
                 raise
         else:
             await env.step({"role": "assistant", "content": rf"\boxed{{{answer}}}"})
-        finally:  # of a cancelled episode: the thread's next request or step fails
+        finally:  # the request of a cancelled episode ends with its session
             agent.interrupt()
-            llm.client.close()
 
 
 def as_tool(spec, call):

@@ -57,6 +57,9 @@ def code_lines(file: Path) -> int:
         ("own_loss.py", 20),
         ("langgraph_agent.py", 32),
         ("mcp_agent.py", 32),
+        ("pydantic_ai_agent.py", 40),
+        ("smolagents_agent.py", 55),
+        ("structured_agent.py", 30),
     ],
 )
 def test_an_example_is_short(name, limit):

@@ -1,7 +1,12 @@
 """Level 1 of the math environment as a framework shows it, to measure a model without frameworks.
 
-The form changes from task to task. The form of smolagents is missing: an environment cannot rewrite
-the history, as examples/smolagents_agent.py does.
+The form changes from task to task, unless one is chosen: this trains with a shell tool.
+
+    PYTHONPATH=scripts/tiny_model arl train --env agents_env:Framed --env.options.form=shell \\
+        --agent react --model bundled/agents
+
+The form of smolagents is missing: an environment cannot rewrite the history, as
+examples/smolagents_agent.py does.
 """
 
 from __future__ import annotations
@@ -13,7 +18,8 @@ from typing import Any
 from agents_forms import FORMS
 from arl_envs.math.env import MathEnv
 
-from agentgym_rl import Env, Message, Step, Task
+from agentgym_rl import ConfigError, Env, Message, Step, Task, TaskSource
+from agentgym_rl.core.task import Split
 
 _PLAYED = [form for form in FORMS if not form.rewrites]
 
@@ -21,18 +27,24 @@ _PLAYED = [form for form in FORMS if not form.rewrites]
 class Framed(Env):
     """The problems in each form; its shell knows no command but the demonstrated one."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, form: str = "") -> None:
+        self._forms = [each for each in _PLAYED if form in ("", each.name)]
+        if not self._forms:
+            raise ConfigError(f"form: got {form!r}, allowed: {[each.name for each in _PLAYED]}")
         self._math = MathEnv()
         self.max_turns = self._math.max_turns
 
-    task_source = MathEnv.task_source
+    @classmethod
+    def task_source(cls, split: Split, *, seed: int, **options: Any) -> TaskSource:
+        """Return the tasks of the math environment."""
+        return MathEnv.task_source(split, seed=seed)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
         """Ask a problem of the math environment."""
         task: Task = (options or {})["task"]
-        form = _PLAYED[task.seed % len(_PLAYED)]
+        form = self._forms[task.seed % len(self._forms)]
         self.tools = form.tools
         (*_, question), info = await self._math.reset(seed=seed, options=options)
         return form.begin(question["content"]), info
