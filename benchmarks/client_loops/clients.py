@@ -52,8 +52,6 @@ class Client:
     """The forks by cause."""
     why: str = ""
     """The reason of the forks."""
-    awaits: str = ""
-    """The reason why the gateway refuses the client at present; empty: it does not."""
     is_short: bool = False
     """A flag: the bundled model's context has room for the conversation."""
 
@@ -168,12 +166,6 @@ def _codex(how: str, replies: Sequence[str], *more: str) -> Client:
             preset="codex", argv=argv, env=[f"PATH={npm_path()}"], own_tools=True
         ),
         case=Case(replies=replies, tool="exec_command", shows="LOREM"),
-        awaits="the gateway refuses "
-        + (
-            "`tool_search`, run by the client, and the free text of `apply_patch`"
-            if more
-            else "`web_search`, a tool of the service"
-        ),
     )
 
 
@@ -366,7 +358,6 @@ def _frameworks() -> list[Client]:
         ),
         _framework(
             "ai-sdk-responses", "Vercel AI SDK, Responses", _node("responses"), is_short=True,
-            awaits="the gateway refuses an `item_reference`",
         ),
     ]  # fmt: skip
 

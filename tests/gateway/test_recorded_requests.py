@@ -7,17 +7,9 @@ from pathlib import Path
 import pytest
 
 RECORDED = Path(__file__).with_name("recorded")
-SERVICE = pytest.mark.skip(reason="tools of the service (web_search) are refused")
-SEARCH = pytest.mark.skip(reason="tools with free texts and a search by the client are refused")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("codex-0.171-web-search", marks=SERVICE),
-        pytest.param("codex-0.171-gpt-5.5", marks=SEARCH),
-    ],
-)
+@pytest.mark.parametrize("name", ["codex-0.171-web-search", "codex-0.171-gpt-5.5"])
 def test_a_recorded_request_is_answered(name, stage, spell, words):
     scene = stage([spell.canonical(words.ANSWER + words.END)], max_model_len=100_000)
     body = (RECORDED / f"{name}.json").read_bytes()

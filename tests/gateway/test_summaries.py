@@ -1,13 +1,14 @@
 """An agent that replaces its history by summaries: its rows, their sizes, and who is credited."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_rl.algo.prefixes import num_distinct
-from agentgym_rl.gateway.session.quotes import quoted
+from agentgym_rl.gateway.session.client_defaults import quoted
 
 HEAD = {"role": "system", "content": "You are an agent that keeps its history short."}
 TASK = {"role": "user", "content": "Add all the numbers that you are told, one after another."}
@@ -78,25 +79,29 @@ def test_a_summary_is_credited_with_what_comes_after_it(played):
 LONG = "The first line of a long text,\nand then the second line of it."
 
 
+def _turns(*texts):
+    return [SimpleNamespace(message={"content": text}) for text in texts]
+
+
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_a_quote_is_found_wherever_it_stands(before, after):
+    other, turn = turns = _turns("x" * 50, LONG)
     messages = [{"role": "user", "content": before + LONG + after}]
-    assert quoted([("a", {"content": "x" * 50}), ("b", {"content": LONG})], messages) == "b"
+    assert quoted(turns, messages) is turn is not other
 
 
 def test_only_enough_of_a_text_is_a_quote():
-    turns = [("a", {"content": LONG})]
+    (turn,) = turns = _turns(LONG)
     for text, found in (
         ("The first line of a long text,", None),
-        ("and then the second line of it.", "a"),
-        (LONG.replace("\n", " "), "a"),
+        ("and then the second line of it.", turn),
+        (LONG.replace("\n", " "), turn),
         ("", None),
     ):
-        assert quoted(turns, [{"role": "user", "content": text}]) == found
-    own = [{"role": "assistant", "content": LONG}]
-    assert quoted(turns, own) is None
-    assert quoted([("a", {"content": "Yes."})], [{"role": "user", "content": "Yes."}]) is None
-    assert quoted([("a", {"content": None})], [{"role": "user", "content": None}]) is None
+        assert quoted(turns, [{"role": "user", "content": text}]) is found
+    assert quoted(turns, [{"role": "assistant", "content": LONG}]) is None
+    assert quoted(_turns("Yes."), [{"role": "user", "content": "Yes."}]) is None
+    assert quoted(_turns(None), [{"role": "user", "content": None}]) is None
     parts = [{"role": "user", "content": [{"type": "text", "text": LONG}]}]
-    assert quoted([*turns, *[("b", {"content": "other"})] * 7], parts) == "a"
-    assert quoted([*turns, *[("b", {"content": "other"})] * 8], parts) is None
+    assert quoted([*turns, *_turns(*["other"] * 7)], parts) is turn
+    assert quoted([*turns, *_turns(*["other"] * 8)], parts) is None

@@ -33,6 +33,9 @@ BUILT_IN = "is built into a service that is not here"
 _DEFERRED = "is to be loaded only when a search finds it (defer_loading), and there is no search"
 _SCHEMAS = ("function", "parameters", "input_schema")
 """The fields of functions: an entry with one of them is no tool of the service."""
+_WITH_SCHEMAS = ("builtin_function", "tool_search")
+"""The types of tools to leave out that may have such a field: a client's own search (Codex) finds
+only tools with `defer_loading`, which are left out, too."""
 _STRING, _NUMBER = {"type": "string"}, {"type": "integer"}
 _CLIENTS: Mapping[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
     "bash_": (
@@ -94,7 +97,7 @@ class Offer:
         is known, or one to leave out."""
         kind, name = item.get("type"), item.get("name")
         schema = next((name for name in _SCHEMAS if name in item), None)
-        if not isinstance(kind, str) or (schema and kind != "builtin_function"):
+        if not isinstance(kind, str) or (schema and kind not in _WITH_SCHEMAS):
             got = f"type {kind!r}" + (f" with {schema}" if schema else "")
             others = "or a tool of the service, without a schema"
             why = f"{where}: got {got}, allowed: {allowed}, {others}"

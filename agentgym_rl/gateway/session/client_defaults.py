@@ -17,6 +17,15 @@ from agentgym_rl.gateway.request.offered_tools import is_text_schema, text_of_ca
 
 _MOST_REFERENCES = 16
 """The limit of a chain of references, which may be a circle."""
+_LATEST = 8
+"""The number of turns, from the last one back, that may be quoted."""
+_LEAST_LINE, _LEAST = 12, 32
+"""The fewest characters of a line that is looked for, and of all such lines of a turn together:
+shorter ones occur by chance."""
+_MOST_LINES = 50
+_SHARE = 0.5
+"""The share of a turn's text that must be found: clients keep a summary, and drop the rest of the
+reply (Claude Code an analysis before it)."""
 
 Message = Mapping[str, Any]
 Messages = Sequence[Message]
@@ -188,3 +197,18 @@ def _fits(part: Message, value: Any) -> bool:
         return False
     wanted = {n: it["const"] for n, it in properties.items() if is_dict(it) and "const" in it}
     return all(value.get(name) == constant for name, constant in wanted.items())
+
+
+def quoted(turns: Sequence[_Turn], messages: Messages) -> _Turn | None:
+    """Return the latest turn whose text is in messages of others than the assistant, as a summary
+    in place of the history; None if there is none."""
+    told = [text_of(m.get("content")) for m in messages if m.get("role") != "assistant"]
+    text = "\n".join(filter(None, told))
+    for turn in reversed(turns[-_LATEST:]):
+        lines = [line.strip() for line in (text_of(turn.message.get("content")) or "").splitlines()]
+        lines = [line for line in lines if len(line) >= _LEAST_LINE][:_MOST_LINES]
+        total = sum(map(len, lines))
+        found = sum(len(line) for line in lines if line in text)
+        if total >= _LEAST and found >= _SHARE * total:
+            return turn
+    return None

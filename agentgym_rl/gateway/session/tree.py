@@ -33,8 +33,7 @@ from agentgym_rl.gateway.messages import (
 )
 from agentgym_rl.gateway.template.template import NO_KWARGS
 
-from .client_defaults import echoed, edit_of, restored, rewritten, until_next_reply
-from .quotes import quoted
+from .client_defaults import echoed, edit_of, quoted, restored, rewritten, until_next_reply
 
 Messages = Sequence[Mapping[str, Any]]
 SiblingOf = Literal["n", "retry"]
@@ -381,7 +380,7 @@ class Tree:
         """Return the turn that messages quote which do not continue the path before them."""
         if base is not None and base is place.anchor:
             return None
-        return quoted([(node, node.message) for node in self.turns], place.tail)
+        return quoted(self.turns, place.tail)
 
     def commit(
         self,
