@@ -295,7 +295,7 @@ def _dspy() -> Client:
         "DSPy, ReAct",
         _python("dspy_agent.py", "dspy"),
         case=Case(replies=replies * 2, shows="57*22 = 5, 2 ✓"),
-        forks={"forks_history_edit": 4, "forks_new_root": 1},
+        forks={"forks_summary": 4, "forks_new_root": 1},
         why="writes its steps into one user message: a row for each turn; the answer is asked for "
         "with other system text",
     )

@@ -99,7 +99,9 @@ def test_only_enough_of_a_text_is_a_quote():
         ("", None),
     ):
         assert quoted(turns, [{"role": "user", "content": text}]) is found
-    assert quoted(turns, [{"role": "assistant", "content": LONG}]) is None
+    own = {"role": "assistant", "content": LONG}
+    assert quoted(turns, [own]) is None
+    assert quoted(turns, [own, {"role": "user", "content": LONG}]) is None  # it is still there
     assert quoted(_turns("Yes."), [{"role": "user", "content": "Yes."}]) is None
     assert quoted(_turns(None), [{"role": "user", "content": None}]) is None
     parts = [{"role": "user", "content": [{"type": "text", "text": LONG}]}]

@@ -200,12 +200,22 @@ def _fits(part: Message, value: Any) -> bool:
 
 
 def quoted(turns: Sequence[_Turn], messages: Messages) -> _Turn | None:
-    """Return the latest turn whose text is in messages of others than the assistant, as a summary
-    in place of the history; None if there is none."""
-    told = [text_of(m.get("content")) for m in messages if m.get("role") != "assistant"]
-    text = "\n".join(filter(None, told))
+    """Return the latest turn whose text is in messages of others than the assistant, in place of
+    its own message, as a summary is; None if there is none."""
+    told: list[str] = []
+    said = {""}
+    for message in messages:
+        text = text_of(message.get("content"))
+        if message.get("role") == "assistant":
+            said.add(text.strip())
+        else:
+            told.append(text)
+    text = "\n".join(told)
     for turn in reversed(turns[-_LATEST:]):
-        lines = [line.strip() for line in (text_of(turn.message.get("content")) or "").splitlines()]
+        own = text_of(turn.message.get("content")).strip()
+        if own in said:
+            continue
+        lines = [line.strip() for line in own.splitlines()]
         lines = [line for line in lines if len(line) >= _LEAST_LINE][:_MOST_LINES]
         total = sum(map(len, lines))
         found = sum(len(line) for line in lines if line in text)

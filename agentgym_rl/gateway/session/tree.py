@@ -380,7 +380,7 @@ class Tree:
         """Return the turn that messages quote which do not continue the path before them."""
         if base is not None and base is place.anchor:
             return None
-        return quoted(self.turns, place.tail)
+        return quoted(self.turns, place.messages)
 
     def commit(
         self,
