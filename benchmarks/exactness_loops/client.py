@@ -16,8 +16,16 @@ from .speech import TOOLS, Message, observed, tool, words
 
 KINDS = {
     "go": 10, "again": 1, "retry": 1, "race": 1, "drop": 1, "leave": 1, "edit": 1, "edit_call": 1,
-    "compact": 1, "helper": 1, "samples": 1,
+    "compact": 1, "summary": 1, "helper": 1, "samples": 1,
 }  # fmt: skip
+CUTS = ({"top_k": 20, "top_p": 0.9}, {"top_k": 40, "min_p": 0.02}, {"top_k": 3})
+IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/photo.png"}}
+FORM = {
+    "response_format": {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": tool("")["function"]["parameters"]},
+    }
+}
 STOPS = ("</tool_call>", " is", "\n", "12", "漢", "</think>", '"}')
 _OVERFLOW = "context_length_exceeded"
 
@@ -73,6 +81,8 @@ class Client:
         helper, talk = copy.deepcopy(self.chance.choice(recent))
         self.done[kind] += 1
         more = observed(talk[-1], self.chance)
+        if more[-1]["role"] == "user" and self.chance.random() < 0.2:
+            more[-1]["content"] = [{"type": "text", "text": more[-1]["content"]}, IMAGE]
         if kind == "again":
             await self._ask(helper, talk[:-1])
         elif kind == "samples":
@@ -80,6 +90,9 @@ class Client:
         elif kind == "compact":
             so_far = {"role": "user", "content": f"So far: {self._words()}"}
             await self._ask(helper, [so_far, talk[-1], *more])
+        elif kind == "summary":
+            so_far = {"role": "user", "content": f"So far:\n{talk[-1].get('content')}\nGo on."}
+            await self._ask(helper, [so_far])
         elif kind == "helper":
             await self._ask(not helper, [{"role": "user", "content": self._words()}])
         elif kind in ("retry", "race", "drop", "leave"):
@@ -131,6 +144,11 @@ class Client:
             body["logprobs"] = True
         if chance.random() < 0.5:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
+        if chance.random() < 0.2:
+            body |= chance.choice(CUTS)
+        if chance.random() < 0.15:
+            # Of some families JSON beside tools would be refused: it may be a call.
+            body |= {"tool_choice": "required"} if "tools" in body else FORM
         return body | fields
 
     def _echo(self, talk: list[Message]) -> list[Message]:

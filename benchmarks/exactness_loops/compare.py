@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from agentgym_rl.core.choices import FORCED
 from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
 
 from .views import View
@@ -45,10 +46,12 @@ def compare(
             view = views[name]
             here = slice(len(view.prompt), len(view.prompt) + len(view.ids))
             wrong["tokens"] += _differ(row.tokens[: here.stop], [*view.prompt, *view.ids])
-            mask = set(row.loss_mask[here].tolist())
+            free = ~_forced(row)[here]
+            mask = set(row.loss_mask[here][free].tolist()) or {trains}
             trained[name] += mask == {True}
             wrong["mask"] += len(mask) != 1
-            expected.take(view, here, turn, temperature=temperature, trains=mask == {True})
+            taken = free & (mask == {True})
+            expected.take(view, here, turn, temperature=temperature, trained=taken)
         for field, found, wanted in expected.beside(row):
             wrong[field] += _differ(found, wanted)
     if trains:
@@ -72,10 +75,12 @@ class _Expected:
         self.temperatures = np.zeros(length, np.float32)
         self.times: np.ndarray | None = np.zeros(length, np.float64)
 
-    def take(self, view: View, here: slice, turn: int, *, temperature: float, trains: bool) -> None:
+    def take(
+        self, view: View, here: slice, turn: int, *, temperature: float, trained: np.ndarray
+    ) -> None:
         if here.stop > len(self.mask):
             return  # counted as tokens already
-        self.mask[here] = trains
+        self.mask[here] = trained
         self.logprobs[here] = np.float32(view.logprobs)
         self.versions[here] = view.versions
         self.turns[here] = turn
@@ -96,6 +101,13 @@ class _Expected:
         if self.times is not None:
             pairs.append(("times", row.times_s, self.times))
         return pairs
+
+
+def _forced(row: Row) -> np.ndarray:
+    """[T], whether a token had no alternative: it does not train."""
+    if row.choices is None:
+        return np.zeros(len(row), bool)
+    return np.asarray(row.choices.index == FORCED)
 
 
 def _differ(found: np.ndarray, wanted: Sequence[int] | np.ndarray) -> int:

@@ -18,6 +18,7 @@ from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.router.router import Router
+from agentgym_rl.engines.vllm.command import MAX_LOGPROBS
 from agentgym_rl.gateway.server.gateway import Gateway
 from agentgym_rl.gateway.session.session import SessionRecord, SessionSampling
 from agentgym_rl.gateway.template.chat_format import ChatFormat
@@ -75,7 +76,12 @@ async def play(
     routers counted. `weights` are the policies, served in turn as versions 0, 1, 2, …"""
     played: list[Played] = []
     counters: Counter[str] = Counter()
-    source = HttpEngine(engine.sampled, send_seed=not engine.is_vllm, polls_staging=engine.is_vllm)
+    source = HttpEngine(
+        engine.sampled,
+        send_seed=not engine.is_vllm,
+        polls_staging=engine.is_vllm,
+        num_alternatives=MAX_LOGPROBS if engine.is_vllm else 0,
+    )
     try:
         version = 0
         for number, interrupt in enumerate(_INTERRUPTS):

@@ -35,6 +35,7 @@ def verdict(played: Sequence[Played], views: Mapping[str, View]) -> dict[str, An
         lost = counters["lost_replies"]
         wrong["rows"] += not lost and len(record.rows) != counters["forks"] + 1
         wrong["plain_forks"] += one.one_row and len(record.rows) != 1
+        wrong["unmatched"] += counters["unmatched_turns"]
         for name in ("wrong_retries", "broken_replies"):
             wrong[name] += client.done[name]
         errors.update([client.error] if client.error else [])
@@ -92,6 +93,10 @@ def _features(one: Played, views: Mapping[str, View]) -> dict[str, int]:
         "undelivered": counters["undelivered_turns"],
         "lost replies": counters["lost_replies"],
         "greedy turns": counters["greedy_turns"],
+        "forced turns": counters["constrained_turns"],
+        "tokens without an alternative": counters["single_choice_tokens"],
+        "parts as texts": counters["placeholders"],
+        "summaries": counters["forks_summary"],
         "trusted edits": counters["trusted_edits"],
         "ambiguous echoes": counters["ambiguous_echoes"],
         "side lineages": counters["side_turns"],

@@ -66,7 +66,8 @@ def relayed(exchanges: Iterable[tuple[bytes, bytes]]) -> dict[str, View]:
 
 def turns(views: Mapping[str, View]) -> dict[str, View]:
     """By the id of a turn: a turn that an update interrupted is several requests (`ID`, `ID.1`,
-    …), each of which must have been fed what the ones before it sampled."""
+    …), each of which must have been fed what the ones before it sampled. A turn that was held to a
+    grammar begins again, and only its last request counts."""
     joined: dict[str, View] = {}
     for name in sorted(views, key=_segment):
         turn, number = _segment(name)
@@ -75,6 +76,9 @@ def turns(views: Mapping[str, View]) -> dict[str, View]:
             joined[turn] = View(**vars(view))
             continue
         so_far = joined[turn]
+        if view.prompt == so_far.prompt:
+            joined[turn] = View(**vars(view))
+            continue
         if view.prompt != so_far.prompt + so_far.ids:
             raise AssertionError(f"{name} was not fed what its turn had sampled")
         so_far.ids = so_far.ids + view.ids
