@@ -378,7 +378,7 @@ class Tree:
 
     def _quoted(self, place: Place, base: Sampled | None) -> Sampled | None:
         """Return the turn that messages quote which do not continue the path before them."""
-        if base is not None and base is place.anchor:
+        if not self.turns or (base is not None and base is place.anchor):
             return None
         return quoted(self.turns, place.messages)
 
