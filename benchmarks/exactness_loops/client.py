@@ -53,6 +53,8 @@ class Client:
     key: str
     chance: random.Random
     with_tools: bool
+    forces: bool
+    """Whether it also demands calls and JSON."""
     policy: dict[str, Any] = field(default_factory=dict[str, Any])
     got: list[Got] = field(default_factory=list[Got])
     done: Counter[str] = field(default_factory=Counter[str])
@@ -146,7 +148,7 @@ class Client:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         if chance.random() < 0.2:
             body |= chance.choice(CUTS)
-        if chance.random() < 0.15:
+        if self.forces and chance.random() < 0.2:
             # Of some families JSON beside tools would be refused: it may be a call.
             body |= {"tool_choice": "required"} if "tools" in body else FORM
         return body | fields

@@ -91,7 +91,9 @@ async def play(
             updates = _Updates(engine, interrupt, weights, folder, version)
             async with updates.going_on(source) as router:
                 chance = random.Random(f"{seed}/{interrupt}")
-                played += await _episodes(router, chats, share, chance)
+                # A turn under a grammar begins again at each abort: several a second starve it.
+                forces = interrupt != "abort"
+                played += await _episodes(router, chats, share, chance, forces=forces)
             say(f"{interrupt}: {len(played)} episodes, {updates.version} updates")
             version = updates.version
             counters.update(router.counters)
@@ -164,7 +166,12 @@ class _Updates:
 
 
 async def _episodes(
-    router: Router, chats: Mapping[str, ChatFormat], count: int, chance: random.Random
+    router: Router,
+    chats: Mapping[str, ChatFormat],
+    count: int,
+    chance: random.Random,
+    *,
+    forces: bool,
 ) -> list[Played]:
     played: list[Played] = []
     async with AsyncExitStack() as stack:
@@ -185,7 +192,7 @@ async def _episodes(
             async def worker() -> None:
                 for number in todo:
                     table = tables[number % len(tables)]
-                    played.append(await table.play(random.Random(chance.random())))
+                    played.append(await table.play(random.Random(chance.random()), forces=forces))
 
             for _ in range(min(AT_ONCE, count)):
                 tasks.create_task(worker())
@@ -221,7 +228,7 @@ class _Table:
         url = await stack.enter_async_context(gateway.serve())
         return cls(http, gateway, url, name, chat.stop_token_ids, history)
 
-    async def play(self, chance: random.Random) -> Played:
+    async def play(self, chance: random.Random, *, forces: bool) -> Played:
         temperature = chance.choices([0.7, 1.0, 1.3, 2.0, 0.0], [3, 5, 3, 1, 0.5])[0]
         sampling = SessionSampling(
             max_tokens=MAX_TOKENS, temperature=temperature, seed=chance.getrandbits(40)
@@ -232,7 +239,7 @@ class _Table:
         no_thinking = self.name == "qwen3" and chance.random() < 0.2
         policy = {"chat_template_kwargs": {"enable_thinking": False}} if no_thinking else {}
         with_tools = self.name != "chatml"
-        client = Client(self.http, self.url, session.key, chance, with_tools, policy)
+        client = Client(self.http, self.url, session.key, chance, with_tools, forces, policy)
         plain = chance.random() < 0.4
         await client.play(chance.randrange(2, 8), plain=plain)
         record = self.gateway.close_session(session)
