@@ -309,7 +309,9 @@ def _check(parser: ArgumentParser) -> None:
 
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    names = "adaptive, all, code, controller, crash, engine, env, exactness, faults, gateway, "
+    names = (
+        "adaptive, all, clients, code, controller, crash, engine, env, exactness, faults, gateway, "
+    )
     names += (
         "gpu, inspector, math, plan, real, sandbox, staleness, train, trainer, verifier, weights"
     )

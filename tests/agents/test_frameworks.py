@@ -27,8 +27,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # those of frameworks are not ours to mend
 ]
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "tiny_model"
-sys.path.insert(0, str(SCRIPTS))
-from agents_forms import Form  # noqa: E402
+# By its path: the folder has modules of the same names as tests.
+_SPEC = importlib.util.spec_from_file_location("agents_forms", SCRIPTS / "agents_forms.py")
+assert _SPEC is not None and _SPEC.loader is not None
+forms = sys.modules["agents_forms"] = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(forms)
+Form = forms.Form
 
 AGENTS = {
     "pydantic_ai": "pydantic_ai_agent:Typed",
