@@ -29,7 +29,8 @@ pytestmark = [
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "tiny_model"
 # By its path: the folder has modules of the same names as tests.
 _SPEC = importlib.util.spec_from_file_location("agents_forms", SCRIPTS / "agents_forms.py")
-assert _SPEC is not None and _SPEC.loader is not None
+assert _SPEC is not None
+assert _SPEC.loader is not None
 forms = sys.modules["agents_forms"] = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(forms)
 Form = forms.Form
