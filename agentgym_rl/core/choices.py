@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,18 +60,26 @@ class Choices:
         return choices
 
 
-def chosen_from(support: Sequence[Sequence[int]]) -> Choices:
-    """Return the choices of tokens that were each drawn from some ids."""
-    places: dict[tuple[int, ...], int] = {}
-    index = [
-        places.setdefault(tuple(ids), len(places)) if len(ids) > 1 else FORCED for ids in support
-    ]
+def choices_of(masks: Iterable[bytes]) -> Choices:
+    """Return the choices of tokens that were each drawn from the set of a bit mask (see
+    `packed_set`)."""
+    places: dict[bytes, int] = {}
     sets: list[bytes] = []
-    for ids in places:
-        mask = np.zeros(max(ids) + 1, np.uint8)
-        mask[list(ids)] = 1
-        sets.append(packed_set(np.packbits(mask, bitorder="little").tobytes()))
+    index: list[int] = []
+    for mask in masks:
+        if mask not in places:
+            only = int.from_bytes(mask, "little").bit_count() == 1
+            places[mask] = FORCED if only else len(sets)
+            sets += [] if only else [packed_set(mask)]
+        index.append(places[mask])
     return Choices(np.array(index, np.int32), tuple(sets))
+
+
+def mask_of(ids: Sequence[int]) -> bytes:
+    """Return the bit mask of a set of tokens, given by their ids."""
+    mask = np.zeros(max(ids) + 1, np.uint8)
+    mask[ids] = 1
+    return np.packbits(mask, bitorder="little").tobytes()
 
 
 def packed_set(mask: bytes) -> bytes:

@@ -257,16 +257,17 @@ _SHARED = tuple(name for name in _ROW_DTYPES if name != "loss_mask")
 def _packed_rows(rows: Sequence[Row]) -> list[Any]:
     """Return the rows of an episode for msgpack; what a row has in common with an earlier one from
     the beginning on is stored once."""
-    packed: list[Any] = []
-    for index, row in enumerate(rows):
-        lengths = [_num_shared(row, other) for other in rows[:index]]
-        count = max(lengths, default=0)
+    packed: list[Any] = [msgspec.Raw(row.packed) for row in rows[:1]]
+    # Rows that are kept packed unpack an array at each access: once is enough.
+    opened = [replace(row) for row in rows] if len(rows) > 1 else []
+    for index, row in enumerate(opened[1:], 1):
+        other, count = _most_shared(row, opened[:index])
         if count < _LEAST_SHARED:
-            packed.append(msgspec.Raw(row.packed))
+            packed.append(msgspec.Raw(rows[index].packed))
             continue
         arrays = {name: getattr(row, name)[count:] for name in _ROW_DTYPES}
         blocks = pack_row(replace(row, choices=None, **arrays))
-        blocks["shared"] = [lengths.index(count), count]
+        blocks["shared"] = [other, count]
         blocks["head_mask"] = np.packbits(row.loss_mask[:count]).tobytes()
         if row.choices is not None:
             blocks["choices"] = row.choices.pack()
@@ -274,13 +275,19 @@ def _packed_rows(rows: Sequence[Row]) -> list[Any]:
     return packed
 
 
-def _num_shared(row: Row, other: Row) -> int:
-    """Return the number of tokens from the beginning on that two rows have in common."""
-    count = min(len(row), len(other))
-    for name in _SHARED:
-        differ = getattr(row, name)[:count] != getattr(other, name)[:count]
-        count = int(differ.argmax()) if differ.any() else count
-    return count
+def _most_shared(row: Row, earlier: Sequence[Row]) -> tuple[int, int]:
+    """Return which of some rows has the longest beginning in common with `row`, and its length."""
+    best = (0, 0)
+    for index, other in enumerate(earlier):
+        count = min(len(row), len(other))
+        for name in _SHARED:  # the tokens come first: mostly they tell already
+            differ = getattr(row, name)[:count] != getattr(other, name)[:count]
+            count = int(differ.argmax()) if differ.any() else count
+            if count <= best[1]:
+                break
+        else:
+            best = (index, count)
+    return best
 
 
 def _unpacked_rows(packed: Sequence[Mapping[str, Any]]) -> list[Row]:

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, cast
 
-from agentgym_rl.core.choices import chosen_from
+from agentgym_rl.core.choices import choices_of, mask_of
 from agentgym_rl.core.engine import Delta, FinishReason, Sampler, SamplingParams
 from agentgym_rl.core.errors import EngineError, RequestRefused
 from agentgym_rl.gateway.request.body import INLINE_SIZE, TOKEN_SIZE, beside
@@ -233,7 +233,7 @@ class Turn(Reply):
         """Record what the tokens were drawn from: as the engine says, if it had to exclude some
         that a grammar allows, or else as the grammar says."""
         if self._sampling.truncated_by:
-            choices = chosen_from(self._support)
+            choices = choices_of(map(mask_of, self._support))
         else:
             assert self._sampling.grammar is not None
             choices = self._grammars.choices(self._sampling.grammar, self.sample.ids)

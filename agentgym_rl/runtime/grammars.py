@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
 
-from agentgym_rl.core.choices import FORCED, Choices, packed_set
+from agentgym_rl.core.choices import Choices, choices_of
 
 from .lru_dict import LruDict
 
@@ -56,20 +56,15 @@ class Constraint:
     def choices(self, tokens: Sequence[int]) -> Choices | None:
         """Advance by the tokens of a reply; return what each was chosen from. None: the grammar
         does not allow one of them, so whoever sampled them followed another one."""
-        places: dict[bytes, int] = {}
-        sets: list[bytes] = []
-        index: list[int] = []
+        masks: list[bytes] = []
+        kept: dict[bytes, bytes] = {}  # equal masks as one object: there may be thousands
         for token in tokens:
             mask = self._matcher.compute_bitmask()
             if token >= 8 * len(mask) or not mask[token >> 3] >> (token & 7) & 1:
                 return None
-            if mask not in places:
-                only = int.from_bytes(mask, "little").bit_count() == 1
-                places[mask] = FORCED if only else len(sets)
-                sets += [] if only else [packed_set(mask)]
-            index.append(places[mask])
+            masks.append(kept.setdefault(mask, mask))
             self.accept(token)
-        return Choices(np.array(index, np.int32), tuple(sets))
+        return choices_of(masks)
 
 
 class GrammarError(ValueError):

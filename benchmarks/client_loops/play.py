@@ -27,6 +27,7 @@ from agentgym_rl.gateway.session.session import SessionRecord, SessionSampling
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime.http_server import Receive, Scope, Send
+from benchmarks.exactness_loops import views
 from benchmarks.exactness_loops.views import View
 
 MAX_MODEL_LEN = 400_000
@@ -222,17 +223,7 @@ async def _clients(gateway: Gateway) -> AsyncIterator[AgentClients]:
 @asynccontextmanager
 async def _scripted(script: Script) -> AsyncIterator[tuple[Sampler, Views]]:
     engine = ScriptedEngine(script, max_model_len=MAX_MODEL_LEN)
-
-    def views() -> dict[str, View]:
-        return {
-            e.request_id: View(
-                list(e.prompt), list(e.token_ids), list(e.logprobs), list(e.versions),
-                list(e.times_s), "stop",
-            )
-            for e in engine.journal
-        }  # fmt: skip
-
-    yield engine, views
+    yield engine, lambda: views.scripted(engine.journal)
 
 
 def differences(

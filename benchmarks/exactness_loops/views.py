@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentgym_rl.engines.scripted import JournalEntry
+
 
 @dataclass
 class View:
@@ -43,6 +45,21 @@ def journaled(path: Path) -> dict[str, View]:
             entry["finish_reason"],
         )
     return found
+
+
+def scripted(journal: Iterable[JournalEntry]) -> dict[str, View]:
+    """The views of a scripted engine's journal, by request id."""
+    return {
+        entry.request_id: View(
+            list(entry.prompt),
+            list(entry.token_ids),
+            list(entry.logprobs),
+            list(entry.versions),
+            list(entry.times_s),
+            "stop",
+        )
+        for entry in journal
+    }
 
 
 def relayed(exchanges: Iterable[tuple[bytes, bytes]]) -> dict[str, View]:

@@ -17,6 +17,7 @@ from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
 
 sys.path.append(str(Path(__file__).parents[2]))  # the comparison is a benchmark's
+from benchmarks.exactness_loops import views
 from benchmarks.exactness_loops.relay import Relay
 from benchmarks.exactness_loops.views import View, journaled, relayed
 
@@ -65,17 +66,7 @@ class RealEngine:
 async def scripted(chat: ChatFormat, replies: list[str]) -> AsyncIterator[tuple[Sampler, Views]]:
     """A model that says what it is told to."""
     engine = ScriptedEngine([chat.encode(f"{reply}<|im_end|>") for reply in replies])
-
-    def views() -> dict[str, View]:
-        return {
-            e.request_id: View(
-                list(e.prompt), list(e.token_ids), list(e.logprobs), list(e.versions),
-                list(e.times_s), "stop",
-            )
-            for e in engine.journal
-        }  # fmt: skip
-
-    yield engine, views
+    yield engine, lambda: views.scripted(engine.journal)
 
 
 @contextmanager

@@ -146,14 +146,9 @@ TokenIds = Annotated[list[TokenId], Meta(min_length=1)]
 _ONE = {"anyOf": [{"items": {"type": "integer"}}, {"maxItems": 1}]}
 
 
-class CompletionsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    model: str
-    prompt: (
-        Text
-        | Annotated[list[Text | TokenId | TokenIds], Meta(min_length=1, extra_json_schema=_ONE)]
-    )
-    """A text or token ids, possibly in an array with one element."""
-    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The parameters that chat completions and completions share."""
+
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None = None
@@ -161,6 +156,18 @@ class CompletionsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     n: Annotated[int, Meta(ge=1, le=MAX_SAMPLES)] | None = None
     seed: Seed | None = None
     stop: Text | Annotated[list[Text], Meta(max_length=4)] | None = None
+    presence_penalty: Zero | None = None
+    frequency_penalty: Zero | None = None
+
+
+class CompletionsRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
+    model: str
+    prompt: (
+        Text
+        | Annotated[list[Text | TokenId | TokenIds], Meta(min_length=1, extra_json_schema=_ONE)]
+    )
+    """A text or token ids, possibly in an array with one element."""
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=1)] | None = None
     """The choice of log-probs: 0 and 1 return those of the sampled tokens, the only recorded."""
     stream: bool | None = None
@@ -170,8 +177,6 @@ class CompletionsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     echo: Literal[False] | None = None
     suffix: None = None
     best_of: Literal[1] | None = None
-    presence_penalty: Zero | None = None
-    frequency_penalty: Zero | None = None
     logit_bias: Annotated[dict[str, float], Meta(max_length=0)] | None = None
     user: str | None = None
 

@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from agentgym_rl.gateway.request.body import StreamOptions
-from agentgym_rl.gateway.request.chat_request import MAX_SAMPLES, MAX_TOP_K
 
-from .completions import Seed, Text, Zero
+from .completions import SamplingFields, Text
 from .responses_wire import AnyText, Count, JsonObject, JsonObjectFormat, PlainText, WebSearch
 
 
@@ -165,7 +164,7 @@ class AllowedChoice(Struct, tag_field="type", tag="allowed_tools"):
 ToolChoice = Literal["auto", "none", "required"] | FunctionChoice | CustomChoice | AllowedChoice
 
 
-class ChatCompletionRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     model: str | None = None
     tools: list[FunctionTool | TextTool | WebSearch] | None = None
@@ -181,19 +180,10 @@ class ChatCompletionRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """The options of a stream; they need `stream`."""
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    n: Annotated[int, Meta(ge=1, le=MAX_SAMPLES)] | None = None
-    seed: Seed | None = None
-    stop: Text | Annotated[list[Text], Meta(max_length=4)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=0)] | None = None
     response_format: PlainText | JsonObjectFormat | SchemaFormat | None = None
     modalities: Annotated[list[Literal["text"]], Meta(min_length=1, max_length=1)] | None = None
-    presence_penalty: Zero | None = None
-    frequency_penalty: Zero | None = None
     logit_bias: Annotated[JsonObject, Meta(max_length=0)] | None = None
     chat_template_kwargs: JsonObject | None = None
     enable_thinking: bool | None = None

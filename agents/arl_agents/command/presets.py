@@ -94,7 +94,7 @@ def _claude_code(told: Told) -> Launch:
         **dict.fromkeys((*one_model, *families), told.model),
         **dict.fromkeys(off, "1"),
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
-        "ENABLE_TOOL_SEARCH": "false",  # it asks for `defer_loading`, which the gateway refuses
+        "ENABLE_TOOL_SEARCH": "false",  # with `defer_loading` the model would not see the tools
         "CLAUDE_CONFIG_DIR": f"{told.home}/.claude",
         "IS_SANDBOX": "1",  # else it refuses to bypass permissions as root
     }
