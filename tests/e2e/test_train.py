@@ -1,6 +1,7 @@
 """The whole job in small, as a user runs it."""
 
 import json
+from contextlib import closing
 
 import pytest
 from arl_envs.math.env import MathEnv
@@ -8,6 +9,7 @@ from arl_envs.math.oracle import solve
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl.config import InitConfig, load_config
+from agentgym_rl.storage.episode_reader import EpisodeReader
 
 from .conftest import descendants
 from .forked import arl
@@ -50,7 +52,10 @@ def test_a_small_run_leaves_what_it_promises(start):
     assert taught
     assert all(fresh in step for step in taught if not step["step"])
     report = json.loads(arl("timeline", "--json", run.folder).stdout)
-    assert (report["steps"], report["episodes"]) == (4, 4 * 16)
+    assert report["steps"] == 4
+    with closing(EpisodeReader(run.folder / "episodes.db")) as log:
+        # A group that ends after the last batch is drawn too.
+        assert report["episodes"] == len(log.episode_ids(untrained=True)) >= 4 * 16
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.3])
