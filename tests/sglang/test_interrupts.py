@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from agentgym_rl.core.engine import Delta, Interrupt, SamplingParams, version_label
 from tests.kit.cases import cases
-from tests.vllm.plain import PlainForward, weights_of, worst_difference
+from tests.vllm.plain import PlainForward, endless_model, weights_of, worst_difference
 
 from .test_client import reply
 
@@ -86,10 +86,14 @@ async def play(server, folders, interrupt: Interrupt) -> list[list[Delta]]:
 @pytest.fixture(scope="module")
 def endless(start_sglang, tmp_path_factory):
     """A server whose replies are as long as asked for."""
-    from tests.vllm.plain import endless_model
-
     folder = endless_model(tmp_path_factory.mktemp("model") / "endless")
-    server = start_sglang(model_dir=folder, interrupt="keep", stream_interval=1)
+    # llguidance takes no tokenizer without an end-of-sequence token.
+    server = start_sglang(
+        model_dir=folder,
+        interrupt="keep",
+        stream_interval=1,
+        flags=("--grammar-backend", "none"),
+    )
     yield server
     server.stop()
 

@@ -132,7 +132,8 @@ def doctor(args: Namespace) -> int:
 
 
 def _examine(python: str, *, as_json: bool) -> int:
-    """Probe the complete machine, with the vLLM of the interpreter `python`; print the result."""
+    """Probe the complete machine, with the vLLM and SGLang of the interpreter `python`; print the
+    result."""
     from agentgym_rl.cli.doctor import examine
     from agentgym_rl.report.machine import machine_text
 
