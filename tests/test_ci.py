@@ -189,7 +189,7 @@ def test_what_is_not_committed_and_both_names_of_a_moved_file_count(clone):
     (clone / "requirements/agents.txt").write_text("")
     assert here(clone) == CORE | {"test-agents"}
     git(clone, "mv", "agentgym_rl/weights/transport.py", "docs/transport.py")
-    assert here(clone) == CORE | {"test-agents", "test-vllm"}
+    assert here(clone) == CORE | {"test-agents", "test-vllm", "test-sglang"}
 
 
 def test_main_itself_tells_nothing_unless_the_base_is_said(clone):
@@ -197,7 +197,7 @@ def test_main_itself_tells_nothing_unless_the_base_is_said(clone):
     assert unknown.reason.startswith("unknown what changed: HEAD is origin/main; ARL_CI_BASE can")
     assert here(clone) == CORE | FURTHER
     assert here(clone, ARL_CI_BASE="HEAD") == CORE
-    assert here(clone, ARL_CI_BASE="HEAD~1") == CORE | {"test-vllm"}
+    assert here(clone, ARL_CI_BASE="HEAD~1") == CORE | {"test-vllm", "test-sglang"}
     assert here(clone, ARL_CI_BASE="gone") == CORE | FURTHER
     assert here(clone, ARL_EXHAUSTIVE="1", ARL_CI_BASE="HEAD") == CORE | FURTHER
 
@@ -243,7 +243,7 @@ def run(tmp_path):
 
 def test_the_chosen_suites_run_in_their_order(run):
     code, said, calls = run()
-    further = ["test-envs", "test-docker", "test-agents", "test-peers", "test-vllm"]
+    further = ["test-envs", "test-docker", "test-agents", "test-peers", "test-vllm", "test-sglang"]
     assert (code, calls) == (0, ["lint", "docs", "test", *further])
     assert "--- test-vllm 900 unknown what changed: git rev-parse" in said
     assert re.search(r"--- all passed in \d+ s\n$", said)
@@ -260,8 +260,8 @@ def test_a_suite_without_time_is_said_to_be_not_run(run):
     shortened = "test-vllm PYTEST_ARGS=--ignore=tests/vllm/test_train.py"
     further = ["test-envs", "test-docker", "test-agents", "test-peers", shortened]
     assert (code, calls[3:]) == (0, further)
-    assert said.endswith(", not run: tests/vllm/test_train.py\n")
+    assert said.endswith(", not run: tests/vllm/test_train.py test-sglang\n")
     code, said, calls = run(ARL_EXHAUSTIVE="1", SECONDS="4700")
     assert (code, calls) == (0, ["lint", "docs", "test", "test-envs", "test-docker"])
     assert re.search(r"NOT RUN: test-peers, since it takes 900 s and (700|6\d\d) s are left", said)
-    assert said.endswith(", not run: test-agents test-peers test-vllm\n")
+    assert said.endswith(", not run: test-agents test-peers test-vllm test-sglang\n")
