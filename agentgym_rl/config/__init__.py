@@ -125,7 +125,7 @@ class Config(Section):
             f"engine.type {self.engine.type!r} works with `arl eval` alone: the endpoint"
             f"{' ' + self.engine.base_url if self.engine.base_url else ''} gives out no token ids "
             "and log-probs that a trainer could learn from, and takes no weights; use "
-            "--engine=embedded, --engine=vllm or --engine=sglang here"
+            "--engine=embedded or --engine=vllm (or sglang) here"
         )
 
     @field_validator("engine", mode="before")

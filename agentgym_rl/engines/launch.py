@@ -80,15 +80,15 @@ def engine_imports(engine: OwnEngineConfig) -> tuple[str, ...]:
 
 _PROBE_TIMEOUT_S = 30.0
 _PROBE = """
-import json, sys
+import json
 from importlib import metadata
-found = {}
-for name in sys.argv[2:]:
+found = {{}}
+for name in {names!r}:
     try:
         found[name] = metadata.version(name)
     except metadata.PackageNotFoundError:
         pass
-points = metadata.entry_points(group=sys.argv[1])
+points = metadata.entry_points(group={group!r})
 print(json.dumps([found, [point.value for point in points]]))
 """
 _SEEDS_APART = 10_007
@@ -111,7 +111,7 @@ def ask_packages(
     """
     try:
         answer = subprocess.run(
-            [python, "-c", _PROBE, group, *names],
+            [python, "-c", _PROBE.format(names=names, group=group)],
             capture_output=True,
             text=True,
             check=True,

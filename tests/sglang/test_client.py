@@ -54,6 +54,7 @@ def _lists(delta: Delta) -> tuple[Any, ...]:
 @pytest.fixture(scope="module")
 def plain() -> Callable[..., torch.Tensor]:
     """Log-probs [T, V] of a reply's tokens by transformers in float32, at a temperature."""
+    torch.set_num_threads(1)  # beside a server, more wait for each other
     model: Any = AutoModelForCausalLM.from_pretrained(BUNDLED, dtype=torch.float32).eval()
 
     def forward(tokens: list[int], temperature: float = 1.0) -> torch.Tensor:

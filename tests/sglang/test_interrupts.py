@@ -8,16 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import save_file
 
 from agentgym_rl.core.engine import Delta, Interrupt, SamplingParams, version_label
-from tests.kit.cases import cases
 from tests.vllm.plain import PlainForward, endless_model, weights_of, worst_difference
 
 from .test_client import reply
 
-UPDATES, TURNS, TOKENS = 4, 4, 300
+UPDATES, TURNS, TOKENS = 4, 4, 250
 PROMPTS = [[5 + n, 80, 33, 210] for n in range(TURNS)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Threads that share their cores with a server wait for each other, for minutes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +107,8 @@ def endless(start_sglang, tmp_path_factory):
     server.stop()
 
 
-@cases("interrupt", ["recompute", "abort", "wait", "keep"])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("interrupt", ["recompute", "abort", "wait", "keep"])
 def test_every_token_is_of_its_version(endless, folders, weights, interrupt):
     load(endless, folders, 0)
     found = asyncio.run(play(endless, folders, interrupt))

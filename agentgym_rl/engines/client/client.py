@@ -335,8 +335,9 @@ class HttpEngine(EngineClient):
         await self.resume()
 
     async def info(self) -> EngineInfo:
+        card = await self._card()
         version = await self._get("/version", protocol.VersionInfo)
-        card, served = await self._card(), await self.served_version()
+        served = await self.served_version()
         return EngineInfo(card.id, card.max_model_len, served, version.tokenizer_hash)
 
     async def _start_update(self, info: dict[str, Any]) -> None:
