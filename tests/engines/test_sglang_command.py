@@ -55,7 +55,7 @@ def test_a_cpu_server():
     assert value(argv, "--grammar-backend") == "llguidance"
     # 2 GiB over 4 layers of keys and values for 2 heads of 32 float32
     assert value(argv, "--max-total-tokens") == str(2 * 2**30 // (2 * 4 * 2 * 32 * 4))
-    assert {"--incremental-streaming-output", "--enable-metrics"} <= set(argv)
+    assert {"--incremental-streaming-output", "--enable-metrics", "--sleep-on-idle"} <= set(argv)
     assert not {"--disable-overlap-schedule", "--disable-radix-cache"} & set(argv)
     assert (env["OMP_NUM_THREADS"], env["SGLANG_USE_CPU_ENGINE"]) == ("3", "1")
     assert (env["ARL_DIE_WITH_PARENT"], env["HF_HUB_OFFLINE"]) == ("1", "1")

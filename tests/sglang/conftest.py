@@ -23,7 +23,7 @@ from agentgym_rl.engines.sglang.command import server_command
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime.http_call import call
 
-START_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 900.0
 
 
 @dataclass

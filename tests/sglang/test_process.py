@@ -7,7 +7,11 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.kit.cases import cases
+
+pytestmark = pytest.mark.timeout(1800)
 
 
 def test_a_killed_server_leaves_no_process(start_sglang):
