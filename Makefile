@@ -8,6 +8,7 @@
 #   make test-envs                    environments, sandboxes and attacks on them
 #   make test ARL_EXHAUSTIVE=1        every case of what is otherwise sampled
 #   make test-vllm                    tests against a real vLLM server on the CPU (2 GB, once)
+#   make test-sglang                  tests against a real SGLang server on the CPU (3 GB, once)
 #   make test-peers                   tests against the real OpenEnv, verifiers and LiteLLM
 #   make bench-peers                  what `arl bench all` measures beside ours, installed (2 GB)
 #   make test-agents                  tests with real agent frameworks, in Python and Node.js (and,
@@ -21,6 +22,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # vLLM's pins are its own, so it lives apart; the versions were tried with Python 3.11.
 VENV_VLLM := $(VENV)-vllm
+# So do SGLang's.
+VENV_SGLANG := $(VENV)-sglang
 # The pins of these are their own as well: $(VENV)-NAME, where the benchmarks look for it.
 APART := openenv verifiers litellm gem
 # These hold other versions of what we use: laid over VENV, whose other packages they see.
@@ -49,7 +52,7 @@ say = @printf '\033[1m==>\033[0m %s\n'
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help train real install install-test install-docs test test-fast test-envs test-vllm test-peers bench-peers \
+.PHONY: help train real install install-test install-docs test test-fast test-envs test-vllm test-sglang test-peers bench-peers \
     test-agents test-docker mutants lint docs clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
@@ -94,6 +97,10 @@ test-vllm: install-test $(VENV_VLLM)/.installed
 	ARL_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python $(BIN)/python -m pytest \
 	    tests/vllm tests/e2e/test_exactness.py tests/test_examples.py -k 'vllm or gsm8k' $(PYTEST_ARGS)
 
+test-sglang: install-test $(VENV_SGLANG)/.installed
+	ARL_SGLANG_PYTHON=$(abspath $(VENV_SGLANG))/bin/python $(BIN)/python -m pytest tests/sglang \
+	    $(PYTEST_ARGS)
+
 # They may not skip.
 TESTED := openenv verifiers litellm
 test-peers: install-test $(TESTED:%=$(VENV)-%/.installed)
@@ -133,7 +140,7 @@ docs: install-docs
 	$(BIN)/python scripts/docs/make.py
 
 clean:
-	rm -rf $(VENV) $(VENV_VLLM) $(APART:%=$(VENV)-%) $(OVER:%=$(VENV)-%)
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_SGLANG) $(APART:%=$(VENV)-%) $(OVER:%=$(VENV)-%)
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find agentgym_rl envs agents sandboxes tests examples benchmarks \
 	    -name __pycache__ -prune -exec rm -rf {} +
@@ -192,6 +199,21 @@ $(VENV_VLLM)/.installed: $(VENV_VLLM)/.vllm $(VENV)/.installed-test pyproject.to
 	@rm -rf build/vllm-wheel
 	$(BIN)/python -m pip wheel -qq --no-deps --no-build-isolation -w build/vllm-wheel .
 	$(PIP_VLLM) --no-deps --force-reinstall build/vllm-wheel/*.whl
+	@touch $@
+
+PIP_SGLANG := $(VENV_SGLANG)/bin/python -m pip --disable-pip-version-check -qq install
+# Parts that have no build for CPUs.
+STAND_INS := $(wildcard requirements/sglang-cpu/* requirements/sglang-cpu/*/*.py)
+
+$(VENV_SGLANG)/.sglang: requirements/sglang-cpu.txt
+	$(say) "installing SGLang for CPUs in $(VENV_SGLANG) (3 GB)"
+	$(PYTHON) -m venv $(VENV_SGLANG)
+	$(PIP_SGLANG) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
+	$(PIP_SGLANG) --no-deps -r requirements/sglang-cpu.txt
+	@touch $@
+
+$(VENV_SGLANG)/.installed: $(VENV_SGLANG)/.sglang $(STAND_INS)
+	cp -r requirements/sglang-cpu/* "$(call SITE,$(VENV_SGLANG))"
 	@touch $@
 
 $(APART:%=$(VENV)-%/.installed): $(VENV)-%/.installed: requirements/%.txt

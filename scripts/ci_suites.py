@@ -95,7 +95,9 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         *_CONTRACTS,
         "agentgym_rl/cluster/",
         "agentgym_rl/config/engine",
+        "agentgym_rl/engines/checks",
         "agentgym_rl/engines/client",
+        "agentgym_rl/engines/launch",
         "agentgym_rl/engines/router",
         "agentgym_rl/engines/vllm",
         "agentgym_rl/fleet/",
@@ -110,6 +112,25 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "tests/e2e/test_exactness.py",
         "tests/test_examples.py",
         "tests/vllm/",
+    ),
+    "test-sglang": (
+        *_CONTRACTS,
+        "agentgym_rl/cluster/",
+        "agentgym_rl/config/engine",
+        "agentgym_rl/engines/checks",
+        "agentgym_rl/engines/client",
+        "agentgym_rl/engines/launch",
+        "agentgym_rl/engines/router",
+        "agentgym_rl/engines/sglang",
+        "agentgym_rl/fleet/",
+        "agentgym_rl/gateway/parsers/",
+        "agentgym_rl/models/",
+        "agentgym_rl/storage/weights_folder",
+        "agentgym_rl/weights/",
+        "examples/sglang.toml",
+        "requirements/sglang-cpu",
+        "tests/sglang/",
+        "tests/vllm/plain",
     ),
 }
 """What each further suite rests on: beginnings of paths. Cheap suites are first."""
@@ -132,6 +153,7 @@ NEEDS_S = {
     "test-agents": 900,
     "test-peers": 900,
     "test-vllm": 900,  # its whole runs are left out where there is no time for them
+    "test-sglang": 1200,  # so are these
 }
 """The seconds that a suite needs on two slow cores, what it installs included."""
 

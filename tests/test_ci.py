@@ -28,6 +28,7 @@ def chosen(*changed: str) -> set[str]:
     {
         "README.md": "",
         "docs/vllm.md": "",
+        "docs/sglang.md": "",
         "CHANGELOG.md": "",
         "tests/algo/test_kl.py": "",
         "tests/envs/math/test_judge.py": "envs",
@@ -37,9 +38,9 @@ def chosen(*changed: str) -> set[str]:
         "agentgym_rl/__init__.py": "",
         "envs/arl_envs/math/env.py": "envs",
         "requirements/gem.txt": "",
-        "agentgym_rl/core/task.py": "envs docker agents peers vllm",
-        "agentgym_rl/gym/env.py": "envs docker agents peers vllm",
-        "agentgym_rl/runtime/http_call.py": "envs docker agents peers vllm",
+        "agentgym_rl/core/task.py": "envs docker agents peers vllm sglang",
+        "agentgym_rl/gym/env.py": "envs docker agents peers vllm sglang",
+        "agentgym_rl/runtime/http_call.py": "envs docker agents peers vllm sglang",
         "sandboxes/arl_sandboxes/docker/container.py": "envs docker",
         "sandboxes/arl_sandboxes/gone.py": "envs docker",
         "arl_isolation/bpf.py": "envs docker",
@@ -58,25 +59,29 @@ def chosen(*changed: str) -> set[str]:
         "agentgym_rl/config/play.py": "envs",
         "agents/arl_agents/command/agent.py": "agents peers",
         "agentgym_rl/gateway/session/tree.py": "agents peers",
-        "agentgym_rl/gateway/parsers/formats.py": "agents peers vllm",
+        "agentgym_rl/gateway/parsers/formats.py": "agents peers vllm sglang",
         "examples/node_agent/agent.mjs": "agents",
         "requirements/agents.txt": "agents",
         "envs/arl_envs/openenv/env.py": "envs peers",
         "envs/arl_envs/verifiers/bridge.py": "envs peers",
         "requirements/litellm.txt": "peers",
         "tests/litellm_engine/test_litellm.py": "peers",
-        "agentgym_rl/weights/transport.py": "vllm",
+        "agentgym_rl/weights/transport.py": "vllm sglang",
         "agentgym_rl/engines/vllm/plugin.py": "vllm",
-        "agentgym_rl/engines/client/client.py": "vllm",
+        "agentgym_rl/engines/client/client.py": "vllm sglang",
         "requirements/vllm-cpu.txt": "vllm",
         "examples/vllm.toml": "vllm",
+        "agentgym_rl/engines/sglang/server.py": "sglang",
+        "requirements/sglang-cpu.txt": "sglang",
+        "requirements/sglang-cpu/sgl_kernel/__init__.py": "sglang",
+        "examples/sglang.toml": "sglang",
         "tests/e2e/test_exactness.py": "docker vllm",
-        "pyproject.toml": "envs docker agents peers vllm",
-        "Makefile": "envs docker agents peers vllm",
-        ".ci/run": "envs docker agents peers vllm",
-        "scripts/ci_suites.py": "envs docker agents peers vllm",
-        "tests/exhaustive.py": "envs docker agents peers vllm",
-        "tests/kit/cases.py": "envs docker agents peers vllm",
+        "pyproject.toml": "envs docker agents peers vllm sglang",
+        "Makefile": "envs docker agents peers vllm sglang",
+        ".ci/run": "envs docker agents peers vllm sglang",
+        "scripts/ci_suites.py": "envs docker agents peers vllm sglang",
+        "tests/exhaustive.py": "envs docker agents peers vllm sglang",
+        "tests/kit/cases.py": "envs docker agents peers vllm sglang",
     }.items(),
 )
 def test_a_changed_path_chooses_its_suites(path, suites):
@@ -90,6 +95,7 @@ def test_suites_of_several_paths_add_up_and_name_the_first_of_them():
         "test-envs",
         "test-docker",
         "test-vllm",
+        "test-sglang",
     }
     *_, last = ci.choose(["sandboxes/b", "sandboxes/a", "README.md"])
     assert last == ("test-docker", "sandboxes/a and 1 more changed")
@@ -183,7 +189,7 @@ def test_what_is_not_committed_and_both_names_of_a_moved_file_count(clone):
     (clone / "requirements/agents.txt").write_text("")
     assert here(clone) == CORE | {"test-agents"}
     git(clone, "mv", "agentgym_rl/weights/transport.py", "docs/transport.py")
-    assert here(clone) == CORE | {"test-agents", "test-vllm"}
+    assert here(clone) == CORE | {"test-agents", "test-vllm", "test-sglang"}
 
 
 def test_main_itself_tells_nothing_unless_the_base_is_said(clone):
@@ -191,7 +197,7 @@ def test_main_itself_tells_nothing_unless_the_base_is_said(clone):
     assert unknown.reason.startswith("unknown what changed: HEAD is origin/main; ARL_CI_BASE can")
     assert here(clone) == CORE | FURTHER
     assert here(clone, ARL_CI_BASE="HEAD") == CORE
-    assert here(clone, ARL_CI_BASE="HEAD~1") == CORE | {"test-vllm"}
+    assert here(clone, ARL_CI_BASE="HEAD~1") == CORE | {"test-vllm", "test-sglang"}
     assert here(clone, ARL_CI_BASE="gone") == CORE | FURTHER
     assert here(clone, ARL_EXHAUSTIVE="1", ARL_CI_BASE="HEAD") == CORE | FURTHER
 
@@ -237,7 +243,7 @@ def run(tmp_path):
 
 def test_the_chosen_suites_run_in_their_order(run):
     code, said, calls = run()
-    further = ["test-envs", "test-docker", "test-agents", "test-peers", "test-vllm"]
+    further = ["test-envs", "test-docker", "test-agents", "test-peers", "test-vllm", "test-sglang"]
     assert (code, calls) == (0, ["lint", "docs", "test", *further])
     assert "--- test-vllm 900 unknown what changed: git rev-parse" in said
     assert re.search(r"--- all passed in \d+ s\n$", said)
@@ -254,8 +260,8 @@ def test_a_suite_without_time_is_said_to_be_not_run(run):
     shortened = "test-vllm PYTEST_ARGS=--ignore=tests/vllm/test_train.py"
     further = ["test-envs", "test-docker", "test-agents", "test-peers", shortened]
     assert (code, calls[3:]) == (0, further)
-    assert said.endswith(", not run: tests/vllm/test_train.py\n")
+    assert said.endswith(", not run: tests/vllm/test_train.py test-sglang\n")
     code, said, calls = run(ARL_EXHAUSTIVE="1", SECONDS="4700")
     assert (code, calls) == (0, ["lint", "docs", "test", "test-envs", "test-docker"])
     assert re.search(r"NOT RUN: test-peers, since it takes 900 s and (700|6\d\d) s are left", said)
-    assert said.endswith(", not run: test-agents test-peers test-vllm\n")
+    assert said.endswith(", not run: test-agents test-peers test-vllm test-sglang\n")

@@ -19,6 +19,7 @@ from agentgym_rl.config import (
     Config,
     LiteLLMEngineConfig,
     OpenAIEngineConfig,
+    SglangEngineConfig,
     VllmEngineConfig,
     dump_toml,
     load_config,
@@ -171,12 +172,12 @@ def test_the_configuration_is_whole():
     assert keys(named) == keys(tomllib.loads(dump_toml(Config()))) | unset(Config())
 
 
-def test_the_vllm_configuration_equals_its_defaults_and_is_whole():
-    config = Config(engine=VllmEngineConfig())
-    assert load_config(EXAMPLES / "vllm.toml") == config
-    text = re.sub(r"(?m)^# (\w+ = )", r"\1", (EXAMPLES / "vllm.toml").read_text())
-    named = keys(tomllib.loads(text))
-    assert named == {f"engine.{name}" for name in VllmEngineConfig.model_fields}
+@cases("engine", [VllmEngineConfig(), SglangEngineConfig()])
+def test_a_server_s_configuration_equals_its_defaults_and_is_whole(engine):
+    file = EXAMPLES / f"{engine.type}.toml"
+    assert load_config(file) == Config(engine=engine)
+    named = keys(tomllib.loads(re.sub(r"(?m)^# (\w+ = )", r"\1", file.read_text())))
+    assert named == {f"engine.{name}" for name in type(engine).model_fields}
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,15 @@ def test_the_endpoint_s_configuration_equals_its_defaults_and_is_whole(name, eng
 
 @cases(
     "name",
-    ["math.toml", "vllm.toml", "openai.toml", "litellm.toml", "frozenlake.toml", "smollm2.toml"],
+    [
+        "math.toml",
+        "vllm.toml",
+        "sglang.toml",
+        "openai.toml",
+        "litellm.toml",
+        "frozenlake.toml",
+        "smollm2.toml",
+    ],
 )
 def test_every_value_is_explained(name):
     lines = (EXAMPLES / name).read_text().splitlines()

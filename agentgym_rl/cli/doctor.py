@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.core.errors import ArlError
-from agentgym_rl.engines.vllm.command import find_build
+from agentgym_rl.engines.sglang import command as sglang
+from agentgym_rl.engines.vllm import command as vllm
 from agentgym_rl.gym.registry import listing, make_sandbox
 from agentgym_rl.gym.sandbox import Probe
 from agentgym_rl.models.resolve import BUNDLED_MODELS, weights_size
@@ -47,8 +48,8 @@ REQUIRED = ("python", "torch", "model", "disk")
 
 
 async def examine(python: str = "") -> list[Probe]:
-    """Run all probes; those in `REQUIRED` are required. `python`: the interpreter that has vLLM,
-    if it is not this one."""
+    """Run all probes; those in `REQUIRED` are required. `python`: the interpreter that has vLLM or
+    SGLang, if it is not this one."""
     asked: dict[str, Callable[[], Probe]] = {
         "python": _python,
         "torch": _torch,
@@ -57,7 +58,8 @@ async def examine(python: str = "") -> list[Probe]:
         "disk": _disk,
         "open files": _open_files,
         "GPU": _gpu,
-        "vLLM": lambda: _vllm(python),
+        "vLLM": lambda: _server("vLLM", vllm.find_build, python),
+        "SGLang": lambda: _server("SGLang", sglang.find_build, python),
         "Ray": _ray,
         "Slurm": _slurm,
     }
@@ -157,18 +159,23 @@ def _gpu() -> Probe:
     return Probe("GPU", True, ", ".join(names), required=False)
 
 
-def _vllm(python: str) -> Probe:
+def _server(
+    name: str,
+    find_build: Callable[[str], vllm.VllmBuild | sglang.SglangBuild],
+    python: str,
+) -> Probe:
     try:
         build = find_build(python)
     except ArlError as error:
+        kind = name.lower()
         return Probe(
-            *("vLLM", False, str(error)),
+            *(name, False, str(error)),
             fix="without it the embedded engine samples. An interpreter of its own: "
-            "--engine.type=vllm --engine.python=FILE (docs/vllm.md)",
+            f"--engine.type={kind} --engine.python=FILE (docs/{kind}.md)",
             required=False,
         )
     kind = "CPU build" if build.is_cpu else "GPU build"
-    return Probe("vLLM", True, f"{build.version}, {kind} ({build.python})", required=False)
+    return Probe(name, True, f"{build.version}, {kind} ({build.python})", required=False)
 
 
 def _ray() -> Probe:

@@ -74,7 +74,7 @@ def _serve(parser: ArgumentParser) -> None:
     parser.description = help_texts.SERVE
     _json(parser)
     _config(parser)
-    parser.add_argument("--engine", metavar="TYPE", help="embedded or vllm")
+    parser.add_argument("--engine", metavar="TYPE", help="embedded, vllm or sglang")
     _training(parser)
 
 
@@ -82,7 +82,7 @@ def _eval(parser: ArgumentParser) -> None:
     parser.description = help_texts.EVAL
     _json(parser)
     _config(parser, action="append")
-    _who_plays(parser, "embedded, vllm, openai (a URL), litellm")
+    _who_plays(parser, "embedded, vllm, sglang, openai (a URL), litellm")
     parser.add_argument("--run", metavar="DIR", help="evaluate this run's exported model")
     parser.add_argument(
         "--checkpoint", type=Path, metavar="DIR", help="evaluate RUN/checkpoints/step-N instead"
@@ -267,7 +267,7 @@ def _plan(parser: ArgumentParser) -> None:
     parser.description = help_texts.PLAN
     _json(parser)
     _config(parser)
-    parser.add_argument("--engine", metavar="TYPE", help="embedded or vllm")
+    parser.add_argument("--engine", metavar="TYPE", help="embedded, vllm or sglang")
     parser.add_argument("--steps", type=int, metavar="N", help="training batches")
     parser.add_argument("--run", type=Path, metavar="RUN", help="calibrate on this finished run")
     parser.add_argument("--rates", type=Path, metavar="FILE", help="speed of each part, as TOML")
@@ -398,7 +398,7 @@ def _training(parser: ArgumentParser) -> None:
     parser.add_argument("--preset", metavar="NAME", help=f"a published recipe: {names}")
 
 
-def _who_plays(parser: ArgumentParser, engines: str = "embedded or vllm") -> None:
+def _who_plays(parser: ArgumentParser, engines: str = "embedded, vllm or sglang") -> None:
     parser.add_argument("--env", metavar="ID", help="environment: an id or module:Class")
     _data(parser)
     parser.add_argument("--agent", metavar="ID", help="agent: an id or module:Class")

@@ -282,7 +282,7 @@ Test the parts of this machine, and report a remedy for each that fails.
 `arl doctor` looks at Python, torch, models, shared memory, disk, open files,
 GPUs, vLLM, Ray, Slurm and every sandbox backend; only the needs of `arl train
 --env math` affect the exit code. `--engine.type=vllm --engine.python=FILE`
-looks for vLLM in another interpreter.
+looks for vLLM and SGLang in another interpreter.
 
 `arl doctor sandbox` tests each feature of kernel, daemon or account that the
 chosen sandbox backend needs, and reports the rights of its programs. The local

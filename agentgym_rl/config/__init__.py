@@ -35,6 +35,8 @@ from .engine import (
     LiteLLMEngineConfig,
     OpenAIEngineConfig,
     OwnEngineConfig,
+    ServerEngineConfig,
+    SglangEngineConfig,
     VllmEngineConfig,
 )
 from .eval import EvalConfig
@@ -67,9 +69,9 @@ __all__ = [
     "EvalConfig", "GatewayConfig", "InitConfig", "KlConfig", "LiteLLMEngineConfig", "LoggingConfig",
     "LoraConfig", "MaskCorrection", "ModelConfig", "OpenAIEngineConfig", "OwnEngineConfig",
     "RewardConfig", "RolloutConfig", "SandboxConfig", "Section", "SequenceMaskCorrection",
-    "ServeConfig", "TrainerConfig", "VerifierConfig", "VllmEngineConfig", "WeightsConfig",
-    "dump_toml", "free_keys", "load_config", "may_use_gpu", "preset_names", "section_types",
-    "unset_keys",
+    "ServeConfig", "ServerEngineConfig", "SglangEngineConfig", "TrainerConfig", "VerifierConfig",
+    "VllmEngineConfig", "WeightsConfig", "dump_toml", "free_keys", "load_config", "may_use_gpu",
+    "preset_names", "section_types", "unset_keys",
 ]  # fmt: skip
 
 
@@ -123,7 +125,7 @@ class Config(Section):
             f"engine.type {self.engine.type!r} works with `arl eval` alone: the endpoint"
             f"{' ' + self.engine.base_url if self.engine.base_url else ''} gives out no token ids "
             "and log-probs that a trainer could learn from, and takes no weights; use "
-            "--engine=embedded or --engine=vllm here"
+            "--engine=embedded or --engine=vllm (or sglang) here"
         )
 
     @field_validator("engine", mode="before")
@@ -193,8 +195,8 @@ class Config(Section):
                 f"{where} has no warm-up (init.method {self.init.method!r}): make it on one "
                 "machine, and train its RUN/init/model (--model)"
             )
-        vllm_gpus = isinstance(self.engine, VllmEngineConfig) and self.engine.gpus
-        if self.trainer.gpus or vllm_gpus:
+        server_gpus = isinstance(self.engine, ServerEngineConfig) and self.engine.gpus
+        if self.trainer.gpus or server_gpus:
             raise ValueError(f"{where}: GPUs are given out there; leave out {_GPU_KEYS}")
         if self.weights.transport == "ipc":
             raise ValueError(
@@ -218,7 +220,7 @@ class Config(Section):
                 f"version to evaluate as a file; got {self.weights.transport!r}. Evaluate "
                 "checkpoints instead: trainer.checkpoint_every, and arl eval --checkpoint"
             )
-        if not isinstance(engine, VllmEngineConfig):
+        if not isinstance(engine, ServerEngineConfig):
             return
         if engine.urls:
             raise ValueError(

@@ -5,7 +5,7 @@ The form is AReaL's (github.com/inclusionAI/AReaL, `alloc_mode`), for the backen
     allocation  component ("+" component)*        on separate devices
     component   part ("|" part)*                  on the same devices
     part        backend ["[" name "]"] ":" dimension+
-    backend     vllm | embedded                   engines: d servers (of t GPUs each)
+    backend     vllm | sglang | embedded          engines: d servers (of t GPUs each)
                 fsdp                              trainer: d ranks
     dimension   a letter and a number: d4
 
@@ -28,7 +28,7 @@ from agentgym_rl.core.errors import ConfigError
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 """The device files of the GPU drivers: NVIDIA's, the one under WSL, AMD's."""
 KEY = "cluster.allocation"
-_ENGINES = {"vllm": "dt", "embedded": "d"}
+_ENGINES = {"vllm": "dt", "sglang": "dt", "embedded": "d"}
 _TRAINERS = {"fsdp": "d"}
 _DIMENSIONS = _ENGINES | _TRAINERS
 """The backends, with the dimensions of each."""
@@ -44,6 +44,7 @@ _WHY_NOT = {
     ("fsdp", "p"): "fsdp has no pipeline",
     ("fsdp", "e"): "fsdp shards experts as it does everything: d alone",
     ("vllm", "p"): "pipeline stages of servers are not offered: use d and t",
+    ("sglang", "p"): "pipeline stages of servers are not offered: use d and t",
 }
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _NUMBER = re.compile(r"[1-9][0-9]*")
@@ -122,7 +123,7 @@ def settings(text: str) -> dict[str, Any]:
         "trainer.num_ranks": trainers[0].dimensions["d"],
         "cluster.colocated": len(shared) > 1,
     }
-    if engine.backend == "vllm":
+    if "t" in _ENGINES[engine.backend]:
         found["engine.tensor_parallel_size"] = engine.dimensions.get("t", 1)
     return found
 

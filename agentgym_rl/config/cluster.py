@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from .engine import EndpointConfig, OwnEngineConfig, VllmEngineConfig
+from .engine import EndpointConfig, OwnEngineConfig, ServerEngineConfig
 from .eval import EvalConfig
 from .section import Section
 from .trainer import TrainerConfig, WeightsConfig
@@ -42,8 +42,9 @@ class ClusterConfig(Section):
     engine gets new ones before it samples again."""
     allocation: str = ""
     """The engines and ranks in one line: `vllm:d4t2+fsdp:d8` are four vLLM servers of two GPUs each
-    and eight trainer ranks; `vllm:d2|fsdp:d2` share two GPUs. Sets engine.type, engine.num_servers,
-    engine.tensor_parallel_size, trainer.num_ranks and `colocated` (see config/allocation.py)."""
+    and eight trainer ranks; `vllm:d2|fsdp:d2` share two GPUs (`sglang` has no such form). Sets
+    engine.type, engine.num_servers, engine.tensor_parallel_size, trainer.num_ranks and `colocated`
+    (see config/allocation.py)."""
     stop_timeout_s: float = Field(default=5.0, gt=0)
     """The time that a child has to end by itself before it is killed."""
 
@@ -88,9 +89,15 @@ def _problems(
     if not isinstance(engine, OwnEngineConfig):
         yield f"engine.type {engine.type!r} is not started here, and cannot sleep"
         return
-    if isinstance(engine, VllmEngineConfig):
-        yield from _problems_of_vllm(engine, trainer.gpus)
-    each = engine.tensor_parallel_size if isinstance(engine, VllmEngineConfig) else 1
+    if engine.type == "sglang":
+        yield (
+            "SGLang gives memory back only while it has no request, and with one its server ends "
+            "(/release_memory_occupation); requests in flight have to outlive a sleep here. Use "
+            "vLLM, the embedded engine, or separate devices"
+        )
+    if isinstance(engine, ServerEngineConfig):
+        yield from _problems_of_servers(engine, trainer.gpus)
+    each = engine.tensor_parallel_size if isinstance(engine, ServerEngineConfig) else 1
     devices = engine.num_servers * each
     if devices != trainer.num_ranks:
         yield (
@@ -104,7 +111,7 @@ def _problems(
         )
 
 
-def _problems_of_vllm(engine: VllmEngineConfig, gpus: tuple[int, ...]) -> Iterator[str]:
+def _problems_of_servers(engine: ServerEngineConfig, gpus: tuple[int, ...]) -> Iterator[str]:
     if engine.urls:
         yield (
             "engine.urls names servers that the run does not start, which it can neither "

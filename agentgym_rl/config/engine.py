@@ -73,24 +73,26 @@ class EmbeddedEngineConfig(_Engine):
         return 1 if self.deterministic else self.max_num_seqs
 
 
-class VllmEngineConfig(_Engine):
-    """The vLLM servers, started by the run or elsewhere. Experimental on GPUs: not measured yet."""
+class ServerEngineConfig(_Engine):
+    """The keys of engines that are servers of another project."""
 
-    type: Literal["vllm"] = "vllm"
     urls: Anytime[tuple[str, ...]] = ()
-    """The running servers to use (http://host:port); empty: the run starts `num_servers`."""
+    """The running servers to use (http://host:port), of vLLM or SGLang; empty: the run starts
+    `num_servers`."""
     python: Anytime[str] = ""
-    """The interpreter that has vLLM and this package's wheel; empty: the one that runs `arl`."""
+    """The interpreter that has the engine (vLLM: with this package's wheel); empty: the one that
+    runs `arl`."""
     gpus: Anytime[tuple[int, ...]] = ()
     """The GPUs of the servers, `tensor_parallel_size` each; empty: all visible ones."""
     tensor_parallel_size: Anytime[int] = Field(default=1, ge=1)
     """The number of GPUs over which a server splits the model."""
     gpu_memory_utilization: Anytime[float] = Field(default=0.0, ge=0, le=1)
-    """The fraction of a GPU's memory that a server may use; 0: vLLM's own default."""
+    """The fraction of a GPU's memory that a server may use (SGLang: for weights and KV cache); 0:
+    the server's own default."""
     kv_cache_gib: Anytime[Fitted[int]] = Field(default=1, ge=1)
     """The KV cache of a server that runs on a CPU, in GiB."""
     flags: OnResume[tuple[str, ...]] = ()
-    """More flags of the vLLM server, passed on unchanged."""
+    """More flags of the server, passed on unchanged."""
     env: OnResume[dict[str, str]] = Field(default_factory=dict)
     """The environment variables of the servers."""
     start_timeout_s: Anytime[Fitted[float]] = Field(default=600.0, gt=0)
@@ -103,7 +105,7 @@ class VllmEngineConfig(_Engine):
         return tuple(filter(None, value.split(","))) if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _consistent(self) -> VllmEngineConfig:
+    def _consistent(self) -> Self:
         for url in self.urls:
             if not re.fullmatch(r"https?://[^/\s]+(/.*)?", url):
                 raise ValueError(f"urls has {url!r}; expected http://host:port")
@@ -118,6 +120,19 @@ class VllmEngineConfig(_Engine):
                 f"need {need} different gpus, got {self.gpus}"
             )
         return self
+
+
+class VllmEngineConfig(ServerEngineConfig):
+    """The vLLM servers, started by the run or elsewhere. Experimental on GPUs: not measured yet."""
+
+    type: Literal["vllm"] = "vllm"
+
+
+class SglangEngineConfig(ServerEngineConfig):
+    """The SGLang servers, started by the run or elsewhere. Experimental on GPUs: not measured
+    yet."""
+
+    type: Literal["sglang"] = "sglang"
 
 
 SampledBy = Literal["temperature", "max_tokens", "max_completion_tokens", "seed"]
@@ -203,11 +218,15 @@ class LiteLLMEngineConfig(_Endpoint):
     for the provider (ANTHROPIC_API_KEY, ...)."""
 
 
-OwnEngineConfig = EmbeddedEngineConfig | VllmEngineConfig
+OwnEngineConfig = EmbeddedEngineConfig | VllmEngineConfig | SglangEngineConfig
 """The engines that this package runs, or whose weights it sets."""
 EndpointConfig = OpenAIEngineConfig | LiteLLMEngineConfig
 """The endpoints of externally served models."""
 EngineConfig = Annotated[
-    EmbeddedEngineConfig | VllmEngineConfig | OpenAIEngineConfig | LiteLLMEngineConfig,
+    EmbeddedEngineConfig
+    | VllmEngineConfig
+    | SglangEngineConfig
+    | OpenAIEngineConfig
+    | LiteLLMEngineConfig,
     Field(discriminator="type"),
 ]

@@ -17,6 +17,8 @@ class ReplicaView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: str
     version: int
     has_spans: bool
+    kind: str = ""
+    """The kind of an attached server; empty: that of `engine.type`."""
 
 
 class FleetView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

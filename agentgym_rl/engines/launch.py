@@ -1,12 +1,21 @@
-"""The processes of engines, specified but not run (`cluster/` starts them)."""
+"""The processes of engines, specified but not run (`cluster/` starts them); the common part of the
+servers of other projects: their interpreter, seed and GPUs."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shutil
+import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from agentgym_rl.cluster.spec import ProcessSpec
-from agentgym_rl.config import OwnEngineConfig, may_use_gpu
+from agentgym_rl.config import OwnEngineConfig, ServerEngineConfig, may_use_gpu
+from agentgym_rl.core.errors import ConfigError
 
 _IMPORTS = (
     "agentgym_rl.engines.embedded.main",
@@ -31,7 +40,7 @@ def engine_process(
 ) -> ProcessSpec:
     """Return the process of server `index` at that address; an embedded one serves version `label`.
 
-    `arl engine` becomes the vLLM server, so its process is the server's own.
+    `arl engine` becomes the server of vLLM or SGLang, so its process is the server's own.
     """
     threads = str(engine.num_threads)
     return ProcessSpec(
@@ -62,8 +71,99 @@ def engine_name(index: int) -> str:
 
 
 def engine_imports(engine: OwnEngineConfig) -> tuple[str, ...]:
-    """Return the modules that a server may be forked from; none if it may use a GPU, or is
-    vLLM's."""
+    """Return the modules that a server may be forked from; none if it may use a GPU, or is another
+    project's."""
     if engine.type != "embedded" or may_use_gpu(engine.device):
         return ()
     return _IMPORTS
+
+
+_PROBE_TIMEOUT_S = 30.0
+_PROBE = """
+import json
+from importlib import metadata
+found = {{}}
+for name in {names!r}:
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        pass
+points = metadata.entry_points(group={group!r})
+print(json.dumps([found, [point.value for point in points]]))
+"""
+_SEEDS_APART = 10_007
+"""The distance between the server seeds of two consecutive run seeds."""
+
+
+def interpreter(python: str) -> str:
+    """Return the absolute path of engine.python; empty: of the running interpreter."""
+    return os.path.abspath(shutil.which(python or sys.executable) or python)
+
+
+def ask_packages(
+    python: str, *names: str, group: str = "none"
+) -> tuple[Mapping[str, str], list[str]]:
+    """Return the versions of those packages that an interpreter has, by name, and the values of its
+    entry points of a group.
+
+    Raises:
+        ConfigError: it is no interpreter that can be asked.
+    """
+    try:
+        answer = subprocess.run(
+            [python, "-c", _PROBE.format(names=names, group=group)],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_PROBE_TIMEOUT_S,
+        )
+        found, points = json.loads(answer.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        if isinstance(error, subprocess.CalledProcessError):
+            why = f"exit status {error.returncode} {error.stderr.strip()[-500:]}".strip()
+        else:
+            why = f"{type(error).__name__}: {error}"
+        raise ConfigError(
+            f"engine.python {python!r} is no Python interpreter that can be asked for its "
+            f"packages: {why}"
+        ) from error
+    return found, points
+
+
+def parse_release(version: str) -> tuple[int, ...]:
+    """Return (0, 32, 0) for "0.32.0", "0.32.0.post1" or "0.32.0+cpu"; () for any other text."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def server_seed(seed: int, index: int) -> int:
+    """Return the sampling seed of server `index`: servers with the same seed would sample the same
+    tokens for the members of one group."""
+    return (seed * _SEEDS_APART + index) % 2**31
+
+
+def exec_server(argv: list[str], env: Mapping[str, str]) -> NoReturn:
+    """Become the server of `server_command`: this process is the server's from here on."""
+    os.execvpe(argv[0], argv, {**os.environ, **env})
+
+
+def visible_gpus(config: ServerEngineConfig, index: int) -> dict[str, str]:
+    """Return CUDA_VISIBLE_DEVICES of server `index`: its share of `gpus`, or of the visible
+    ones."""
+    each = config.tensor_parallel_size
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if config.gpus:
+        gpus = [str(gpu) for gpu in config.gpus]
+    elif config.num_servers == 1 and index == 0:
+        return {}
+    elif visible is None:  # the number of GPUs is unknown here; vLLM will report a lack
+        gpus = [str(n) for n in range(each * (index + 1))]
+    else:
+        gpus = [gpu for gpu in visible.split(",") if gpu]
+        servers = max(config.num_servers, index + 1)  # one more server evaluates on schedule
+        if len(gpus) < each * servers:
+            raise ConfigError(
+                f"{servers} servers of engine.tensor_parallel_size {each} need "
+                f"{each * servers} GPUs, CUDA_VISIBLE_DEVICES is {visible!r}"
+            )
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[each * index : each * (index + 1)])}

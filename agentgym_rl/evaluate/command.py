@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.cluster.local import LocalProcesses
-from agentgym_rl.config import Config, EndpointConfig, ModelConfig, dump_toml
+from agentgym_rl.config import (
+    Config,
+    EndpointConfig,
+    ModelConfig,
+    ServerEngineConfig,
+    dump_toml,
+)
 from agentgym_rl.core.errors import ConfigError, cause_of
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.fleet.servers import EngineSetup
@@ -121,12 +127,12 @@ async def _check(asked: Asked) -> None:
         if checkpoint:
             raise ConfigError(
                 f"--checkpoint {checkpoint} needs an engine that loads its weights: --engine="
-                f"embedded or vllm; --engine={config.engine.type} asks {place(config.engine)} for "
-                "--model NAME"
+                f"embedded, vllm or sglang; --engine={config.engine.type} asks "
+                f"{place(config.engine)} for --model NAME"
             )
         return await check_endpoint(config, config.engine)
     await check(config, trains=False)
-    if config.engine.type == "vllm" and config.engine.urls:
+    if isinstance(config.engine, ServerEngineConfig) and config.engine.urls:
         raise ConfigError(
             "an evaluation does not use running servers (engine.urls), because the version of "
             "their weights is unknown; pass --engine.urls=[] to start a server, "

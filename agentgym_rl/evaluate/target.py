@@ -60,8 +60,8 @@ def _export(run: Path, file: Path, overrides: Mapping[str, Any]) -> Asked:
     if isinstance(config.engine, EndpointConfig):
         raise ConfigError(
             f"--run {run} with --engine={config.engine.type}: the weights of a run are "
-            "evaluated on an engine started here (--engine=embedded or vllm); to evaluate another "
-            "model in the same way, add --model NAME"
+            "evaluated on an engine started here (--engine=embedded, vllm or sglang); to evaluate "
+            "another model in the same way, add --model NAME"
         )
     return Asked(config)
 

@@ -21,7 +21,7 @@ from agentgym_rl.cluster.processes import Processes
 from agentgym_rl.cluster.restarts import Supervisor
 from agentgym_rl.core.engine import EngineInfo
 from agentgym_rl.core.errors import ConfigError, EngineError, ProcessDied, WeightsError
-from agentgym_rl.engines.client.client import HttpEngine
+from agentgym_rl.engines.client.client import EngineClient
 from agentgym_rl.runtime.tasks import together
 from agentgym_rl.runtime.waiting import Wait, watched
 from agentgym_rl.storage.weights_folder import version_name
@@ -104,6 +104,7 @@ class Fleet(Supervisor[Server]):
         self.followers = Followers(
             self.router,
             url_of=lambda name: self._servers[name].url,
+            kind_of=lambda name: self._servers[name].engine.kind,
             on_failure=self._suspect,
         )
         """The other processes that send requests to the same engines."""
@@ -191,7 +192,7 @@ class Fleet(Supervisor[Server]):
         found.update(self.followers.counters)
         return dict(found)
 
-    def in_service(self) -> dict[str, HttpEngine]:
+    def in_service(self) -> dict[str, EngineClient]:
         """Return the engines that get requests, by name."""
         return {name: self._servers[name].engine for name in self.router.serving}
 

@@ -9,23 +9,36 @@ from typing import Literal, get_args
 
 from agentgym_rl.core.engine import EngineLoad
 from agentgym_rl.core.errors import EngineError
-from agentgym_rl.engines.client.client import HttpEngine
+from agentgym_rl.engines.client.client import EngineClient
 
 log = logging.getLogger(__name__)
 
 Total = Literal["tokens", "put_back", "prompts", "prefilled", "reused"]
 Counted = Literal["running", "waiting", "kv_use"] | Total
 NAMES: Mapping[Counted, tuple[str, ...]] = {
-    "running": ("vllm:num_requests_running", "arl_engine_running"),
-    "waiting": ("vllm:num_requests_waiting", "arl_engine_waiting"),
-    "tokens": ("vllm:generation_tokens_total", "arl_engine_generated_tokens_total"),
-    "put_back": ("vllm:num_preemptions_total",),
-    "prompts": ("vllm:prompt_tokens_total", "arl_engine_prompt_tokens_total"),
-    "prefilled": ("arl_engine_prefilled_tokens_total",),
-    "reused": ("vllm:prefix_cache_hits_total", "arl_engine_prefix_cache_hits_total"),
-    "kv_use": ("vllm:kv_cache_usage_perc",),
+    "running": ("vllm:num_requests_running", "arl_engine_running", "sglang:num_running_reqs"),
+    "waiting": ("vllm:num_requests_waiting", "arl_engine_waiting", "sglang:num_queue_reqs"),
+    "tokens": (
+        "vllm:generation_tokens_total",
+        "arl_engine_generated_tokens_total",
+        "sglang:generation_tokens_total",
+    ),
+    "put_back": ("vllm:num_preemptions_total", "sglang:num_retracted_requests_total"),
+    "prompts": (
+        "vllm:prompt_tokens_total",
+        "arl_engine_prompt_tokens_total",
+        "sglang:prompt_tokens_total",
+    ),
+    "prefilled": ("arl_engine_prefilled_tokens_total", "sglang:prefilled_tokens_total"),
+    "reused": (
+        "vllm:prefix_cache_hits_total",
+        "arl_engine_prefix_cache_hits_total",
+        "sglang:cached_tokens_total",
+    ),
+    "kv_use": ("vllm:kv_cache_usage_perc", "sglang:token_usage"),
 }
-"""The metric names of vLLM and the embedded engine (which has no KV memory to fill), by meaning."""
+"""The metric names of vLLM, SGLang and the embedded engine (which has no KV memory to fill), by
+meaning."""
 _TIMEOUT_S = 2.0
 _COUNT_EVERY_S = 2.0
 
@@ -33,7 +46,7 @@ _COUNT_EVERY_S = 2.0
 class EngineLoads:
     """A reader of the load of the engines in service; its totals continue across restarts."""
 
-    def __init__(self, engines: Callable[[], Mapping[str, HttpEngine]]) -> None:
+    def __init__(self, engines: Callable[[], Mapping[str, EngineClient]]) -> None:
         """Set up the reader. `engines` returns the engines in service now, by name."""
         self._engines = engines
         self._counted: dict[tuple[str, Counted], float] = {}
@@ -86,7 +99,7 @@ class EngineLoads:
         return found
 
 
-async def requests_of(engine: HttpEngine) -> int | None:
+async def requests_of(engine: EngineClient) -> int | None:
     """Return the engine's number of queued and running requests; None if it does not answer."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):

@@ -7,7 +7,7 @@ import logging
 
 import msgspec
 
-from agentgym_rl.config import VllmEngineConfig
+from agentgym_rl.config import ServerEngineConfig
 from agentgym_rl.core.errors import ArlError, ConfigError
 
 from .elastic import ElasticFleet
@@ -127,7 +127,7 @@ class Members:
                 "engines of this run share their devices with the trainer's ranks "
                 "(cluster.colocated), whose number is fixed: no engine can join"
             )
-        attached = isinstance(engine, VllmEngineConfig) and bool(engine.urls)
+        attached = isinstance(engine, ServerEngineConfig) and bool(engine.urls)
         if attached and not url:
             raise ConfigError(
                 "this run uses running servers (engine.urls) and starts none: give the URL of "
@@ -157,7 +157,7 @@ class Members:
             taken.add(engine.num_servers)
         highest = len(taken) + count
         free = [number for number in range(highest + 1) if number not in taken][:count]
-        if isinstance(engine, VllmEngineConfig) and engine.gpus and not engine.urls:
+        if isinstance(engine, ServerEngineConfig) and engine.gpus and not engine.urls:
             room = len(engine.gpus) // engine.tensor_parallel_size
             if max(free) >= room:
                 raise ConfigError(

@@ -36,18 +36,24 @@ class _Follower:
 class Followers:
     """The followers of one router, by name. One event loop only.
 
-    `url_of`: returns the URL of a replica. `on_failure`: gets the name of a replica that failed a
-    follower's request.
+    `url_of`, `kind_of`: return the URL of a replica, and its kind of server. `on_failure`: gets the
+    name of a replica that failed a follower's request.
     """
 
     def __init__(
-        self, router: Router, *, url_of: Callable[[str], str], on_failure: Callable[[str], None]
+        self,
+        router: Router,
+        *,
+        url_of: Callable[[str], str],
+        on_failure: Callable[[str], None],
+        kind_of: Callable[[str], str] = lambda name: "",
     ) -> None:
         self.on_late: Callable[[str, str], None] = lambda name, why: None
         """The callback for a follower that did not learn of a publication in time, with the reason:
         from then on it is no longer a follower, and its reports are ignored."""
         self._router = router
         self._url_of = url_of
+        self._kind_of = kind_of
         self._on_failure = on_failure
         self._followers: dict[str, _Follower] = {}
         self._gone: Counter[str] = Counter()
@@ -69,7 +75,11 @@ class Followers:
         router = self._router
         return FleetView(
             replicas=tuple(
-                ReplicaView(it.name, self._url_of(it.name), it.version, it.has_spans)
+                ReplicaView(
+                    *(it.name, self._url_of(it.name)),
+                    *(it.version, it.has_spans),
+                    self._kind_of(it.name),
+                )
                 for it in router.replicas
             ),
             updating_to=router.updating_to,

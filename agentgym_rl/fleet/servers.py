@@ -16,14 +16,17 @@ from pathlib import Path
 
 from agentgym_rl.cluster.health import ASK_AGAIN_S, ASK_EVERY_S, SILENCE_LIMIT_S, asking
 from agentgym_rl.cluster.processes import Processes
-from agentgym_rl.config import Config, OwnEngineConfig, VllmEngineConfig, WeightsConfig
+from agentgym_rl.config import Config, OwnEngineConfig, ServerEngineConfig, WeightsConfig
 from agentgym_rl.core.engine import UNKNOWN_VERSION, EngineInfo, Interrupt, version_label
 from agentgym_rl.core.errors import ConfigError, EngineError, InfraError, ProcessDied
-from agentgym_rl.engines.client.client import HttpEngine
+from agentgym_rl.engines.checks import check_server
+from agentgym_rl.engines.client.client import EngineClient, HttpEngine
 from agentgym_rl.engines.launch import engine_name, engine_process
 from agentgym_rl.engines.router.router import Router, make_router
-from agentgym_rl.engines.vllm.checks import check_server
-from agentgym_rl.engines.vllm.command import MAX_LOGPROBS, check_interrupt, find_build
+from agentgym_rl.engines.sglang import command as sglang
+from agentgym_rl.engines.sglang.client import SglangEngine
+from agentgym_rl.engines.vllm import command as vllm
+from agentgym_rl.models.resolve import model_folder
 
 log = logging.getLogger(__name__)
 
@@ -38,30 +41,50 @@ class EngineSetup:
     weights: WeightsConfig
     interrupt: Interrupt
     """The key `rollout.interrupt`."""
+    model_dir: Path = Path()
+    """The folder of the model, for clients of SGLang."""
 
     @classmethod
     def of(cls, config: Config) -> EngineSetup:
         """Return the setup of the configured run."""
-        return cls(config.own_engine, config.weights, config.rollout.interrupt)
+        engine, folder = config.own_engine, Path()
+        if isinstance(engine, ServerEngineConfig):
+            folder = model_folder(config.model, config.env.id)
+        return cls(engine, config.weights, config.rollout.interrupt, folder)
 
     def router(self, on_failure: Callable[[str, EngineError], None]) -> Router:
         """Return a router without engines."""
         return make_router(self.engine, interrupt=self.interrupt, on_failure=on_failure)
 
-    def client(self, url: str, incarnation: int = 0) -> HttpEngine:
-        """Return a client that is set up for the abilities of this kind of server."""
+    def client(self, url: str, incarnation: int = 0, kind: str = "") -> EngineClient:
+        """Return a client that is set up for the abilities of a kind of server: `engine.type`, or
+        the `kind` of an attached one, which may be another."""
         engine = self.engine
-        is_vllm = isinstance(engine, VllmEngineConfig)
-        build = find_build(engine.python) if is_vllm and not engine.urls else None
+        kind = kind or engine.type
+        started = isinstance(engine, ServerEngineConfig) and not engine.urls
+        python = engine.python if isinstance(engine, ServerEngineConfig) else ""
+        if kind == "sglang":
+            return SglangEngine(
+                url,
+                kind=kind,
+                model_dir=self.model_dir,
+                timeout_s=engine.request_timeout_s,
+                control_timeout_s=self.weights.update_timeout_s,
+                has_spans=not started or sglang.find_build(python).has_spans,
+                incarnation=incarnation,
+            )
+        is_vllm = kind == "vllm"
+        build = vllm.find_build(python) if is_vllm and started else None
         return HttpEngine(
             url,
+            kind=kind,
             timeout_s=engine.request_timeout_s,
             control_timeout_s=self.weights.update_timeout_s,
             has_spans=build is None or build.has_spans,
             # A seed kills vLLM's CPU build once a prefill is chunked or recomputed.
             send_seed=not is_vllm or (build is not None and not build.is_cpu),
             polls_staging=is_vllm and self.weights.transport in ("shm", "gloo"),
-            num_alternatives=MAX_LOGPROBS if is_vllm else 0,
+            num_alternatives=vllm.MAX_LOGPROBS if is_vllm else 0,
             incarnation=incarnation,
         )
 
@@ -69,7 +92,7 @@ class EngineSetup:
 class Server(ABC):
     """An engine behind a URL, and the supervision of its life."""
 
-    def __init__(self, name: str, url: str, engine: HttpEngine) -> None:
+    def __init__(self, name: str, url: str, engine: EngineClient) -> None:
         self.name = name
         self.url = url
         self.engine = engine
@@ -172,12 +195,13 @@ class OwnServer(Server):
 
 
 class AttachedServer(Server):
-    """A vLLM server that was started, and will be restarted, from outside the run."""
+    """A server of vLLM or SGLang that was started, and will be restarted, from outside the run."""
 
     def __init__(
         self, setup: EngineSetup, url: str, *, index: int, model_dir: Path, incarnation: int
     ) -> None:
-        assert isinstance(setup.engine, VllmEngineConfig)
+        assert isinstance(setup.engine, ServerEngineConfig)
+        self._client = partial(setup.client, url)
         self._config = setup.engine
         self._interrupt: Interrupt = setup.interrupt
         self._transport = setup.weights.transport
@@ -191,7 +215,7 @@ class AttachedServer(Server):
 
     async def ready(self) -> None:
         start = said = time.monotonic()
-        async with asking(f"{self.url}/health") as health:
+        async with asking(f"{self.url}/v1/models") as health:  # whichever kind it is
             while problem := await health.ask():
                 now = time.monotonic()
                 if now - start > self._config.start_timeout_s:
@@ -204,17 +228,21 @@ class AttachedServer(Server):
                     log.info("waiting for %s: %s", self.name, problem)
                 await asyncio.sleep(ASK_AGAIN_S)
         self._untrusted = ""
-        self.engine.has_spans, self.seed = await check_server(
+        checked = await check_server(
             self.url,
             self._config,
             model_dir=self._model_dir,
             transport=self._transport,
+            interrupt=self._interrupt,
             timeout_s=self._config.start_timeout_s,
         )
-        check_interrupt(self._interrupt, has_spans=self.engine.has_spans, where=self.url)
+        if checked.kind != self.engine.kind:
+            await self.engine.close()
+            self.engine = self._client(self.engine.incarnation, checked.kind)
+        self.engine.has_spans, self.seed = checked.has_spans, checked.seed
 
     async def ended(self) -> Exception:
-        async with asking(f"{self.url}/health") as health:
+        async with asking(self.url + self.engine.health_path) as health:
             while not self._untrusted:
                 problem, silent_s = await health.ask(), health.silence.seconds
                 if not problem:
@@ -261,7 +289,7 @@ def make_servers(
     make = partial(
         make_server, setup, config_file, processes, model_dir=model_dir, incarnation=incarnation
     )
-    if isinstance(engine, VllmEngineConfig) and engine.urls:
+    if isinstance(engine, ServerEngineConfig) and engine.urls:
         return [make(index=index, url=url) for index, url in enumerate(engine.urls)]
     return [make(index=first_index + index) for index in range(engine.num_servers)]
 
@@ -297,9 +325,9 @@ def check_seeds(servers: Iterable[Server]) -> None:
         other = seen.setdefault(server.seed, server)
         if other is not server:
             raise ConfigError(
-                f"the vLLM servers at {other.url} and {server.url} have the same seed: start "
-                f"each with a --seed of its own (both have {server.seed}), so that the members "
-                "of a group differ; or is it one server, named twice in engine.urls?"
+                f"the servers at {other.url} and {server.url} have the same seed: start each with "
+                f"a --seed of its own (SGLang: --random-seed; both have {server.seed}), so that "
+                "the members of a group differ; or is it one server, named twice in engine.urls?"
             )
 
 

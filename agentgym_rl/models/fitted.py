@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -113,10 +113,7 @@ class _Model:
             value = about.get(name)
             return value if isinstance(value, int) and value > 0 else default
 
-        heads = number("num_attention_heads", 1)
-        dim = number("head_dim", number("hidden_size", 0) // heads)
-        kv_heads = number("num_key_value_heads", heads)
-        kv_numbers = 2 * number("num_hidden_layers", 1) * kv_heads * dim
+        kv_numbers = _kv_numbers(about)
         context = number("max_position_embeddings", _LONGEST)
         window = number("sliding_window", 0) if about.get("use_sliding_window", True) else 0
         return cls(size, context, window or None, kv_numbers, gpu, threads)
@@ -129,6 +126,27 @@ class _Model:
         size, unit = (self.size / 1e9, "B") if self.size >= 1e9 else (self.size / 1e6, "M")
         where = "a GPU" if self.gpu else "a CPU"
         return f"{size:.3g}{unit} parameters, {self.context:,} positions, {where}"
+
+
+def _kv_numbers(about: Mapping[str, Any]) -> int:
+    """Return the numbers that a KV cache has for each token of a model with these settings."""
+
+    def number(name: str, default: int) -> int:
+        value = about.get(name)
+        return value if isinstance(value, int) and value > 0 else default
+
+    heads = number("num_attention_heads", 1)
+    dim = number("head_dim", number("hidden_size", 0) // heads)
+    return 2 * number("num_hidden_layers", 1) * number("num_key_value_heads", heads) * dim
+
+
+def kv_bytes_per_token(folder: Path, dtype: str) -> int:
+    """Return the bytes of a KV cache for each token of the model in a folder, at least 1.
+
+    Raises:
+        ConfigError: its config.json cannot be read.
+    """
+    return max(1, _kv_numbers(text_settings(folder)) * (2 if dtype == "bfloat16" else 4))
 
 
 class _Fit:

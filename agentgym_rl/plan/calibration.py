@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agentgym_rl.config import Config, VllmEngineConfig, load_config
+from agentgym_rl.config import Config, ServerEngineConfig, load_config
 from agentgym_rl.controller.batches import split_batch
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.group import Group
@@ -172,7 +172,7 @@ def engine_speed(recorded: RecordedRun, *, contended: bool) -> tuple[EngineRates
         ValueError: the run has too little data.
     """
     engine = recorded.config.own_engine
-    if isinstance(engine, VllmEngineConfig):
+    if isinstance(engine, ServerEngineConfig):
         cached = engine.prefix_cache != "off"
         turns = arrived_turns(
             recorded.episodes, prefix_cache=cached, num_servers=engine.num_servers

@@ -15,7 +15,7 @@ from agentgym_rl.config import (
     Config,
     EmbeddedEngineConfig,
     OwnEngineConfig,
-    VllmEngineConfig,
+    ServerEngineConfig,
     dump_toml,
     may_use_gpu,
 )
@@ -205,7 +205,7 @@ def _rates(engine: OwnEngineConfig, asked: Asked) -> Rates:
     if asked.run is not None and asked.gpu:
         raise ConfigError("--run measures rates and --gpu estimates them: give one of them")
     if hardware["gpu"]:
-        parallel = engine.tensor_parallel_size if isinstance(engine, VllmEngineConfig) else 1
+        parallel = engine.tensor_parallel_size if isinstance(engine, ServerEngineConfig) else 1
         estimated = rates_of(HardwareRates(**hardware), tensor_parallel=parallel)
         rates = estimated.model_copy(update=_given(rates, estimated))
     if asked.cores is not None:

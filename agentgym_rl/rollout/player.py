@@ -19,16 +19,16 @@ from agentgym_rl.config import (
     OwnEngineConfig,
     RolloutConfig,
     SandboxConfig,
+    ServerEngineConfig,
     VerifierConfig,
-    VllmEngineConfig,
 )
 from agentgym_rl.core.chat import Message, ToolSpec
 from agentgym_rl.core.engine import EngineInfo
 from agentgym_rl.core.errors import ConfigError, SandboxUnavailable
 from agentgym_rl.core.model_folder import tensor_heads
 from agentgym_rl.core.task import Split, Task
+from agentgym_rl.engines import checks
 from agentgym_rl.engines.router.router import Router
-from agentgym_rl.engines.vllm.command import check_interrupt, check_sleep, find_build
 from agentgym_rl.gateway.client import ASLEEP_S, AgentClients
 from agentgym_rl.gateway.server.gateway import Gateway, SessionServer
 from agentgym_rl.gateway.template.chat_format import ChatFormat
@@ -70,8 +70,8 @@ async def check(config: Config, *, trains: bool = True) -> None:
 
     Raises:
         ConfigError: an engine of another provider, an unknown env, agent, filter or model, a model
-            without chat template, no usable vLLM, an unknown sandbox backend if one is needed,
-            tasks that cannot be recorded, or a port that is taken.
+            without chat template, no usable vLLM or SGLang, an unknown sandbox backend if one is
+            needed, tasks that cannot be recorded, or a port that is taken.
     """
     spec = await check_parts(config)
     check_policy(config, config.own_engine)
@@ -90,14 +90,12 @@ def check_policy(config: Config, engine: OwnEngineConfig) -> ChatFormat:
         check_findable(config.algo.loss, "algo.loss")
     folder = model_folder(config.model, config.env.id)
     chat = ChatFormat.load(folder, config.gateway)
-    if not (isinstance(engine, VllmEngineConfig) and engine.urls):
+    if not (isinstance(engine, ServerEngineConfig) and engine.urls):
         tensor_heads(folder)
-    if isinstance(engine, VllmEngineConfig) and not engine.urls:
         # attached servers are checked when they answer
-        build = find_build(engine.python)
-        check_interrupt(config.rollout.interrupt, has_spans=build.has_spans, where=build.python)
-        if config.cluster.colocated:
-            check_sleep(build)
+        checks.check_build(
+            engine, interrupt=config.rollout.interrupt, sleeps=config.cluster.colocated
+        )
     return chat
 
 
@@ -225,7 +223,7 @@ async def policy_gateway(
     and watch over the engines meanwhile."""
     chat = ChatFormat.load(model_dir, config)
     info = await fleet.ready()
-    if info.tokenizer_hash not in ("", tokenizer_hash(model_dir)):  # vLLM reports no hash
+    if info.tokenizer_hash not in ("", tokenizer_hash(model_dir)):  # "" from vLLM and SGLang
         raise ConfigError(
             f"engine and gateway disagree on the tokenizer or chat template of {model_dir}: "
             f"{info.tokenizer_hash} and {tokenizer_hash(model_dir)}"

@@ -22,7 +22,7 @@ from agentgym_rl.config import Config, RolloutConfig
 from agentgym_rl.core.engine import EngineInfo
 from agentgym_rl.core.errors import EngineError, InfraError
 from agentgym_rl.core.messages import FleetView, Lease, ReplicaView, Told, Used
-from agentgym_rl.engines.client.client import HttpEngine
+from agentgym_rl.engines.client.client import EngineClient
 from agentgym_rl.fleet.servers import EngineSetup, agreed, wait_serving
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.player import serving_policy
@@ -44,7 +44,7 @@ class FollowedFleet:
         self._client = client
         self._number = 0
         self._updates = self._salts = 0
-        self._engines: dict[str, HttpEngine] = {}
+        self._engines: dict[str, EngineClient] = {}
         self._failed: set[str] = set()
         self.used: Callable[[], Used] = Used
         """The source of the reported use of sandboxes and verifiers."""
@@ -155,8 +155,12 @@ class FollowedFleet:
 
     async def _serve(self, replica: ReplicaView) -> None:
         engine = self._engines.get(replica.name)
+        if engine is not None and engine.kind != replica.kind:
+            await engine.close()
+            engine = None
         if engine is None:
-            engine = self._engines[replica.name] = self._setup.client(replica.url)
+            engine = self._setup.client(replica.url, kind=replica.kind)
+            self._engines[replica.name] = engine
         elif engine.url != replica.url:
             await engine.move(replica.url)
         engine.has_spans = replica.has_spans

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from agentgym_rl.config import load_config
 from agentgym_rl.core.engine import EngineInfo, SamplingParams
 from agentgym_rl.core.errors import ConfigError, InfraError
-from agentgym_rl.engines.vllm.checks import Checked
+from agentgym_rl.engines.checks import Checked
 from agentgym_rl.fleet import servers
 from agentgym_rl.fleet.elastic import ElasticFleet
 from agentgym_rl.fleet.members import Members
@@ -208,7 +208,8 @@ def test_a_server_by_url_joins_at_the_next_version_and_is_left_running(tmp_path,
     seeds = iter([1, 2, 2])
 
     async def fits(*_: object, **__: object) -> Checked:
-        return Checked(has_spans=True, seed=next(seeds))  # an embedded engine speaks as vLLM does
+        # an embedded engine speaks as vLLM does
+        return Checked("vllm", has_spans=True, seed=next(seeds))
 
     monkeypatch.setattr(servers, "check_server", fits)
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from agentgym_rl.config import load_config
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.errors import ProcessDied
-from agentgym_rl.engines.vllm.checks import Checked
+from agentgym_rl.engines.checks import Checked
 from agentgym_rl.fleet import servers
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.fleet.servers import EngineSetup
@@ -115,7 +115,8 @@ def test_a_publisher_that_dies_leaves_no_engine_paused_and_no_lock(tmp_path):
 
 def test_an_attached_server_that_falls_silent_serves_again_once_it_answers(tmp_path, monkeypatch):
     async def fits(*_: object, **__: object) -> Checked:
-        return Checked(has_spans=True, seed=1)  # an embedded engine, which speaks as vLLM does
+        # an embedded engine, which speaks as vLLM does
+        return Checked("vllm", has_spans=True, seed=1)
 
     monkeypatch.setattr(servers, "check_server", fits)
 

@@ -13,7 +13,7 @@ from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.cluster.spec import free_port
 from agentgym_rl.config import VllmEngineConfig, load_config
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.engines.vllm.checks import Checked, check_server
+from agentgym_rl.engines.checks import Checked, check_server
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.models.resolve import BUNDLED
@@ -29,7 +29,9 @@ def complaint(url: str, *, model_dir: Path = BUNDLED, config: VllmEngineConfig =
 
 def check(url: str, *, model_dir: Path = BUNDLED, config: VllmEngineConfig = CONFIG) -> Checked:
     return asyncio.run(
-        check_server(url, config, model_dir=model_dir, transport="shm", timeout_s=30)
+        check_server(
+            url, config, model_dir=model_dir, transport="shm", interrupt="keep", timeout_s=30
+        )
     )
 
 

@@ -31,8 +31,10 @@ def arl(*argv: str) -> subprocess.Popen[str]:
     )
 
 
-def start_training(python: str, folder: Path, *argv: str) -> subprocess.Popen[str]:
-    flags = ["--engine=vllm", f"--engine.python={python}", "--logging.progress=plain"]
+def start_training(
+    python: str, folder: Path, *argv: str, kind: str = "vllm"
+) -> subprocess.Popen[str]:
+    flags = [f"--engine={kind}", f"--engine.python={python}", "--logging.progress=plain"]
     return arl("train", "--env=math", "--agent=react", *flags, f"--run={folder}", *argv, "--json")
 
 

@@ -112,13 +112,13 @@ def new(args: Namespace) -> int:
 
 
 def doctor(args: Namespace) -> int:
-    from agentgym_rl.config import VllmEngineConfig
+    from agentgym_rl.config import ServerEngineConfig
 
     config = load_configuration(args)
     log.setup(config.logging.level)
     if args.what is None:
         engine = config.engine
-        python = engine.python if isinstance(engine, VllmEngineConfig) else ""
+        python = engine.python if isinstance(engine, ServerEngineConfig) else ""
         return _examine(python, as_json=args.json)
     from agentgym_rl.gym.registry import make_sandbox
     from agentgym_rl.report.machine import probe_text
@@ -132,7 +132,8 @@ def doctor(args: Namespace) -> int:
 
 
 def _examine(python: str, *, as_json: bool) -> int:
-    """Probe the complete machine, with the vLLM of the interpreter `python`; print the result."""
+    """Probe the complete machine, with the vLLM and SGLang of the interpreter `python`; print the
+    result."""
     from agentgym_rl.cli.doctor import examine
     from agentgym_rl.report.machine import machine_text
 

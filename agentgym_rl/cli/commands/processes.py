@@ -37,8 +37,25 @@ def engine(args: Namespace) -> int:
 
     model_dir = model_folder(config.model, config.env.id)
     engine = fitted(config, model_dir).own_engine
+    if engine.type == "sglang":
+        from agentgym_rl.engines.launch import exec_server
+        from agentgym_rl.engines.sglang.command import server_command as sglang_command
+
+        argv, env = sglang_command(
+            engine,
+            model_dir=model_dir,
+            served_model_name=config.model.path,
+            host=args.host,
+            port=args.port,
+            index=args.index,
+            interrupt=config.rollout.interrupt,
+            seed=config.seed,
+            label=args.weight_version,
+        )
+        exec_server(argv, env)
     if engine.type == "vllm":
-        from agentgym_rl.engines.vllm.command import exec_server, server_command
+        from agentgym_rl.engines.launch import exec_server
+        from agentgym_rl.engines.vllm.command import server_command
 
         argv, env = server_command(
             engine,

@@ -1,11 +1,14 @@
-"""The client of the engine contract over HTTP, for the embedded engine and for vLLM."""
+"""The client of the engine contract over HTTP: what all engines have in common, and the routes of
+the embedded engine and vLLM. Those of SGLang are in `engines/sglang/client.py`."""
 
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar, cast
 
 import msgspec
 
@@ -28,10 +31,12 @@ from agentgym_rl.core.errors import EngineError, RequestRefused, WeightsError
 from agentgym_rl.core.prompt import Prompt
 from agentgym_rl.engines import protocol
 
-from .deltas import EventStream, decode, read_counters, whole
+from .deltas import EventStream, Read, decode, read_choice, read_counters, whole
 from .http import Connection
 
 T = TypeVar("T")
+Route = tuple[str, dict[str, Any] | None]
+"""A route to be posted to, and the body."""
 
 _encode = msgspec.json.Encoder().encode
 _POLL_S = 0.02
@@ -42,22 +47,30 @@ _RESUME_TIMEOUT_S = 5.0
 """The longest wait for a resume after a failure."""
 
 
-class HttpEngine(Engine):
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request for tokens: its route, its body, and the reader of its reply."""
+
+    path: str
+    body: bytes
+    read: Read
+
+
+class EngineClient(Engine):
     """An engine behind a URL. Safe for any number of concurrent requests of one event loop.
 
     Each call ends by its deadline. A failed transport, a 5xx, a malformed reply, or a stream
     without a finish_reason is an EngineError naming the URL; a 4xx is a RequestRefused.
 
     Args:
-        has_spans: The engine reports which version sampled which token. False (vLLM before 0.32):
-            deltas have no versions, and `info` has none.
-        send_seed: False: sampling seeds are not sent (a seed kills vLLM's CPU build).
-        polls_staging: Weights are staged after the reply to `/update_weights`, as our vLLM
-            plugin does, so the client has to poll until they are.
-        num_alternatives: The number of log-probs per token that tell what was left to draw from
-            under `top_p`, `top_k` or `min_p`; 0: the engine reports that by itself.
+        has_spans: The engine reports which version sampled which token. False (vLLM before 0.32,
+            SGLang before 0.5.20): deltas have no versions, and `info` has none.
         incarnation: The first part of the version labels it gives; may be changed later.
+        kind: The name of the kind of server, for other processes that make a client of it.
     """
+
+    health_path: ClassVar[str] = "/health"
+    """The route that answers 200 at once while the server is well, even while it is paused."""
 
     def __init__(
         self,
@@ -66,25 +79,21 @@ class HttpEngine(Engine):
         timeout_s: float = 120.0,
         control_timeout_s: float = 120.0,
         has_spans: bool = True,
-        send_seed: bool = True,
-        polls_staging: bool = False,
-        num_alternatives: int = 0,
         incarnation: int = 0,
+        kind: str = "",
     ) -> None:
+        self.kind = kind
         self._connection = Connection(url)
         self.url = self._connection.url
         self._timeout_s = timeout_s
         self._control_timeout_s = control_timeout_s
         self.has_spans = has_spans
-        self._send_seed = send_seed
-        self._polls_staging = polls_staging
-        self._num_alternatives = num_alternatives
         self.incarnation = incarnation
         self.asleep = False
         """A flag, true after a sleep call here until all memory has been woken."""
 
     def __repr__(self) -> str:
-        return f"HttpEngine({self.url})"
+        return f"{type(self).__name__}({self.url})"
 
     async def move(self, url: str) -> None:
         """Use this URL for the engine from now on; requests under way to the old one fail."""
@@ -110,25 +119,19 @@ class HttpEngine(Engine):
             RequestRefused: the engine does not accept such a request.
             EngineError: any other failure.
         """
-        body = _encode(
-            protocol.GenerateBody(
-                token_ids=_wired(token_ids),
-                sampling_params=self._sampling_body(sampling),
-                request_id=request_id,
-                stream=stream,
-                cache_salt=cache_salt or None,
-            )
+        asked = await self._asked(
+            token_ids, sampling, request_id=request_id, stream=stream, cache_salt=cache_salt
         )
-        url = self.url + protocol.GENERATE
+        url = self.url + asked.path
         headers = {"X-Session-ID": session_id}
         async with self._connection.post(
-            protocol.GENERATE, body, headers=headers, timeout_s=self._timeout_s
+            asked.path, asked.body, headers=headers, timeout_s=self._timeout_s
         ) as reply:
             options = {"has_spans": self.has_spans, "truncated": bool(sampling.truncated_by)}
             if not stream:
-                yield whole(await reply.whole(), url, **options)
+                yield whole(await reply.whole(), url, read=asked.read, **options)
                 return
-            events = EventStream(url, **options)
+            events = EventStream(url, read=asked.read, **options)
             while True:
                 for delta in events.feed(await reply.piece()):
                     if delta.finish_reason is not None:  # only the stream's end follows
@@ -137,11 +140,160 @@ class HttpEngine(Engine):
                         return
                     yield delta
 
-    async def pause(self, *, interrupt: Interrupt) -> None:
-        await self._call("POST", PAUSE_PATHS[interrupt])
+    @abstractmethod
+    async def _asked(
+        self,
+        token_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        request_id: str,
+        stream: bool,
+        cache_salt: str,
+    ) -> Asked:
+        """Return the request for a reply."""
+
+    async def name_version(self, version: int) -> None:
+        """Label the served weights as `version`, from the next token on. An engine without labels
+        is left alone.
+
+        Raises:
+            EngineError: the engine could not be reached or failed.
+        """
+        if not self.has_spans:
+            return
+        label = version_label(version, incarnation=self.incarnation)
+        await self._call("POST", "/update_weight_version", {"new_version": label} | self._naming)
+
+    _naming: ClassVar[dict[str, Any]] = {}
+    """More fields of a request that names the served version."""
+    _label_path: ClassVar[str] = "/weight_info"
+    """The route that tells the label of the served version."""
+
+    async def served_version(self) -> int:
+        """Return the version served now; UNKNOWN_VERSION while the engine has no label of ours.
+
+        Raises:
+            EngineError: the engine could not be reached or failed, or has a foreign label.
+        """
+        if not self.has_spans:
+            return UNKNOWN_VERSION
+        label = (await self._get(self._label_path, protocol.WeightInfo)).weight_version
+        if label == protocol.UNNAMED:
+            return UNKNOWN_VERSION
+        try:
+            return parse_version(label)
+        except ValueError as error:
+            raise EngineError(f"{self.url}{self._label_path}: {error}") from error
+
+    async def counters(self) -> dict[str, float]:
+        """Return the metrics of /metrics (Prometheus' text format) by name; series of one name are
+        summed.
+
+        Raises:
+            EngineError: the engine could not be reached or failed, or sent another format.
+        """
+        raw = await self._call("GET", "/metrics")
+        try:
+            return read_counters(raw.decode())
+        except ValueError as error:
+            raise EngineError(f"{self.url}/metrics: {error}") from error
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def _card(self) -> protocol.ModelCard:
+        """Return the description of the model that the engine serves."""
+        models = await self._get("/v1/models", protocol.ModelList)
+        if not models.data:
+            raise EngineError(f"{self.url}/v1/models lists no model")
+        return models.data[0]
+
+    _resuming: ClassVar[Route] = ("/resume", None)
+    """The route that resumes, and its body."""
 
     async def resume(self) -> None:
-        await self._call("POST", "/resume")
+        await self._call("POST", *self._resuming)
+
+    async def _resume_after(self, failure: BaseException) -> None:
+        """Resume the engine after a failure; add a failure of this to it as a note."""
+        path, body = self._resuming
+        try:
+            data = None if body is None else _encode(body)
+            await self._connection.call("POST", path, data, timeout_s=_RESUME_TIMEOUT_S)
+        except EngineError as error:
+            failure.add_note(f"resuming failed too: {error}")
+
+    async def _weights(self, path: str, body: Any = None) -> None:
+        """Do one step of an update; a refusal by the engine is a WeightsError."""
+        try:
+            await self._call("POST", path, body)
+        except RequestRefused as error:
+            raise WeightsError(str(error)) from error
+
+    async def _get(self, path: str, kind: type[T]) -> T:
+        return decode(await self._call("GET", path), kind, self.url + path)
+
+    async def _call(self, method: str, path: str, body: Any = None) -> bytes:
+        data = None if body is None else _encode(body)
+        return await self._connection.call(method, path, data, timeout_s=self._control_timeout_s)
+
+
+class HttpEngine(EngineClient):
+    """The embedded engine or vLLM behind a URL; see `EngineClient`.
+
+    Args:
+        send_seed: False: sampling seeds are not sent (a seed kills vLLM's CPU build).
+        polls_staging: Weights are staged after the reply to `/update_weights`, as our vLLM
+            plugin does, so the client has to poll until they are.
+        num_alternatives: The number of log-probs per token that tell what was left to draw from
+            under `top_p`, `top_k` or `min_p`; 0: the engine reports that by itself.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float = 120.0,
+        control_timeout_s: float = 120.0,
+        has_spans: bool = True,
+        send_seed: bool = True,
+        polls_staging: bool = False,
+        num_alternatives: int = 0,
+        incarnation: int = 0,
+        kind: str = "",
+    ) -> None:
+        super().__init__(
+            url,
+            timeout_s=timeout_s,
+            control_timeout_s=control_timeout_s,
+            has_spans=has_spans,
+            incarnation=incarnation,
+            kind=kind,
+        )
+        self._send_seed = send_seed
+        self._polls_staging = polls_staging
+        self._num_alternatives = num_alternatives
+
+    async def _asked(
+        self,
+        token_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        request_id: str,
+        stream: bool,
+        cache_salt: str,
+    ) -> Asked:
+        body = protocol.GenerateBody(
+            token_ids=wired(token_ids),
+            sampling_params=self._sampling_body(sampling),
+            request_id=request_id,
+            stream=stream,
+            cache_salt=cache_salt or None,
+        )
+        return Asked(protocol.GENERATE, _encode(body), read_choice)
+
+    async def pause(self, *, interrupt: Interrupt) -> None:
+        await self._call("POST", PAUSE_PATHS[interrupt])
 
     async def sleep(self, *, level: SleepLevel = 1) -> None:
         self.asleep = True  # or will be soon: no resume is allowed from here on
@@ -182,58 +334,11 @@ class HttpEngine(Engine):
             raise
         await self.resume()
 
-    async def name_version(self, version: int) -> None:
-        """Label the served weights as `version`, from the next token on. An engine without labels
-        is left alone.
-
-        Raises:
-            EngineError: the engine could not be reached or failed.
-        """
-        if not self.has_spans:
-            return
-        label = version_label(version, incarnation=self.incarnation)
-        await self._call("POST", "/update_weight_version", {"new_version": label})
-
     async def info(self) -> EngineInfo:
-        models = await self._get("/v1/models", protocol.ModelList)
+        card = await self._card()
         version = await self._get("/version", protocol.VersionInfo)
-        if not models.data:
-            raise EngineError(f"{self.url}/v1/models lists no model")
-        card = models.data[0]
         served = await self.served_version()
         return EngineInfo(card.id, card.max_model_len, served, version.tokenizer_hash)
-
-    async def served_version(self) -> int:
-        """Return the version served now; UNKNOWN_VERSION while the engine has no label of ours.
-
-        Raises:
-            EngineError: the engine could not be reached or failed, or has a foreign label.
-        """
-        if not self.has_spans:
-            return UNKNOWN_VERSION
-        label = (await self._get("/weight_info", protocol.WeightInfo)).weight_version
-        if label == protocol.UNNAMED:
-            return UNKNOWN_VERSION
-        try:
-            return parse_version(label)
-        except ValueError as error:
-            raise EngineError(f"{self.url}/weight_info: {error}") from error
-
-    async def counters(self) -> dict[str, float]:
-        """Return the metrics of /metrics (Prometheus' text format) by name; series of one name are
-        summed.
-
-        Raises:
-            EngineError: the engine could not be reached or failed, or sent another format.
-        """
-        raw = await self._call("GET", "/metrics")
-        try:
-            return read_counters(raw.decode())
-        except ValueError as error:
-            raise EngineError(f"{self.url}/metrics: {error}") from error
-
-    async def close(self) -> None:
-        await self._connection.close()
 
     async def _start_update(self, info: dict[str, Any]) -> None:
         try:
@@ -269,27 +374,6 @@ class HttpEngine(Engine):
                 f"the workers say {states}"
             ) from error
 
-    async def _resume_after(self, failure: BaseException) -> None:
-        """Resume the engine after a failure; add a failure of this to it as a note."""
-        try:
-            await self._connection.call("POST", "/resume", timeout_s=_RESUME_TIMEOUT_S)
-        except EngineError as error:
-            failure.add_note(f"resuming failed too: {error}")
-
-    async def _weights(self, path: str, body: Any = None) -> None:
-        """Do one step of an update; a refusal by the engine is a WeightsError."""
-        try:
-            await self._call("POST", path, body)
-        except RequestRefused as error:
-            raise WeightsError(str(error)) from error
-
-    async def _get(self, path: str, kind: type[T]) -> T:
-        return decode(await self._call("GET", path), kind, self.url + path)
-
-    async def _call(self, method: str, path: str, body: Any = None) -> bytes:
-        data = None if body is None else _encode(body)
-        return await self._connection.call(method, path, data, timeout_s=self._control_timeout_s)
-
     def _sampling_body(self, sampling: SamplingParams) -> protocol.SamplingBody:
         grammar = sampling.grammar
         return protocol.SamplingBody(
@@ -314,7 +398,7 @@ class HttpEngine(Engine):
         return min(sampling.top_k + 1 if sampling.top_k else 2**31, self._num_alternatives)
 
 
-def _wired(token_ids: Sequence[int]) -> list[int]:
+def wired(token_ids: Sequence[int]) -> list[int]:
     """Return token ids to be encoded. Those of a `Prompt` are JSON already: encoding copies it."""
     if isinstance(token_ids, Prompt):
         return cast("list[int]", msgspec.Raw(token_ids.json()))

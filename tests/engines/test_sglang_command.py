@@ -1,0 +1,139 @@
+"""What an SGLang server is started with, and which SGLang that may be (no SGLang needed)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentgym_rl.config import SglangEngineConfig
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.engines.sglang import server
+from agentgym_rl.engines.sglang.command import (
+    SglangBuild,
+    check_interrupt,
+    check_version,
+    find_build,
+    server_command,
+)
+from agentgym_rl.models.resolve import BUNDLED
+from tests.kit.cases import cases
+
+CPU = SglangBuild("/v/bin/python", "0.5.23", is_cpu=True)
+GPU = SglangBuild("/v/bin/python", "0.5.23", is_cpu=False)
+
+
+def command(build: SglangBuild, *, index: int = 0, interrupt="recompute", **fields):
+    return server_command(
+        SglangEngineConfig(**fields),
+        model_dir=BUNDLED,
+        served_model_name="policy",
+        host="127.0.0.1",
+        port=8001,
+        index=index,
+        interrupt=interrupt,
+        seed=0,
+        label="3.0",
+        build=build,
+    )
+
+
+def value(argv: list[str], flag: str) -> str:
+    return argv[argv.index(flag) + 1]
+
+
+def test_a_cpu_server():
+    argv, env = command(CPU, num_threads=3, kv_cache_gib=2, stream_interval=4, max_num_seqs=7)
+    assert argv[:3] == ["/v/bin/python", "-P", server.__file__]
+    assert value(argv, "--model-path") == str(BUNDLED)
+    assert value(argv, "--stream-interval") == "4"
+    assert value(argv, "--max-running-requests") == "7"
+    assert value(argv, "--context-length") == "512"
+    assert value(argv, "--weight-version") == "3.0"
+    assert value(argv, "--grammar-backend") == "llguidance"
+    # 2 GiB over 4 layers of keys and values for 2 heads of 32 float32
+    assert value(argv, "--max-total-tokens") == str(2 * 2**30 // (2 * 4 * 2 * 32 * 4))
+    assert {"--incremental-streaming-output", "--enable-metrics", "--sleep-on-idle"} <= set(argv)
+    assert not {"--disable-overlap-schedule", "--disable-radix-cache"} & set(argv)
+    assert (env["OMP_NUM_THREADS"], env["SGLANG_USE_CPU_ENGINE"]) == ("3", "1")
+    assert (env["ARL_DIE_WITH_PARENT"], env["HF_HUB_OFFLINE"]) == ("1", "1")
+
+
+def test_a_gpu_server_has_nothing_of_the_cpu():
+    argv, env = command(GPU, gpu_memory_utilization=0.5, tensor_parallel_size=2, gpus=(3, 1))
+    assert not {"--device", "--max-total-tokens", "--attention-backend"} & set(argv)
+    assert value(argv, "--mem-fraction-static") == "0.5"
+    assert value(argv, "--tensor-parallel-size") == "2"
+    assert "SGLANG_USE_CPU_ENGINE" not in env
+    assert env["CUDA_VISIBLE_DEVICES"] == "3,1"
+
+
+@cases("interrupt", ["keep", "recompute", "abort", "wait"])
+def test_only_keep_does_without_the_overlap_scheduler(interrupt):
+    argv, _ = command(CPU, interrupt=interrupt)
+    assert ("--disable-overlap-schedule" in argv) == (interrupt == "keep")
+
+
+def test_the_prefix_cache_may_be_off_and_flags_and_variables_are_passed_on():
+    argv, env = command(CPU, prefix_cache="off", flags=("--page-size", "16"), env={"A": "b"})
+    assert "--disable-radix-cache" in argv
+    assert argv[-2:] == ["--page-size", "16"]
+    assert env["A"] == "b"
+
+
+def test_servers_have_different_seeds():
+    seeds = {value(command(CPU, index=index)[0], "--random-seed") for index in range(3)}
+    assert len(seeds) == 3
+
+
+@cases("version", ["0.5.15", "0.5.24", "0.6.0", "nightly"])
+def test_other_versions_are_refused(version):
+    with pytest.raises(ConfigError, match=r"supported is >=0\.5\.16,<0\.5\.24"):
+        check_version(version, where="here")
+
+
+@cases("interrupt", ["keep", "recompute"])
+def test_an_sglang_without_spans_cannot_interrupt_so(interrupt):
+    with pytest.raises(ConfigError, match=r"needs rollout\.interrupt 'abort' or 'wait'"):
+        check_interrupt(interrupt, has_spans=False, where="here")
+    check_interrupt("abort", has_spans=False, where="here")
+    check_interrupt("wait", has_spans=False, where="here")
+    check_interrupt(interrupt, has_spans=True, where="here")
+
+
+def test_an_interpreter_without_sglang_says_what_to_install():
+    with pytest.raises(ConfigError, match=r"make test-sglang` makes \.venv-sglang"):
+        find_build(sys.executable)
+
+
+def fake_python(folder: Path, packages: dict[str, str]) -> str:
+    """An interpreter that answers the question for its packages with these."""
+    file = folder / "python"
+    file.write_text(f"#!{sys.executable}\nimport json\nprint(json.dumps([{packages!r}, []]))\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+@cases(
+    "packages, is_cpu",
+    [
+        ({"torch": "2.13.0+cpu", "sgl-kernel": "1"}, True),
+        ({"torch": "2.13.0"}, True),
+        ({"torch": "2.13.0", "sglang-kernel": "1"}, False),
+    ],
+)
+def test_a_build_without_kernels_is_for_the_cpu(tmp_path, packages, is_cpu):
+    python = fake_python(tmp_path, {"sglang": "0.5.20"} | packages)
+    build = find_build(python)
+    find_build.cache_clear()
+    assert (build.version, build.is_cpu, build.has_spans) == ("0.5.20", is_cpu, True)
+
+
+def test_the_program_of_the_server_imports_nothing_of_this_package():
+    code = f"import runpy, sys; runpy.run_path({server.__file__!r}); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert "agentgym_rl" not in done.stdout

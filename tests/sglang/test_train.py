@@ -1,0 +1,130 @@
+"""The main job and `arl audit` on real SGLang servers, as a user types them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentgym_rl.runtime.http_call import call
+from tests.vllm.test_train import audit, finished, start_training
+
+RUN_TIMEOUT_S = 1800
+SMALL = (
+    "--steps=6",
+    "--eval.num_tasks=0",
+    "--weights.keep_versions=all",
+    "--weights.update_timeout_s=120",
+    "--rollout.max_tokens=64",
+)
+
+
+def train(python: str, folder: Path, *argv: str) -> dict[str, Any]:
+    code, result, err = finished(start_training(python, folder, *argv, kind="sglang"))
+    assert code == 0, err
+    return result
+
+
+@pytest.mark.timeout(RUN_TIMEOUT_S)
+@pytest.mark.parametrize("interrupt", ["recompute", "abort", "wait"])
+def test_every_trained_token_is_exact(sglang_python, tmp_path, interrupt):
+    result = train(sglang_python, tmp_path / "run", *SMALL, f"--rollout.interrupt={interrupt}")
+    assert result["steps"] == 6
+    assert set(result["outcomes"]) <= {"completed", "truncated"}
+    code, report = audit(tmp_path / "run")
+    assert (code, report["passed"], report["coverage"]) == (0, True, 1.0)
+    assert report["max"] <= 1e-4
+    # `wait` and `abort` never let a request see two versions; a turn goes on after an abort.
+    assert (report["places"]["after_update"]["tokens"] > 0) == (interrupt != "wait")
+
+
+@pytest.mark.timeout(RUN_TIMEOUT_S)
+def test_in_keep_mode_tokens_before_any_update_are_exact(sglang_python, tmp_path):
+    # So few at a time that rollout is the slower side: updates always find requests under way.
+    train(sglang_python, tmp_path / "run", *SMALL, "--engine.max_num_seqs=4")
+    code, report = audit(tmp_path / "run")
+    assert (code, report["passed"], report["coverage"]) == (0, True, 1.0)
+    assert report["max"] <= 1e-4
+    assert report["tokens"] > report["mixed_kv"]["tokens"] > 0
+
+
+@pytest.mark.timeout(RUN_TIMEOUT_S)
+def test_forced_turns_train_and_sglang_reads_grammars_as_the_gateway_does(
+    sglang_python, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "e2e"))
+    flags = ("--agent=demanding:Demanding", "--rollout.interrupt=recompute", "--steps=3")
+    train(sglang_python, tmp_path / "run", *SMALL, *flags)
+    code, report = audit(tmp_path / "run")
+    assert (code, report["passed"], report["coverage"]) == (0, True, 1.0)
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["episode/constrained_turns"] == 2
+    assert last["episode/unmatched_turns"] == 0
+
+
+@pytest.mark.timeout(RUN_TIMEOUT_S)
+def test_a_prefix_cache_shared_across_versions_is_caught(sglang_python, tmp_path):
+    """In `keep` mode an update leaves the cache as it is; without salts others then read it."""
+    shared = ("--env=tests.vllm.shared_prompt:SharedPrompt", "--engine.prefix_cache=shared")
+    train(sglang_python, tmp_path / "run", *SMALL, *shared)
+    code, report = audit(tmp_path / "run")
+    assert (code, report["passed"]) == (1, False)
+    assert report["max"] > 1e-2
+
+
+# ---------------------------------------------------------------- two servers, one is killed
+def servers(folder: Path) -> dict[int, tuple[int, str]]:
+    """Pid and URL of each SGLang server of a run, by index, which is in its seed."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_text().split("\0")
+            environment = (entry / "environ").read_text()
+            if "--weight-version" in words and f"ARL_RUN={folder}" in environment:
+                index = int(words[words.index("--random-seed") + 1]) % 10_007
+                port = words[words.index("--port") + 1]
+                found[index] = int(entry.name), f"http://127.0.0.1:{port}"
+    return found
+
+
+def kill_in_mid_turn(process: subprocess.Popen[str], folder: Path, index: int) -> None:
+    """SIGKILL server `index` of a run that has trained its first batch, amid requests."""
+    deadline = time.monotonic() + RUN_TIMEOUT_S / 2
+    metrics, running = folder / "metrics.jsonl", 0
+    while not running:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+        if metrics.exists() and metrics.read_text():
+            pid, url = servers(folder)[index]
+            loads = json.loads(call(url, "GET", "/v1/loads", timeout_s=30)[1])["loads"]
+            running = loads[0]["num_running_reqs"]
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.timeout(RUN_TIMEOUT_S)
+@pytest.mark.parametrize("num_servers", [2, 1])
+def test_a_server_is_killed_and_no_episode_pays(sglang_python, tmp_path, monkeypatch, num_servers):
+    folder = tmp_path / "run"
+    monkeypatch.setenv("ARL_RUN", str(folder))
+    flags = (f"--engine.num_servers={num_servers}", "--rollout.interrupt=recompute")
+    process = start_training(sglang_python, folder, *SMALL, *flags, kind="sglang")
+    try:
+        kill_in_mid_turn(process, folder, num_servers - 1)
+        code, result, err = finished(process)
+    finally:
+        process.kill()
+    assert code == 0, err
+    assert result["steps"] == 6
+    assert result["engines"]["failovers"] > 0
+    assert set(result["outcomes"]) <= {"completed", "truncated"}
+    assert servers(folder) == {}
+    code, report = audit(folder)
+    assert (code, report["passed"]) == (0, True)
