@@ -33,8 +33,7 @@ from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.runtime.tasks import in_thread
 
 from .engine_routes import Pause, Refused, RemoteEngine
-from .gloo import own_address
-from .transport import Publication, Transport, rank_offsets
+from .transport import Publication, Transport, own_address, rank_offsets
 
 
 class FleetClient:
