@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import base64
 import logging
+import pickle
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch import multiprocessing as torch_multiprocessing
 
 from agentgym_rl.core.engine import UNKNOWN_LABEL, Interrupt
 from agentgym_rl.core.errors import WeightsError
@@ -38,7 +36,7 @@ from .files import bytes_of
 _log = logging.getLogger(__name__)
 
 Way = Literal["gloo", "nccl", "ipc"]
-"""The way of tensors that are no file: a broadcast on CPUs or between GPUs, or shared memory."""
+"""The way of tensors that are no file: a broadcast over sockets or between GPUs, or messages."""
 
 _MODES: Mapping[Interrupt, str] = {"keep": "in_place", "recompute": "retract", "abort": "abort"}
 """The pause of SGLang by its effect. There is none for `wait`: an update without a pause waits for
@@ -335,13 +333,13 @@ class SglangEngine(RemoteEngine):
     def _send(
         self, tensors: Mapping[str, Tensor], way: Way, *, flush: bool, deadline: float
     ) -> None:
-        flat = torch.cat([bytes_of(tensor) for tensor in tensors.values()])
         if way == "ipc":
             size = self.num_workers(deadline=deadline)
-            body = {"serialized_named_tensors": [_shared(flat, tensors)] * size}
+            body = {"serialized_named_tensors": [_pickled(tensors)] * size}
             route = "/update_weights_from_tensor"
             self.post(route, {**body, "flush_cache": flush}, deadline=deadline)
             return
+        flat = torch.cat([bytes_of(tensor) for tensor in tensors.values()])
         group = self.state.group
         if group is None:
             raise WeightsError(f"{self}: no broadcast group")
@@ -383,26 +381,11 @@ def kind_of(engine: RemoteEngine, *, deadline: float) -> RemoteEngine:
     return SglangEngine(engine.name, engine.url) if is_sglang else engine
 
 
-_SHARING = threading.Lock()
-
-
-def _shared(flat: Tensor, tensors: Mapping[str, Tensor]) -> str:
-    """Return a message with `tensors`, whose bytes are `flat`, in memory shared by name; the memory
-    lives as long as `flat`, or a reader's mapping."""
-    places = flat.split([tensor.nbytes for tensor in tensors.values()])
-    views = [
-        (name, place.view(tensor.dtype).reshape(tensor.shape))
-        for (name, tensor), place in zip(tensors.items(), places, strict=True)
-    ]
-    with _SHARING:
-        before = torch_multiprocessing.get_sharing_strategy()
-        # The default one passes open files, which only a child of this process can fetch.
-        torch_multiprocessing.set_sharing_strategy("file_system")
-        try:
-            data = bytes(ForkingPickler.dumps(views))
-        finally:
-            torch_multiprocessing.set_sharing_strategy(before)
-    return base64.b64encode(data).decode()
+def _pickled(tensors: Mapping[str, Tensor]) -> str:
+    """Return `tensors` as SGLang unpickles them: by value, since a handle of shared memory would
+    keep a process of torch alive for as long as the server lives."""
+    pairs = [(name, tensor.detach().to("cpu").clone()) for name, tensor in tensors.items()]
+    return base64.b64encode(pickle.dumps(pairs)).decode()
 
 
 def _some(names: list[str]) -> str:

@@ -229,7 +229,7 @@ class SharedFiles(Transport):
 
 class InPauses(Transport):
     """The transports `nccl` (experimental: not measured) and `ipc` of SGLang servers: each gets the
-    version in its own pause, in a broadcast between GPUs or through memory shared on one host."""
+    version in its own pause, in a broadcast between GPUs or in the requests themselves."""
 
     def __init__(self, way: Literal["nccl", "ipc"], *, model_dir: Path):
         self._way: Literal["nccl", "ipc"] = way
