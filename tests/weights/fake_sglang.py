@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed import ProcessGroupGloo
 
 
 class FakeSglang(ThreadingHTTPServer):
@@ -53,7 +54,7 @@ class FakeSglang(ThreadingHTTPServer):
         self.mode = ""
         self.dead = self.session = False
         self.weights: dict[str, Tensor] = {}
-        self.group: ProcessGroupGloo | None = None
+        self.group: Any = None
 
     @property
     def paths(self) -> list[str]:

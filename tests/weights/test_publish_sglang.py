@@ -193,7 +193,7 @@ def test_a_damaged_file_never_reaches_a_server(model_dir, how):
     with sglang() as server:
         run = Run(model_dir)
         run.publisher.prepare(4, weights(4))
-        path = run.publisher.transport.path
+        path = run.folder / "v4.safetensors"
         data = path.read_bytes()
         if how == "gone":
             path.unlink()
