@@ -13,7 +13,7 @@ import math
 import shutil
 import threading
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 
@@ -249,7 +249,8 @@ class WholeVersion:
     def close(self) -> None:
         """Close the file, and remove the folder that was made."""
         with self._lock:
-            self._open.close()
+            with suppress(WeightsError):  # a damaged file says so again
+                self._open.close()
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
             self._folder, self._tensors = None, None

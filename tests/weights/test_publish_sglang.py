@@ -203,6 +203,7 @@ def test_a_damaged_file_never_reaches_a_server(model_dir, how):
             path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
         with pytest.raises(PublicationFailed, match=r"v4\.safetensors"):
             run.publisher.publish({"a": server.url}, 4)
+        run.publisher.close()
     assert "/pause_generation" not in server.paths
     assert not server.weights
 
