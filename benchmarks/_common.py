@@ -45,11 +45,12 @@ def peer_python(name: str) -> str:
 
 def no_peer(name: str) -> str:
     """Return why the peer `name` is skipped, and how to have it."""
-    how = "make test-vllm" if name == "vllm" else "make bench-peers"
+    how = f"make test-{name}" if name in ("vllm", "sglang") else "make bench-peers"
     return f"{name}: {how} installs it, or ARL_{name.upper()}_PYTHON names a Python that has it"
 
 
 VLLM_PYTHON = peer_python("vllm")
+SGLANG_PYTHON = peer_python("sglang")
 
 
 def hardware(note: str = "") -> str:

@@ -37,7 +37,8 @@ ALLOWED: Mapping[str, str] = {
     "torch": (
         "algo algo.* trainer trainer.* engines.embedded* plan.probe "
         "weights.adapter weights.broadcast weights.files weights.gloo "
-        "weights.transport weights.publish weights.source weights.vllm_native "
+        "weights.sglang_routes weights.transport weights.publish weights.source "
+        "weights.vllm_native "
         "engines.vllm.staging engines.vllm.swap engines.vllm.transfer"
     ),
     "vllm": "engines.vllm* weights.vllm_native",

@@ -136,12 +136,19 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
-        if self.weights.transport != "shm" and self.engine.type != "vllm":
+        if self.weights.transport != "shm" and self.engine.type not in ("vllm", "sglang"):
             raise ValueError(
-                f"weights.transport {self.weights.transport!r} needs engine.type 'vllm'; the "
-                f"{self.engine.type} engine takes 'shm'"
+                f"weights.transport {self.weights.transport!r} needs engine.type 'vllm' or "
+                f"'sglang'; the {self.engine.type} engine takes 'shm'"
             )
-        if self.lora.rank and self.weights.transport in ("nccl", "ipc"):
+        is_sglang = self.engine.type == "sglang"
+        if is_sglang and self.weights.transport != "shm" and self.rollout.interrupt == "wait":
+            raise ValueError(
+                "rollout.interrupt 'wait' needs weights.transport 'shm' with engine.type 'sglang', "
+                f"which has no pause that waits; {self.weights.transport!r} takes 'recompute', "
+                "'abort' or 'keep'"
+            )
+        if self.lora.rank and self.weights.transport in ("nccl", "ipc") and not is_sglang:
             raise ValueError(
                 f"lora.rank {self.lora.rank} publishes adapters, which weights.transport "
                 f"{self.weights.transport!r}, vLLM's own, has no way to merge; use shm or gloo"

@@ -127,9 +127,10 @@ class WeightsConfig(Section):
     """The transfer of policy versions from trainer to engines."""
 
     transport: Literal["shm", "gloo", "nccl", "ipc"] = "shm"
-    """The transport. `shm`: safetensors files in a folder that both can access. vLLM only: `gloo`
-    broadcasts over sockets; `nccl` between GPUs and `ipc` within one are vLLM's own
-    (experimental: not measured yet)."""
+    """The transport. `shm`: safetensors files in a folder that both can access. vLLM and SGLang
+    only: `gloo` broadcasts over sockets, `nccl` between GPUs; `ipc` is vLLM's own within one GPU,
+    and sends the tensors to SGLang in requests. Experimental, not measured yet: `nccl`, and vLLM's
+    `ipc`."""
     folder: str = ""
     """The folder of `shm` files; empty: /dev/shm. Engines on other machines need a shared one."""
     keep_versions: Annotated[int, Field(ge=1)] | Literal["all"] = 2

@@ -203,6 +203,11 @@ def version_label(version: int, *, incarnation: int = 0) -> str:
     return f"{incarnation}.{version}"
 
 
+UNKNOWN_LABEL = version_label(UNKNOWN_VERSION)
+"""The label of weights that are of no version, since a transfer into them broke off: tokens that
+are sampled from them have an unknown version."""
+
+
 def parse_version(label: str) -> int:
     """Return the policy version inside a label; the inverse of `version_label`.
 

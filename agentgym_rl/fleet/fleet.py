@@ -19,7 +19,7 @@ from pathlib import Path
 from agentgym_rl.cluster.health import was_awake
 from agentgym_rl.cluster.processes import Processes
 from agentgym_rl.cluster.restarts import Supervisor
-from agentgym_rl.core.engine import EngineInfo
+from agentgym_rl.core.engine import UNKNOWN_VERSION, EngineInfo
 from agentgym_rl.core.errors import ConfigError, EngineError, ProcessDied, WeightsError
 from agentgym_rl.engines.client.client import EngineClient
 from agentgym_rl.runtime.tasks import together
@@ -290,7 +290,10 @@ class Fleet(Supervisor[Server]):
         alive = {life: server for life, server in lives.items() if server and server.life == life}
         try:
             for life in failed.keys() & alive.keys():
-                log.warning("%s did not take version %d: %s", life, version, failed[life])
+                log.warning(
+                    "%s is out of service, it did not take policy version %d: %s",
+                    *(life, version, failed[life]),
+                )
                 self._leave(alive[life])
             reached = [alive[life] for life in served if life in alive]
             if served:
@@ -311,7 +314,8 @@ class Fleet(Supervisor[Server]):
         """Replace the lost trainer ranks: new ranks publish from now on, as `incarnation`.
 
         An unfinished publication is given up: its engines continue with their old or new version
-        (tokens record which), and each gets the version of the next publication.
+        (tokens record which), and each gets the version of the next publication. An engine with
+        parts of both is not resumed, and leaves service.
         """
         self._publishers = incarnation
         self.colocation.give_up_publication()
@@ -326,16 +330,29 @@ class Fleet(Supervisor[Server]):
             self._release()
 
     async def _resume(self, server: Server) -> None:
-        """Resume a server that lost ranks may have paused; a server that does not answer is ended.
-        A sleeping engine stays asleep until the next publication."""
-        if server.engine.asleep:
+        """Resume a server that lost ranks may have paused; a server that does not answer, or that
+        they were writing to, is ended. A sleeping engine stays asleep until the next publication,
+        and so does one paused that waits for it with weights of no version."""
+        engine = server.engine
+        if engine.asleep:
             return
         try:
             async with asyncio.timeout(_RESUME_TIMEOUT_S):
-                await server.engine.resume()
+                served = await engine.served_version()
+                if served == UNKNOWN_VERSION and engine.has_spans:
+                    if server.name in self._waiting:
+                        return
+                    raise EngineError("the publication broke off while it was written to")
+                await engine.resume()
         except (EngineError, TimeoutError) as error:
             self._leave(server)
-            await server.retire(f"it did not resume after a publication was given up: {error!r}")
+            return await server.retire(
+                f"it did not resume after a publication was given up: {error!r}"
+            )
+        which = f"policy version {served}" if engine.has_spans else "its old version or the new one"
+        log.info(
+            "%s serves %s: a publication was given up, as its trainer is gone", server.name, which
+        )
 
     def _release(self) -> None:
         self._publishing = False

@@ -108,7 +108,7 @@ def run(
     config = fitted(config, model_dir)
     client = ControllerClient(controller_url, os.environ.get("ARL_TOKEN", ""))
     versions = VersionsOut(
-        make_publisher(config, weights_dir, incarnation=incarnation),
+        make_publisher(config, weights_dir, model_dir=model_dir, incarnation=incarnation),
         config.weights,
         restart_s=config.own_engine.start_timeout_s,
         client=client,

@@ -16,7 +16,7 @@ from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.weights.files import summed, write_version
 from agentgym_rl.weights.gloo import Broadcasts
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
-from agentgym_rl.weights.transport import SharedFiles, Transport
+from agentgym_rl.weights.transport import InPauses, SharedFiles, Transport
 from agentgym_rl.weights.vllm_native import NativeTransport
 
 from .client import ControllerClient
@@ -147,37 +147,39 @@ class VersionsOut:
         self._publisher.close()
 
 
-def make_publisher(config: Config, folder: Path, *, incarnation: int = 0) -> Publisher:
+def make_publisher(
+    config: Config, folder: Path, *, model_dir: Path, incarnation: int = 0
+) -> Publisher:
     """Return the publisher of the configured run, which keeps every version that it prepares;
-    `folder` is the run's weights folder (transport shm).
+    `folder` is the run's weights folder (transport shm), `model_dir` that of its model.
 
     Raises:
         ConfigError: the transport cannot work here.
     """
     return Publisher(
-        transport=_transport(
-            config.weights, folder, incarnation, num_ranks=config.trainer.num_ranks
-        ),
+        transport=_transport(config, folder, model_dir, incarnation),
         interrupt=config.rollout.interrupt,
         timeout_s=config.weights.update_timeout_s,
-        polls_staging=config.own_engine.type == "vllm",
+        polls_staging=config.own_engine.type != "embedded",
         incarnation=incarnation,
         may_sleep=config.cluster.colocated,
     )
 
 
-def _transport(
-    weights: WeightsConfig, folder: Path, incarnation: int, *, num_ranks: int
-) -> Transport:
+def _transport(config: Config, folder: Path, model_dir: Path, incarnation: int) -> Transport:
     """Return the transport of `weights.transport`.
 
     Raises:
         ConfigError: the transport cannot work here.
     """
+    weights = config.weights
     match weights.transport:
         case "shm":
-            return SharedFiles(folder, keep=weights.num_published, incarnation=incarnation)
+            keep = weights.num_published
+            return SharedFiles(folder, model_dir=model_dir, keep=keep, incarnation=incarnation)
         case "gloo":
-            return Broadcasts(timeout_s=weights.update_timeout_s)
+            return Broadcasts(timeout_s=weights.update_timeout_s, model_dir=model_dir)
+        case backend if config.own_engine.type == "vllm":
+            return NativeTransport(backend, num_ranks=config.trainer.num_ranks)
         case backend:
-            return NativeTransport(backend, num_ranks=num_ranks)
+            return InPauses(backend, model_dir=model_dir)

@@ -1,13 +1,19 @@
-"""A policy version that is a LoRA adapter, and the weights that it makes of its base.
+"""A policy version that is a LoRA adapter, and the weights that it makes of its base; the check of
+a version's weights against those of the model's folder.
 
-The tensors have peft's names. Two more numbers are stored: the scaling of each pair's product, and
-a checksum of the base that the adapter was trained on. The only heavy packages imported here are
-torch and safetensors, so that engines can import this.
+The tensors of an adapter have peft's names. Two more numbers are stored: the scaling of each pair's
+product, and a checksum of the base that the adapter was trained on. The only heavy packages
+imported here are torch and safetensors, so that engines can import this.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
+import shutil
+import threading
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 
@@ -16,9 +22,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from agentgym_rl.core.errors import ConfigError, WeightsError
-from agentgym_rl.core.model_folder import weight_files
+from agentgym_rl.core.model_folder import tensor_heads, weight_files
 
-from .files import LazyTensors, checksum
+from .files import LazyTensors, bytes_of, checksum, opened_version, save_tensors
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""The shapes of tensors by name."""
+_SHOWN = 3
 
 SCALING = "lora_scaling"
 """The name of the scaling, alpha / rank, float64 []."""
@@ -121,3 +131,179 @@ def base_checksum(model_dir: Path) -> int:
         WeightsError: see `read_base`.
     """
     return int(checksum(read_base(model_dir)), 16)
+
+
+def check_shapes(found: Shapes, expected: Shapes, *, what: str) -> None:
+    """Check that names and shapes agree with those of the model.
+
+    Raises:
+        WeightsError: they do not; the message names the first few that differ.
+    """
+    problems = [
+        *(f"{name} is missing" for name in sorted(expected.keys() - found.keys())),
+        *(f"{name} is not of this model" for name in sorted(found.keys() - expected.keys())),
+        *(
+            f"{name} has shape {list(found[name])}, the model has {list(expected[name])}"
+            for name in sorted(expected.keys() & found.keys())
+            if tuple(found[name]) != tuple(expected[name])
+        ),
+    ]
+    if problems:
+        more = f" (and {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
+        raise WeightsError(f"{what} do not fit the model: {'; '.join(problems[:_SHOWN])}{more}")
+
+
+def check_finite(name: str, tensor: Tensor, *, what: str) -> None:
+    """Check that no value is infinite or NaN, without a temporary of the tensor's size.
+
+    Raises:
+        WeightsError: one is.
+    """
+    if not tensor.is_floating_point() or not tensor.numel():
+        return
+    # A sum is several times faster, and only finite if all values are; the converse may fail.
+    if not (math.isfinite(tensor.sum()) or all(math.isfinite(it) for it in tensor.aminmax())):
+        raise WeightsError(f"{what}: {name} has values that are not finite")
+
+
+# ------------------------------------------------------------------ for engines that check nothing
+
+
+_FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+"""The tensors of a model folder that SGLang keeps in one, joined along the first axis."""
+_FLOATS = ("F", "BF")
+"""The first letters of the dtypes of fractions in safetensors files."""
+_ROWS = 64
+"""The number of rows of an embedding is a multiple of this in SGLang; the rest is zero."""
+
+
+class WholeVersion:
+    """The weights of a version, checked against the model in `model_dir` before any server is
+    touched; once, for all servers, when the first of them asks.
+
+    `source` is the file of the version, or its tensors; either may be an adapter.
+    """
+
+    def __init__(self, source: Path | Mapping[str, Tensor], model_dir: Path | None) -> None:
+        self._source = source
+        self._model_dir = model_dir
+        self._lock = threading.Lock()
+        self._open = ExitStack()
+        self._failure = ""
+        self._tensors: Mapping[str, Tensor] | None = None
+        self._is_adapter = False
+        self._folder: Path | None = None
+        self._sums: dict[tuple[str, torch.dtype], frozenset[str]] = {}
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Return all tensors of the model, by the names of its folder; each is read or made when it
+        is asked for.
+
+        Raises:
+            WeightsError: they are damaged, or are not those of the model.
+        """
+        with self._lock:
+            if self._failure:
+                raise WeightsError(self._failure)
+            if self._tensors is None:
+                try:
+                    self._tensors = self._checked()
+                except WeightsError as failure:
+                    self._failure = str(failure)
+                    raise
+            return self._tensors
+
+    def folder(self) -> Path:
+        """Return a folder in Hugging Face's format with the version; it is there until `close`.
+
+        Raises:
+            WeightsError: see `tensors`; or the folder cannot be made.
+        """
+        tensors = self.tensors()
+        with self._lock:
+            if self._folder is None:
+                assert isinstance(self._source, Path)
+                assert self._model_dir is not None
+                whole = tensors if self._is_adapter else None
+                self._folder = _loadable(self._source, self._model_dir, tensors=whole)
+            return self._folder
+
+    def expected(self, name: str, dtype: torch.dtype) -> frozenset[str]:
+        """Return the checksums that SGLang may report for its tensor `name`, which it has in
+        `dtype` on a CPU; empty if it is not known what the tensor is made of."""
+        key, tensors = (name, dtype), self.tensors()
+        if key not in self._sums:
+            parts = [name]
+            for fused, members in _FUSED.items():
+                if f".{fused}." in name:
+                    parts = [name.replace(f".{fused}.", f".{member}.") for member in members]
+            if all(part in tensors for part in parts):
+                whole = torch.cat([tensors[part].detach().to("cpu", dtype) for part in parts])
+                rows = torch.zeros(-len(whole) % _ROWS, *whole.shape[1:], dtype=dtype)
+                found = frozenset({_sum(whole), _sum(torch.cat([whole, rows]))})
+            else:
+                found = frozenset()
+            self._sums[key] = found
+        return self._sums[key]
+
+    def close(self) -> None:
+        """Close the file, and remove the folder that was made."""
+        with self._lock:
+            with suppress(WeightsError):  # a damaged file says so again
+                self._open.close()
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder, self._tensors = None, None
+
+    def _checked(self) -> Mapping[str, Tensor]:
+        if self._model_dir is None:
+            raise WeightsError("the publisher has no model folder to check a version against")
+        if isinstance(self._source, Path):
+            what = f"weights {self._source}"
+            # It stays open: nobody writes over the file of a version that somebody reads.
+            stored = self._open.enter_context(opened_version(self._source))
+            whole = self._fitting(stored, what=what)
+            stored.verify()
+            return whole
+        return self._fitting(self._source, what="the weights")
+
+    def _fitting(self, given: Mapping[str, Tensor], *, what: str) -> Mapping[str, Tensor]:
+        """Return all tensors after a check of names, shapes, kinds of numbers, and values."""
+        assert self._model_dir is not None
+        self._is_adapter = is_adapter(given)
+        whole = merged(dict(given), self._model_dir) if self._is_adapter else given
+        try:
+            heads = tensor_heads(self._model_dir)
+        except ConfigError as error:
+            raise WeightsError(f"cannot check {what}: {error}") from error
+        found: dict[str, tuple[int, ...]] = {}
+        for name, tensor in whole.items():
+            found[name] = tuple(tensor.shape)
+            head = heads.get(name)
+            if head is not None and head.dtype.startswith(_FLOATS) != tensor.is_floating_point():
+                raise WeightsError(f"{what}: {name} is {tensor.dtype}, the model has {head.dtype}")
+            check_finite(name, tensor, what=what)
+        check_shapes(found, {name: head.shape for name, head in heads.items()}, what=what)
+        return whole
+
+
+def _loadable(path: Path, model_dir: Path, *, tensors: Mapping[str, Tensor] | None) -> Path:
+    """Return a new folder that SGLang can load: the model's config.json and the version at `path`,
+    or `tensors`."""
+    folder = path.with_name(f".{path.stem}.sglang")
+    try:
+        shutil.rmtree(folder, ignore_errors=True)  # left by a trainer that died
+        folder.mkdir()
+        shutil.copyfile(model_dir / "config.json", folder / "config.json")
+        if tensors is None:
+            (folder / "model.safetensors").symlink_to(path.resolve())
+        else:
+            save_tensors(tensors, folder / "model.safetensors", {"format": "pt"})
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"cannot make {folder} for SGLang: {error}") from error
+    return folder
+
+
+def _sum(tensor: Tensor) -> str:
+    """Return the checksum of SGLang's /weights_checker for a tensor on a CPU."""
+    return hashlib.sha256(bytes_of(tensor).numpy().data).digest()[:8].hex()

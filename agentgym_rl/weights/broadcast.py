@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -35,7 +35,8 @@ class BroadcastGroup:
     The members meet at `address`:`port`, where rank 0 listens, on `listener` if it has bound one.
     `timeout_s` bounds the meeting, and each complete `send` and `receive`. Any failure but a wrong
     checksum makes the group useless: `close` it and make another. Once rank 0 has closed its group,
-    receivers that wait fail at once.
+    receivers that wait fail at once. `prefixes` are those of the keys in the store, which all
+    members must share; `backend` nccl is experimental: not measured.
 
     Raises:
         WeightsError: the members did not meet within `timeout_s`.
@@ -50,11 +51,14 @@ class BroadcastGroup:
         world_size: int,
         timeout_s: float,
         listener: socket.socket | None = None,
+        prefixes: Sequence[str] = ("weights",),
+        backend: Literal["gloo", "nccl"] = "gloo",
     ):
         self.rank = rank
         self.world_size = world_size
         self._timeout_s = timeout_s
         self._name = f"broadcast group at {address}:{port}, rank {rank} of {world_size}"
+        self._device = "cuda" if backend == "nccl" else "cpu"
         self._store: TCPStore | None = None
         self._group: Any = None
         limit = timedelta(seconds=timeout_s)
@@ -67,9 +71,11 @@ class BroadcastGroup:
                 wait_for_workers=False,
                 master_listen_fd=None if listener is None else listener.detach(),
             )
-            store = PrefixStore("weights", self._store)
-            options = _options(_own_address(address, port, rank), limit)
-            self._group = ProcessGroupGloo(store, rank, world_size, options)
+            store: Any = self._store
+            for prefix in prefixes:
+                store = PrefixStore(prefix, store)
+            own = _own_address(address, port, rank)
+            self._group = _joined(backend, store, rank, world_size, own, limit)
         except (RuntimeError, ValueError, OSError) as error:
             self.close()
             raise WeightsError(
@@ -87,8 +93,16 @@ class BroadcastGroup:
         """
         deadline = self._deadline(timeout_s)
         parts = list(tensors.values())
-        for bucket in _buckets([_num_bytes(part.dtype, part.shape) for part in parts]):
+        for bucket in buckets([_num_bytes(part.dtype, part.shape) for part in parts]):
             self._broadcast(_packed([bytes_of(parts[index]) for index in bucket]), deadline)
+
+    def send_flat(self, data: Tensor, *, timeout_s: float) -> None:
+        """Send bytes, uint8 [n], from rank 0 to every other member, in one piece.
+
+        Raises:
+            WeightsError: a member is gone, or did not take them in time.
+        """
+        self._broadcast(data, self._deadline(timeout_s))
 
     def receive(
         self,
@@ -110,7 +124,7 @@ class BroadcastGroup:
             for name, dtype, shape, size in zip(names, dtypes, shapes, sizes, strict=True)
             if not size
         }
-        for bucket in _buckets(sizes):
+        for bucket in buckets(sizes):
             places = _padded([sizes[index] for index in bucket])
             data = torch.empty(sum(places), dtype=torch.uint8)
             self._broadcast(data, deadline)
@@ -140,19 +154,29 @@ class BroadcastGroup:
         options.rootRank = 0
         options.timeout = timedelta(seconds=left)
         try:
-            self._group.broadcast([data], options).wait()
+            self._group.broadcast([data.to(self._device)], options).wait()
         except RuntimeError as error:
             raise WeightsError(
                 f"{self._name}: broadcast of {len(data)} bytes: {_first(error)}"
             ) from error
 
 
-def _options(own_address: str, limit: timedelta) -> Any:
+def _joined(
+    backend: str, store: Any, rank: int, world_size: int, own_address: str, limit: timedelta
+) -> Any:
+    """Return the process group, once all members have joined it (nccl: at the first broadcast)."""
+    if backend == "nccl":
+        from torch.distributed import ProcessGroupNCCL  # not in torch's builds for CPUs
+
+        nccl: Any = ProcessGroupNCCL
+        options = nccl.Options()
+        options._timeout = limit
+        return nccl(store, rank, world_size, options)
     gloo: Any = ProcessGroupGloo  # torch's stubs do not know its options
     options = gloo._Options()
     options._devices = [gloo.create_device(hostname=own_address)]
     options._timeout = limit
-    return options
+    return gloo(store, rank, world_size, options)
 
 
 def _own_address(address: str, port: int, rank: int) -> str:
@@ -168,7 +192,7 @@ def _own_address(address: str, port: int, rank: int) -> str:
         return str(probe.getsockname()[0])
 
 
-def _buckets(sizes: Sequence[int]) -> Iterator[list[int]]:
+def buckets(sizes: Sequence[int]) -> Iterator[list[int]]:
     """Yield the indices of tensors that travel together, in order; empty tensors do not travel."""
     bucket: list[int] = []
     total = 0

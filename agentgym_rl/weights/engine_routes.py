@@ -1,4 +1,5 @@
-"""A client of the weight-update routes of one engine, for publications (vLLM's RL HTTP API)."""
+"""The client of one engine in publications; the base class speaks vLLM's RL HTTP API, which the
+embedded engine has too (sglang_routes.py: SGLang's)."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from agentgym_rl.core.engine import PAUSE_PATHS, Interrupt
@@ -17,13 +19,17 @@ T = TypeVar("T")
 Pause = tuple[float, float]
 """The start and end of an interval without sampling, in seconds of `time.monotonic`."""
 
-_RESUME_TIMEOUT_S = 5.0
+RESUME_TIMEOUT_S = 5.0
+_NOT_FOUND = 404
 _POLL_S = (0.005, 0.1)
 """The shortest and longest pause between two polls of staging."""
 
 
 class Refused(WeightsError):
     """An HTTP error from the engine."""
+
+    status = 0
+    """The HTTP status."""
 
 
 class OutOfTime(WeightsError):
@@ -32,7 +38,7 @@ class OutOfTime(WeightsError):
 
 @dataclass(frozen=True, slots=True)
 class RemoteEngine:
-    """An engine behind a URL.
+    """An engine behind a URL, which loads new weights beside those that it serves.
 
     Every `deadline` is in seconds of `time.monotonic`. All methods raise WeightsError, naming
     engine, step and reason, if the engine is gone, refuses, or does not answer in time.
@@ -44,6 +50,41 @@ class RemoteEngine:
     def num_workers(self, *, deadline: float) -> int:
         """Return the number of worker processes of the engine; each takes part in a broadcast."""
         return self._value("/get_world_size", "world_size", int, deadline)
+
+    @property
+    def joins_group(self) -> bool:
+        """Return whether its workers join one broadcast group with those of others."""
+        return True
+
+    def stage_file(
+        self,
+        path: Path,
+        *,
+        whole: Any,
+        interrupt: Interrupt,
+        deadline: float,
+        polls: bool,
+        timeout_s: float,
+    ) -> None:
+        """Load the version in the file `path`, and check it. `polls`: the engine answers before it
+        has staged; `timeout_s` is the longest that its `swap` may wait for that."""
+        # Initialize each time: an engine may have been restarted behind the same URL.
+        init = {"init_info": {"timeout_s": timeout_s}}
+        self.post("/init_weight_transfer_engine", init, deadline=deadline)
+        self.start_update(deadline=deadline)
+        update = {"update_info": {"path": str(path)}}
+        self.post("/update_weights", update, deadline=deadline)
+        if polls:
+            self.wait_staged(deadline=deadline)
+
+    def stage_tensors(
+        self, *, whole: Any, way: str, address: str, interrupt: Interrupt, deadline: float
+    ) -> None:
+        """Prepare to get the tensors of `whole` in a pause, by `way`."""
+        raise WeightsError(
+            f"{self}: is no SGLang server, and weights.transport {way!r} is set up for those; use "
+            "'shm' or 'gloo' for several kinds of servers in one run"
+        )
 
     def start_update(self, *, deadline: float) -> None:
         """Begin an update; an unfinished earlier one is dropped first."""
@@ -67,6 +108,10 @@ class RemoteEngine:
         while True:
             try:
                 reply = self.post("/collective_rpc", {"method": "arl_staging"}, deadline=deadline)
+            except Refused as error:
+                if error.status != _NOT_FOUND:
+                    raise
+                return  # an embedded engine beside servers that are polled has staged already
             except OutOfTime as error:
                 if states is None:
                     raise
@@ -118,8 +163,7 @@ class RemoteEngine:
     def rename(self, before: str, label: str, *, deadline: float) -> bool:
         """Make the engine call the weights that it serves as `before` by `label`, without a pause;
         return False if it does not serve `before`."""
-        info = self.get("/weight_info", deadline=deadline)
-        if not isinstance(info, dict) or info.get("weight_version") != before:
+        if self.label(deadline=deadline) != before:
             return False
         self.post("/update_weight_version", {"new_version": label}, deadline=deadline)
         self.check_label(label, deadline=deadline)
@@ -132,15 +176,22 @@ class RemoteEngine:
     def try_resume(self, error: WeightsError) -> None:
         """Resume the engine after `error`; add a failure of this to it as a note."""
         try:
-            self.post("/resume", None, deadline=time.monotonic() + _RESUME_TIMEOUT_S)
+            self.post("/resume", None, deadline=time.monotonic() + RESUME_TIMEOUT_S)
         except WeightsError as second:
             error.add_note(f"resuming failed too: {second}")
 
     def check_label(self, label: str, *, deadline: float) -> None:
         """Check that the engine serves version `label`."""
-        info = self.get("/weight_info", deadline=deadline)
-        if not isinstance(info, dict) or info.get("weight_version") != label:
-            raise WeightsError(f"{self}: reports {info!r} after weight_version {label!r}")
+        found = self.label(deadline=deadline)
+        if found != label:
+            raise WeightsError(f"{self}: reports {found!r} after weight_version {label!r}")
+
+    def label(self, *, deadline: float) -> str:
+        """Return the label of the weights that the engine serves."""
+        return self._value("/weight_info", "weight_version", str, deadline)
+
+    def close(self) -> None:
+        """Release the resources held between publications."""
 
     def get(self, path: str, *, deadline: float) -> Any:
         """Return the JSON of a 2xx answer (None if there is none)."""
@@ -170,7 +221,9 @@ class RemoteEngine:
         except OSError as error:
             raise WeightsError(f"{step}: {type(error).__name__}: {error}") from error
         if not 200 <= status < 300:
-            raise Refused(f"{step}: HTTP {status}: {reply[:2000].decode(errors='replace')}")
+            error = Refused(f"{step}: HTTP {status}: {reply[:2000].decode(errors='replace')}")
+            error.status = status
+            raise error
         try:
             return json.loads(reply) if reply.strip() else None
         except ValueError:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import socket
 import time
-from collections.abc import Iterable, Mapping
-from urllib.parse import urlsplit
+from collections.abc import Mapping
+from pathlib import Path
 
 from torch import Tensor
 
 from agentgym_rl.core.errors import WeightsError
 
+from .adapter import WholeVersion
 from .broadcast import BroadcastGroup
 from .engine_routes import RemoteEngine
 from .files import checksum
-from .transport import Publication, Transport, rank_offsets
+from .transport import Publication, Transport, own_address, rank_offsets, stage_tensors
 
 _log = logging.getLogger(__name__)
 
@@ -31,9 +31,14 @@ class Broadcasts(Transport):
     needs every member, so an engine that dies during it makes it fail for all. The engines that
     still answer then form another group and get the version again. `timeout_s` is the longest
     meeting and the longest broadcast, as measured by the workers.
+
+    Each SGLang server has a group of its own, and gets the version in its own pause; for that
+    `model_dir`, the model's folder, is needed.
     """
 
-    def __init__(self, *, timeout_s: float):
+    def __init__(self, *, timeout_s: float, model_dir: Path | None = None):
+        self._model_dir = model_dir
+        self._whole: WholeVersion | None = None
         self._timeout_s = timeout_s
         self._tensors: dict[str, Tensor] = {}
         self._update: dict[str, object] = {}
@@ -46,6 +51,7 @@ class Broadcasts(Transport):
         self._tensors = {
             name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()
         }
+        self._whole = WholeVersion(self._tensors, self._model_dir)
         parts = self._tensors.values()
         self._update = {
             "names": list(self._tensors),
@@ -57,9 +63,11 @@ class Broadcasts(Transport):
 
     def stage(self, publication: Publication, *, deadline: float) -> None:
         """Broadcast until it succeeds, or fails a second time without an engine to exclude."""
+        assert self._whole is not None
+        stage_tensors(publication, self._whole, way="gloo", deadline=deadline)
         tries_left = 2
-        while publication.alive:
-            start, members = time.monotonic(), len(publication.alive)
+        while members := publication.group():
+            start = time.monotonic()
             try:
                 # Use half of the time: a member that hangs must leave time for a try without it.
                 limit = deadline if tries_left == 1 else (start + deadline) / 2
@@ -69,12 +77,19 @@ class Broadcasts(Transport):
                 _log.info("%s", error)
                 self.close()  # this also ends the waiting of receivers
                 limit = (time.monotonic() + deadline) / 2
-                publication.each(lambda engine, limit=limit: engine.discard(deadline=limit))
-                tries_left -= len(publication.alive) == members
+                publication.each(
+                    lambda engine, limit=limit: engine.discard(deadline=limit),
+                    among=publication.group().values(),
+                )
+                tries_left -= publication.group() == members
                 if not tries_left:
-                    publication.fail_all(error)
-        publication.each(lambda engine: publication.wait_staged(engine, deadline=deadline))
-        if self._members != publication.alive:
+                    publication.fail_all(error, among=publication.group().values())
+        group = publication.group()
+        if publication.polls_staging:
+            publication.each(
+                lambda engine: engine.wait_staged(deadline=deadline), among=group.values()
+            )
+        if self._members != publication.group():
             self.close()
 
     def close(self) -> None:
@@ -85,27 +100,30 @@ class Broadcasts(Transport):
 
     def _broadcast(self, publication: Publication, *, deadline: float) -> None:
         """Broadcast the tensors once; raise WeightsError if the group is of no more use."""
-        if self._group is None or self._members != publication.alive:
+        if self._group is None or self._members != publication.group():
             self.close()
             self._group = self._meet(publication, deadline=deadline)
-            self._members = dict(publication.alive)
+            self._members = publication.group()
 
         def begin(engine: RemoteEngine) -> None:
             engine.start_update(deadline=deadline)
             engine.post("/update_weights", {"update_info": self._update}, deadline=deadline)
 
-        publication.each(begin)
+        publication.each(begin, among=self._members.values())
         _nobody_left(self._members, publication)
         self._group.send(self._tensors, timeout_s=deadline - time.monotonic())
 
     def _meet(self, publication: Publication, *, deadline: float) -> BroadcastGroup:
-        workers = publication.each(lambda engine: engine.num_workers(deadline=deadline))
+        workers = publication.each(
+            lambda engine: engine.num_workers(deadline=deadline),
+            among=publication.group().values(),
+        )
         if not workers:
             raise WeightsError("no engine answers")
         offsets = rank_offsets(workers, first=1)
         world_size = 1 + sum(workers.values())
-        address = own_address(engine.url for engine in publication.alive.values())
-        members = dict(publication.alive)
+        members = publication.group()
+        address = own_address(engine.url for engine in members.values())
         with socket.create_server((address, 0)) as listener:
             meeting = {
                 "master_address": address,
@@ -118,7 +136,8 @@ class Broadcasts(Transport):
                     "/init_weight_transfer_engine",
                     {"init_info": {**meeting, "rank_offset": offsets[engine.name]}},
                     deadline=deadline,
-                )
+                ),
+                among=members.values(),
             )
             _nobody_left(members, publication)
             return BroadcastGroup(
@@ -129,25 +148,6 @@ class Broadcasts(Transport):
                 timeout_s=min(_MEETING_TIMEOUT_S, deadline - time.monotonic()),
                 listener=listener,
             )
-
-
-def own_address(urls: Iterable[str]) -> str:
-    """Return an address of this host that the servers at all `urls` can reach.
-
-    Raises:
-        WeightsError: one of them cannot be reached from here.
-    """
-    own = "127.0.0.1"
-    for url in urls:
-        try:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((urlsplit(url).hostname or "", 9))  # sends nothing
-                own = probe.getsockname()[0]
-        except OSError as error:
-            raise WeightsError(f"{url}: no way there from this host: {error}") from error
-        if not ipaddress.ip_address(own).is_loopback:
-            break  # engines on this host can reach it too
-    return own
 
 
 def _nobody_left(members: Mapping[str, RemoteEngine], publication: Publication) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from agentgym_rl.core.engine import Interrupt, version_label
 from agentgym_rl.core.errors import WeightsError
 
-from .engine_routes import Pause
+from .engine_routes import Pause, RemoteEngine
 from .transport import Publication, Transport
 
 _STAGING_SHARE = {"keep": 0.75, "recompute": 0.75, "abort": 0.75, "wait": 0.5}
@@ -77,6 +77,8 @@ class Publisher:
     incarnation: int = 0
     may_sleep: bool = False
     """A flag, true if engines may be asleep except for their weights, and stay so."""
+    known: dict[str, RemoteEngine] = field(default_factory=dict)
+    """The engines of the last publication, by name."""
 
     def prepare(
         self, version: int, tensors: Mapping[str, Tensor], *, sums: bytes | None = None
@@ -113,6 +115,7 @@ class Publisher:
             polls_staging=self.polls_staging,
             deadline=start + timeout_s,
             may_sleep=self.may_sleep,
+            known=self.known,
         )
         renamed = self._renamed(publication, same_as)
         others = {name: it for name, it in publication.alive.items() if name not in renamed}
@@ -124,6 +127,8 @@ class Publisher:
         # All engines stage before the first one swaps: the fleet serves two versions only for a
         # moment.
         pauses = renamed | (self.transport.swap(publication) if others else {})
+        for name in publication.failed.keys() & self.known.keys():
+            self.known.pop(name).close()  # what is known of it may have changed
         if not pauses:
             raise PublicationFailed(version, publication.failed)
         return Published(
@@ -147,3 +152,5 @@ class Publisher:
     def close(self) -> None:
         """Release the resources that the transport holds between publications."""
         self.transport.close()
+        for engine in self.known.values():
+            engine.close()

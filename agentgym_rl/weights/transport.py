@@ -3,13 +3,16 @@ in a folder that trainer and engines both access."""
 
 from __future__ import annotations
 
+import ipaddress
+import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
+from urllib.parse import urlsplit
 
 from torch import Tensor
 
@@ -18,8 +21,10 @@ from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.runtime.tasks import in_thread
 from agentgym_rl.storage.weights_folder import version_name
 
+from .adapter import WholeVersion
 from .engine_routes import Pause, RemoteEngine
 from .files import prune, stored_versions, write_version
+from .sglang_routes import Way, kind_of
 
 T = TypeVar("T")
 
@@ -29,7 +34,8 @@ class Publication:
 
     `engines` are URLs by name, `deadline` its end in seconds of `time.monotonic`. `polls_staging`:
     engines answer /update_weights before they have staged, and are polled. `may_sleep`: some may be
-    asleep, except their weights, and stay asleep.
+    asleep, except their weights, and stay asleep. `known` has the engines of earlier publications
+    by name, and gets those of this one: a new one is asked for its kind.
     """
 
     def __init__(
@@ -41,25 +47,36 @@ class Publication:
         polls_staging: bool,
         deadline: float,
         may_sleep: bool = False,
+        known: dict[str, RemoteEngine] | None = None,
     ):
         self.label = label
         self.interrupt: Interrupt = interrupt
-        self._polls_staging = polls_staging
+        self.polls_staging = polls_staging
         self.deadline = deadline
         self.may_sleep = may_sleep
-        self.alive = {name: RemoteEngine(name, url) for name, url in engines.items()}
         self.failed: dict[str, str] = {}
+        known = {} if known is None else known
+        for name in known.keys() - engines.keys():  # a name is one life of an engine
+            known.pop(name).close()
+        self.alive = {
+            name: known.get(name) or RemoteEngine(name, url) for name, url in engines.items()
+        }
+        new = [engine for name, engine in self.alive.items() if name not in known]
+        known |= self.each(lambda engine: kind_of(engine, deadline=deadline), among=new)
+        self.alive = {name: known[name] for name in self.alive}
 
-    def each(self, step: Callable[[RemoteEngine], T]) -> dict[str, T]:
-        """Do `step`, which must end by itself, with all engines at once; return the results by
-        name.
+    def each(
+        self, step: Callable[[RemoteEngine], T], *, among: Iterable[RemoteEngine] | None = None
+    ) -> dict[str, T]:
+        """Do `step`, which must end by itself, with all engines at once (or those `among` them);
+        return the results by name.
 
         Engines for which it raises WeightsError have failed.
         """
         # The end of this process need not wait for a silent engine.
         futures = {
             engine: in_thread(partial(step, engine), name=f"publish-{engine.name}")
-            for engine in self.alive.values()
+            for engine in (self.alive.values() if among is None else among)
         }
         results: dict[str, T] = {}
         for engine, future in futures.items():
@@ -74,15 +91,14 @@ class Publication:
         self.alive.pop(engine.name, None)
         self.failed[engine.name] = "; ".join([str(error), *getattr(error, "__notes__", ())])
 
-    def fail_all(self, error: WeightsError) -> None:
-        """Exclude all engines for the same reason."""
-        for engine in list(self.alive.values()):
+    def fail_all(self, error: WeightsError, *, among: Iterable[RemoteEngine] | None = None) -> None:
+        """Exclude all engines (or those `among` them) for the same reason."""
+        for engine in list(self.alive.values() if among is None else among):
             self.fail(engine, WeightsError(f"{engine}: {error}"))
 
-    def wait_staged(self, engine: RemoteEngine, *, deadline: float) -> None:
-        """Wait for an engine that stages after its reply to the update request."""
-        if self._polls_staging:
-            engine.wait_staged(deadline=deadline)
+    def group(self) -> dict[str, RemoteEngine]:
+        """Return the engines that join one broadcast group."""
+        return {name: engine for name, engine in self.alive.items() if engine.joins_group}
 
 
 class Transport(ABC):
@@ -142,10 +158,15 @@ class Transport(ABC):
 
 class SharedFiles(Transport):
     """A transport by files in `folder` (see files.py), which has at most `keep` versions (at least
-    two while one is written); the folder's creator removes them at the end."""
+    two while one is written); the folder's creator removes them at the end. Versions for SGLang are
+    checked against the model in `model_dir`."""
 
-    def __init__(self, folder: Path, *, keep: int = 2, incarnation: int = 0):
+    def __init__(
+        self, folder: Path, *, model_dir: Path | None = None, keep: int = 2, incarnation: int = 0
+    ):
         self._folder = folder
+        self._model_dir = model_dir
+        self._whole: WholeVersion | None = None
         self._keep = keep
         self._incarnation = incarnation
         self.path = Path()
@@ -154,6 +175,7 @@ class SharedFiles(Transport):
     def prepare(
         self, version: int, tensors: Mapping[str, Tensor], *, sums: bytes | None = None
     ) -> None:
+        self._close_whole()
         try:
             found = stored_versions(self._folder)
         except OSError as error:
@@ -168,9 +190,19 @@ class SharedFiles(Transport):
         )
 
     def tidy(self) -> None:
+        self._close_whole()
         prune(self._folder, self._keep)
 
+    def close(self) -> None:
+        self._close_whole()
+
+    def _close_whole(self) -> None:
+        if self._whole is not None:
+            self._whole.close()
+        self._whole = None
+
     def prepare_same(self, version: int) -> None:
+        self._close_whole()
         path = self._folder / version_name(version, incarnation=self._incarnation)
         try:
             path.unlink(missing_ok=True)
@@ -180,20 +212,86 @@ class SharedFiles(Transport):
         self.path = path
 
     def stage(self, publication: Publication, *, deadline: float) -> None:
-        # The longest that a finish may wait for staging; the wait below makes that unnecessary.
-        init = {"init_info": {"timeout_s": publication.deadline - time.monotonic()}}
-        update = {"update_info": {"path": str(self.path)}}
+        if self._whole is None:
+            self._whole = WholeVersion(self.path, self._model_dir)
+        whole = self._whole
+        publication.each(
+            lambda engine: engine.stage_file(
+                self.path,
+                whole=whole,
+                interrupt=publication.interrupt,
+                deadline=deadline,
+                polls=publication.polls_staging,
+                timeout_s=publication.deadline - time.monotonic(),
+            )
+        )
 
-        def stage(engine: RemoteEngine) -> None:
-            # Initialize each time: an engine may have been restarted behind the same URL.
-            engine.post("/init_weight_transfer_engine", init, deadline=deadline)
-            engine.start_update(deadline=deadline)
-            engine.post("/update_weights", update, deadline=deadline)
-            publication.wait_staged(engine, deadline=deadline)
 
-        publication.each(stage)
+class InPauses(Transport):
+    """The transports `nccl` (experimental: not measured) and `ipc` of SGLang servers: each gets the
+    version in its own pause, in a broadcast between GPUs or in the requests themselves."""
+
+    def __init__(self, way: Literal["nccl", "ipc"], *, model_dir: Path):
+        self._way: Literal["nccl", "ipc"] = way
+        self._model_dir = model_dir
+        self._whole: WholeVersion | None = None
+
+    def prepare(
+        self, version: int, tensors: Mapping[str, Tensor], *, sums: bytes | None = None
+    ) -> None:
+        self._whole = WholeVersion(tensors, self._model_dir)
+
+    def stage(self, publication: Publication, *, deadline: float) -> None:
+        assert self._whole is not None
+        stage_tensors(publication, self._whole, way=self._way, deadline=deadline)
+
+
+def stage_tensors(
+    publication: Publication, whole: WholeVersion, *, way: Way, deadline: float
+) -> None:
+    """Prepare engines that join no group to get the tensors in their pause."""
+    engines = [engine for engine in publication.alive.values() if not engine.joins_group]
+    if way != "gloo":  # none of the others can take part
+        engines = list(publication.alive.values())
+    if not engines:
+        return
+    try:
+        address = own_address(engine.url for engine in engines)
+    except WeightsError as error:
+        for engine in engines:
+            publication.fail(engine, error)
+        return
+    publication.each(
+        lambda engine: engine.stage_tensors(
+            whole=whole,
+            way=way,
+            address=address,
+            interrupt=publication.interrupt,
+            deadline=deadline,
+        ),
+        among=engines,
+    )
 
 
 def rank_offsets(workers: Mapping[str, int], *, first: int) -> dict[str, int]:
     """Return the rank of each engine's first worker in one group of all, engine by engine."""
     return dict(zip(workers, accumulate(workers.values(), initial=first), strict=False))
+
+
+def own_address(urls: Iterable[str]) -> str:
+    """Return an address of this host that the servers at all `urls` can reach.
+
+    Raises:
+        WeightsError: one of them cannot be reached from here.
+    """
+    own = "127.0.0.1"
+    for url in urls:
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect((urlsplit(url).hostname or "", 9))  # sends nothing
+                own = probe.getsockname()[0]
+        except OSError as error:
+            raise WeightsError(f"{url}: no way there from this host: {error}") from error
+        if not ipaddress.ip_address(own).is_loopback:
+            break  # engines on this host can reach it too
+    return own

@@ -28,13 +28,12 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.cluster.spec import free_port
-from agentgym_rl.core.engine import PAUSE_PATHS
+from agentgym_rl.core.engine import PAUSE_PATHS, UNKNOWN_LABEL
 from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.runtime.tasks import in_thread
 
 from .engine_routes import Pause, Refused, RemoteEngine
-from .gloo import own_address
-from .transport import Publication, Transport, rank_offsets
+from .transport import Publication, Transport, own_address, rank_offsets
 
 
 class FleetClient:
@@ -88,6 +87,9 @@ class FleetClient:
         self._post(PAUSE_PATHS[publication.interrupt], lambda engine: None)
         if publication.interrupt == "wait":  # they sample until they answer
             self._stands_still = time.monotonic()
+        # Until it is finished, the weights are of no version: an engine that is found so after the
+        # trainer's death is not resumed.
+        self._post("/update_weight_version", lambda engine: {"new_version": UNKNOWN_LABEL})
         self.wrote = True
         self._post("/start_weight_update", lambda engine: {})
 

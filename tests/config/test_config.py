@@ -203,7 +203,11 @@ def test_a_critic_is_either_used_or_not(overrides, said):
         ({"engine.send": "max_tokens,max_completion_tokens"}, "give one of them"),
         ({"engine.extra_body.temperature": "1"}, "extra_body sets temperature, which is set else"),
         ({"engine.max_model_len": "9"}, "unknown key engine.max_model_len"),
-        ({"weights.transport": "nccl"}, "needs engine.type 'vllm'"),
+        ({"weights.transport": "nccl"}, "needs engine.type 'vllm' or 'sglang'"),
+        (
+            {"engine.type": "sglang", "weights.transport": "ipc", "rollout.interrupt": "wait"},
+            "'wait' needs weights.transport 'shm'",
+        ),
     ],
 )
 def test_what_an_endpoint_cannot_have_is_refused(overrides, said):

@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 from agentgym_rl.config import load_config
-from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.core.engine import UNKNOWN_VERSION, SamplingParams
 from agentgym_rl.core.errors import ProcessDied
 from agentgym_rl.engines.checks import Checked
 from agentgym_rl.fleet import servers
@@ -111,6 +111,28 @@ def test_a_publisher_that_dies_leaves_no_engine_paused_and_no_lock(tmp_path):
             assert (path.exists(), engine.incarnation) == (True, 1)
 
     asyncio.run(play())
+
+
+def test_an_engine_that_a_dead_publisher_was_writing_to_is_never_resumed(tmp_path, caplog):
+    """Its label says so; the others serve on, and it comes back with the current version."""
+
+    async def play() -> None:
+        async with running(tmp_path) as run:
+            await run.publish(1)
+            await run.fleet.begin_publication(2)
+            torn = run.fleet._servers["engine-0"].engine
+            await torn.pause(interrupt="keep")
+            await torn.name_version(UNKNOWN_VERSION)
+            await run.fleet.replace_publishers(1)
+            assert run.fleet.router.serving == ["engine-1"]
+            assert await run.versions(2) == {1}
+            assert await run.all_serve() == {1}
+            assert run.fleet.restarts == 1
+
+    with caplog.at_level("INFO"):
+        asyncio.run(play())
+    assert "ending engine-0: it did not resume after a publication was given up" in caplog.text
+    assert "engine-1 serves policy version 1: a publication was given up" in caplog.text
 
 
 def test_an_attached_server_that_falls_silent_serves_again_once_it_answers(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import time
 import pytest
 from fake_engine import FakeEngine, engine
 
+from agentgym_rl.core.engine import UNKNOWN_LABEL
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.weights.transport import Publication
 from agentgym_rl.weights.vllm_native import FleetClient
@@ -34,9 +35,11 @@ def test_a_transfer_pauses_labels_and_resumes_every_engine():
         client.start_weight_update()
         assert one.paused
         assert two.paused
+        assert {one.label, two.label} == {UNKNOWN_LABEL}
         client.update_weights({"names": []})
         client.finish_weight_update()
-    update = ["/pause?mode=keep&clear_cache=true", "/start_weight_update", "/update_weights"]
+    pause = ["/pause?mode=keep&clear_cache=true", "/update_weight_version"]
+    update = [*pause, "/start_weight_update", "/update_weights"]
     for server in (one, two):
         assert server.paths == [*update, "/finish_weight_update", "/resume", "/weight_info"]
         assert (server.label, server.paused) == ("0.3", False)

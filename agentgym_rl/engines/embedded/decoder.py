@@ -3,7 +3,6 @@ release of its memory in sleep mode, as in vLLM."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, cast, get_args
@@ -14,6 +13,7 @@ from torch import Tensor
 from agentgym_rl.core.engine import Memory, SleepLevel
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.runtime.memory import give_back_memory
+from agentgym_rl.weights.adapter import check_finite
 from agentgym_rl.weights.files import LazyTensors
 from agentgym_rl.weights.source import SourceNames
 
@@ -155,14 +155,7 @@ class WeightLayout:
             raise WeightsError(
                 f"{source}: {name} is {tensor.dtype}; allowed: torch.float32, torch.bfloat16"
             )
-        if tensor.is_floating_point() and not _is_finite(tensor):
-            raise WeightsError(f"{source}: {name} has values that are not finite")
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    """Return whether no value is infinite or NaN, without a temporary of the tensor's size."""
-    # A sum is several times faster, and only finite if all values are; the converse may fail.
-    return math.isfinite(tensor.sum()) or all(math.isfinite(it) for it in tensor.aminmax())
+        check_finite(name, tensor, what=source)
 
 
 _ALL: frozenset[Memory] = frozenset(get_args(Memory))

@@ -13,11 +13,9 @@ from torch import Tensor
 
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.core.model_folder import weight_files
+from agentgym_rl.weights.adapter import Shapes, check_finite, check_shapes
 
 State = Literal["idle", "staging", "ready", "failed"]
-Shapes = Mapping[str, tuple[int, ...]]
-
-_SHOWN = 3
 
 
 class Staging:
@@ -65,8 +63,11 @@ class Staging:
         start = time.monotonic()
         try:
             tensors = self._load()
+            what = f"weights {self.path}"
             if self._expected is not None:
-                check_shapes(shapes_of(tensors), self._expected, what=f"weights {self.path}")
+                check_shapes(shapes_of(tensors), self._expected, what=what)
+            for name, tensor in tensors.items():
+                check_finite(name, tensor, what=what)
             self._tensors = tensors
         except WeightsError as error:
             self.error = str(error)
@@ -78,26 +79,6 @@ class Staging:
 def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
     """Return name and shape of each tensor."""
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-
-
-def check_shapes(found: Shapes, expected: Shapes, *, what: str) -> None:
-    """Check that names and shapes agree with those of the model.
-
-    Raises:
-        WeightsError: they do not; the message names the first few that differ.
-    """
-    problems = [
-        *(f"{name} is missing" for name in sorted(expected.keys() - found.keys())),
-        *(f"{name} is not of this model" for name in sorted(found.keys() - expected.keys())),
-        *(
-            f"{name} has shape {list(found[name])}, the model has {list(expected[name])}"
-            for name in sorted(expected.keys() & found.keys())
-            if tuple(found[name]) != tuple(expected[name])
-        ),
-    ]
-    if problems:
-        more = f" (and {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
-        raise WeightsError(f"{what} do not fit the model: {'; '.join(problems[:_SHOWN])}{more}")
 
 
 def read_shapes(model_dir: Path) -> Shapes | None:

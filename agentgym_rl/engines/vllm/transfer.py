@@ -32,11 +32,11 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.weights.adapter import is_adapter, merged
+from agentgym_rl.weights.adapter import Shapes, is_adapter, merged
 from agentgym_rl.weights.broadcast import BroadcastGroup
 from agentgym_rl.weights.files import read_version
 
-from .staging import Shapes, Staging, read_shapes, shapes_of
+from .staging import Staging, read_shapes, shapes_of
 from .swap import swap_weights
 
 _log = logging.getLogger("vllm.agentgym_rl")  # shown by vLLM's own logging configuration
