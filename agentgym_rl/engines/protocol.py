@@ -83,6 +83,12 @@ class Logprobs(Struct):
     content: list[TokenLogprob]
 
 
+class Paused(Struct):
+    """The reply of `GET /is_paused`."""
+
+    is_paused: bool
+
+
 class Sleeping(Struct):
     """The reply of `GET /is_sleeping`."""
 
