@@ -34,6 +34,7 @@ CAPABILITIES: Mapping[str, str] = {
     "recompute": "interrupt `recompute`: their KV is rebuilt under the new weights",
     "abort": "interrupt `abort`: they end with their tokens so far",
     "wait": "interrupt `wait`: they end under the old weights",
+    "held": "holds a request that came during a pause until the resume, whatever pause follows",
     "told_waits": "tells a pause that waits that a resume came first",
     "bad_files": "keeps its version when a file of weights is damaged",
     "names": "gives the served weights another label",
@@ -221,6 +222,7 @@ MEMBERS: Mapping[str, Member] = {
             _vllm,
             lacks={
                 "seeds": f"{_CPU}: a seed ends the CPU build",
+                "held": "a pause of mode abort ends it, without tokens",
                 "told_waits": "such a pause goes on",
                 "deep_sleep": "it wakes, and samples garbage",
             },
