@@ -12,12 +12,13 @@ import pytest
 
 from tests.contracts.engines import LIMIT, MEMBERS, Member
 from tests.contracts.sandboxes import EACH, OneSandbox, Opened, opened
+from tests.sglang.conftest import sglang_python, start_sglang
 from tests.vllm.conftest import start_vllm, vllm_python
 
 if TYPE_CHECKING:
     from tests.vllm.plain import PlainForward
 
-__all__ = ["start_vllm", "vllm_python"]
+__all__ = ["sglang_python", "start_sglang", "start_vllm", "vllm_python"]
 
 T = TypeVar("T")
 
@@ -42,6 +43,16 @@ def vllm_url(start_vllm: Callable[..., Any], tmp_path_factory: pytest.TempPathFa
 
     folder = endless_model(tmp_path_factory.mktemp("endless") / "model")
     return start_vllm(model_dir=folder, max_model_len=LIMIT, stream_interval=1).url
+
+
+@pytest.fixture(scope="session")
+def sglang_url(start_sglang: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The server of the SGLang member, which ends with the session."""
+    from tests.vllm.plain import endless_model
+
+    folder = endless_model(tmp_path_factory.mktemp("endless") / "model")
+    options = {"max_model_len": LIMIT, "stream_interval": 1, "interrupt": "keep"}
+    return start_sglang(model_dir=folder, **options).url
 
 
 @dataclass(frozen=True)

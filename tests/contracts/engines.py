@@ -66,6 +66,8 @@ class Member:
     """The heading of its column; without one it is not in the table."""
     needs_server: bool = False
     generate_route: str = ""
+    publishes: bool = True
+    """A flag, true if versions reach it by a `Publisher`; else by its client."""
     polls_staging: bool = False
     long: int = 300
     """The length of a reply that lasts while something is done to the engine."""
@@ -93,9 +95,12 @@ class Member:
         interrupt: Interrupt,
     ) -> None:
         """Give the engine a version as a run does, with `interrupt` for requests in flight."""
-        if not self.generate_route:
+        from agentgym_rl.weights.files import write_version
+
+        if not self.publishes:
+            path = write_version(folder, version, tensors)
             await engine.pause(interrupt=interrupt)
-            await engine.update_weights("", version=version)
+            await engine.update_weights(str(path), version=version)
             await engine.resume()
             return
         from agentgym_rl.weights.publish import Publisher
@@ -167,6 +172,19 @@ async def _vllm(url: str) -> AsyncIterator[Engine]:
         await client.close()
 
 
+@asynccontextmanager
+async def _sglang(url: str) -> AsyncIterator[Engine]:
+    from agentgym_rl.engines.sglang.client import SglangEngine
+    from agentgym_rl.models.resolve import BUNDLED
+
+    client = SglangEngine(url, model_dir=BUNDLED, timeout_s=120)
+    try:
+        await _at_version_0(client)
+        yield client
+    finally:
+        await client.close()
+
+
 async def _at_version_0(engine: Any) -> None:
     """Make a server that an earlier test used as good as new."""
     import tempfile
@@ -204,6 +222,7 @@ MEMBERS: Mapping[str, Member] = {
                 "completions": "it is not a server",
             },
             title="scripted (tests)",
+            publishes=False,
         ),
         Member(
             "versions_at_end",
@@ -215,6 +234,7 @@ MEMBERS: Mapping[str, Member] = {
                 "names": "a version has no label",
                 "completions": "it is not a server",
             },
+            publishes=False,
             streams_versions=False,
         ),
         Member(
@@ -235,6 +255,27 @@ MEMBERS: Mapping[str, Member] = {
             needs_server=True,
             generate_route="/inference/v1/generate",
             polls_staging=True,
+            long=900,
+            streams_versions=False,
+        ),
+        Member(
+            "sglang",
+            _sglang,
+            lacks={
+                "seeds": f"{_CPU}: its attention there has no deterministic mode",
+                "grammars": "it has no Lark",
+                "keep": "an update by the client rebuilds the KV",
+                "wait": "no such pause; an update without a pause waits",
+                "told_waits": "no such pause",
+                "sleep": "it releases memory only without requests",
+                "deep_sleep": "it does not sleep",
+                "held": "a pause of mode abort ends it",
+            },
+            notes={"support": "by its sampling mask", "completions": "its own"},
+            title="SGLang 0.5.23",
+            needs_server=True,
+            generate_route="/generate",
+            publishes=False,
             long=900,
             streams_versions=False,
         ),

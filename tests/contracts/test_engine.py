@@ -11,6 +11,7 @@ import time
 import aiohttp
 import jsonschema
 import numpy as np
+import openai
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -352,6 +353,25 @@ def test_requests_run_side_by_side_each_with_its_own_reply(play, forward):
     for prompt, reply in zip(asked, replies, strict=True):
         want = forward.logprobs(prompt, reply.token_ids)
         assert reply.logprobs == pytest.approx(want, abs=EXACT)
+
+
+def test_completions_are_served_to_the_sdk_of_openai(play):
+    play.member.needs("completions")
+
+    async def scenario(engine):
+        told = joined(await collect(engine, temperature=0, max_tokens=9))
+        sdk = openai.AsyncOpenAI(base_url=f"{engine.url}/v1", api_key="none", max_retries=0)
+        async with sdk:
+            [model] = [model async for model in sdk.models.list()]
+            asked = {"model": model.id, "prompt": PROMPT, "max_tokens": 9, "temperature": 0}
+            whole = await sdk.completions.create(**asked)
+            stream = await sdk.completions.create(**asked, stream=True)
+            chunks = [chunk async for chunk in stream]
+        return told, whole, "".join(c.text for chunk in chunks for c in chunk.choices)
+
+    told, whole, streamed = play(scenario)
+    assert whole.choices[0].text == streamed == TOKENIZER.decode(told.token_ids)
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (len(PROMPT), 9)
 
 
 def test_requests_and_tokens_are_counted(play):

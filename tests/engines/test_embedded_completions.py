@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.models.resolve import BUNDLED
+from tests.docs.blocks import blocks
 from tests.kit.cases import cases
 
 PROMPT = [5, 6, 7]
@@ -186,3 +187,17 @@ def test_completions_follow_updates_and_pauses(served):
         return late.result()
 
     assert _run(served, scenario, ends=False).choices[0].finish_reason == "length"
+
+
+def test_the_block_of_the_documents_runs(served):
+    [block] = [b for b in blocks("python", "docs/engines.md") if "client.completions" in b.text]
+
+    async def scenario(sdk, client, _):
+        names = {}
+        code = block.text.replace("http://127.0.0.1:8000", client.url)
+        await asyncio.to_thread(exec, code, names)
+        names["client"].close()
+        return names["reply"]
+
+    [choice] = _run(served, scenario, ends=False).choices
+    assert len(choice.logprobs.tokens) == 16
