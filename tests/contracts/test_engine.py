@@ -126,7 +126,7 @@ def test_a_seed_makes_a_reply_repeatable_whatever_runs_beside_it(play):
 
     alone, again, crowd = play(scenario)
     assert again.token_ids == alone.token_ids
-    if "model" not in play.member.lacks:
+    if play.member.can("model"):
         assert alone.token_ids not in [reply.token_ids for reply in crowd]
 
 
@@ -281,7 +281,7 @@ NO_TOKENS = {
 
 def test_ids_that_are_no_tokens_are_refused_and_the_engine_lives(play, subtests):
     play.member.needs("refusals")
-    scripted = "model" in play.member.lacks
+    scripted = not play.member.can("model")
 
     async def scenario(engine):
         for name, (ids, sampling) in NO_TOKENS.items():
@@ -347,7 +347,7 @@ def test_requests_run_side_by_side_each_with_its_own_reply(play, forward):
     asked = [[3 + n] * (1 + n % 7) for n in range(40)]
     replies = play(lambda engine: together(engine, asked, max_tokens=12))
     assert [reply.finish_reason for reply in replies] == ["length"] * 40
-    if "model" in play.member.lacks:
+    if not play.member.can("model"):
         return
     forward.load(weights_of(0))
     for prompt, reply in zip(asked, replies, strict=True):
@@ -374,22 +374,24 @@ def test_completions_are_served_to_the_sdk_of_openai(play):
     assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (len(PROMPT), 9)
 
 
+async def counted(engine):
+    """The counters of an engine by their meaning."""
+    counters = await engine.counters()
+    named = {meaning: [n for n in names if n in counters] for meaning, names in NAMES.items()}
+    return {meaning: counters[names[0]] for meaning, names in named.items() if names}
+
+
 def test_requests_and_tokens_are_counted(play):
     play.member.needs("counters")
 
-    async def read(engine):
-        counters = await engine.counters()
-        named = {meaning: [n for n in names if n in counters] for meaning, names in NAMES.items()}
-        return {meaning: counters[names[0]] for meaning, names in named.items() if names}
-
     async def scenario(engine):
-        before = await read(engine)
+        before = await counted(engine)
         await collect(engine, max_tokens=23)
         async with asyncio.timeout(60):
-            after = await read(engine)
+            after = await counted(engine)
             while after["running"] or after["tokens"] < before["tokens"] + 23:
                 await asyncio.sleep(0.1)
-                after = await read(engine)
+                after = await counted(engine)
         return before, after
 
     before, after = play(scenario)
