@@ -66,13 +66,22 @@ class Play:
 
     def __call__(self, scenario: Callable[[Any], Awaitable[T]]) -> T:
         async def play() -> T:
-            async with asyncio.timeout(200), self.member.opens(self.url) as engine:
+            async with asyncio.timeout(280), self.member.opens(self.url) as engine:
                 return await scenario(engine)
 
         return asyncio.run(play())
 
 
-@pytest.fixture(params=MEMBERS)
+_SERVED_S = 1200
+"""The limit of a test of a real server, which may be the one for which the server is started."""
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, id=name, marks=[pytest.mark.timeout(_SERVED_S)] * member.needs_server)
+        for name, member in MEMBERS.items()
+    ]
+)
 def play(request: pytest.FixtureRequest) -> Play:
     """Each engine of the suite."""
     member = MEMBERS[request.param]
