@@ -148,7 +148,7 @@ Serve a policy over HTTP until SIGTERM or Ctrl-C.
 
   arl engine --port 8000                     the bundled model
   arl engine --model.path FOLDER             a model folder of Hugging Face
-  arl engine --backend vllm --engine.python=PYTHON_OF_VLLM
+  arl engine --backend vllm --engine.python=PYTHON_OF_VLLM      sglang likewise
 
 The embedded engine serves to OpenAI's SDK (without a key, and without chats: it
 knows no template, the gateway of `arl serve` does)
