@@ -95,10 +95,12 @@ test-envs: install-test
 
 test-vllm: install-test $(VENV_VLLM)/.installed
 	ARL_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python $(BIN)/python -m pytest \
-	    tests/vllm tests/e2e/test_exactness.py tests/test_examples.py -k 'vllm or gsm8k' $(PYTEST_ARGS)
+	    tests/vllm tests/contracts/test_engine.py tests/contracts/test_engine_updates.py \
+	    tests/e2e/test_exactness.py tests/test_examples.py -k 'vllm or gsm8k' $(PYTEST_ARGS)
 
 test-sglang: install-test $(VENV_SGLANG)/.installed
 	ARL_SGLANG_PYTHON=$(abspath $(VENV_SGLANG))/bin/python $(BIN)/python -m pytest tests/sglang \
+	    tests/contracts/test_engine.py tests/contracts/test_engine_updates.py -k sglang \
 	    $(PYTEST_ARGS)
 
 # They may not skip.

@@ -30,6 +30,11 @@ _SANDBOX_CONTRACT = (
     "tests/contracts/sandboxes.py",
     "tests/contracts/test_sandbox",
 )
+_ENGINE_CONTRACT = (
+    "tests/contracts/conftest.py",
+    "tests/contracts/engines.py",
+    "tests/contracts/test_engine",
+)
 RESTS_ON: Mapping[str, tuple[str, ...]] = {
     "test-envs": (
         *_CONTRACTS,
@@ -109,6 +114,7 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "examples/gsm8k.toml",
         "examples/vllm.toml",
         "requirements/vllm-cpu.txt",
+        *_ENGINE_CONTRACT,
         "tests/e2e/test_exactness.py",
         "tests/test_examples.py",
         "tests/vllm/",
@@ -129,6 +135,7 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "agentgym_rl/weights/",
         "examples/sglang.toml",
         "requirements/sglang-cpu",
+        *_ENGINE_CONTRACT,
         "tests/sglang/",
         "tests/vllm/plain",
     ),

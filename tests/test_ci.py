@@ -52,7 +52,7 @@ def chosen(*changed: str) -> set[str]:
         "tests/contracts/test_env.py": "envs",
         "tests/contracts/rewarded.py": "envs",
         "tests/contracts/test_agent.py": "agents",
-        "tests/contracts/test_engine.py": "",
+        "tests/contracts/test_engine.py": "vllm sglang",
         "tests/gym/check/toys.py": "envs",
         "tests/e2e/forked.py": "envs docker",
         "agentgym_rl/cli/commands/parts.py": "envs",

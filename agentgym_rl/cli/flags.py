@@ -96,6 +96,7 @@ def _eval(parser: ArgumentParser) -> None:
 
 
 def _engine(parser: ArgumentParser) -> None:
+    parser.description = help_texts.ENGINE
     _config(parser)
     parser.add_argument("--backend", metavar="TYPE", help="embedded (default) or vllm")
     parser.add_argument("--index", type=int, default=0, metavar="N", help="index of this server")

@@ -143,6 +143,27 @@ token that is part of the printed URL. The newest of 100,000 episodes are shown
 at once, the others some seconds later. Ctrl-C ends the command.
 """
 
+ENGINE = """\
+Serve a policy over HTTP until SIGTERM or Ctrl-C.
+
+  arl engine --port 8000                     the bundled model
+  arl engine --model.path FOLDER             a model folder of Hugging Face
+  arl engine --backend vllm --engine.python=PYTHON_OF_VLLM      sglang likewise
+
+The embedded engine serves to OpenAI's SDK (without a key, and without chats: it
+knows no template, the gateway of `arl serve` does)
+  /v1/completions, /v1/models
+and to runs, as vLLM does,
+  /inference/v1/generate                     token ids in, sampled ids out
+  /inference/v1/abort_requests               end requests
+  /pause, /resume, /is_paused                between two decode steps
+  /sleep, /wake_up, /is_sleeping             release and restore memory
+  /start_weight_update, /update_weights, /finish_weight_update
+  /update_weight_version, /weight_info       the label of the served weights
+  /health, /metrics, /version
+These routes have no password: keep them on 127.0.0.1 or a private network.
+Another backend becomes this process, with its own routes (docs/engines.md).
+"""
 ENGINES = """\
 Show the engines of a running run, and add or remove engines while it trains.
 

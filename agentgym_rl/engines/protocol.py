@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 GENERATE = "/inference/v1/generate"
 ABORT_REQUESTS = "/inference/v1/abort_requests"
+COMPLETIONS = "/v1/completions"
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 UNNAMED = "default"
 """The label in vLLM of the weights it was started with, until it gets another one."""
@@ -83,6 +84,12 @@ class Logprobs(Struct):
     content: list[TokenLogprob]
 
 
+class Paused(Struct):
+    """The reply of `GET /is_paused`."""
+
+    is_paused: bool
+
+
 class Sleeping(Struct):
     """The reply of `GET /is_sleeping`."""
 
@@ -146,6 +153,91 @@ class ErrorReply(Struct, omit_defaults=True):
     detail: Any = None
 
 
+class StreamOptions(Struct):
+    """OpenAI's `stream_options`; `include_usage`: the last chunk has the number of tokens."""
+
+    include_usage: bool = False
+
+
+class CompletionBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The body of `POST /v1/completions`: OpenAI's fields, and of vLLM's those that a token needs.
+
+    The fields from `echo` on are OpenAI's, and are served only with these values."""
+
+    model: str | None = None
+    prompt: Any
+    """A text or token ids, or a list of these."""
+    n: Annotated[int, Meta(ge=1, le=128)] = 1
+    """The number of replies for each prompt; with a `seed`, reply k gets seed + k."""
+    max_tokens: Annotated[int, Meta(ge=1)] | None = 16
+    temperature: NonNegative | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1)] = 0
+    min_p: Fraction = 0.0
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    """0 reports the log-prob of the sampled token; more is not served here."""
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    add_special_tokens: bool = True
+    skip_special_tokens: bool = True
+    return_token_ids: bool = False
+    """The request for `prompt_token_ids` and `token_ids` in each choice."""
+    cache_salt: str | None = None
+    user: str | None = None
+    """A name that changes nothing."""
+    echo: Literal[False] | None = None
+    suffix: None = None
+    best_of: Literal[1] | None = None
+    logit_bias: Annotated[dict[str, float], Meta(max_length=0)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=0, le=0)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=0, le=0)] | None = None
+
+
+class CompletionLogprobs(Struct):
+    """The log-probs of a text; offsets count characters from the start of the reply."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    """The sampled token alone, as vLLM answers to `logprobs` 0."""
+    text_offset: list[int]
+
+
+class CompletionChoice(Struct, kw_only=True):
+    """A part of a reply; the last (or only) one has `finish_reason`."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class Usage(Struct):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Completion(Struct, kw_only=True, omit_defaults=True):
+    """The reply of `/v1/completions`, complete or as one streamed chunk."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    object: Literal["text_completion"] = msgspec.field(default="text_completion")
+    usage: Usage | None = None
+    error: ErrorDetail | None = None
+    """The error in a streamed chunk, if the engine failed after the headers were sent."""
+
+
 class AbortBody(Struct, forbid_unknown_fields=True):
     """The body of `POST /inference/v1/abort_requests`."""
 
@@ -207,6 +299,8 @@ class ModelCard(Struct):
     max_model_len: int
     object: str = "model"
     owned_by: str = "agentgym-rl"
+    created: int = 0
+    """The time at which it was loaded, in seconds of the Unix epoch."""
 
 
 class ModelList(Struct):

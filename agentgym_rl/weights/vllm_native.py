@@ -1,9 +1,9 @@
 """The transports `nccl` and `ipc`: vLLM's own trainer engines, between GPUs and within one.
 
-Experimental: written against vLLM 0.32, not measured. These write into the served weights, so there
-is nothing to stage. The complete transfer happens in a pause of all engines at once, and an
-interrupted transfer leaves an engine with neither the old policy nor the new one. Such engines are
-never resumed. vLLM must be installed in the trainer's own interpreter; it is imported when the
+Experimental: written against vLLM 0.32 and 0.33, not measured. These write into the served weights,
+so there is nothing to stage. The complete transfer happens in a pause of all engines at once, and
+an interrupted transfer leaves an engine with neither the old policy nor the new one. Such engines
+are never resumed. vLLM must be installed in the trainer's own interpreter; it is imported when the
 first group is made.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import importlib.util
+import inspect
 import logging
 import os
 import pickle
@@ -22,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -146,6 +148,7 @@ _log = logging.getLogger(__name__)
 _CLOSE_TIMEOUT_S = 5.0
 
 T = TypeVar("T")
+Layout = list[tuple[str, torch.dtype, tuple[int, ...]]]
 
 
 class NativeTransport(Transport):
@@ -172,20 +175,24 @@ class NativeTransport(Transport):
         # variable must be set before the first NCCL communicator of this process.
         os.environ.setdefault("NCCL_CUMEM_ENABLE", "0")
         self._backend = backend
-        self._source = StateSource()
+        self._tensors: Mapping[str, Tensor] = {}
         self._client = FleetClient()
         self._members: dict[str, RemoteEngine] = {}
+        self._layout: Layout = []
+        """The tensors that the present group was made for."""
         self._trainer: Any = None
 
     def prepare(
         self, version: int, tensors: Mapping[str, Tensor], *, sums: bytes | None = None
     ) -> None:
-        self._source.tensors = tensors
+        self._tensors = tensors
 
     def stage(self, publication: Publication, *, deadline: float) -> None:
-        """Make a group with the engines that answer, unless the present group has exactly these."""
+        """Make a group with the engines that answer, unless the present group has exactly these,
+        and is for such tensors."""
         workers = publication.each(lambda engine: engine.num_workers(deadline=deadline))
-        if not workers or (self._trainer is not None and self._members == publication.alive):
+        asked = (publication.alive, layout(self._tensors))
+        if not workers or (self._trainer is not None and asked == (self._members, self._layout)):
             return
         self.close()
         publication.each(lambda engine: _release(engine, deadline=deadline))
@@ -198,7 +205,7 @@ class NativeTransport(Transport):
             publication.fail_all(error)
             self._forget()
             return
-        self._members = dict(publication.alive)
+        self._members, self._layout = dict(publication.alive), layout(self._tensors)
 
     def swap(self, publication: Publication) -> dict[str, Pause]:
         if not publication.alive:
@@ -247,29 +254,52 @@ class NativeTransport(Transport):
                 master_port=free_port(address),
                 world_size=1 + sum(self._client.workers.values()),
             )
-        source: Any = self._source
+        source = weight_source(lambda: self._tensors)
         return WeightTransferTrainerFactory.trainer_init(info, client=self._client, source=source)
 
 
-class StateSource:
-    """vLLM's WeightSource over the tensors of the version prepared last, on the trainer's GPU."""
+def weight_source(tensors: Callable[[], Mapping[str, Tensor]]) -> Any:
+    """Return a WeightSource of the vLLM that is installed, over the tensors that `tensors` returns
+    at each transfer, moved to the trainer's GPU. Their names, dtypes and shapes may not change.
 
-    def __init__(self) -> None:
-        self.tensors: Mapping[str, Tensor] = {}
+    vLLM 0.33 reads `metadata` as a property, once, and iterates over `iter_full()`; 0.32 calls
+    `metadata()` and iterates over the source.
+    """
+    from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 
-    def metadata(self) -> list[Any]:
-        """Return name, dtype and shape of every tensor, in order."""
-        from vllm.distributed.weight_transfer.base import ParamMeta
+    def declared() -> list[Any]:
+        return [ParamMeta(*meta) for meta in layout(tensors())]
 
-        return [
-            ParamMeta(name, tensor.dtype, tuple(tensor.shape))
-            for name, tensor in self.tensors.items()
-        ]
-
-    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+    def moved() -> Iterator[tuple[str, Tensor]]:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        for name, tensor in self.tensors.items():
+        for name, tensor in tensors().items():
             yield name, tensor.detach().to(device)
+
+    if isinstance(inspect.getattr_static(WeightSource, "metadata"), property):
+
+        class Since33(WeightSource):
+            @cached_property
+            def metadata(self) -> list[Any]:
+                return declared()
+
+            def iter_full(self) -> Iterator[tuple[str, Tensor]]:
+                return moved()
+
+        return Since33()
+
+    class Until32(WeightSource):
+        def metadata(self) -> list[Any]:
+            return declared()
+
+        def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+            return moved()
+
+    return Until32()
+
+
+def layout(tensors: Mapping[str, Tensor]) -> Layout:
+    """Return name, dtype and shape of every tensor, in order."""
+    return [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()]
 
 
 def _bounded(call: Callable[[], T], client: FleetClient, deadline: float) -> T:

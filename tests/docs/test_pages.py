@@ -7,6 +7,7 @@ import pytest
 
 from agentgym_rl.gateway.dialects import responses_request as responses
 from agentgym_rl.gateway.request import chat_request as chat
+from tests.contracts.engines import table
 from tests.docs.blocks import ROOT, blocks
 
 
@@ -55,3 +56,7 @@ def test_the_endpoint_page_names_every_parameter_that_is_read(title, code):
     assert not code._IGNORED - named["ignored"]
     assert not code._READ - (named["honoured"] | named["ignored"] | named["refused"])
     assert not named["honoured"] - code._READ - {"auto", "none"}
+
+
+def test_the_table_of_engines_is_made_from_their_declarations():
+    assert table() in (ROOT / "docs/engines.md").read_text()

@@ -18,8 +18,9 @@ from agentgym_rl.models.resolve import BUNDLED
 from tests.docs.blocks import Block, blocks
 from tests.kit.cases import cases
 
-# The block with these words goes on from a session of the gateway: tests/gateway/test_lineages.py.
-ELSEWHERE = ("session.reward(",)
+# Blocks with these words ask a server: tests/gateway/test_lineages.py has a session of the gateway,
+# tests/engines/test_embedded_completions.py an engine.
+ELSEWHERE = ("session.reward(", "client.completions.create(")
 BLOCKS = [block for block in blocks("python") if not any(it in block.text for it in ELSEWHERE)]
 
 # What a reader has beside a page: modules, rows, a server of MCP.

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from vllm_routes import VllmServer
 
-from agentgym_rl.core.engine import PAUSE_PATHS, UNKNOWN_VERSION
+from agentgym_rl.core.engine import PAUSE_PATHS, UNKNOWN_VERSION, SamplingParams
 from agentgym_rl.core.errors import EngineError, RequestRefused, WeightsError
 from agentgym_rl.engines.client.client import HttpEngine
 from tests.kit.cases import cases
@@ -159,3 +159,57 @@ def test_a_server_without_the_routes_refuses():
         _play(server, lambda client: client.resume())
     with pytest.raises(WeightsError, match="HTTP 404: Not Found"):
         _update(server)
+
+
+async def _sampled(client, name="a", stream=False):
+    params = SamplingParams(max_tokens=1)
+    call = client.generate([5], params, request_id=name, session_id=name, stream=stream)
+    return [token async for delta in call for token in delta.token_ids]
+
+
+@cases("stream", [False, True])
+def test_a_refusal_during_a_pause_is_waited_out_by_all_requests_together(stream):
+    server = VllmServer(refuses_s=0.3)
+    server.label, server.paused = "0.4", True
+
+    async def scenario(client):
+        async with asyncio.TaskGroup() as tasks:
+            jobs = [tasks.create_task(_sampled(client, f"r{n}", stream)) for n in range(20)]
+        return [job.result() for job in jobs]
+
+    assert _play(server, scenario) == [[9]] * 20
+    asked = server.seen.count("/is_paused")
+    assert server.seen.count("/inference/v1/generate") == 40
+    assert 2 <= asked < 40  # one asks for all
+
+
+def test_a_pause_that_never_ends_is_an_engine_error_in_time():
+    server = VllmServer(refuses_s=60)
+    server.label, server.paused = "0.4", True
+
+    async def scenario(client):
+        with pytest.raises(EngineError, match=r"paused.*resume took more than 0\.3 s"):
+            await _sampled(client)
+
+    _play(server, scenario, timeout_s=0.3)
+
+
+def test_a_refusal_by_a_server_that_never_lets_in_ends_in_time():
+    """It says that it runs, and refuses: no endless round of requests."""
+    server = VllmServer(refuses_s=0.0)
+    server.label = "0.4"
+
+    async def scenario(client):
+        with pytest.raises(EngineError, match="paused"):
+            await _sampled(client)
+
+    server.always_refuses = True
+    _play(server, scenario, timeout_s=0.3)
+    assert server.seen.count("/inference/v1/generate") < 30
+
+
+def test_a_server_that_cannot_say_whether_it_is_paused_has_failed():
+    server = VllmServer(refuses_s=60, broken=["/is_paused"])
+    server.label, server.paused = "0.4", True
+    with pytest.raises(EngineError, match="/is_paused broke"):
+        _play(server, _sampled)

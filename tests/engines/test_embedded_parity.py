@@ -1,7 +1,6 @@
 """Reported log-probs are those of the distribution really sampled from, for every decoder."""
 
 import asyncio
-import math
 import random
 
 import pytest
@@ -106,56 +105,6 @@ def test_bfloat16_is_fused_too(model_dir, served, plain_logprobs):
 
     deltas = asyncio.run(scenario())
     assert _worst(plain_logprobs, model_dir("qwen3"), prompts, deltas, 1.0) < 0.3
-
-
-def test_top_k_and_top_p_report_the_renormalised_distribution(model_dir, served, load_plain):
-    prompts = _prompts(6)
-    sampling = SamplingParams(max_tokens=16, temperature=0.9, top_k=12, top_p=0.8)
-
-    async def scenario():
-        async with served(model_dir("qwen3")) as (client, _):
-            return await _play(client, prompts, sampling)
-
-    deltas = asyncio.run(scenario())
-    model = load_plain(model_dir("qwen3"))
-    for prompt, delta in zip(prompts, deltas, strict=True):
-        for index, (token, got) in enumerate(zip(delta.token_ids, delta.logprobs, strict=True)):
-            context = [*prompt, *delta.token_ids[:index]]
-            kept = _kept(model, context, 0.9, top_k=12, top_p=0.8)
-            want = math.log(kept[token] / sum(kept.values()))
-            assert got == pytest.approx(want, abs=TOLERANCE)
-            assert delta.support[index] == sorted(kept)
-
-
-def test_greedy_takes_the_most_likely_and_reports_it_at_temperature_one(
-    model_dir, served, plain_logprobs
-):
-    prompts = _prompts(4)
-
-    async def scenario():
-        async with served(model_dir("qwen3")) as (client, _):
-            return await _play(client, prompts, SamplingParams(max_tokens=12, temperature=0))
-
-    deltas = asyncio.run(scenario())
-    assert _worst(plain_logprobs, model_dir("qwen3"), prompts, deltas, 1.0) <= TOLERANCE
-    again = asyncio.run(scenario())
-    assert [d.token_ids for d in again] == [d.token_ids for d in deltas]
-
-
-def _kept(model, context, temperature, *, top_k, top_p):
-    """An independent, one-row implementation: the tokens that are kept, with their chances."""
-    with torch.inference_mode():
-        logits = model(torch.tensor([context]), use_cache=False).logits[0, -1]
-    probs = enumerate(torch.softmax(logits / temperature, -1).tolist())
-    likely = sorted(probs, key=lambda pair: -pair[1])[:top_k]
-    total = sum(chance for _, chance in likely)
-    kept, mass = {}, 0.0
-    for index, chance in likely:
-        if kept and mass >= top_p * total:
-            break
-        kept[index] = chance
-        mass += chance
-    return kept
 
 
 class _Rounded:

@@ -141,16 +141,3 @@ async def _late(client):
     with pytest.raises(EngineError) as caught:
         await _one(client, "a")
     return str(caught.value)
-
-
-def test_a_new_name_is_stamped_from_the_next_token_on(model_dir, served):
-    async def scenario(client, engine):
-        async with asyncio.TaskGroup() as tasks:
-            job = tasks.create_task(_one(client, "a"))
-            await _started(engine)
-            await client.name_version(7)
-        return job.result().versions, (await client.info()).version
-
-    versions, served_now = _run(served, model_dir("qwen3"), scenario)
-    assert (versions[0], versions[-1], served_now) == (0, 7, 7)
-    assert versions == sorted(versions)

@@ -1,13 +1,10 @@
 """The routes and their edges: stops, limits, queues, aborts."""
 
 import asyncio
-import time
 
 import pytest
-from tokenizers import Tokenizer
 
 from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.core.errors import ContextLengthError
 from agentgym_rl.engines import protocol
 from agentgym_rl.models.resolve import BUNDLED, tokenizer_hash
 
@@ -34,18 +31,6 @@ async def _until(condition):
             await asyncio.sleep(0.002)
 
 
-def test_stop_token_ids_end_the_reply_and_stay_in_it(model_dir, served):
-    async def scenario(client, _):
-        free = await _one(client, seed=4, max_tokens=20)
-        stop = free.token_ids[5]
-        return free, await _one(client, seed=4, max_tokens=20, stop_token_ids=(stop,))
-
-    free, stopped = _run(served, model_dir("qwen3"), scenario, ends=False)
-    end = free.token_ids.index(free.token_ids[5]) + 1
-    assert stopped.token_ids == free.token_ids[:end]
-    assert (stopped.finish_reason, stopped.stop_reason) == ("stop", free.token_ids[5])
-
-
 def test_end_of_sequence_has_no_stop_reason_and_can_be_ignored(model_dir, served, call):
     async def scenario(client, _):
         url = client.url + protocol.GENERATE
@@ -64,47 +49,6 @@ def test_end_of_sequence_has_no_stop_reason_and_can_be_ignored(model_dir, served
     assert (ignored["finish_reason"], len(ignored["token_ids"])) == ("length", 200)
 
 
-def test_a_stop_string_may_span_tokens(model_dir, served):
-    tokenizer = Tokenizer.from_file(str(BUNDLED / "tokenizer.json"))
-
-    async def scenario(client, _):
-        free = await _one(client, seed=4, max_tokens=40)
-        text = tokenizer.decode(list(free.token_ids), skip_special_tokens=False)
-        middle = next(  # one character of some token and one of the next
-            text[i : i + 2]
-            for i in range(10, len(text) - 2)
-            if text[i : i + 2].isascii() and text.find(text[i : i + 2]) == i
-        )
-        return free, middle, await _one(client, seed=4, max_tokens=40, stop=("\0no", middle))
-
-    free, stop, stopped = _run(served, model_dir("qwen3"), scenario, ends=False)
-    assert (stopped.finish_reason, stopped.stop_reason) == ("stop", stop)
-    count = len(stopped.token_ids)
-    assert stopped.token_ids == free.token_ids[:count]
-    text = tokenizer.decode(list(stopped.token_ids), skip_special_tokens=False)
-    before = tokenizer.decode(list(stopped.token_ids[:-1]), skip_special_tokens=False)
-    assert stop in text
-    assert stop not in before
-
-
-def test_seeds_do_not_depend_on_neighbours(model_dir, served):
-    async def scenario(client, _):
-        alone = await _one(client, seed=11, max_tokens=30)
-        async with asyncio.TaskGroup() as tasks:
-            crowd = [
-                tasks.create_task(
-                    _one(client, [9] * (1 + 3 * n), f"n{n}", seed=11 + n, max_tokens=30)
-                )
-                for n in range(1, 12)
-            ]
-            again = tasks.create_task(_one(client, seed=11, max_tokens=30))
-        return alone, again.result(), [job.result().token_ids for job in crowd]
-
-    alone, again, crowd = _run(served, model_dir("qwen3"), scenario, ends=False)
-    assert again.token_ids == alone.token_ids
-    assert alone.token_ids not in crowd
-
-
 def test_without_a_seed_the_request_id_and_the_engine_seed_decide(model_dir, served):
     def play(seed):
         async def scenario(client, _):
@@ -116,19 +60,6 @@ def test_without_a_seed_the_request_id_and_the_engine_seed_decide(model_dir, ser
     assert a != b
     assert play(1) == [a, b]
     assert other != [a, b]
-
-
-def test_a_prompt_that_fills_the_context_is_refused(model_dir, served, call):
-    async def scenario(client, _):
-        with pytest.raises(ContextLengthError, match="maximum context length is 32 tokens"):
-            await _one(client, [5] * 32)
-        body = {"token_ids": [5] * 40}
-        status, reply = await call(client.url + protocol.GENERATE, "POST", body)
-        assert (status, reply["error"]["code"]) == (400, "context_length_exceeded")
-        return await _one(client, [5] * 30, max_tokens=100)
-
-    delta = _run(served, model_dir("qwen3"), scenario, max_model_len=32, ends=False)
-    assert (len(delta.token_ids), delta.finish_reason) == (2, "length")
 
 
 def test_the_last_position_of_the_model_can_be_used(model_dir, served, plain_logprobs):
@@ -156,25 +87,6 @@ def test_more_requests_than_slots_wait_in_line(model_dir, served, plain_logprobs
     for prompt, delta in zip(prompts, deltas, strict=True):
         want = plain_logprobs(model_dir("qwen3"), prompt, delta.token_ids)
         assert delta.logprobs == pytest.approx(want, abs=1e-4)
-
-
-def test_a_paused_engine_queues_and_resumes(model_dir, served, call):
-    async def scenario(client, engine):
-        async with asyncio.TaskGroup() as tasks:
-            long = tasks.create_task(_one(client, name="long", max_tokens=200))
-            await _until(lambda: engine.loop.counters.steps > 5)
-            await client.pause(interrupt="keep")
-            assert (await call(client.url + "/is_paused"))[1] == {"is_paused": True}
-            steps = engine.loop.counters.steps
-            late = tasks.create_task(_one(client, name="late", max_tokens=2))
-            await asyncio.sleep(0.05)
-            assert engine.loop.counters.steps == steps
-            assert not late.done()
-            await client.resume()
-        return long.result(), late.result()
-
-    long, late = _run(served, model_dir("qwen3"), scenario, ends=False)
-    assert (len(long.token_ids), len(late.token_ids)) == (200, 2)
 
 
 def test_closing_the_connection_aborts(model_dir, served):
@@ -207,23 +119,6 @@ def test_abort_requests_returns_what_there_is(model_dir, served, call):
     delta = _run(served, model_dir("qwen3"), scenario, ends=False)
     assert delta.finish_reason == "abort"
     assert 0 < len(delta.token_ids) < 250
-
-
-def test_streamed_equals_whole(model_dir, served):
-    async def scenario(client, _):
-        whole = await _one(client, seed=5, max_tokens=30)
-        params = SamplingParams(max_tokens=30, seed=5)
-        stream = client.generate(PROMPT, params, request_id="s", session_id="s", stream=True)
-        return whole, [delta async for delta in stream]
-
-    whole, parts = _run(served, model_dir("qwen3"), scenario)
-    assert [t for part in parts for t in part.token_ids] == whole.token_ids
-    assert [x for p in parts for x in p.logprobs] == pytest.approx(whole.logprobs, abs=1e-5)
-    assert [p.finish_reason for p in parts[:-1]] == [None] * (len(parts) - 1)
-    assert parts[-1].finish_reason == whole.finish_reason
-    times = [t for part in parts for t in part.times_s]
-    assert times == sorted(times)
-    assert abs(times[-1] - time.monotonic()) < 20
 
 
 def test_what_the_server_says_of_itself(model_dir, served, call):

@@ -1,4 +1,4 @@
-"""Weight updates under way: spans are exact, and a bad file changes nothing."""
+"""Weight updates under way, with other decoders than that of the suite in tests/contracts."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -77,11 +77,10 @@ def _recompute_audit(plain_logprobs, old, new, prompt, ids, logprobs, boundary):
     return max(abs(a - b) for a, b in zip(logprobs, want, strict=True))
 
 
-@pytest.mark.parametrize("kind", ["qwen3", "gpt2"])
 def test_spans_are_exact_when_kv_is_recomputed(
-    model_dir, served, plain_logprobs, perturbed, load_plain, load_changed, tmp_path, kind
+    model_dir, served, plain_logprobs, perturbed, load_plain, load_changed, tmp_path
 ):
-    folder = model_dir(kind)
+    folder = model_dir("gpt2")
     tensors = perturbed(folder, 7)
     path = write_version(tmp_path, 1, tensors)
     old, new = load_plain(folder), load_changed(folder, tensors)
@@ -102,11 +101,10 @@ def test_spans_are_exact_when_kv_is_recomputed(
         assert audit(boundary + 1) > 10 * TOLERANCE
 
 
-@pytest.mark.parametrize("kind", ["qwen3", "gpt2"])
 def test_kept_kv_equals_a_replay_on_mixed_kv(
-    model_dir, served, perturbed, load_plain, load_changed, tmp_path, kind
+    model_dir, served, perturbed, load_plain, load_changed, tmp_path
 ):
-    folder = model_dir(kind)
+    folder = model_dir("gpt2")
     tensors = perturbed(folder, 8)
     path = write_version(tmp_path, 1, tensors)
     old, new = load_plain(folder), load_changed(folder, tensors)
@@ -148,28 +146,6 @@ def test_an_update_without_a_pause_swaps_between_two_steps(
         assert sorted(versions) == versions
         want = _replay(old, new, prompt, ids, versions.index(1))
         assert max(abs(a - b) for a, b in zip(logprobs, want, strict=True)) <= TOLERANCE
-
-
-def test_after_an_update_new_requests_use_it_tied_head_included(
-    model_dir, served, plain_logprobs, perturbed, load_changed, tmp_path
-):
-    folder = model_dir("qwen3")
-    tensors = perturbed(folder, 10)
-    path = write_version(tmp_path, 3, tensors)
-    new = load_changed(folder, tensors)
-
-    async def scenario():
-        async with served(folder) as (client, _):
-            await client.update_weights(str(path), version=3)
-            assert (await client.info()).version == 3
-            sampling = SamplingParams(max_tokens=12)
-            async for delta in client.generate([7] * 9, sampling, request_id="a", session_id="a"):
-                return delta
-
-    delta = asyncio.run(scenario())
-    assert set(delta.versions) == {3}
-    want = plain_logprobs(new, [7] * 9, delta.token_ids)
-    assert delta.logprobs == pytest.approx(want, abs=TOLERANCE)
 
 
 def test_the_journal_says_what_was_fed_and_sampled(model_dir, served, perturbed, tmp_path):

@@ -135,14 +135,14 @@ def test_prefix_caching_can_be_off():
     assert "--no-enable-prefix-caching" in command(CPU, prefix_cache="off")[0]
 
 
-@cases("version", ["0.29.1", "0.33.0", "1.0", "unknown"])
+@cases("version", ["0.29.1", "0.34.0", "1.0", "unknown"])
 def test_a_version_out_of_range_is_refused(version):
-    with pytest.raises(ConfigError, match=r"supported is >=0\.30,<0\.33"):
+    with pytest.raises(ConfigError, match=r"supported is >=0\.30,<0\.34"):
         check_version(version, where="here")
 
 
 def test_versions_in_range():
-    for version in ("0.30.0", "0.32.0", "0.32.1.post1+cpu"):
+    for version in ("0.30.0", "0.32.0", "0.32.1.post1+cpu", "0.33.0"):
         check_version(version, where="here")
     assert parse_release("0.32.1.post1+cpu") == (0, 32, 1)
     assert CPU.has_spans

@@ -1,4 +1,4 @@
-"""A small server with vLLM 0.32's control routes: its states, its answers, and its refusals.
+"""A small server with vLLM's control routes: its states, its answers, and its refusals.
 
 Shapes as in vllm/entrypoints/rl/online/api_router.py, .../serve/dev/rpc/api_router.py and
 .../serve/exception_handling; what an update does, as in vllm/v1/worker/gpu_worker.py with our
@@ -8,6 +8,9 @@ plugin's staging.
 from __future__ import annotations
 
 import asyncio
+import json
+import math
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,7 +21,8 @@ from aiohttp import web
 class VllmServer:
     """`staging`: what /collective_rpc tells of its workers, call after call, the last for ever.
     `broken` routes answer HTTP 500, `slow` ones late; `has_dev_routes` False: as vLLM without
-    VLLM_SERVER_DEV_MODE."""
+    VLLM_SERVER_DEV_MODE. `refuses_s`: like vLLM 0.33 it refuses requests while it is paused, and
+    resumes by itself so long after the first refusal."""
 
     def __init__(
         self,
@@ -27,17 +31,21 @@ class VllmServer:
         broken: Sequence[str] = (),
         slow: Sequence[str] = (),
         has_dev_routes: bool = True,
+        refuses_s: float | None = None,
     ) -> None:
         self.seen: list[str] = []
         """Path and query of each call, in order."""
         self.label = "default"
         self.paused = False
+        self.always_refuses = False
         self.updating = False
         self._path = ""
         self._staging = list(staging)
         self._broken = broken
         self._slow = slow
         self._has_dev_routes = has_dev_routes
+        self._refuses_s = refuses_s
+        self._resume_at = math.inf
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[str]:
@@ -55,6 +63,8 @@ class VllmServer:
         }
         for path, handle in posts.items() if self._has_dev_routes else ():
             app.router.add_post(path, handle)
+        app.router.add_post("/inference/v1/generate", self._generate)
+        app.router.add_get("/is_paused", self._is_paused)
         app.router.add_get("/weight_info", self._info)
         app.router.add_get("/version", self._version)
         app.router.add_get("/v1/models", self._models)
@@ -84,6 +94,30 @@ class VllmServer:
     async def _pause(self, request: web.Request) -> web.Response:
         self.paused = True
         return web.json_response({"status": "paused"})
+
+    async def _is_paused(self, request: web.Request) -> web.Response:
+        self.paused = self.paused and time.monotonic() < self._resume_at
+        return web.json_response({"is_paused": self.paused})
+
+    async def _generate(self, request: web.Request) -> web.Response:
+        is_stream = (await request.json()).get("stream", False)
+        if self.paused or self.always_refuses:
+            assert self._refuses_s is not None
+            self._resume_at = min(self._resume_at, time.monotonic() + self._refuses_s)
+            error = {"type": "ServiceUnavailableError", "param": None, "code": 503}
+            error["message"] = "Generation is paused. Please retry after it resumes."
+            if not is_stream:
+                return web.json_response({"error": error}, status=503)
+            text = f"data: {json.dumps({'error': error})}\n\ndata: [DONE]\n\n"
+            return web.Response(text=text, content_type="text/event-stream")
+        content = [{"token_id": 9, "logprob": -0.5}]
+        spans = [{"version": self.label, "start": 0, "end": 1}]
+        choice = {"token_ids": [9], "logprobs": {"content": content}, "finish_reason": "length"}
+        reply = {"choices": [choice | {"weight_versions": spans}]}
+        if not is_stream:
+            return web.json_response(reply)
+        text = f"data: {json.dumps(reply)}\n\ndata: [DONE]\n\n"
+        return web.Response(text=text, content_type="text/event-stream")
 
     async def _resume(self, request: web.Request) -> web.Response:
         self.paused = False

@@ -19,6 +19,7 @@ from vllm.distributed.weight_transfer.base import (
     TrainerInitInfo,
     TrainerWeightTransferEngine,
     VLLMWeightSyncClient,
+    WeightSource,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.ipc_engine import (
@@ -28,7 +29,7 @@ from vllm.distributed.weight_transfer.ipc_engine import (
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
 from agentgym_rl.weights.publish import PublicationFailed, Publisher
-from agentgym_rl.weights.vllm_native import FleetClient, NativeTransport, StateSource, json_safe
+from agentgym_rl.weights.vllm_native import FleetClient, NativeTransport, json_safe, weight_source
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
 
@@ -51,9 +52,8 @@ class PlainTrainer(TrainerWeightTransferEngine[PlainInitInfo]):
     def send_weights(self) -> None:
         assert self.source is not None
         self.client.start_weight_update()
-        sent = {name: tensor for name, tensor in self.source}
-        names = [meta.name for meta in self.source.metadata()]
-        assert list(sent) == names
+        names = [meta.name for meta in declared(self.source)]
+        assert [name for name, _ in sent(self.source)] == names
         self.client.update_weights({"names": names})
         self.client.finish_weight_update()
 
@@ -62,9 +62,20 @@ class PlainTransport(NativeTransport):
     """NativeTransport with another engine of the same factory."""
 
     def _make_trainer(self) -> Any:
+        source = weight_source(lambda: self._tensors)
         return WeightTransferTrainerFactory.trainer_init(
-            PlainInitInfo(rank=0), client=self._client, source=self._source
+            PlainInitInfo(rank=0), client=self._client, source=source
         )
+
+
+def declared(source: Any) -> list[Any]:
+    """What a source says of its tensors, as vLLM's own engines read it."""
+    return source.metadata() if callable(source.metadata) else source.metadata
+
+
+def sent(source: Any) -> list[tuple[str, torch.Tensor]]:
+    """What a source yields, as vLLM's own engines iterate over it."""
+    return list(source if callable(source.metadata) else source.iter_full())
 
 
 def publisher(transport: NativeTransport) -> Publisher:
@@ -91,10 +102,13 @@ def signatures() -> None:
     assert IPCTrainerInitInfo(rank=0, packed=True).is_sender
     assert {"nccl", "ipc"} <= WeightTransferTrainerFactory._registry.keys()
     assert isinstance(FleetClient(), VLLMWeightSyncClient)
-    source = StateSource()
-    source.tensors = TENSORS
-    for meta, (name, tensor) in zip(source.metadata(), source, strict=True):
+    source = weight_source(lambda: TENSORS)
+    assert isinstance(source, WeightSource)
+    for meta, (name, tensor) in zip(declared(source), sent(source), strict=True):
         assert (meta.name, meta.dtype, meta.shape) == (name, tensor.dtype, tuple(tensor.shape))
+    if not callable(source.metadata):  # what the engines of 0.33 ask first
+        assert source.implements_iter_full()
+        assert source.owned_names(0) == list(TENSORS)
 
 
 def wire() -> None:
@@ -134,6 +148,9 @@ def publication() -> None:
         assert bad.paused
         one.paused = one.active = False
         assert made.publish({"a": one.url}, 4).served == ("a",)
+        made.prepare(5, {"a": TENSORS["a"]})  # other tensors: another group
+        assert made.publish({"a": one.url}, 5).served == ("a",)
+        assert one.paths.count("/init_weight_transfer_engine") == 5
         made.close()
 
 

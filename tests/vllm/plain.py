@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 
+from agentgym_rl.engines.embedded.module_decoder import cache_argument
 from agentgym_rl.models.resolve import BUNDLED
 
 
@@ -51,12 +52,38 @@ class PlainForward:
         self._model.tie_weights()
 
     @torch.no_grad()
-    def logprobs(self, tokens: Sequence[int]) -> np.ndarray:
-        """[T]; entry t is of token t itself, the first one is 0."""
-        ids = torch.tensor(tokens)
-        logits = self._model(ids[None]).logits[0, :-1].log_softmax(-1)
-        found = logits.gather(-1, ids[1:, None])[:, 0].numpy()
-        return np.concatenate([[0.0], found])
+    def logits(self, prompt: Sequence[int], output: Sequence[int]) -> Tensor:
+        """[T, V]: what each token of `output` was drawn from."""
+        return self._model(torch.tensor([[*prompt, *output]])).logits[0, len(prompt) - 1 : -1]
+
+    def logprobs(
+        self, prompt: Sequence[int], output: Sequence[int], *, temperature: float = 1.0
+    ) -> np.ndarray:
+        """[T]: of each token of `output`."""
+        return _of(self.logits(prompt, output) / temperature, output)
+
+    @torch.no_grad()
+    def replayed(
+        self,
+        old: Mapping[str, Tensor],
+        new: Mapping[str, Tensor],
+        prompt: Sequence[int],
+        output: Sequence[int],
+        boundary: int,
+    ) -> np.ndarray:
+        """[T]: of each token, the ones from `boundary` on by `new` weights on the KV of `old`."""
+        tokens = torch.tensor([[*prompt, *output]])
+        cut = len(prompt) + boundary - 1  # the first token that the new weights were fed
+        kept = {cache_argument(self._model): DynamicCache()}
+        self.load(old)
+        first = self._model(tokens[:, :cut], **kept).logits
+        self.load(new)
+        second = self._model(tokens[:, cut:], **kept).logits
+        return _of(torch.cat([first, second], dim=1)[0, len(prompt) - 1 : -1], output)
+
+
+def _of(logits: Tensor, output: Sequence[int]) -> np.ndarray:
+    return logits.log_softmax(-1).gather(-1, torch.tensor(output)[:, None])[:, 0].numpy()
 
 
 def worst_difference(
@@ -75,7 +102,7 @@ def worst_difference(
     worst = 0.0
     for version in sorted(set(labels[picked].tolist())):
         forward.load(weights[version])
-        plain = forward.logprobs([*prompt, *token_ids])[len(prompt) :]
+        plain = forward.logprobs(prompt, token_ids)
         mine = picked & (labels == version)
         worst = max(worst, float(np.abs(plain - reported)[mine].max()))
     return worst

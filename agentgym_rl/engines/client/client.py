@@ -4,9 +4,11 @@ the embedded engine and vLLM. Those of SGLang are in `engines/sglang/client.py`.
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -27,11 +29,12 @@ from agentgym_rl.core.engine import (
     version_label,
     wake_path,
 )
-from agentgym_rl.core.errors import EngineError, RequestRefused, WeightsError
+from agentgym_rl.core.errors import EngineError, RequestRefused, WeightsError, too_slow
 from agentgym_rl.core.prompt import Prompt
 from agentgym_rl.engines import protocol
+from agentgym_rl.runtime.pausable_clock import ENGINES
 
-from .deltas import EventStream, Read, decode, read_choice, read_counters, whole
+from .deltas import EventStream, PausedError, Read, decode, read_choice, read_counters, whole
 from .http import Connection
 
 T = TypeVar("T")
@@ -40,7 +43,7 @@ Route = tuple[str, dict[str, Any] | None]
 
 _encode = msgspec.json.Encoder().encode
 _POLL_S = 0.02
-"""The pause between two polls of the staging progress."""
+"""The pause between two polls of the staging progress, or of a pause."""
 _END_TIMEOUT_S = 0.1
 """The longest wait for the end of a stream whose last token has arrived."""
 _RESUME_TIMEOUT_S = 5.0
@@ -60,7 +63,8 @@ class EngineClient(Engine):
     """An engine behind a URL. Safe for any number of concurrent requests of one event loop.
 
     Each call ends by its deadline. A failed transport, a 5xx, a malformed reply, or a stream
-    without a finish_reason is an EngineError naming the URL; a 4xx is a RequestRefused.
+    without a finish_reason is an EngineError naming the URL; a 4xx is a RequestRefused. A request
+    that a paused engine refuses (vLLM 0.33) waits here as it would wait there.
 
     Args:
         has_spans: The engine reports which version sampled which token. False (vLLM before 0.32,
@@ -91,6 +95,9 @@ class EngineClient(Engine):
         self.incarnation = incarnation
         self.asleep = False
         """A flag, true after a sleep call here until all memory has been woken."""
+        self._asking = asyncio.Lock()
+        self._ran_s = -math.inf
+        """The last time at which the engine was asked whether it is paused and was not."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url})"
@@ -122,6 +129,25 @@ class EngineClient(Engine):
         asked = await self._asked(
             token_ids, sampling, request_id=request_id, stream=stream, cache_salt=cache_salt
         )
+        deadline, begun = None, False
+        while True:
+            try:
+                options = {"session_id": session_id, "stream": stream}
+                async with aclosing(self._sampled(asked, sampling, **options)) as deltas:
+                    async for delta in deltas:
+                        begun = True
+                        yield delta
+                return
+            except PausedError as refusal:
+                if begun:  # what was sampled cannot be sampled again
+                    raise
+                deadline = deadline or ENGINES.time() + self._timeout_s
+                await self._resumed(refusal, deadline)
+
+    async def _sampled(
+        self, asked: Asked, sampling: SamplingParams, *, session_id: str, stream: bool
+    ) -> AsyncGenerator[Delta, None]:
+        """Send a request once, and yield its reply."""
         url = self.url + asked.path
         headers = {"X-Session-ID": session_id}
         async with self._connection.post(
@@ -151,6 +177,26 @@ class EngineClient(Engine):
         cache_salt: str,
     ) -> Asked:
         """Return the request for a reply."""
+
+    async def _resumed(self, refusal: PausedError, deadline: float) -> None:
+        """Wait until the engine has said, after its refusal, that it is not paused. One of all
+        waiting requests asks it.
+
+        Raises:
+            EngineError: it could not be asked, or was paused until `deadline` (on the clock
+                `ENGINES`).
+        """
+        refused_s = time.monotonic()
+        try:
+            async with ENGINES.timeout(deadline - ENGINES.time()), self._asking:
+                while self._ran_s < refused_s:
+                    await asyncio.sleep(_POLL_S)
+                    asked_s = time.monotonic()
+                    if not (await self._get("/is_paused", protocol.Paused)).is_paused:
+                        self._ran_s = asked_s
+        except TimeoutError:
+            late = too_slow(f"{refusal} A resume", "engine.request_timeout_s", self._timeout_s)
+            raise EngineError(late) from refusal
 
     async def name_version(self, version: int) -> None:
         """Label the served weights as `version`, from the next token on. An engine without labels

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
 from typing import TypeVar, cast, get_args
 
 import msgspec
@@ -46,18 +47,26 @@ _TOO_LONG = (
 )
 """The words about a prompt that fills the context, for which vLLM and SGLang have no code."""
 _NOT_NOW = (408, 429)
+_PAUSED = "Generation is paused"
+"""The words of vLLM 0.33 to a request that a pause of mode abort or wait did not let in."""
 _REASON_CHARS = 2000
+
+
+class PausedError(EngineError):
+    """The refusal of a request by an engine that is paused; nothing of it was sampled."""
 
 
 def failure(where: str, status: int, detail: protocol.ErrorDetail) -> ArlError:
     """Return the error to raise: a ContextLengthError if the prompt fills the engine's context, a
-    WeightsError if the embedded engine reports one, a RequestRefused for any other 4xx that does
-    not mean "not now", else an EngineError."""
+    WeightsError if the embedded engine reports one, a PausedError if the engine is paused, a
+    RequestRefused for any other 4xx that does not mean "not now", else an EngineError."""
     text = detail.message
     if detail.code == protocol.CONTEXT_LENGTH_EXCEEDED or any(words in text for words in _TOO_LONG):
         return ContextLengthError(text)
     if detail.type == WeightsError.__name__:
         return WeightsError(f"{where}: {text}")
+    if status == HTTPStatus.SERVICE_UNAVAILABLE and text.startswith(_PAUSED):
+        return PausedError(f"{where}: {text}")
     refused = 400 <= status < 500 and status not in _NOT_NOW
     return (RequestRefused if refused else EngineError)(f"{where}: {text}")
 

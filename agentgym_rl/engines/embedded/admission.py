@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+import msgspec
 from tokenizers import Tokenizer
 
 from agentgym_rl.engines import protocol
@@ -14,10 +16,14 @@ from agentgym_rl.runtime.grammars import Constraint
 from .request import Request, Sampling, StopStrings
 from .sampler import random_key
 
+T = TypeVar("T")
+
 _MIN_TEMPERATURE = 1e-3
 """The lowest temperature: division by a smaller one loses the order of float32 logits."""
 _MAX_TEMPERATURE = 1e3
 _MAX_STOP_STRINGS = 16
+_MAX_REPLIES = 512
+"""The maximum number of replies to one request for completions."""
 
 
 class Refused(Exception):
@@ -74,6 +80,76 @@ class Admission:
             with_logprobs=params.logprobs is not None,
             cache_salt=body.cache_salt or "",
         )
+
+    def completion(self, body: protocol.CompletionBody) -> list[protocol.GenerateBody]:
+        """Return the requests for the replies that `body` asks for: `n` for the first prompt, then
+        for the next.
+
+        Raises:
+            Refused: the prompt is none, or too many replies are asked for.
+        """
+        prompts = self._prompts(body.prompt, special=body.add_special_tokens)
+        if len(prompts) * body.n > _MAX_REPLIES:
+            raise Refused(
+                f"{len(prompts)} prompts with n {body.n}; allowed: {_MAX_REPLIES} replies in all",
+                param="n",
+            )
+        shared = {
+            name: getattr(body, name)
+            for name in ("max_tokens", "top_k", "min_p", "stop", "stop_token_ids", "ignore_eos")
+        }
+        return [
+            protocol.GenerateBody(
+                token_ids=prompt,
+                sampling_params=protocol.SamplingBody(
+                    **shared,
+                    temperature=1.0 if body.temperature is None else body.temperature,
+                    top_p=1.0 if body.top_p is None else body.top_p,
+                    seed=None if body.seed is None else body.seed + number,
+                    logprobs=body.logprobs,
+                ),
+                stream=body.stream,
+                cache_salt=body.cache_salt,
+            )
+            for prompt in prompts
+            for number in range(body.n)
+        ]
+
+    def _prompts(self, prompt: object, *, special: bool) -> list[list[int]]:
+        """Return the token ids of each prompt of a completion."""
+        found: list[str] | list[list[int]]
+        match prompt:
+            case str():
+                found = [prompt]
+            case [int(), *_]:
+                found = [_converted(prompt, list[int])]
+            case [str(), *_]:
+                found = _converted(prompt, list[str])
+            case [_, *_]:
+                found = _converted(prompt, list[list[int]])
+            case _:
+                raise _no_prompt()
+        return [
+            self.tokenizer("a text as prompt", param="prompt")
+            .encode(one, add_special_tokens=special)
+            .ids
+            if isinstance(one, str)
+            else one
+            for one in found
+        ]
+
+    def tokenizer(self, what: str, *, param: str) -> Tokenizer:
+        """Return the model's tokenizer; raise Refused if `what` needs it and the folder has
+        none."""
+        if self._tokenizer is None:
+            if not self.tokenizer_file.exists():
+                raise Refused(
+                    f"{what} needs {self.tokenizer_file.name}, which this model folder lacks; "
+                    "use token ids",
+                    param=param,
+                )
+            self._tokenizer = Tokenizer.from_file(str(self.tokenizer_file))
+        return self._tokenizer
 
     def _check_prompt(self, token_ids: list[int]) -> None:
         if not token_ids:
@@ -133,12 +209,19 @@ class Admission:
                 f"stop must be 1 to {_MAX_STOP_STRINGS} strings, none empty; got {len(strings)}",
                 param="stop",
             )
-        if self._tokenizer is None:
-            if not self.tokenizer_file.exists():
-                raise Refused(
-                    f"stop strings need {self.tokenizer_file.name}, which this model folder lacks; "
-                    "use stop_token_ids",
-                    param="stop",
-                )
-            self._tokenizer = Tokenizer.from_file(str(self.tokenizer_file))
-        return StopStrings(self._tokenizer, strings)
+        return StopStrings(self.tokenizer("a stop string", param="stop"), strings)
+
+
+def _converted(prompt: object, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(prompt, kind)
+    except msgspec.ValidationError:
+        raise _no_prompt() from None
+
+
+def _no_prompt() -> Refused:
+    return Refused(
+        "prompt must be a text, token ids, a list of texts, or a list of lists of token ids, none "
+        "of them empty",
+        param="prompt",
+    )

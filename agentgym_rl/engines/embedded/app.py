@@ -1,4 +1,4 @@
-"""The engine protocol over ASGI. Its routes, fields and defaults are vLLM's.
+"""The engine protocol over ASGI, and OpenAI's completions. Routes, fields and defaults are vLLM's.
 
 The routes are a table of its own, not `runtime.http_server.Api`: every turn passes here, and
 Starlette takes 5 µs of CPU longer for a request than the look-up, 10 µs with the server (of 140).
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -24,7 +25,7 @@ from agentgym_rl.runtime.http_server import BodyTooLarge, Receive, Scope, Send, 
 from .admission import Refused
 from .decoder import read_tags
 from .engine import EmbeddedEngine
-from .request import Request
+from .request import CompletionWriter, Request
 
 T = TypeVar("T")
 Query = Mapping[str, str]
@@ -35,6 +36,9 @@ log = logging.getLogger(__name__)
 _MAX_BODY_BYTES = 16_000_000
 _encode = msgspec.json.Encoder().encode
 _decode_generate = msgspec.json.Decoder(protocol.GenerateBody).decode
+_decode_completion = msgspec.json.Decoder(protocol.CompletionBody).decode
+_STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8")]
+_LAST_EVENT = b"data: " + protocol.DONE + b"\n\n"
 
 
 class App:
@@ -43,7 +47,12 @@ class App:
     def __init__(self, engine: EmbeddedEngine, *, served_model_name: str) -> None:
         self._engine = engine
         self._name = served_model_name
+        self._created = int(time.time())
         self._tokenizer_hash = tokenizer_hash(engine.model_dir)
+        self._sampling = {
+            protocol.GENERATE: self._generate,
+            protocol.COMPLETIONS: self._complete,
+        }
         self._routes: dict[str, tuple[str, Handler]] = {
             protocol.ABORT_REQUESTS: ("POST", self._abort),
             "/pause": ("POST", self._pause),
@@ -87,14 +96,16 @@ class App:
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
         method, handler = self._routes.get(path, ("POST", None))
-        if handler is None and path != protocol.GENERATE:
+        sample = self._sampling.get(path)
+        if handler is None and sample is None:
             raise Refused(f"no route {path}", status=404, kind="NotFoundError")
         if scope["method"] != method:
             raise Refused(f"{path} takes {method}, not {scope['method']}", status=405)
         body = await read_body(receive, limit_bytes=_MAX_BODY_BYTES)
-        if handler is None:
-            await self._generate(body, receive, send)
+        if sample is not None:
+            await sample(body, receive, send)
             return
+        assert handler is not None
         query = _query(scope["query_string"])
         result = await handler(query, body)
         if isinstance(result, str):
@@ -108,19 +119,80 @@ class App:
         asked = _parsed(_decode_generate, body)
         constraint = await self._engine.constraint(asked.sampling_params)
         request = self._engine.submit(asked, constraint)
+        respond = self._respond_stream if request.stream else self._respond
+        await self._until_hung_up([request], receive, respond(request, send))
+
+    async def _complete(self, body: bytes, receive: Receive, send: Send) -> None:
+        """Serve `/v1/completions`."""
+        asked = _parsed(_decode_completion, body)
+        if asked.model not in (None, self._name):
+            message = f"the model {asked.model!r} is not served; allowed: {self._name!r}"
+            raise Refused(message, status=404, param="model", kind="NotFoundError")
+        admission = self._engine.admission
+        tokenizer = admission.tokenizer("the text of a reply", param="prompt")
+        bodies = admission.completion(asked)
+        requests: list[Request] = []
+        try:
+            requests += map(self._engine.submit, bodies)
+        except Refused:
+            for request in requests:
+                self._engine.release(request)
+            raise
+        head = (f"cmpl-{requests[0].id}", self._created, self._name)
+        writer = CompletionWriter(requests, tokenizer, asked, head)
+        await self._until_hung_up(requests, receive, self._written(writer, send))
+
+    async def _written(self, writer: CompletionWriter, send: Send) -> None:
+        """Send the replies to all requests of a completion, as they grow or once they are whole."""
+
+        failures: list[Refused] = []
+
+        async def follow(number: int) -> None:
+            request = writer.requests[number]
+            try:
+                async for start, end in self._engine.parts(request):
+                    if writer.stream and request.error is None:
+                        await _event(send, writer.part(number, start, end))
+            except Refused as error:
+                failures.append(error)
+            if request.error is not None:
+                failures.append(_failed(request))
+
+        if writer.stream:
+            await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(len(writer.requests)):
+                tasks.create_task(follow(number))
+        if writer.stream:
+            for message in writer.last(failures[0].detail if failures else None):
+                await _event(send, message)
+            await send({"type": "http.response.body", "body": _LAST_EVENT})
+        elif failures:
+            await _fail(send, failures[0])
+        else:
+            await reply(send, 200, _encode(writer.whole()))
+
+    async def _until_hung_up(
+        self, requests: Sequence[Request], receive: Receive, response: Coroutine[Any, Any, None]
+    ) -> None:
+        """Await the response; the requests are released at its end, or when the client hangs up."""
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            release()
+
+        def release() -> None:
+            for request in requests:
+                self._engine.release(request)
+
         try:
             async with asyncio.TaskGroup() as tasks:
-                watch = tasks.create_task(self._abort_on_disconnect(receive, request))
-                respond = self._respond_stream if request.stream else self._respond
-                await respond(request, send)
-                watch.cancel()
+                watching = tasks.create_task(watch())
+                await response
+                watching.cancel()
         finally:
-            self._engine.release(request)
-
-    async def _abort_on_disconnect(self, receive: Receive, request: Request) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._engine.release(request)
+            release()
 
     async def _respond(self, request: Request, send: Send) -> None:
         try:
@@ -139,8 +211,7 @@ class App:
 
     async def _respond_stream(self, request: Request, send: Send) -> None:
         """Send server-sent events; a failure after the headers is an event with `error`."""
-        headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
         failure: protocol.ErrorDetail | None = None
         try:
             async for start, end in self._engine.parts(request):
@@ -155,7 +226,7 @@ class App:
             failure = _failed(request).detail
         if failure is not None:
             await _event(send, protocol.GenerateReply(request_id=request.id, error=failure))
-        await send({"type": "http.response.body", "body": b"data: " + protocol.DONE + b"\n\n"})
+        await send({"type": "http.response.body", "body": _LAST_EVENT})
 
     async def _abort(self, query: Query, body: bytes) -> Any:
         # vLLM puts a prefix before the given id of a request, and clients send the prefixed id.
@@ -254,9 +325,8 @@ class App:
         }
 
     async def _models(self, query: Query, body: bytes) -> Any:
-        return protocol.ModelList(
-            [protocol.ModelCard(self._name, self._engine.model.max_model_len)]
-        )
+        length = self._engine.model.max_model_len
+        return protocol.ModelList([protocol.ModelCard(self._name, length, created=self._created)])
 
 
 def _choice(request: Request, start: int, end: int) -> protocol.Choice:
@@ -290,7 +360,7 @@ def _query(found: bytes) -> Query:
     return query
 
 
-async def _event(send: Send, message: protocol.GenerateReply) -> None:
+async def _event(send: Send, message: protocol.GenerateReply | protocol.Completion) -> None:
     body = b"data: " + _encode(message) + b"\n\n"
     await send({"type": "http.response.body", "body": body, "more_body": True})
 

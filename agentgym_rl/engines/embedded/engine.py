@@ -73,7 +73,7 @@ class EmbeddedEngine:
         )
         self._config = config
         self._tokenizer_file = model_dir / "tokenizer.json"
-        self._admission = Admission(
+        self.admission = Admission(
             vocab_size=model.vocab_size,
             max_model_len=model.max_model_len,
             eos_ids=model.eos_ids,
@@ -136,7 +136,7 @@ class EmbeddedEngine:
         request_id = body.request_id or uuid.uuid4().hex
         if request_id in self._in_flight:
             raise Refused(f"request_id {request_id!r} is in flight already", param="request_id")
-        request = self._admission.request(body, request_id, constraint)
+        request = self.admission.request(body, request_id, constraint)
         self.loop.submit(request)
         self._in_flight[request_id] = request
         return request

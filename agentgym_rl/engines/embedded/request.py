@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from agentgym_rl.core.engine import FinishReason
+from agentgym_rl.engines import protocol
 from agentgym_rl.engines.protocol import VersionSpan
 from agentgym_rl.runtime.grammars import Constraint
 
@@ -27,7 +28,9 @@ class StopStrings:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._stream = DecodeStream(skip_special_tokens=False)
-        self._keep = max(len(text) for text in self._stop) - 1
+        self.longest = max(len(text) for text in self._stop)
+        """The length of the longest stop string, in characters."""
+        self._keep = self.longest - 1
         self._tail = ""
 
     def feed(self, token: int) -> str | None:
@@ -44,6 +47,39 @@ class StopStrings:
         ]
         self._tail = seen[-self._keep :] if self._keep else ""
         return min(found)[2] if found else None
+
+
+class ReplyText:
+    """The text of a reply as it grows. A stop string, and the token that ended the reply, are not
+    part of it, so the beginning of a possible stop string is held back."""
+
+    def __init__(self, tokenizer: Tokenizer, request: Request, *, skip_special: bool) -> None:
+        self._tokenizer, self._request = tokenizer, request
+        self._stream = DecodeStream(skip_special_tokens=skip_special)
+        stop = request.stop_strings
+        self._keep = 0 if stop is None else stop.longest - 1
+        self._held = ""
+        self._offset = 0
+        """The number of characters before the next token, held back or not."""
+
+    def grown(self, start: int, end: int, *, last: bool) -> tuple[str, list[int]]:
+        """Return the text that tokens [start, end) add, and the offset of each of them."""
+        request = self._request
+        ended = last and request.finish_reason == "stop"
+        text, offsets = self._held, []
+        for at in range(start, end):
+            offsets.append(self._offset)
+            if ended and at == end - 1 and not isinstance(request.stop_reason, str):
+                break
+            piece = self._stream.step(self._tokenizer, request.token_ids[at]) or ""
+            self._offset += len(piece)
+            text += piece
+        if ended and isinstance(request.stop_reason, str):
+            found = text.rfind(request.stop_reason)  # absent: it was of special tokens
+            text = text[:found] if found >= 0 else text
+        keep = 0 if last else min(self._keep, len(text))
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep], offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +192,82 @@ class Request:
             for (label, first), (_, last) in pairwise([*self.version_starts, ("", end)])
             if max(first, start) < min(last, end)
         ]
+
+
+class CompletionWriter:
+    """A writer of the choices of one completion (`/v1/completions`), one for each request."""
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        tokenizer: Tokenizer,
+        asked: protocol.CompletionBody,
+        head: tuple[str, int, str],
+    ) -> None:
+        """Set up the writer; `head` is the id, the time and the model of the completion."""
+        self.requests, self.stream = requests, asked.stream
+        self._tokenizer, self._asked, self._head = tokenizer, asked, head
+        special = asked.skip_special_tokens
+        self._texts = [ReplyText(tokenizer, one, skip_special=special) for one in requests]
+
+    def part(self, number: int, start: int, end: int) -> protocol.Completion:
+        """Return a chunk with tokens [start, end) of one choice; each token is written once."""
+        return self._completion([self._choice(number, start, end)])
+
+    def whole(self) -> protocol.Completion:
+        """Return the completion, once all requests are done."""
+        choices = [self._choice(n, 0, len(one.token_ids)) for n, one in enumerate(self.requests)]
+        return self._completion(choices, usage=self._usage())
+
+    def last(self, error: protocol.ErrorDetail | None) -> list[protocol.Completion]:
+        """Return what follows the parts of a stream: an error, or the usage if it was asked for."""
+        if error is not None:
+            return [self._completion([], error=error)]
+        options = self._asked.stream_options
+        wanted = options is not None and options.include_usage
+        return [self._completion([], usage=self._usage())] if wanted else []
+
+    def _completion(
+        self,
+        choices: list[protocol.CompletionChoice],
+        *,
+        usage: protocol.Usage | None = None,
+        error: protocol.ErrorDetail | None = None,
+    ) -> protocol.Completion:
+        id, created, model = self._head
+        return protocol.Completion(
+            id=id, created=created, model=model, choices=choices, usage=usage, error=error
+        )
+
+    def _choice(self, number: int, start: int, end: int) -> protocol.CompletionChoice:
+        request = self.requests[number]
+        last = request.done and end == len(request.token_ids)
+        text, offsets = self._texts[number].grown(start, end, last=last)
+        with_ids = self._asked.return_token_ids
+        return protocol.CompletionChoice(
+            index=number,
+            text=text,
+            logprobs=self._logprobs(request, start, offsets) if request.with_logprobs else None,
+            finish_reason=request.finish_reason if last else None,
+            stop_reason=request.stop_reason if last else None,
+            token_ids=request.token_ids[start:end] if with_ids else None,
+            prompt_token_ids=request.prompt if with_ids and start == 0 else None,
+        )
+
+    def _logprobs(
+        self, request: Request, start: int, offsets: list[int]
+    ) -> protocol.CompletionLogprobs:
+        part = slice(start, start + len(offsets))
+        logprobs = request.logprobs[part]
+        tokens = [
+            self._tokenizer.decode([token], skip_special_tokens=False)
+            for token in request.token_ids[part]
+        ]
+        top = [{token: logprob} for token, logprob in zip(tokens, logprobs, strict=True)]
+        return protocol.CompletionLogprobs(tokens, logprobs, top, offsets)
+
+    def _usage(self) -> protocol.Usage:
+        # Each prompt counts once, however many replies it has.
+        prompts = sum(len(one.prompt) for one in self.requests[:: self._asked.n])
+        sampled = sum(len(one.token_ids) for one in self.requests)
+        return protocol.Usage(prompts, sampled, prompts + sampled)

@@ -22,9 +22,9 @@ from agentgym_rl.engines.launch import (
 
 from .plugin import DIE_WITH_PARENT, GLOO, SHM
 
-LOWEST, BELOW = (0, 30), (0, 33)
+LOWEST, BELOW = (0, 30), (0, 34)
 """The bounds of versions [LOWEST, BELOW) with the routes and the weight-transfer API used here:
-0.25 lacks /weight_info and versions in /finish_weight_update; 0.33 has not been tried."""
+0.25 lacks /weight_info and versions in /finish_weight_update; 0.34 has not been read."""
 SPANS_SINCE = (0, 32)
 """The first version whose token route reports which policy version sampled which token."""
 
