@@ -38,7 +38,7 @@ from agentgym_rl.trainer.export import export_model
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.trial import refusal
 from agentgym_rl.trainer.world import World, join_world
-from agentgym_rl.weights.files import write_version
+from agentgym_rl.weights.parts import write_version
 
 TOLERANCE = 1e-5
 """The largest |difference| of a log-prob, in nats."""

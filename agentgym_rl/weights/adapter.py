@@ -7,6 +7,7 @@ torch and safetensors, so that engines can import this.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import Tensor
 from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.core.model_folder import weight_files
 
-from .files import LazyTensors, checksum
+from .files import LazyTensors, summed
 
 SCALING = "lora_scaling"
 """The name of the scaling, alpha / rank, float64 []."""
@@ -120,4 +121,7 @@ def base_checksum(model_dir: Path) -> int:
     Raises:
         WeightsError: see `read_base`.
     """
-    return int(checksum(read_base(model_dir)), 16)
+    crc = 0
+    for sums in summed(read_base(model_dir)):
+        crc = zlib.crc32(sums, crc)
+    return crc

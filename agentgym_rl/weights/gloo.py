@@ -15,7 +15,7 @@ from agentgym_rl.core.errors import WeightsError
 
 from .broadcast import BroadcastGroup
 from .engine_routes import RemoteEngine
-from .files import checksum
+from .files import fingerprint, kinds_of
 from .transport import Publication, Transport, rank_offsets
 
 _log = logging.getLogger(__name__)
@@ -35,23 +35,19 @@ class Broadcasts(Transport):
 
     def __init__(self, *, timeout_s: float):
         self._timeout_s = timeout_s
-        self._tensors: dict[str, Tensor] = {}
+        self._tensors: Mapping[str, Tensor] = {}
         self._update: dict[str, object] = {}
         self._members: dict[str, RemoteEngine] = {}
         self._group: BroadcastGroup | None = None
 
-    def prepare(
-        self, version: int, tensors: Mapping[str, Tensor], *, sums: bytes | None = None
-    ) -> None:
-        self._tensors = {
-            name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()
-        }
-        parts = self._tensors.values()
+    def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+        kinds = kinds_of(tensors)
         self._update = {
-            "names": list(self._tensors),
-            "dtypes": [str(part.dtype).removeprefix("torch.") for part in parts],
-            "shapes": [list(part.shape) for part in parts],
-            "crc32": checksum(self._tensors, sums=sums),
+            "names": list(kinds),
+            "dtypes": [str(kind.dtype).removeprefix("torch.") for kind in kinds.values()],
+            "shapes": [list(kind.shape) for kind in kinds.values()],
+            "fingerprint": fingerprint(tensors),
             "path": f"of policy version {version}",
         }
 

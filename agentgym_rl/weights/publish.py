@@ -78,15 +78,13 @@ class Publisher:
     may_sleep: bool = False
     """A flag, true if engines may be asleep except for their weights, and stay so."""
 
-    def prepare(
-        self, version: int, tensors: Mapping[str, Tensor], *, sums: bytes | None = None
-    ) -> None:
+    def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Make a version ready for any number of `publish`; the tensors must not change.
 
         Raises:
             WeightsError: it cannot be made ready (for example, no space to write it).
         """
-        self.transport.prepare(version, tensors, sums=sums)
+        self.transport.prepare(version, tensors)
 
     def publish(
         self,

@@ -33,6 +33,7 @@ from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.runtime.tasks import in_thread
 
 from .engine_routes import Pause, Refused, RemoteEngine
+from .files import kinds_of
 from .gloo import own_address
 from .transport import Publication, Transport, rank_offsets
 
@@ -175,9 +176,7 @@ class NativeTransport(Transport):
         self._members: dict[str, RemoteEngine] = {}
         self._trainer: Any = None
 
-    def prepare(
-        self, version: int, tensors: Mapping[str, Tensor], *, sums: bytes | None = None
-    ) -> None:
+    def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         self._source.tensors = tensors
 
     def stage(self, publication: Publication, *, deadline: float) -> None:
@@ -250,7 +249,8 @@ class NativeTransport(Transport):
 
 
 class StateSource:
-    """vLLM's WeightSource over the tensors of the version prepared last, on the trainer's GPU."""
+    """vLLM's WeightSource over the tensors of the version prepared last, each on the trainer's GPU
+    while it is sent."""
 
     def __init__(self) -> None:
         self.tensors: Mapping[str, Tensor] = {}
@@ -260,8 +260,7 @@ class StateSource:
         from vllm.distributed.weight_transfer.base import ParamMeta
 
         return [
-            ParamMeta(name, tensor.dtype, tuple(tensor.shape))
-            for name, tensor in self.tensors.items()
+            ParamMeta(name, kind.dtype, kind.shape) for name, kind in kinds_of(self.tensors).items()
         ]
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:

@@ -282,7 +282,7 @@ def _weights(folder: Path, *, version: int) -> Path:
     """The bundled model's own weights as a new version."""
     from safetensors.torch import load_file
 
-    from agentgym_rl.weights.files import write_version
+    from agentgym_rl.weights.parts import write_version
 
     return write_version(folder, version, load_file(BUNDLED / "model.safetensors"))
 

@@ -122,8 +122,8 @@ def test_damage_on_the_way_fails_that_version_alone():
     trainer = Trainer()
     with engine() as server:
         trainer.publisher.prepare(1, TENSORS)
-        trainer.transport._update["crc32"] = "00000000"
-        with pytest.raises(PublicationFailed, match=r"worker 0: failed: .*crc32 .* 00000000"):
+        trainer.transport._update["fingerprint"] = "00000000"
+        with pytest.raises(PublicationFailed, match=r"worker 0: failed: .*fingerprint .* 00000000"):
             trainer.publisher.publish({"a": server.url}, 1)
         assert trainer.publish(a=server).served == ("a",)
 

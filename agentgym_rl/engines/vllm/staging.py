@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,19 @@ Shapes = Mapping[str, tuple[int, ...]]
 _SHOWN = 3
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The tensors of an update."""
+
+    tensors: dict[str, Tensor]
+    same: Collection[str] = ()
+    """The tensors that were left out, because they are those of `base`: whole blocks of them."""
+    base: tuple[str, int] | None = None
+    """The sequence and the number of the version that has to be in place, if one has to."""
+    brings: tuple[str, int] | None = None
+    """The sequence and the number of the version that the update is, if it has one."""
+
+
 class Staging:
     """A thread that runs `load` at once, then checks the tensors against `expected`.
 
@@ -27,9 +41,7 @@ class Staging:
     WeightsError. `path` describes the source in messages.
     """
 
-    def __init__(
-        self, load: Callable[[], dict[str, Tensor]], *, path: str, expected: Shapes | None
-    ) -> None:
+    def __init__(self, load: Callable[[], Loaded], *, path: str, expected: Shapes | None) -> None:
         self.path = path
         self.error = ""
         """The reason of a failure; empty without one."""
@@ -37,7 +49,7 @@ class Staging:
         """The time for loading and checking."""
         self._load = load
         self._expected = expected
-        self._tensors: dict[str, Tensor] | None = None
+        self._loaded: Loaded | None = None
         # A daemon thread: a server that ends does not wait for weights that it will not serve.
         self._thread = threading.Thread(target=self._run, name="arl-staging", daemon=True)
         self._thread.start()
@@ -46,9 +58,9 @@ class Staging:
     def state(self) -> State:
         if self._thread.is_alive():
             return "staging"
-        return "failed" if self._tensors is None else "ready"
+        return "failed" if self._loaded is None else "ready"
 
-    def result(self, *, timeout_s: float) -> dict[str, Tensor]:
+    def result(self, *, timeout_s: float) -> Loaded:
         """Return the tensors.
 
         Raises:
@@ -57,17 +69,19 @@ class Staging:
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             raise WeightsError(f"weights {self.path} were not staged within {timeout_s:g} s")
-        if self._tensors is None:
+        if self._loaded is None:
             raise WeightsError(self.error)
-        return self._tensors
+        return self._loaded
 
     def _run(self) -> None:
         start = time.monotonic()
         try:
-            tensors = self._load()
+            loaded = self._load()
             if self._expected is not None:
-                check_shapes(shapes_of(tensors), self._expected, what=f"weights {self.path}")
-            self._tensors = tensors
+                same = loaded.same
+                expected = {n: shape for n, shape in self._expected.items() if n not in same}
+                check_shapes(shapes_of(loaded.tensors), expected, what=f"weights {self.path}")
+            self._loaded = loaded
         except WeightsError as error:
             self.error = str(error)
         except Exception as error:  # a thread has no caller that would report it
