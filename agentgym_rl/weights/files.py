@@ -75,7 +75,7 @@ def combined(digests: Mapping[str, str]) -> str:
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     """Return `combined` of the digests of the tensors; a stored version's are in its index."""
-    if isinstance(tensors, StoredVersion):
+    if isinstance(tensors, StoredVersion | StoredTensors):
         return combined(tensors.digests)
     return combined({name: digest(name, tensors[name]) for name in tensors})
 
@@ -225,6 +225,10 @@ class StoredVersion(KnownKinds):
             return set()
         return {name for name, first in self.since.items() if first <= version}
 
+    def without(self, names: Collection[str]) -> StoredTensors:
+        """Return the tensors but these."""
+        return StoredTensors(self, [name for name in self if name not in names])
+
     def verify(self) -> None:
         """Read the tensors that were not asked for, except those `known`.
 
@@ -291,6 +295,23 @@ class StoredVersion(KnownKinds):
                 )
             self._verified.add(name)
         return tensor
+
+
+class StoredTensors(KnownKinds):
+    """Some tensors of a stored version."""
+
+    def __init__(self, version: StoredVersion, names: Iterable[str]) -> None:
+        super().__init__(names, version.__getitem__)
+        self._version = version
+
+    def kinds(self) -> dict[str, Kind]:
+        kinds = self._version.kinds()
+        return {name: kinds[name] for name in self}
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Return the digest of each tensor."""
+        return {name: self._version.digests[name] for name in self}
 
 
 def read_at(fd: int, data: np.ndarray, start: int) -> bool:

@@ -20,7 +20,6 @@ from agentgym_rl.weights.files import fingerprint
 
 def main(model_dir: str, out: str, rank: str, size: str, dtype: str) -> None:
     torch.set_num_threads(1)
-    parts.PART_BYTES = 1 << 20
     folder = Path(out)
     meeting = f"file://{out}/meet"
     with join_world(rank=int(rank), size=int(size), rendezvous=meeting, timeout_s=120) as world:

@@ -18,6 +18,7 @@ import os
 import threading
 import time
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,12 @@ class GlooUpdateInfo(UpdateInfo):
     """The dtypes by their names in torch, "bfloat16" or "torch.bfloat16"."""
     shapes: list[list[int]] = field(default_factory=list)
     fingerprint: str = ""
+    same: list[str] = field(default_factory=list)
+    """The tensors that are not sent, because they are those of the version `base`."""
+    base: list[Any] = field(default_factory=list)
+    """The sequence and the number of the version that must be in place; empty: any."""
+    brings: list[Any] = field(default_factory=list)
+    """The sequence and the number of the version that is sent; empty: none that others follow."""
 
 
 class GlooTransfer(StagedTransfer):
@@ -265,16 +272,23 @@ class GlooTransfer(StagedTransfer):
     def load(self, update_info: GlooUpdateInfo) -> Loaded:
         if self._meeting is None:
             raise WeightsError("no broadcast group: /init_weight_transfer_engine comes first")
+        base, brings = _pair(update_info.base), _pair(update_info.brings)
+        if base is not None and base != self._served:
+            raise WeightsError(f"changes of {base} cannot be used: {self._served} is in place")
         dtypes = [getattr(torch, name.removeprefix("torch.")) for name in update_info.dtypes]
         group = self._meeting.group()
         received = group.receive(
             update_info.names, dtypes, update_info.shapes, update_info.fingerprint
         )
-        return Loaded(received)
+        return Loaded(received, same=set(update_info.same), base=base, brings=brings)
 
     def shutdown(self) -> None:
         super().shutdown()
         self._meeting = None  # the group is destroyed with its last user
+
+
+def _pair(found: Sequence[Any]) -> tuple[str, int] | None:
+    return (str(found[0]), int(found[1])) if found else None
 
 
 class _Meeting:
