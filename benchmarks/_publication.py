@@ -3,8 +3,8 @@ and number of ranks.
 
 Trainer ranks without an optimizer load a model, and publish two versions of it, whose weights all
 differ. Their peak is measured over both publications, after the model was loaded; the times are
-those of the second one. Over `shm`, small models go to an embedded engine, which samples nothing;
-large ones, and all over `gloo`, to a process that only stages them, as an engine does.
+those of the second one. Over `shm`, a small model goes from one rank to an embedded engine, which
+samples nothing; all else goes to a process that only stages it, as an engine does.
 
     python -m benchmarks._publication [CASE …]        prints one JSON object a case
 """
@@ -61,7 +61,7 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="arl-b-", dir=SCRATCH))
         url, pid = "", 0
-        if case.transport == "shm" and not case.is_large:
+        if case.transport == "shm" and not case.is_large and case.ranks == 1:
             from ._common import engine_process, model_config
 
             overrides = [("engine.dtype", case.dtype), ("engine.max_model_len", 512)]
@@ -120,9 +120,8 @@ def _peak(pid: int | str = "self", what: str = "VmHWM") -> int:
 
 def rank_process(rank: str, told: Sequence[str]) -> None:
     """Load the model as one rank; publish two versions; print what it took."""
-    from agentgym_rl.config import TrainerConfig, load_config
+    from agentgym_rl.config import load_config
     from agentgym_rl.runtime.memory import give_back_memory
-    from agentgym_rl.trainer.policy import Policy
     from agentgym_rl.trainer.world import join_world
 
     folder, scratch, dtype, transport, size, url, *large = told
@@ -130,12 +129,8 @@ def rank_process(rank: str, told: Sequence[str]) -> None:
     with join_world(
         rank=int(rank), size=int(size), rendezvous=f"file://{scratch}/meet", timeout_s=DEADLINE_S
     ) as world:
-        policy = Policy.load(
-            Path(folder),
-            world,
-            master_dtype=torch.bfloat16 if large else torch.float32,
-            trainer=TrainerConfig(num_ranks=int(size), head_chunk_tokens=0),
-        )
+        master = torch.bfloat16 if large else torch.float32
+        policy = bare_policy(Path(folder), world, master)
         kind = "embedded" if url else "vllm"
         engine = load_config(overrides={"engine.type": kind, "engine.dtype": dtype}).own_engine
         out = make_way_out(policy, Path(scratch), engine, transport, url)
@@ -149,6 +144,22 @@ def rank_process(rank: str, told: Sequence[str]) -> None:
                     parameter.mul_(1.01)
             found = out(version)
         print(json.dumps({"before": before, "peak": _peak(), **found}))
+
+
+def bare_policy(folder: Path, world: Any, dtype: torch.dtype) -> Any:
+    """Return a sharded policy that can only be published: it was not tried for training."""
+    from agentgym_rl.config import TrainerConfig
+    from agentgym_rl.trainer.policy import Policy
+    from agentgym_rl.trainer.sharding import shard
+    from agentgym_rl.weights.source import load_whole
+
+    class Bare(Policy):
+        def __init__(self) -> None:
+            self.model, self.names = load_whole(folder, dtype=dtype)
+            self.world, self.adapter, self._pieces = world, None, None
+            shard(self.model, world, "float32", TrainerConfig())
+
+    return Bare()
 
 
 def make_way_out(policy: Any, scratch: Path, engine: Any, transport: str, url: str) -> Any:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,21 +156,27 @@ class VersionFiles:
     def _pass(self, plan: Plan, parts: PartsWriter | None) -> dict[str, str]:
         """Gather all pieces; write the own ones; return the digests of their masters.
 
-        After a failure to write, the other pieces are still gathered, as the other ranks do.
+        A thread writes a piece while the next ones are gathered, so that ranks write at the same
+        time; it has one piece at a time. After a failure to write, the other pieces are still
+        gathered, as the other ranks do.
         """
         masters: dict[str, str] = {}
-        failure: Exception | None = None
-        pieces = zip(plan.owners, self._kinds, self._policy.gathered(), strict=True)
-        for owner, kinds, tensors in pieces:
-            if owner != self._world.rank or failure is not None:
-                continue
-            try:
-                for name, kind in kinds.items():
-                    masters[name] = _store(name, tensors[name], kind, parts)
-            except _WRITE_ERRORS as error:
-                failure = error
-        if failure is not None:
-            raise failure
+
+        def store(tensors: Mapping[str, Tensor], kinds: Mapping[str, Kind]) -> None:
+            for name, kind in kinds.items():
+                masters[name] = _store(name, tensors[name], kind, parts)
+
+        with ThreadPoolExecutor(1, "version") as thread:
+            last: Future[None] | None = None
+            pieces = zip(plan.owners, self._kinds, self._policy.gathered(), strict=True)
+            for owner, kinds, tensors in pieces:
+                if owner != self._world.rank:
+                    continue
+                if last is not None and last.exception() is not None:
+                    continue
+                last = thread.submit(store, tensors, kinds)
+        if last is not None:
+            last.result()
         if parts is not None:
             parts.finish()
         return masters

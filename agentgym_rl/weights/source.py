@@ -221,11 +221,18 @@ class SourceNames:
             WeightsError: they do not make the folder's names and shapes.
         """
         ignored = [Piece((), {name: kind}) for name, kind in kinds_of(self.ignored).items()]
-        for groups in (self._blocks(own), [tuple(own)]):
-            pieces = [
-                Piece(group, kinds_of(self.of({name: own[name] for name in group})))
-                for group in groups
-            ]
+        alone = [(name,) for name in own]
+        odd: list[str] = []
+        # From small to large: some tensors of a folder are made of several of the model's.
+        for groups in (alone, _blocks(own), [tuple(own)]):
+            try:
+                pieces = [
+                    Piece(group, kinds_of(self.of({name: own[name] for name in group})))
+                    for group in groups
+                ]
+            except _LOAD_ERRORS as error:
+                odd = [f"{type(error).__name__}: {error}"]
+                continue
             found = {name: kind for piece in pieces for name, kind in piece.kinds.items()}
             odd = _differing(self.shapes, {**kinds_of(self.ignored), **found})
             if not odd and sum(len(piece.kinds) for piece in pieces) == len(found):
@@ -233,16 +240,6 @@ class SourceNames:
         raise WeightsError(
             f"the weights do not have the names and shapes of {self._folder}: {_some(odd)}"
         )
-
-    def _blocks(self, own: Iterable[str]) -> list[tuple[str, ...]]:
-        """Return the names that are converted together: those of a block, or one alone."""
-        if not self.converts:
-            return [(name,) for name in own]
-        blocks: dict[str, list[str]] = {}
-        for name in own:
-            found = _BLOCK.match(name)
-            blocks.setdefault(found[0] if found else name, []).append(name)
-        return list(map(tuple, blocks.values()))
 
     def of(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors of the folder, by their names there, that `state` makes: the tensors
@@ -293,6 +290,15 @@ class SourceNames:
             for name, tensor in file_tensors
             if not torch.equal(tensor.to(tensors[name].dtype), tensors[name].cpu())
         ]
+
+
+def _blocks(own: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return the names by block of the model; one outside of blocks is alone."""
+    blocks: dict[str, list[str]] = {}
+    for name in own:
+        found = _BLOCK.match(name)
+        blocks.setdefault(found[0] if found else name, []).append(name)
+    return list(map(tuple, blocks.values()))
 
 
 def _differing(
