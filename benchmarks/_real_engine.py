@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM
 from agentgym_rl.core.model_folder import weight_files
 from agentgym_rl.engines import protocol
 from agentgym_rl.weights.adapter import read_base
-from agentgym_rl.weights.files import write_version
+from agentgym_rl.weights.parts import write_version
 
 from ._common import engine_process, generate, model_config, over_http, say
 

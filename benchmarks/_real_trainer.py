@@ -26,7 +26,6 @@ from safetensors.torch import load_file
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.storage.weights_folder import WeightsFolder
-from agentgym_rl.weights.files import summed
 from agentgym_rl.weights.publish import Published, Publisher
 from agentgym_rl.weights.transport import SharedFiles
 
@@ -173,7 +172,7 @@ def publication(folder: Path, rounds: int) -> Part:
     ):
         found = asyncio.run(_publish(url, shared, base, rounds))
     copies = statistics.median(it["copy_s"] for it in found)
-    for name in ("copy_s", "sums_s", "write_s", "stage_s", "pause_s", "whole_s", "unchanged_s"):
+    for name in ("copy_s", "write_s", "stage_s", "pause_s", "whole_s", "unchanged_s"):
         row = {"system": "ours", "phase": name.removesuffix("_s"), "megabytes": size >> 20}
         seconds = statistics.median(it[name] for it in found)
         row |= {"wall_ms": round(1e3 * seconds, 1), "times_copy": round(seconds / copies, 2)}
@@ -199,11 +198,14 @@ async def _publish(
     try:
         async with asyncio.timeout(_TIMEOUT_S * rounds), asyncio.TaskGroup() as tasks:
             sampling = tasks.create_task(_sample(client))
+            tensors: Mapping[str, torch.Tensor] = {}
             for number in range(1, rounds + 1):
                 tensors = {name: tensor + 1e-6 * number for name, tensor in base.items()}
                 found.append(await asyncio.to_thread(_changed, publisher, url, tensors, number))
             for number, one in enumerate(found, start=rounds + 1):
-                one["unchanged_s"] = await asyncio.to_thread(_unchanged, publisher, url, number)
+                one["unchanged_s"] = await asyncio.to_thread(
+                    _unchanged, publisher, url, tensors, number
+                )
                 say(f"  {one}")
             sampling.cancel()
     finally:
@@ -220,27 +222,26 @@ def _changed(
     times.append(time.perf_counter())
     del copies
     times.append(time.perf_counter())
-    sums = summed(tensors)
-    times.append(time.perf_counter())
-    publisher.prepare(number, tensors, sums=sums)
+    publisher.prepare(number, tensors)
     times.append(time.perf_counter())
     done: Published = publisher.publish({"engine-0": url}, number)
     times.append(time.perf_counter())
     publisher.transport.tidy()
     return {
         "copy_s": times[1] - times[0],
-        "sums_s": times[3] - times[2],
-        "write_s": times[4] - times[3],
+        "write_s": times[3] - times[2],
         "stage_s": done.stage_s,
         "pause_s": done.pause_s,
-        "whole_s": times[5] - times[2],
+        "whole_s": times[4] - times[2],
     }
 
 
-def _unchanged(publisher: Publisher, url: str, number: int) -> float:
+def _unchanged(
+    publisher: Publisher, url: str, tensors: Mapping[str, torch.Tensor], number: int
+) -> float:
     """Publish the tensors of the version before as `number`; return the seconds."""
     start = time.perf_counter()
-    publisher.transport.prepare_same(number)
+    publisher.prepare(number, tensors)
     publisher.publish({"engine-0": url}, number, same_as=number - 1)
     seconds = time.perf_counter() - start
     publisher.transport.tidy()

@@ -38,7 +38,7 @@ from agentgym_rl.trainer.export import export_model
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.trial import refusal
 from agentgym_rl.trainer.world import World, join_world
-from agentgym_rl.weights.files import write_version
+from agentgym_rl.weights.parts import write_version
 
 TOLERANCE = 1e-5
 """The largest |difference| of a log-prob, in nats."""
@@ -180,7 +180,7 @@ class _Life:
             _row([(p, one, 0), (b[len(p) + len(one.token_ids) :], two, 1)])
             for p, one, b, two in zip(prompts, first, between, second, strict=True)
         ]
-        path.rename(self._run / "weights" / "v-1.safetensors")
+        path.rename(self._run / "weights" / "v-1")
         out = export_model(
             self._folder / "out", state, model_dir=self._folder, names=self._policy.names
         )
@@ -210,7 +210,7 @@ class _Life:
         differ from those of the `plain` model."""
         policy = self._policy
         write_version(self._run / "weights", 0, policy.full_state()).rename(
-            self._run / "weights" / "v-0.safetensors"
+            self._run / "weights" / "v-0"
         )
         found = _logprobs(policy, rows)
         found.sum().backward()

@@ -36,7 +36,7 @@ PLUGINS = {"envs": "arl_envs", "agents": "arl_agents", "sandboxes": "arl_sandbox
 ALLOWED: Mapping[str, str] = {
     "torch": (
         "algo algo.* trainer trainer.* engines.embedded* plan.probe "
-        "weights.adapter weights.broadcast weights.files weights.gloo "
+        "weights.adapter weights.broadcast weights.files weights.gloo weights.parts "
         "weights.sglang_routes weights.transport weights.publish weights.source "
         "weights.vllm_native "
         "engines.vllm.staging engines.vllm.swap engines.vllm.transfer"

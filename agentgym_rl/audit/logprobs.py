@@ -103,7 +103,7 @@ def _check(run: Path, tokens: Tokens, *, untrained: bool) -> None:
     if not len(tokens):
         more = "" if untrained else "; --all also takes episodes that were not trained"
         raise ConfigError(f"{run} holds no trained token yet: nothing to audit{more}")
-    if not any((run / "weights").glob("v-*.safetensors")):
+    if not any((run / "weights").glob("v-*")):
         raise ConfigError(
             f"no policy version is kept in {run / 'weights'}, and a token is audited with the "
             "weights that sampled it: run again with --weights.keep_versions=all"

@@ -20,7 +20,7 @@ from .tokens import Index, Place, Tokens
 
 Gaps = npt.NDArray[np.float64]
 
-THRESHOLDS: Mapping[str, float] = {"float32": 1e-3, "bfloat16": 1e-2}
+THRESHOLDS: Mapping[str, float] = {"float32": 1e-4, "bfloat16": 1e-2}
 """The allowed |Δ log-prob| by dtype of the engine. For float32 it limits every token: the embedded
 engine is within 1e-5 of the trainer. For bfloat16 it limits the mean of every version, since single
 tokens differ by 0.1 between two correct forwards; their mean, by 1e-3 (both measured with the

@@ -135,7 +135,7 @@ class WeightsConfig(Section):
     """The folder of `shm` files; empty: /dev/shm. Engines on other machines need a shared one."""
     keep_versions: Annotated[int, Field(ge=1)] | Literal["all"] = 2
     """The number of versions kept while the run lives; `all` keeps each one in the run's folder for
-    good (`weights/v-N.safetensors`), which `arl audit` needs."""
+    good (`weights/v-N/`), which `arl audit` needs."""
     update_timeout_s: Fitted[float] = Field(default=60.0, gt=0)
     """The longest time for every engine to load a new version."""
 

@@ -184,7 +184,7 @@ class Engine(Sampler):
 
     @abstractmethod
     async def update_weights(self, path: str, *, version: int) -> None:
-        """Load the safetensors file at `path` and serve it as `version` from the next step.
+        """Load the version in the folder `path` and serve it as `version` from the next step.
 
         A sleeping engine needs its weights awake for that, and stays asleep.
         """

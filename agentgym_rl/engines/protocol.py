@@ -246,7 +246,7 @@ class AbortBody(Struct, forbid_unknown_fields=True):
 
 class UpdateInfo(Struct, forbid_unknown_fields=True):
     path: str
-    """The path of a safetensors file that the engine can read."""
+    """The folder of a version (`weights/files.py`) that the engine can read."""
 
 
 class UpdateBody(Struct, forbid_unknown_fields=True):

@@ -1,6 +1,6 @@
 """The queue of due evaluations of a run: versions with their weights, in order.
 
-A version is pinned when it is published: a hard link beside the file that engines read protects
+A version is pinned when it is published: hard links beside the files that engines read protect
 it from pruning. A thread then moves it into the run's folder, which may be on another disk, until
 it is evaluated. Waiting versions are limited only by disk space, and outlive the process.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from agentgym_rl.runtime.atomic_file import replacing
+from agentgym_rl.runtime.atomic_file import remove, replacing
 from agentgym_rl.storage.evaluations import EvalRecord, EvalRecords, Status
 from agentgym_rl.storage.recovery import NOTHING, Recovered
 from agentgym_rl.storage.weights_folder import version_name
@@ -119,10 +119,11 @@ class EvalQueue:
     def _pin(self, version: int, *, missing: Callable[[int], None] | None) -> None:
         source = self._weights_dir / version_name(version, incarnation=self._incarnation)
         pin = self._pin_of(version)
+        remove(pin)
         try:
-            pin.parent.mkdir(exist_ok=True)
-            pin.unlink(missing_ok=True)
-            os.link(source, pin)
+            pin.mkdir(parents=True)
+            for file in source.iterdir():
+                os.link(file, pin / file.name)
         except OSError as error:
             if missing is not None and isinstance(error, FileNotFoundError):
                 return missing(version)
@@ -137,7 +138,7 @@ class EvalQueue:
             )
 
     def _pin_of(self, version: int) -> Path:
-        return self._weights_dir / PINS / f"step-{version}.safetensors"
+        return self._weights_dir / PINS / f"step-{version}"
 
     def close(self) -> None:
         """Close the queue: no more versions will come."""
@@ -177,17 +178,18 @@ class EvalQueue:
         record = self.records.read().get(version, EvalRecord(version))
         record = replace(record, status=status, error=error, metrics=metrics or {})
         self.records.write(record)
-        self.records.weights(version).unlink(missing_ok=True)
+        remove(self.records.weights(version))
         self._on_end(record)
 
 
 def _move(pin: Path, target: Path) -> None:
-    """Move a file atomically; a rename if both paths are on one disk."""
+    """Move a folder atomically; a rename if both paths are on one disk."""
+    remove(target)
     try:
         pin.replace(target)
     except OSError:  # another disk
         try:
             with replacing(target) as part:
-                shutil.copyfile(pin, part)
+                shutil.copytree(pin, part, copy_function=shutil.copyfile)
         finally:
-            pin.unlink(missing_ok=True)
+            remove(pin)

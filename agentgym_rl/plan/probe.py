@@ -29,7 +29,7 @@ from agentgym_rl.storage.weights_folder import WeightsFolder
 from agentgym_rl.trainer.step import Stepper
 from agentgym_rl.trainer.usage import Phases
 from agentgym_rl.trainer.world import World, join_world
-from agentgym_rl.weights.files import write_version
+from agentgym_rl.weights.parts import write_version
 
 from .decode_steps import non_negative
 from .rates import EngineRates, Rates, RolloutRates, TrainerRates, WeightRates, load_rates

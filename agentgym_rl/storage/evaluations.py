@@ -2,7 +2,7 @@
 
 `evaluations/step-N.json` is the record of version N: it is written before the evaluation begins,
 so that a killed run knows its due evaluations. `step-N/` beside it has the episodes, in the format
-of `arl eval --out`; `step-N.safetensors` has the weights, while they are needed. All records that
+of `arl eval --out`; `weights-N/` has the weights, while they are needed. All records that
 have ended are in `evaluations.jsonl`, one per line.
 """
 
@@ -60,8 +60,8 @@ class EvalRecords:
         return self.folder / f"step-{version}"
 
     def weights(self, version: int) -> Path:
-        """Return the file of the weights to be evaluated."""
-        return self.folder / f"step-{version}.safetensors"
+        """Return the folder of the weights to be evaluated."""
+        return self.folder / f"weights-{version}"
 
     def read(self) -> dict[int, EvalRecord]:
         """Return the records by version; an unreadable file is skipped."""
@@ -100,7 +100,7 @@ class EvalRecords:
     def forget(self, version: int) -> None:
         """Remove the episodes and weights of `version`, which belong to other weights."""
         shutil.rmtree(self.episodes(version), ignore_errors=True)
-        self.weights(version).unlink(missing_ok=True)
+        shutil.rmtree(self.weights(version), ignore_errors=True)
 
 
 def _record(path: Path) -> EvalRecord:

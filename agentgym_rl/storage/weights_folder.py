@@ -29,10 +29,9 @@ _LOCK = "lock"
 
 
 def version_name(version: int, *, incarnation: int = 0) -> str:
-    """Return the file name of a version: `v7.safetensors`, or `v2.7.safetensors` in incarnation
-    2."""
+    """Return the name of a version's folder: `v7`, or `v2.7` in incarnation 2."""
     label = version_label(version, incarnation=incarnation) if incarnation else str(version)
-    return f"v{label}.safetensors"
+    return f"v{label}"
 
 
 class WeightsFolder:

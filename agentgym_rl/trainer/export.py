@@ -19,7 +19,8 @@ from agentgym_rl.core.model_folder import tensor_heads
 from agentgym_rl.runtime.atomic_file import replacing
 from agentgym_rl.storage.checkpoints import check_whole
 from agentgym_rl.weights.adapter import peft_tensors
-from agentgym_rl.weights.files import save_tensors
+from agentgym_rl.weights.files import kinds_of
+from agentgym_rl.weights.parts import save_tensors
 from agentgym_rl.weights.source import SourceNames
 
 from .checkpoint import load_checkpoint
@@ -57,8 +58,9 @@ def export_model(
     adapter: AdapterFiles | None = None,
     names: SourceNames | None = None,
 ) -> Path:
-    """Write `folder`: weights from `state`, all other files copied from `model_dir`. If the run
-    trained an adapter, write it for peft to the subfolder `adapter`; `state` has it merged already.
+    """Write `folder`: weights from `state`, each asked for once and in order, all other files
+    copied from `model_dir`. If the run trained an adapter, write it for peft to the subfolder
+    `adapter`; `state` has it merged already.
 
     The files of `model_dir` that are no weights (configurations, tokenizer, chat templates, code)
     are copied unchanged. Only the configuration's dtype follows the weights, which are as precise
@@ -74,7 +76,7 @@ def export_model(
             part.mkdir(parents=True)
             _copy_others(model_dir, part)
             _set_dtype(part / "config.json", state)
-            save_tensors(state, part / "model.safetensors", {"format": "pt"})
+            save_tensors(state, part / "model.safetensors")
             if names is not None:
                 found = {name: head.shape for name, head in tensor_heads(part).items()}
                 if odd := sorted({name for name, _ in found.items() ^ names.shapes.items()}):
@@ -82,7 +84,7 @@ def export_model(
             if adapter is not None:
                 adapter.settings.save_pretrained(part / "adapter")
                 path = part / "adapter" / "adapter_model.safetensors"
-                save_tensors(adapter.tensors, path, {"format": "pt"})
+                save_tensors(adapter.tensors, path)
     except (OSError, RuntimeError, ValueError) as error:
         raise TrainerError(f"cannot export the model to {folder}: {error}") from error
     return folder
@@ -102,7 +104,7 @@ def export_checkpoint(checkpoint: Path, folder: Path, *, model_dir: Path, lora: 
         load_checkpoint(checkpoint, policy, optimizer)
         return export_model(
             folder,
-            policy.full_state(),
+            policy.exported(),
             model_dir=model_dir,
             adapter=adapter_files(policy.adapter, policy.trained_state()),
             names=policy.names,
@@ -127,6 +129,6 @@ def _set_dtype(config_file: Path, state: Mapping[str, Tensor]) -> None:
     dtype."""
     config = json.loads(config_file.read_text())
     config.pop("torch_dtype", None)
-    dtypes = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
+    dtypes = {kind.dtype for kind in kinds_of(state).values() if kind.dtype.is_floating_point}
     config["dtype"] = str(dtypes.pop() if len(dtypes) == 1 else torch.float32).split(".")[-1]
     config_file.write_text(json.dumps(config, indent=2) + "\n")

@@ -16,6 +16,7 @@ from agentgym_rl.config import LoraConfig
 from agentgym_rl.core.errors import ConfigError, TrainerError, WeightsError
 from agentgym_rl.weights import adapter as version
 from agentgym_rl.weights.adapter import base_checksum, merged, read_base
+from agentgym_rl.weights.files import LazyTensors
 
 _NAME = "default"
 """The default adapter name of peft."""
@@ -82,15 +83,18 @@ class Adapter:
         pairs = {name: pair(name) for name in self._layers}
         return version.named(pairs, scaling=scaling, base=self.base)
 
-    def merged(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def merged(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return all weights of the model with the adapter `state`, a `version`, merged in; float32
-        or better, except integers."""
-        return {
-            name: tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-            if tensor.is_floating_point()
-            else tensor
-            for name, tensor in merged(state, self._model_dir).items()
-        }
+        or better, except integers. Each is made when it is asked for."""
+        whole = merged(state, self._model_dir)
+
+        def read(name: str) -> Tensor:
+            tensor = whole[name]
+            if not tensor.is_floating_point():
+                return tensor
+            return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+        return LazyTensors(whole, read)
 
     @contextmanager
     def off(self) -> Iterator[None]:

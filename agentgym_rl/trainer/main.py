@@ -19,7 +19,7 @@ from agentgym_rl.core.errors import ArlError, StorageError
 from agentgym_rl.models.fitted import fitted
 from agentgym_rl.storage.checkpoints import Retention, lineage_after
 from agentgym_rl.storage.trained_tokens import forget_tokens, write_tokens
-from agentgym_rl.weights.files import summed
+from agentgym_rl.weights.files import StoredVersion
 
 from .agreement import Agreement
 from .checkpoint import Checkpoints, config_hash, load_checkpoint
@@ -28,7 +28,7 @@ from .export import adapter_files, export_model
 from .shard_tensors import ShardTokens
 from .step import make_stepper
 from .usage import Phases
-from .versions_out import VersionsOut, fingerprint, make_publisher
+from .versions_out import VersionFiles, VersionsOut, make_publisher, versions_there
 from .world import World, join_world
 
 _log = logging.getLogger(__name__)
@@ -125,7 +125,11 @@ def run(
     )
     try:
         with _sigterm_raises(), meeting as world:
-            trainer = _Trainer(config, world, client, versions, model_dir, run_dir, resume, served)
+            trainer = _Trainer(
+                *(config, world, client, versions, model_dir, run_dir, resume, served),
+                weights_dir=weights_dir,
+                incarnation=incarnation,
+            )
             try:
                 trainer.run()
             finally:
@@ -150,15 +154,28 @@ class _Trainer:
         run_dir: Path,
         resume: Path | None,
         served: int | None,
+        *,
+        weights_dir: Path,
+        incarnation: int,
     ):
         self._config, self._world = config, world
         self._client, self._versions = client, versions
         self._model_dir, self._run_dir = model_dir, run_dir
         self._served = served
-        self._state: dict[str, Tensor] = {}
-        """The version that was published last (rank 0)."""
+        self._stored: StoredVersion | None = None
+        """The version that was written last (rank 0)."""
         self._stepper = make_stepper(config, world, model_dir)
         self._policy = self._stepper.policy
+        self._files = VersionFiles(
+            self._policy,
+            weights_dir,
+            engine=config.own_engine,
+            incarnation=incarnation,
+            keep=versions_there(config.weights),
+            config=model_dir / "config.json",
+            # Engines that drop their weights when they sleep have no earlier version.
+            follows=not config.cluster.colocated,
+        )
         self._offload = self._stepper.offload()
         self._agreement = Agreement(
             self._policy, config.trainer, engine_dtype=config.own_engine.dtype
@@ -191,13 +208,15 @@ class _Trainer:
         for step in range(self._first, self._config.steps):
             self._step(step)
         self.checkpoints.finish()
-        state = self._policy.full_state()
+        adapter = self._policy.adapter
+        trained = self._policy.trained_state() if adapter is not None else {}
+        state = self._policy.exported()
         if self._world.rank == 0:
             export_model(
                 self._run_dir / "export",
                 state,
                 model_dir=self._model_dir,
-                adapter=adapter_files(self._policy.adapter, self._state),
+                adapter=adapter_files(adapter, trained),
                 names=self._policy.names,
             )
             if self._config.weights.transport != "shm":
@@ -209,17 +228,16 @@ class _Trainer:
         engine = self._config.own_engine
         attached = isinstance(engine, ServerEngineConfig) and bool(engine.urls)
         behind = self._first > 0 or attached or self._served is not None
-        if behind or self._versions.keeps_all:
-            self._state = self._policy.trained_state()
+        needed = behind or self._versions.keeps_all
+        if needed and self._served in (None, self._first):
+            self._stored = self._files.write(self._first).stored
         self._let_go()
-        if not (behind or self._versions.keeps_all):
-            return
-        if self._world.rank or self._served not in (None, self._first):
+        if self._stored is None:
             return
         if behind:
-            self._versions.publish(self._state, self._first, sums=summed(self._state))
+            self._versions.publish(self._stored)
         else:
-            self._versions.keep(self._state, self._first)
+            self._versions.keep(self._stored)
 
     def _let_go(self) -> None:
         """Leave the device to the engines if they share it; on all ranks, before rank 0
@@ -257,20 +275,19 @@ class _Trainer:
             raise
         others: dict[str, list[tuple[str, float, float]]] = {}
         with phases.phase("weight_sync"):
-            self._state = self._policy.trained_state()
-            sums = summed(self._state)
             is_new = step + 1 >= (self._served or 0)
+            written = self._files.write(step + 1, store=is_new)
             if is_new:
                 self._let_go()
-            if self._world.rank == 0 and is_new:
-                published = self._versions.publish(self._state, step + 1, sums=sums)
+            if written.stored is not None:
+                self._stored = written.stored
+                published = self._versions.publish(self._stored)
                 metrics["time/engine_pause"] = published.pause_s
                 metrics["time/weights_stage"] = published.stage_s
                 others = {name: [("pause", *at)] for name, at in published.pauses.items()}
         group_ids = list(dict.fromkeys(shard.group_ids))
         self._lineage = lineage_after(self._lineage, step, group_ids)
-        parameters = fingerprint(self._state, sums=sums)
-        self._checkpoint(step + 1, parameters, phases, asked=shard.checkpoint)
+        self._checkpoint(step + 1, written.parameters, phases, asked=shard.checkpoint)
         for rank, found in enumerate(self._world.gather(phases.intervals)[1:], start=1):
             others[f"trainer-{rank}"] = found
         if self._world.rank == 0:
@@ -281,7 +298,7 @@ class _Trainer:
                 intervals=phases.intervals,
                 others=others,
                 group_ids=group_ids,
-                parameters=parameters,
+                parameters=written.parameters,
             )
             self.checkpoints.reported(self._client.report(report))
 
@@ -306,7 +323,8 @@ class _Trainer:
     def _republish(self, version: int) -> None:
         """Publish the current version once more, for an engine that restarted without it."""
         _log.info("publishing policy version %d again, for an engine that came back", version)
-        self._versions.publish(self._state, version, sums=summed(self._state))
+        assert self._stored is not None
+        self._versions.publish(self._stored)
 
     def _checkpoint(self, done: int, parameters: str, phases: Phases, *, asked: bool) -> None:
         """Begin to write a checkpoint after `done` batches, if one is due or was `asked` for."""

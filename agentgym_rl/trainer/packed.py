@@ -17,7 +17,14 @@ from agentgym_rl.config import LoraConfig, TrainerConfig
 from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.runtime.memory import give_back_memory
-from agentgym_rl.weights.source import SourceNames, load_whole, set_own_attention
+from agentgym_rl.weights.files import Kind, KnownKinds, kinds_of
+from agentgym_rl.weights.source import (
+    Piece,
+    SourceNames,
+    inner_linears,
+    load_whole,
+    set_own_attention,
+)
 
 from .lora import Adapter
 from .packing_trial import (
@@ -63,6 +70,7 @@ class PackedModel:
         """The adapter, which alone is trained if there is one."""
         self.names = names
         """The tensor names of the model's folder; None after a change of the model."""
+        self._pieces: list[Piece] | None = None
         self.vocab_size = int(model.config.get_text_config().vocab_size)
         self._trainer = trainer or TrainerConfig()
         self._own_attention = set_own_attention(self.model)
@@ -207,27 +215,89 @@ class PackedModel:
         if isinstance(self.model, FSDPModule):
             self.model.set_requires_gradient_sync(enabled)
 
-    def full_state(self) -> dict[str, Tensor]:
-        """Return the unsharded weights on the CPU, with an adapter merged: every tensor of the
-        model's folder, by its name there. A changed model uses its own names, and has tied tensors
-        only once.
+    def pieces(self) -> list[Piece]:
+        """Return the pieces in which engines get this model's trained tensors: the adapter
+        (weights/adapter.py) if there is one, or else every tensor of the model's folder. A changed
+        model uses its own names, and has tied tensors only once. The same on every rank."""
+        if self._pieces is None:
+            self._pieces = self._made_pieces()
+        return self._pieces
+
+    def _made_pieces(self) -> list[Piece]:
+        own = {n: t.detach().to("meta") for n, t in self._trained().items()}
+        own = {n: torch.empty(t.shape, dtype=t.dtype, device="meta") for n, t in own.items()}
+        if self.adapter is not None:
+            return [Piece(tuple(own), kinds_of(self.adapter.version(own)))]
+        if self.names is not None:
+            return self.names.pieces(own)
+        return [Piece((name,), kinds_of({name: tensor})) for name, tensor in own.items()]
+
+    def gathered(self) -> Iterator[dict[str, Tensor]]:
+        """Yield the unsharded tensors of each of the `pieces`, by their names there, on any device;
+        they may share memory with the parameters.
+
+        Collective: every rank takes all of them, in step with the others. Only one piece is in
+        memory beside the shards.
+        """
+        trained = self._trained()
+        for piece in self.pieces():
+            own = {name: _unsharded(trained[name]) for name in piece.own}
+            if self.adapter is not None:
+                yield self.adapter.version(own)
+            elif self.names is None:
+                yield own
+            else:
+                yield self.names.of(own) if own else {n: self.names.ignored[n] for n in piece.kinds}
+
+    def _trained(self) -> dict[str, Tensor]:
+        if self.adapter is None:
+            return self.tensors()
+        self._reshard()
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    @property
+    def rounded_matrices(self) -> frozenset[str]:
+        """Return the parameters, by the model's own names, that an engine on a CPU has in bfloat16
+        if it computes in it."""
+        layers = {id(part) for part in inner_linears(self.model)}
+        return frozenset(
+            f"{layer}.{name}"
+            for layer, module in self.model.named_modules()
+            if id(module) in layers
+            for name, _ in module.named_parameters(recurse=False)
+        )
+
+    def trained_state(self) -> dict[str, Tensor]:
+        """Return the tensors of all `pieces`, on the CPU.
 
         Collective. Every rank takes part, only rank 0 gets the tensors (the others get {}); they
         may share memory with the parameters.
         """
+        state: dict[str, Tensor] = {}
+        for tensors in self.gathered():
+            if self.world.rank == 0:
+                state |= {name: tensor.cpu() for name, tensor in tensors.items()}
+        return state
+
+    def full_state(self) -> Mapping[str, Tensor]:
+        """Return the unsharded weights, with an adapter merged: every tensor of the model's folder,
+        by its name there. See `trained_state`."""
         state = self.trained_state()
         return self.adapter.merged(state) if self.adapter and state else state
 
-    def trained_state(self) -> dict[str, Tensor]:
-        """Return what engines load besides the model's folder: the adapter (weights/adapter.py) if
-        there is one, or else the `full_state`. Collective."""
+    def exported(self) -> Mapping[str, Tensor]:
+        """Return `full_state`, which is never in memory: rank 0 asks for each tensor once, in the
+        order of the mapping. The other ranks return once it has asked for the last one.
+
+        Collective.
+        """
         if self.adapter is not None:
-            self._reshard()
-            parameters = self.model.named_parameters()
-            state = self._whole({name: p for name, p in parameters if p.requires_grad})
-            return self.adapter.version(state) if state else {}
-        state = self._whole(self.tensors())
-        return self.names.of(state) if self.names and state else state
+            return self.full_state()
+        if self.world.rank == 0:
+            return _OnePass(self.pieces(), self.gathered())
+        for _ in self.gathered():
+            pass
+        return {}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the shards of parameters and saved buffers, by the model's own names."""
@@ -243,11 +313,25 @@ class PackedModel:
             if isinstance(module, FSDPModule):
                 module.reshard()
 
-    def _whole(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        state: dict[str, Tensor] = {}
-        for name, part in parts.items():
-            whole = part.detach()
-            whole = whole.full_tensor() if isinstance(whole, DTensor) else whole
-            if self.world.rank == 0:
-                state[name] = whole.cpu()
-        return state
+
+def _unsharded(tensor: Tensor) -> Tensor:
+    whole = tensor.detach()
+    return whole.full_tensor() if isinstance(whole, DTensor) else whole
+
+
+class _OnePass(KnownKinds):
+    """The tensors of pieces, each gathered when it is asked for, in their order."""
+
+    def __init__(self, pieces: Sequence[Piece], gathered: Iterator[dict[str, Tensor]]) -> None:
+        self._kinds = {name: kind for piece in pieces for name, kind in piece.kinds.items()}
+        self._gathered = gathered
+        self._present: dict[str, Tensor] = {}
+        super().__init__(self._kinds, self._next)
+
+    def kinds(self) -> dict[str, Kind]:
+        return self._kinds
+
+    def _next(self, name: str) -> Tensor:
+        while name not in self._present:
+            self._present = dict(next(self._gathered))
+        return self._present.pop(name)

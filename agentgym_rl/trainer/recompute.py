@@ -19,14 +19,13 @@ from agentgym_rl.core.engine import parse_version
 from agentgym_rl.core.errors import TrainerError, WeightsError
 from agentgym_rl.core.trajectory import FloatArray, Row
 from agentgym_rl.weights.adapter import is_adapter, merged
-from agentgym_rl.weights.files import opened_version
+from agentgym_rl.weights.files import fingerprint, opened_version
 from agentgym_rl.weights.source import multiplying_in
 
 from .checkpoint import load_checkpoint
 from .policy import Policy
 from .step import make_stepper
 from .usage import Phases
-from .versions_out import fingerprint
 from .world import join_world
 
 
@@ -71,7 +70,7 @@ class Recomputer:
         """
         if version < 0:
             raise WeightsError("their policy version was not recorded")
-        path = self._versions_dir / f"v-{version}.safetensors"
+        path = self._versions_dir / f"v-{version}"
         if not path.exists():
             raise WeightsError(
                 f"there is no {path}; only a run with --weights.keep_versions=all keeps them all"
@@ -79,8 +78,7 @@ class Recomputer:
         state: Mapping[str, Tensor]
         with opened_version(path) as stored:
             state, label = dict(stored), stored.label
-        # A version that is the same as the one before it is a link to that one's file.
-        if path.resolve().name != f"v-{_version(label)}.safetensors":
+        if _version(label) != version:
             raise WeightsError(f"weights {path} are those of version {label}, not of {version}")
         parameters = {n: _local(t.detach()) for n, t in self._policy.tensors().items()}
         if is_adapter(state):

@@ -1,41 +1,244 @@
-"""The publication of policy versions by the trainer (rank 0), and a hash of a policy's parameters,
-cheap enough to compute at every step."""
+"""The publication of policy versions by the trainer: all ranks write a version, rank 0 makes the
+engines serve it.
+
+A published version is the masters cast to the dtype in which the engines hold each tensor. Its
+files are a snapshot: whatever happens to the masters afterwards, engines, audits and evaluations
+read these bytes. The ranks own whole tensors, and each writes its own.
+"""
 
 from __future__ import annotations
 
 import logging
+import secrets
 import time
-from collections.abc import Mapping
-from hashlib import blake2b
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 
-from agentgym_rl.config import Config, WeightsConfig
+from agentgym_rl.config import Config, OwnEngineConfig, WeightsConfig
 from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.weights.files import summed, write_version
+from agentgym_rl.runtime.atomic_file import remove
+from agentgym_rl.storage.weights_folder import version_name
+from agentgym_rl.weights.files import Kind, StoredVersion, combined, digest, prune
 from agentgym_rl.weights.gloo import Broadcasts
+from agentgym_rl.weights.parts import (
+    PartsWriter,
+    Plan,
+    Version,
+    copy_version,
+    new_folder,
+    oldest,
+    plan_parts,
+    stored_before,
+    write_index,
+)
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
+from agentgym_rl.weights.source import Piece
 from agentgym_rl.weights.transport import InPauses, SharedFiles, Transport
 from agentgym_rl.weights.vllm_native import NativeTransport
 
 from .client import ControllerClient
+from .policy import Policy
 
-
-def fingerprint(tensors: Mapping[str, Tensor], *, sums: bytes | None = None) -> str:
-    """Return 64 bits, in hex, over names, dtypes, shapes and every bit of the tensors; `sums` is
-    the result of `summed` for them, if it is known."""
-    data = summed(tensors) if sums is None else sums
-    return blake2b(data, digest_size=8).hexdigest()
-
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
 _BETWEEN_TRIES_S = 0.2
+_WRITE_ERRORS = (OSError, ValueError, RuntimeError, WeightsError)
+
+
+class Written(NamedTuple):
+    """A version that all ranks have written."""
+
+    parameters: str
+    """The fingerprint of the masters, the same for any number of ranks (64 bits, in hex)."""
+    stored: StoredVersion | None
+    """The version's files; None on other ranks than 0, and if it was not stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The folder of a version that is being written, as rank 0 tells the others."""
+
+    part: Path
+    over: Path | None
+    previous: Path | None
+
+
+class VersionFiles:
+    """A writer of versions of `policy` into `folder`, which all ranks call in step.
+
+    `kinds` are the dtypes of published tensors (`published_kinds`). `keep`: the versions that the
+    folder has at most, the one being written included. `config`: the model's config.json, copied
+    beside each version. `follows`: engines may rely on an earlier version for unchanged tensors.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        folder: Path,
+        *,
+        engine: OwnEngineConfig,
+        incarnation: int = 0,
+        keep: int = 2,
+        config: Path | None = None,
+        follows: bool = True,
+    ) -> None:
+        self._policy, self._world = policy, policy.world
+        self._folder, self._keep, self._config = folder, keep, config
+        self._incarnation = incarnation
+        self._sequence = secrets.token_hex(8) if follows else ""
+        cast = published_kinds(policy, engine)
+        self._kinds = [cast(piece) for piece in policy.pieces()]
+        self._previous: Path | None = None
+        """The version written last (rank 0)."""
+
+    def write(self, version: int, *, store: bool = True) -> Written:
+        """Write the present weights as `version`, unless `store` is off: then they are only hashed
+        (collective).
+
+        If any rank cannot write its part, nothing of the version is visible.
+
+        Raises:
+            WeightsError: it cannot be written, by this rank or another; on all ranks.
+        """
+        if not store:
+            everybody = range(self._world.size)
+            digests = self._pass(plan_parts(self._kinds, writers=everybody), None)
+            found = self._world.gather(digests)
+            return Written(combined({n: it for part in found for n, it in part.items()}), None)
+        path = self._folder / version_name(version, incarnation=self._incarnation)
+        with ExitStack() as stack:
+            place = self._agree(lambda: self._begin(path, stack), f"cannot begin {path}")[0]
+            assert place is not None
+            writers = [r for r, sees in enumerate(self._world.gather(place.part.is_dir())) if sees]
+            plan = plan_parts(self._kinds, writers=writers or [0])
+            own = plan.parts.get(self._world.rank, ())
+            parts = PartsWriter(place.part, own, previous=place.previous, over=place.over)
+            with closing(parts):
+                masters = self._agree(lambda: self._pass(plan, parts), f"cannot write {path}")
+            made = self._world.gather((parts.digests, parts.changed))
+            named = Version(number=version, incarnation=self._incarnation, sequence=self._sequence)
+
+            def finish() -> None:
+                if self._world.rank:
+                    return
+                write_index(
+                    *(place.part, plan, named),
+                    digests={n: it for digests, _ in made for n, it in digests.items()},
+                    changed=[name for _, changed in made for name in changed],
+                    previous=stored_before(place.previous),
+                    config=self._config,
+                )
+                stack.close()  # renames the folder
+                self._previous = path
+
+            self._agree(finish, f"cannot complete {path}")
+        parameters = combined({n: it for digests in masters for n, it in digests.items()})
+        return Written(parameters, StoredVersion(path) if self._world.rank == 0 else None)
+
+    def _begin(self, path: Path, stack: ExitStack) -> _Place | None:
+        if self._world.rank:
+            return None
+        for left in self._folder.glob(".v*"):  # by ranks that were killed
+            remove(left)
+        over = oldest(self._folder, keep=self._keep)
+        part, old = stack.enter_context(new_folder(path, over=over))
+        return _Place(part, old, self._previous)
+
+    def _pass(self, plan: Plan, parts: PartsWriter | None) -> dict[str, str]:
+        """Gather all pieces; write the own ones; return the digests of their masters.
+
+        A thread writes a piece while the next ones are gathered, so that ranks write at the same
+        time; it has one piece at a time. After a failure to write, the other pieces are still
+        gathered, as the other ranks do.
+        """
+        masters: dict[str, str] = {}
+
+        def store(tensors: Mapping[str, Tensor], kinds: Mapping[str, Kind]) -> None:
+            for name, kind in kinds.items():
+                masters[name] = _store(name, tensors[name], kind, parts)
+
+        with ThreadPoolExecutor(1, "version") as thread:
+            last: Future[None] | None = None
+            pieces = zip(plan.owners, self._kinds, self._policy.gathered(), strict=True)
+            for owner, kinds, tensors in pieces:
+                if owner != self._world.rank:
+                    continue
+                if last is not None and last.exception() is not None:
+                    continue
+                last = thread.submit(store, tensors, kinds)
+        if last is not None:
+            last.result()
+        if parts is not None:
+            parts.finish()
+        return masters
+
+    def _agree(self, step: Callable[[], T], what: str) -> list[T]:
+        """Do `step` on every rank; return all results.
+
+        Raises:
+            WeightsError: it failed on any rank.
+        """
+        results: list[T] = []
+        failure = ""
+        try:
+            results.append(step())
+        except _WRITE_ERRORS as error:
+            failure = f"{type(error).__name__}: {error}"
+        found = self._world.gather((results, failure))
+        failures = [f"rank {rank}: {why}" for rank, (_, why) in enumerate(found) if why]
+        if failures:
+            raise WeightsError(f"{what}: {'; '.join(failures)}")
+        return [result for results, _ in found for result in results]
+
+
+def _store(name: str, tensor: Tensor, kind: Kind, parts: PartsWriter | None) -> str:
+    """Write a tensor as it is published; return the digest of the tensor itself."""
+    if parts is None:
+        return digest(name, tensor)
+    cast = tensor.to(kind.dtype)
+    parts.write(name, cast)
+    return parts.digests[name] if cast.dtype == tensor.dtype else digest(name, tensor)
+
+
+def published_kinds(policy: Policy, engine: OwnEngineConfig) -> Callable[[Piece], dict[str, Kind]]:
+    """Return a function from a piece to the kinds in which its tensors are published: those in
+    which the engines hold them.
+
+    An embedded engine that is not on a GPU for sure gets only the matrices of layers in bfloat16
+    (`weights/source.py`). Adapters stay as they are, since engines merge them in float32, and so
+    do tensors that the model's folder has in float32 beside others in 16 bits.
+    """
+    everywhere = engine.type != "embedded" or engine.device == "cuda"
+    precise = policy.names.precise if policy.names is not None else set[str]()
+    rounded = frozenset[str]() if everywhere else policy.rounded_matrices
+
+    def cast(piece: Piece) -> dict[str, Kind]:
+        if engine.dtype == "float32" or policy.adapter is not None:
+            return dict(piece.kinds)
+        if not everywhere and not (piece.own and rounded.issuperset(piece.own)):
+            return dict(piece.kinds)
+        return {
+            name: Kind(torch.bfloat16, kind.shape)
+            if kind.dtype.is_floating_point and name not in precise
+            else kind
+            for name, kind in piece.kinds.items()
+        }
+
+    return cast
 
 
 class VersionsOut:
-    """A publisher of versions, which also keeps and removes them as configured in `weights`.
+    """A publisher of versions (rank 0), which also keeps and removes them as configured in
+    `weights`.
 
     `restart_s` is the extra time of a server that has to be restarted first. With
     `keep_versions = "all"`, `kept` is the folder that has them permanently.
@@ -55,13 +258,15 @@ class VersionsOut:
         self._client = client
         self._kept = kept
         self._begin_timeout_s = restart_s + weights.update_timeout_s
-        self._last: tuple[int, str] | None = None
-        """The version that was published last, and the fingerprint of its weights."""
+        self._last: StoredVersion | None = None
+        """The version that was published last."""
+        self._copied: tuple[Path, Path] | None = None
+        """The version that was kept last, and its copy."""
 
     @property
     def longest_s(self) -> float:
         """Return the longest time that `publish` takes, in seconds."""
-        # plus the time to write the file
+        # plus the time to write the files
         return self._begin_timeout_s + 2 * self._publisher.timeout_s
 
     @property
@@ -69,55 +274,40 @@ class VersionsOut:
         """Return whether every version, the first one included, is kept in the run's folder."""
         return self._weights.keep_versions == "all"
 
-    def keep(
-        self,
-        state: Mapping[str, Tensor],
-        version: int,
-        *,
-        sums: bytes | None = None,
-        same_as: int | None = None,
-    ) -> None:
-        """Write a version to the run's folder, permanently; a link if it is the `same_as` an
-        earlier one.
+    def keep(self, stored: StoredVersion) -> None:
+        """Copy a version to the run's folder, permanently, by links where that is possible.
 
         Raises:
-            WeightsError: it could not be written.
+            WeightsError: it could not be copied.
         """
-        path = self._kept / f"v-{version}.safetensors"
+        path = self._kept / f"v-{stored.version}"
         try:
             self._kept.mkdir(parents=True, exist_ok=True)
-            first = self._kept / f"v-{same_as}.safetensors"
-            if same_as is not None and first.exists():
-                path.unlink(missing_ok=True)
-                return path.symlink_to(first.resolve().name)
+            copy_version(stored.path, path, previous=self._copied)
         except OSError as error:
-            raise WeightsError(f"cannot keep policy version {version}: {error}") from error
-        incarnation = self._publisher.incarnation
-        write_version(self._kept, version, state, incarnation=incarnation, sums=sums).rename(path)
+            raise WeightsError(f"cannot keep policy version {stored.version}: {error}") from error
+        self._copied = stored.path, path
 
-    def publish(self, state: Mapping[str, Tensor], version: int, *, sums: bytes) -> Published:
-        """Make engines serve `state`, with these `sums`, as `version`; tell the controller which
-        engines serve it.
+    def publish(self, stored: StoredVersion) -> Published:
+        """Make engines serve a version; tell the controller which engines serve it.
 
         If the weights are those of the version published last, engines that serve it only learn
-        the new number: nothing is written or transferred, and nothing pauses.
+        the new number: nothing is transferred, and nothing pauses.
 
         If no engine serves it, try again, for at most weights.update_timeout_s in all. The waits
         for an available engine are not included; their total has its own bound.
 
         Raises:
-            WeightsError: it could not be written, or no engine took it.
+            WeightsError: no engine took it, or it could not be kept.
             RunEnding, TrainerError: see `ControllerClient.begin_publication`.
         """
-        found = fingerprint(state, sums=sums)
         last, self._last = self._last, None
-        same_as = last[0] if last and last[1] == found and last[0] < version else None
+        version = stored.version
+        is_same = last is not None and last.digests == stored.digests
+        same_as = last.version if last and is_same and last.version < version else None
         if self.keeps_all:
-            self.keep(state, version, sums=sums, same_as=same_as)
-        if same_as is None:
-            self._publisher.prepare(version, state, sums=sums)
-        else:
-            self._publisher.transport.prepare_same(version)
+            self.keep(stored)
+        self._publisher.prepare(version, stored)
         left_s, wait_s = self._publisher.timeout_s, self._begin_timeout_s
         while True:
             asked = time.monotonic()
@@ -138,13 +328,20 @@ class VersionsOut:
                     raise
                 _log.warning("%s; trying again for %.0f s", failure, left_s)
         self._client.end_publication(version, served=published.served, failed=published.failed)
-        self._last = version, found
+        self._last = stored
         self._publisher.transport.tidy()
+        prune(stored.path.parent, versions_there(self._weights))
         return published
 
     def close(self) -> None:
         """Release the resources that are held between publications."""
         self._publisher.close()
+
+
+def versions_there(weights: WeightsConfig) -> int:
+    """Return the number of versions in the weights folder: those that engines may read, or, for a
+    transport that sends them, the present one."""
+    return weights.num_published if weights.transport == "shm" else 1
 
 
 def make_publisher(

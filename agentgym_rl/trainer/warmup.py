@@ -63,7 +63,7 @@ def warm_up(
             if world.rank == 0:
                 with steps.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(told) + "\n")
-        state = policy.full_state()
+        state = policy.exported()
         if world.rank == 0:
             export_model(out, state, model_dir=model_dir, names=policy.names)
 

@@ -1,6 +1,7 @@
 """The policy versions on their way from trainer to engines.
 
-files.py         one version as a checksummed safetensors file
+files.py         one version as a folder of checksummed parts: its index and its readers
+parts.py         the writing of a version, by several processes, without what did not change
 source.py        a model folder loaded completely, and its tensors under the folder's names
 adapter.py       one version as a LoRA adapter, and the merge into its base weights
 publish.py       one version for every engine with a short pause: stage, then swap

@@ -12,6 +12,7 @@ import hashlib
 import math
 import shutil
 import threading
+import zlib
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from functools import cache
@@ -24,7 +25,8 @@ from torch import Tensor
 from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.core.model_folder import tensor_heads, weight_files
 
-from .files import LazyTensors, bytes_of, checksum, opened_version, save_tensors
+from .files import LazyTensors, bytes_of, opened_version, summed
+from .parts import write_version
 
 Shapes = Mapping[str, tuple[int, ...]]
 """The shapes of tensors by name."""
@@ -130,7 +132,10 @@ def base_checksum(model_dir: Path) -> int:
     Raises:
         WeightsError: see `read_base`.
     """
-    return int(checksum(read_base(model_dir)), 16)
+    crc = 0
+    for sums in summed(read_base(model_dir)):
+        crc = zlib.crc32(sums, crc)
+    return crc
 
 
 def check_shapes(found: Shapes, expected: Shapes, *, what: str) -> None:
@@ -290,16 +295,16 @@ class WholeVersion:
 def _loadable(path: Path, model_dir: Path, *, tensors: Mapping[str, Tensor] | None) -> Path:
     """Return a new folder that SGLang can load: the model's config.json and the version at `path`,
     or `tensors`."""
-    folder = path.with_name(f".{path.stem}.sglang")
+    folder = path.with_name(f".sglang-{path.name}")
     try:
         shutil.rmtree(folder, ignore_errors=True)  # left by a trainer that died
         folder.mkdir()
+        if tensors is not None:
+            path = write_version(folder, 0, tensors)
+        for file in path.glob("model*"):
+            (folder / file.name).symlink_to(file.resolve())
         shutil.copyfile(model_dir / "config.json", folder / "config.json")
-        if tensors is None:
-            (folder / "model.safetensors").symlink_to(path.resolve())
-        else:
-            save_tensors(tensors, folder / "model.safetensors", {"format": "pt"})
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise WeightsError(f"cannot make {folder} for SGLang: {error}") from error
     return folder
 

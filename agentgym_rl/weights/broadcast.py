@@ -20,7 +20,7 @@ from torch.distributed import ProcessGroupGloo
 
 from agentgym_rl.core.errors import WeightsError
 
-from .files import bytes_of, checksum
+from .files import bytes_of, fingerprint, kinds_of
 
 BUCKET_BYTES = 32 << 20
 """The approximate size of the buckets that tensors are packed into; a larger tensor travels
@@ -34,9 +34,9 @@ class BroadcastGroup:
 
     The members meet at `address`:`port`, where rank 0 listens, on `listener` if it has bound one.
     `timeout_s` bounds the meeting, and each complete `send` and `receive`. Any failure but a wrong
-    checksum makes the group useless: `close` it and make another. Once rank 0 has closed its group,
-    receivers that wait fail at once. `prefixes` are those of the keys in the store, which all
-    members must share; `backend` nccl is experimental: not measured.
+    fingerprint makes the group useless: `close` it and make another. Once rank 0 has closed its
+    group, receivers that wait fail at once. `prefixes` are those of the keys in the store, which
+    all members must share; `backend` nccl is experimental: not measured.
 
     Raises:
         WeightsError: the members did not meet within `timeout_s`.
@@ -83,18 +83,21 @@ class BroadcastGroup:
             ) from error
 
     def send(self, tensors: Mapping[str, Tensor], *, timeout_s: float | None = None) -> None:
-        """Send the (contiguous, CPU) tensors from rank 0 to every other member, in their order.
+        """Send the tensors from rank 0 to every other member, in their order.
 
-        The members need names, dtypes, shapes and `checksum(tensors)` beforehand by another route.
-        `timeout_s` replaces the group's own.
+        Each tensor is asked for once, bucket by bucket, so that lazy ones are never all in memory.
+        The members need names, dtypes, shapes and `fingerprint(tensors)` beforehand by another
+        route. `timeout_s` replaces the group's own.
 
         Raises:
             WeightsError: a member is gone, or did not take them in time.
         """
         deadline = self._deadline(timeout_s)
-        parts = list(tensors.values())
-        for bucket in buckets([_num_bytes(part.dtype, part.shape) for part in parts]):
-            self._broadcast(_packed([bytes_of(parts[index]) for index in bucket]), deadline)
+        kinds = kinds_of(tensors)
+        names = list(kinds)
+        for bucket in buckets([kind.nbytes for kind in kinds.values()]):
+            packed = _packed([bytes_of(tensors[names[index]]) for index in bucket])
+            self._broadcast(packed, deadline)
 
     def send_flat(self, data: Tensor, *, timeout_s: float) -> None:
         """Send bytes, uint8 [n], from rank 0 to every other member, in one piece.
@@ -109,13 +112,13 @@ class BroadcastGroup:
         names: Sequence[str],
         dtypes: Sequence[torch.dtype],
         shapes: Sequence[Sequence[int]],
-        crc32: str,
+        expected: str,
     ) -> dict[str, Tensor]:
         """Receive, on any other rank, the tensors that rank 0 sends now; on the CPU, verified.
 
         Raises:
             WeightsError: rank 0 is gone or did not send all of it in time, or the received bytes do
-                not have the checksum `crc32`.
+                not have the fingerprint `expected`.
         """
         deadline = self._deadline(None)
         sizes = [_num_bytes(*kind) for kind in zip(dtypes, shapes, strict=True)]
@@ -131,9 +134,11 @@ class BroadcastGroup:
             for index, part in zip(bucket, data.split(places), strict=True):
                 flat = part[: sizes[index]].view(dtypes[index])
                 tensors[names[index]] = flat.reshape(tuple(shapes[index]))
-        found = checksum(tensors)
-        if found != crc32:
-            raise WeightsError(f"{self._name}: what came has crc32 {found}, sent was {crc32}")
+        found = fingerprint(tensors)
+        if found != expected:
+            raise WeightsError(
+                f"{self._name}: what came has fingerprint {found}, sent was {expected}"
+            )
         return {name: tensors[name] for name in names}
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""The file of a policy version: safetensors, written under another name, checksummed, renamed.
+"""The folder of a policy version: parts of bounded size, and an index with the digest of each
+tensor, in the layout of a sharded model of Hugging Face. `parts.py` writes it.
 
-The checksum of the tensors is stored in the file's own metadata; it needs torch alone, so that
-engines can compute it. The writer reads each byte once for the checksum and once to write it, and
-a reader once for both. Most of the time of either would go into memory that the system has to find
-and clear first: so files are written over older ones, and read piece by piece.
+A reader that has an earlier version of the same sequence in memory reads only what has changed
+since. Every tensor is compared with its digest, which needs torch alone, so that engines can
+compute it.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ import fcntl
 import json
 import os
 import re
-import struct
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from io import FileIO
+from hashlib import blake2b
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from agentgym_rl.core.engine import version_label
 from agentgym_rl.core.errors import ConfigError, WeightsError
-from agentgym_rl.core.model_folder import read_header
-from agentgym_rl.runtime.atomic_file import replacing
-from agentgym_rl.storage.weights_folder import version_name
+from agentgym_rl.core.model_folder import Heads, TensorHead, read_header
+from agentgym_rl.runtime.atomic_file import remove
 
 _ROWS, _COLUMNS = 128, 32
 """The shape of a block of 64-bit words; a sum is taken over each of its columns."""
 _WORD, _BLOCK = 8, 8 * _ROWS * _COLUMNS
 
 
-def summed(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return names, dtypes, shapes and sums over the bits of the tensors, to be hashed.
+def summed(tensors: Mapping[str, Tensor]) -> Iterator[bytes]:
+    """Yield for each tensor, by name, its name, dtype, shape and sums over its bits, to be hashed.
 
     Words of 64 bits are added modulo 2**64, over each column of blocks of 32 KB; the bytes after
-    the last block are returned as they are. So a change of one element always changes the result,
-    and the order of the mapping does not matter. This takes half the time of a copy.
+    the last block are taken as they are. So a change of one element always changes the result, and
+    the order of the mapping does not matter. This takes half the time of a copy.
     """
-    return b"".join(_summed(name, tensors[name]) for name in sorted(tensors))
+    for name in sorted(tensors):
+        yield _summed(name, tensors[name])
 
 
 def _summed(name: str, tensor: Tensor, data: np.ndarray | None = None) -> bytes:
@@ -60,14 +60,24 @@ def _summed(name: str, tensor: Tensor, data: np.ndarray | None = None) -> bytes:
     return head + sums + data[whole:].tobytes()
 
 
-def checksum(tensors: Mapping[str, Tensor], *, sums: bytes | None = None) -> str:
-    """Return a CRC-32, in hex, of `summed`, which is `sums` if it is known already: it detects torn
-    and damaged copies, not an adversary."""
-    return _crc32(summed(tensors) if sums is None else sums)
+def digest(name: str, tensor: Tensor, data: np.ndarray | None = None) -> str:
+    """Return 64 bits, in hex, over name, dtype, shape and every bit of a tensor; `data` are its
+    bytes, if they are known. It detects torn and damaged copies, not an adversary."""
+    return blake2b(_summed(name, tensor, data), digest_size=8).hexdigest()
 
 
-def _crc32(sums: bytes) -> str:
-    return f"{zlib.crc32(sums):08x}"
+def combined(digests: Mapping[str, str]) -> str:
+    """Return 64 bits, in hex, over the digests of tensors by name, in whatever order and by
+    whichever processes they were computed."""
+    text = "".join(f"{name}:{digests[name]};" for name in sorted(digests))
+    return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """Return `combined` of the digests of the tensors; a stored version's are in its index."""
+    if isinstance(tensors, StoredVersion | StoredTensors):
+        return combined(tensors.digests)
+    return combined({name: digest(name, tensors[name]) for name in tensors})
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
@@ -75,47 +85,8 @@ def bytes_of(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
 
 
-_NAME = re.compile(r"v(?:(\d+)\.)?(\d+)\.safetensors")
-
-
-def write_version(
-    folder: Path,
-    version: int,
-    tensors: Mapping[str, Tensor],
-    *,
-    incarnation: int = 0,
-    sums: bytes | None = None,
-    over: Path | None = None,
-) -> Path:
-    """Write a policy version into `folder`; the file appears complete or not at all.
-
-    `sums` is the result of `summed` for these tensors, if it is known already. `over` is the file
-    of a version that is not needed any more: it is written over, unless somebody reads it. The file
-    is not fsynced: a version survives its writer, but not a power cut (checkpoints do).
-
-    Raises:
-        WeightsError: the file cannot be written (no space, no such folder, a tensor on a
-            device without storage).
-    """
-    path = folder / version_name(version, incarnation=incarnation)
-    part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        metadata = {
-            "format": "pt",
-            "label": version_label(version, incarnation=incarnation),
-            "crc32": checksum(tensors, sums=sums),
-        }
-        with replacing(path, part=part):
-            if over is not None:
-                _take_over(over, part)
-            save_tensors(tensors, part, metadata)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise WeightsError(f"cannot write policy version {version} to {path}: {error}") from error
-    return path
-
-
 _BFLOAT16 = "BF16"
-_DTYPES = {
+DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -127,40 +98,31 @@ _DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+"""The dtypes that versions and exports have, with their names in files."""
+_TORCH = {name: dtype for dtype, name in DTYPES.items()}
 _NUMPY = {
     name: np.dtype(np.int16 if name == _BFLOAT16 else torch.empty(0, dtype=dtype).numpy().dtype)
-    for dtype, name in _DTYPES.items()
+    for dtype, name in DTYPES.items()
 }
 
 
-def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-    """Write a safetensors file, straight from the memory of the tensors (`save_file` copies them
-    twice first, and makes the file private to its owner). Tied tensors are written twice.
+class Kind(NamedTuple):
+    """The dtype and the shape of a tensor."""
 
-    Raises:
-        OSError: it cannot be written.
-        ValueError: a tensor has a dtype that versions and exports do not have.
-    """
-    header: dict[str, object] = {"__metadata__": metadata}
-    # The widest dtype first, so that every tensor is aligned in the file.
-    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    end = 0
-    for name in names:
-        tensor, start = tensors[name], end
-        if tensor.dtype not in _DTYPES:
-            raise ValueError(f"{name} is {tensor.dtype}; allowed: {', '.join(map(str, _DTYPES))}")
-        end += tensor.nbytes
-        kind = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape)}
-        header[name] = {**kind, "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    # Without O_TRUNC: the memory of a file that is written over is used again.
-    flags = os.O_WRONLY | os.O_CREAT
-    with open(path, "wb", opener=lambda name, _: os.open(name, flags, 0o666)) as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for name in names:
-            file.write(bytes_of(tensors[name]).numpy().data)
-        file.truncate()
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the tensor."""
+        return self.dtype.itemsize * torch.Size(self.shape).numel()
+
+
+def kinds_of(tensors: Mapping[str, Tensor]) -> dict[str, Kind]:
+    """Return the kind of each tensor; those of a stored version are not read."""
+    if isinstance(tensors, KnownKinds):
+        return tensors.kinds()
+    return {name: Kind(it.dtype, tuple(it.shape)) for name, it in tensors.items()}
 
 
 class LazyTensors(Mapping[str, Tensor]):
@@ -186,80 +148,225 @@ class LazyTensors(Mapping[str, Tensor]):
         return len(self._names)
 
 
-class StoredVersion(LazyTensors):
-    """The tensors of a version's open file, on the CPU. Each is read when it is asked for, into
-    memory of its own, and summed while it is in the processor's cache."""
+class KnownKinds(LazyTensors, ABC):
+    """Lazy tensors whose kinds are known before they are read."""
 
-    def __init__(self, path: Path, file: FileIO) -> None:
-        """Read the header; raise ConfigError if it does not describe the file."""
-        self._path, self._file = path, file.fileno()
-        metadata, self._heads = read_header(path, file)
-        super().__init__(self._heads, self._tensor)
-        self.label = str(metadata.get("label"))
-        """The label of the version, "incarnation.version"."""
-        self._expected = metadata.get("crc32")
-        if self._expected is None:
-            raise WeightsError(f"weights {path} carry no checksum: not written by write_version")
-        self._sums: dict[str, bytes] = {}
-
-    def verify(self) -> None:
-        """Read the tensors that were not asked for; compare the checksum of all with the file's.
+    @abstractmethod
+    def kinds(self) -> dict[str, Kind]:
+        """Return the kind of each tensor.
 
         Raises:
-            WeightsError: it is another one.
+            WeightsError: they are read from files, and one is missing or damaged.
         """
-        for name in self._heads.keys() - self._sums.keys():
-            self._tensor(name)
-        found = _crc32(b"".join(self._sums[name] for name in sorted(self._sums)))
-        if found != self._expected:
+
+
+INDEX = "model.safetensors.index.json"
+"""The index of a version's folder, which is written last."""
+
+
+def seal(index: Mapping[str, object]) -> str:
+    """Return 64 bits, in hex, over the contents of an index."""
+    return blake2b(json.dumps(index, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+_MOST_OPEN = 64
+"""The number of a version's parts that a reader has open at a time."""
+
+
+class StoredVersion(KnownKinds):
+    """The tensors of a version's folder, on the CPU. Each is read when it is asked for, into memory
+    of its own, and compared with its digest while it is in the processor's cache."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the index of the folder `path`.
+
+        Raises:
+            WeightsError: it is missing, damaged, or not written by `parts.py`.
+        """
+        self.path = path
+        try:
+            found = json.loads((path / INDEX).read_text(encoding="utf-8"))
+            if found["metadata"].pop("seal") != seal(found):
+                raise WeightsError(f"weights {path} are damaged: {INDEX} was changed")
+            self.label = str(found["metadata"]["label"])
+            """The label of the version, "incarnation.version"."""
+            self.version = int(found["metadata"]["version"])
+            self.sequence = str(found["metadata"]["sequence"])
+            """The name of the versions that one trainer wrote one after the other; empty: none."""
+            self.total_size = int(found["metadata"]["total_size"])
+            """The bytes of all tensors."""
+            self.digests = {str(name): str(it) for name, it in found["digests"].items()}
+            """The digest of each tensor."""
+            self.since = {str(name): int(it) for name, it in found["since"].items()}
+            """The earliest version of the sequence from which on a tensor has these bytes."""
+            self._file_of = {str(name): str(it) for name, it in found["weight_map"].items()}
+        except (OSError, ValueError) as error:
+            raise _unreadable(path, error) from error
+        except (KeyError, TypeError, AttributeError) as error:
             raise WeightsError(
-                f"weights {self._path} are damaged: crc32 {found}, file says {self._expected}"
-            )
+                f"weights {path} carry no digests: not written by write_version ({error!r})"
+            ) from error
+        super().__init__(self._file_of, self._tensor)
+        self._heads: dict[str, Heads] = {}
+        self._open: dict[str, int] = {}
+        """The file descriptors of parts."""
+        weakref.finalize(self, _close_all, self._open)
+        self._verified: set[str] = set()
+        self.known: Collection[str] = ()
+        """The tensors that the reader has already, and need not be verified."""
+
+    def kinds(self) -> dict[str, Kind]:
+        heads = {name: self._head(name) for name in self}
+        return {name: Kind(_TORCH[it.dtype], it.shape) for name, it in heads.items()}
+
+    def unchanged_since(self, sequence: str, version: int) -> set[str]:
+        """Return the tensors with the same bytes in `version` of `sequence`."""
+        if not sequence or sequence != self.sequence or version > self.version:
+            return set()
+        return {name for name, first in self.since.items() if first <= version}
+
+    def without(self, names: Collection[str]) -> StoredTensors:
+        """Return the tensors but these."""
+        return StoredTensors(self, [name for name in self if name not in names])
+
+    def verify(self) -> None:
+        """Read the tensors that were not asked for, except those `known`.
+
+        Raises:
+            WeightsError: a tensor is missing or damaged.
+        """
+        for name in self._file_of.keys() - self._verified - set(self.known):
+            self._tensor(name)
+
+    def close(self) -> None:
+        """Close the parts; they are opened again if needed."""
+        _close_all(self._open)
+
+    def _head(self, name: str) -> TensorHead:
+        file = self._file_of[name]
+        if file not in self._heads:
+            path = self.path / file
+            try:
+                fd = self._fd(file)
+                with open(os.dup(fd), "rb", buffering=0) as opened:
+                    self._heads[file] = read_header(path, opened)[1]
+            except (OSError, ConfigError) as error:
+                raise _unreadable(path, error) from error
+        head = self._heads[file].get(name)
+        if head is None or head.dtype not in _TORCH:
+            raise WeightsError(f"weights {self.path / file} are damaged: {name} is not in them")
+        return head
+
+    def _fd(self, file: str) -> int:
+        if file not in self._open:
+            if len(self._open) >= _MOST_OPEN:
+                os.close(self._open.pop(next(iter(self._open))))
+            self._open[file] = os.open(self.path / file, os.O_RDONLY)
+        return self._open[file]
 
     def _tensor(self, name: str) -> Tensor:
         # Few calls that release the interpreter: beside a thread that decodes, a turn of it takes
         # longer than a small tensor.
-        head = self._heads[name]
+        head = self._head(name)
+        path = self.path / self._file_of[name]
         data = torch.empty(head.stop - head.start, dtype=torch.uint8).numpy()
-        done = 0
-        while done < len(data):
-            try:
-                read = os.preadv(self._file, [data[done:].data], head.start + done)
-            except OSError as error:
-                raise _unreadable(self._path, error) from error
-            if not read:
-                raise WeightsError(f"weights {self._path} are cut short in {name}")
-            done += read
+        try:
+            fd = self._fd(self._file_of[name])
+            if not read_at(fd, data, head.start):
+                raise WeightsError(f"weights {path} are cut short in {name}")
+        except OSError as error:
+            raise _unreadable(path, error) from error
         try:
             plain = data.view(_NUMPY[head.dtype]).reshape(head.shape)
-        except (KeyError, ValueError) as error:
+        except ValueError as error:
             raise WeightsError(
-                f"weights {self._path} are damaged: {name} is {len(data)} bytes, "
+                f"weights {path} are damaged: {name} is {len(data)} bytes, "
                 f"{head.dtype} {head.shape}"
             ) from error
         tensor = torch.from_numpy(plain)
         if head.dtype == _BFLOAT16:
             tensor = tensor.view(torch.bfloat16)
-        if name not in self._sums:
-            self._sums[name] = _summed(name, tensor, data)
+        if name not in self._verified:
+            found = digest(name, tensor, data)
+            if found != self.digests[name]:
+                raise WeightsError(
+                    f"weights {path} are damaged: {name} has digest {found}, the index says "
+                    f"{self.digests[name]}"
+                )
+            self._verified.add(name)
         return tensor
+
+
+class StoredTensors(KnownKinds):
+    """Some tensors of a stored version."""
+
+    def __init__(self, version: StoredVersion, names: Iterable[str]) -> None:
+        super().__init__(names, version.__getitem__)
+        self._version = version
+
+    def kinds(self) -> dict[str, Kind]:
+        kinds = self._version.kinds()
+        return {name: kinds[name] for name in self}
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Return the digest of each tensor."""
+        return {name: self._version.digests[name] for name in self}
+
+
+def read_at(fd: int, data: np.ndarray, start: int) -> bool:
+    """Fill `data`, bytes, from an open file; return False if the file ends before.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    done = 0
+    while done < len(data):
+        read = os.preadv(fd, [data[done:].data], start + done)
+        if not read:
+            return False
+        done += read
+    return True
+
+
+def _close_all(files: dict[str, int]) -> None:
+    for fd in files.values():
+        os.close(fd)
+    files.clear()
+
+
+_BLOCK_NAME = re.compile(r"(?:.*?\.)?\d+\.")
+
+
+def whole_units(names: Collection[str], same: Collection[str]) -> set[str]:
+    """Return the tensors among `names` that, with all others of their block of the model (or of
+    their module, outside of blocks), are the `same`: an engine may join those of one block."""
+
+    def unit(name: str) -> str:
+        found = _BLOCK_NAME.match(name)
+        return found[0] if found else name.rpartition(".")[0]
+
+    changed = {unit(name) for name in names if name not in same}
+    return {name for name in names if unit(name) not in changed}
 
 
 @contextmanager
 def opened_version(path: Path) -> Iterator[StoredVersion]:
-    """Open the file of a version for a context. At its end the whole file is verified, with the
-    tensors that nobody asked for; do not put any of them to use before.
+    """Open a version for a context. At its end all of it is verified, with the tensors that nobody
+    asked for, except the reader's `known` ones; do not put any to use before. Meanwhile its folder
+    is neither pruned nor written over.
 
     Raises:
-        WeightsError: the file is missing, truncated, damaged, or not written by this module.
+        WeightsError: it is missing, truncated, damaged, or not written by this package.
     """
     with contextlib.ExitStack() as stack:
         try:
-            file = stack.enter_context(path.open("rb", buffering=0))
-            _hold(path, file.fileno())
-            version = StoredVersion(path, file)
-        except (OSError, ConfigError) as error:
+            index = stack.enter_context((path / INDEX).open("rb", buffering=0))
+            _hold(path / INDEX, index.fileno())
+        except OSError as error:
             raise _unreadable(path, error) from error
+        version = StoredVersion(path)
+        stack.callback(version.close)
         yield version
         version.verify()
 
@@ -279,41 +386,48 @@ def read_version(path: Path) -> dict[str, Tensor]:
 
 
 def _hold(path: Path, fd: int) -> None:
-    """Keep a file from being written over (`_take_over`) while it is open.
+    """Keep a version from being removed or written over while its index is open.
 
     Raises:
-        OSError: it is being written over, or was.
+        OSError: it is being replaced, or was.
     """
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise BlockingIOError(f"{path} is being replaced") from error
-    except OSError:  # a file system without locks: no file is written over there either
+    except OSError:  # a file system without locks: no version is written over there either
         return
     if not os.path.samestat(os.fstat(fd), path.stat()):
         raise FileNotFoundError(f"{path} was replaced")
 
 
-def _take_over(old: Path, part: Path) -> None:
-    """Rename `old` to `part` if nobody reads it and it has no second name: writing over a file is
-    twice as fast as making one, whose memory has to be found and cleared."""
-    with contextlib.suppress(OSError), old.open("rb") as file:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(file.fileno()).st_nlink == 1:
-            old.replace(part)
+def take(version: Path, to: Path) -> bool:
+    """Rename the folder of a version that nobody reads; return whether that was possible."""
+    with contextlib.suppress(OSError), (version / INDEX).open("rb") as index:
+        fcntl.flock(index.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        version.replace(to)
+        return True
+    return False
+
+
+_NAME = re.compile(r"v(?:(\d+)\.)?(\d+)")
 
 
 def stored_versions(folder: Path) -> list[Path]:
-    """Return the files of the versions in `folder`, the oldest first."""
+    """Return the folders of the versions in `folder`, the oldest first."""
     found = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
     found.sort(key=lambda pair: (int(pair[0][1] or 0), int(pair[0][2])))
     return [path for _, path in found]
 
 
 def prune(folder: Path, keep: int) -> list[Path]:
-    """Remove all but the newest `keep` versions of `folder`; return the removed files."""
+    """Remove all but the newest `keep` versions of `folder`, and return the removed ones; a version
+    that is being read stays until a later call."""
     found = stored_versions(folder)
-    old = found[: max(0, len(found) - keep)]
-    for path in old:
-        path.unlink(missing_ok=True)
-    return old
+    removed: list[Path] = []
+    for path in found[: max(0, len(found) - keep)]:
+        away = path.with_name(f".{path.name}.old")
+        if take(path, away):
+            remove(away)
+            removed.append(path)
+    return removed

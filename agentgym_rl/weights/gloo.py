@@ -12,10 +12,10 @@ from torch import Tensor
 
 from agentgym_rl.core.errors import WeightsError
 
-from .adapter import WholeVersion
+from .adapter import WholeVersion, is_adapter
 from .broadcast import BroadcastGroup
-from .engine_routes import RemoteEngine
-from .files import checksum
+from .engine_routes import Pause, RemoteEngine
+from .files import StoredVersion, fingerprint, kinds_of, whole_units
 from .transport import Publication, Transport, own_address, rank_offsets, stage_tensors
 
 _log = logging.getLogger(__name__)
@@ -29,7 +29,8 @@ class Broadcasts(Transport):
 
     A new group is made when an engine comes or goes, and after a failed broadcast. A broadcast
     needs every member, so an engine that dies during it makes it fail for all. The engines that
-    still answer then form another group and get the version again. `timeout_s` is the longest
+    still answer then form another group and get the version again. Blocks that the members of the
+    group have already, from the version before, are not sent. `timeout_s` is the longest
     meeting and the longest broadcast, as measured by the workers.
 
     Each SGLang server has a group of its own, and gets the version in its own pause; for that
@@ -40,26 +41,27 @@ class Broadcasts(Transport):
         self._model_dir = model_dir
         self._whole: WholeVersion | None = None
         self._timeout_s = timeout_s
-        self._tensors: dict[str, Tensor] = {}
-        self._update: dict[str, object] = {}
+        self._tensors: Mapping[str, Tensor] = {}
+        self._path = ""
+        self._brings: tuple[str, int] | None = None
+        """The sequence and the number of the prepared version, if it is a whole stored one."""
+        self._base: tuple[str, int] | None = None
+        """The same of the version that all members serve, if it came by this group."""
         self._members: dict[str, RemoteEngine] = {}
         self._group: BroadcastGroup | None = None
 
-    def prepare(
-        self, version: int, tensors: Mapping[str, Tensor], *, sums: bytes | None = None
-    ) -> None:
-        self._tensors = {
-            name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()
-        }
-        self._whole = WholeVersion(self._tensors, self._model_dir)
-        parts = self._tensors.values()
-        self._update = {
-            "names": list(self._tensors),
-            "dtypes": [str(part.dtype).removeprefix("torch.") for part in parts],
-            "shapes": [list(part.shape) for part in parts],
-            "crc32": checksum(self._tensors, sums=sums),
-            "path": f"of policy version {version}",
-        }
+    def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+        self._whole = WholeVersion(tensors, self._model_dir)
+        self._path = f"of policy version {version}"
+        whole = isinstance(tensors, StoredVersion) and not is_adapter(tensors)
+        self._brings = (tensors.sequence, tensors.version) if whole else None
+
+    def swap(self, publication: Publication) -> dict[str, Pause]:
+        members = set(self._members)
+        pauses = super().swap(publication)
+        self._base = self._brings if members <= pauses.keys() else None
+        return pauses
 
     def stage(self, publication: Publication, *, deadline: float) -> None:
         """Broadcast until it succeeds, or fails a second time without an engine to exclude."""
@@ -95,8 +97,31 @@ class Broadcasts(Transport):
     def close(self) -> None:
         if self._group is not None:
             self._group.close()
-        self._group = None
+        self._group = self._base = None
         self._members = {}
+
+    def _changes(self) -> Mapping[str, Tensor]:
+        """Return the tensors that the members do not have already."""
+        if self._base is None or not isinstance(self._tensors, StoredVersion):
+            return self._tensors
+        stored = self._tensors
+        same = whole_units(stored, stored.unchanged_since(*self._base))
+        return stored.without(same) if same and self._brings is not None else stored
+
+    def _told(self, tensors: Mapping[str, Tensor]) -> dict[str, object]:
+        """Return what receivers have to know of the `tensors` that are broadcast."""
+        kinds = kinds_of(tensors)
+        same = [name for name in self._tensors if name not in kinds]
+        return {
+            "names": list(kinds),
+            "dtypes": [str(kind.dtype).removeprefix("torch.") for kind in kinds.values()],
+            "shapes": [list(kind.shape) for kind in kinds.values()],
+            "fingerprint": fingerprint(tensors),
+            "path": self._path,
+            "same": same,
+            "base": list(self._base or ()) if same else [],
+            "brings": list(self._brings or ()),
+        }
 
     def _broadcast(self, publication: Publication, *, deadline: float) -> None:
         """Broadcast the tensors once; raise WeightsError if the group is of no more use."""
@@ -105,13 +130,16 @@ class Broadcasts(Transport):
             self._group = self._meet(publication, deadline=deadline)
             self._members = publication.group()
 
+        tensors = self._changes()
+        update = self._told(tensors)
+
         def begin(engine: RemoteEngine) -> None:
             engine.start_update(deadline=deadline)
-            engine.post("/update_weights", {"update_info": self._update}, deadline=deadline)
+            engine.post("/update_weights", {"update_info": update}, deadline=deadline)
 
         publication.each(begin, among=self._members.values())
         _nobody_left(self._members, publication)
-        self._group.send(self._tensors, timeout_s=deadline - time.monotonic())
+        self._group.send(tensors, timeout_s=deadline - time.monotonic())
 
     def _meet(self, publication: Publication, *, deadline: float) -> BroadcastGroup:
         workers = publication.each(

@@ -80,15 +80,13 @@ class Publisher:
     known: dict[str, RemoteEngine] = field(default_factory=dict)
     """The engines of the last publication, by name."""
 
-    def prepare(
-        self, version: int, tensors: Mapping[str, Tensor], *, sums: bytes | None = None
-    ) -> None:
+    def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Make a version ready for any number of `publish`; the tensors must not change.
 
         Raises:
             WeightsError: it cannot be made ready (for example, no space to write it).
         """
-        self.transport.prepare(version, tensors, sums=sums)
+        self.transport.prepare(version, tensors)
 
     def publish(
         self,

@@ -7,12 +7,13 @@ The readers of a version or an export, for example vLLM, expect the folder's ten
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -25,9 +26,11 @@ from transformers.utils.logging import disable_progress_bar
 from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.core.model_folder import tensor_heads
 
-from .files import LazyTensors
+from .files import Kind, LazyTensors, kinds_of
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
+_SHORT, _LONG = ("F16", "BF16"), ("F64", "F32")
+_BLOCK = re.compile(r".*?\.\d+\.")
 _INTEGERS = ("I64", "I32", "I16", "I8", "U8", "BOOL")
 _LOAD_ERRORS = (OSError, ValueError, RuntimeError, ImportError, KeyError, TypeError, AttributeError)
 
@@ -147,6 +150,15 @@ def _check_plain(folder: Path, dtypes: set[str]) -> None:
         )
 
 
+class Piece(NamedTuple):
+    """Tensors of a model's folder that are made together."""
+
+    own: tuple[str, ...]
+    """The tensors of the model that they are made of, by its own names."""
+    kinds: Mapping[str, Kind]
+    """Their names in the folder, and their kinds as the trainer has them."""
+
+
 class SourceNames:
     """The names of a model's tensors in the folder it was loaded from, and the way back to them."""
 
@@ -157,8 +169,13 @@ class SourceNames:
             ConfigError: the model would not be saved as the folder has it: names, shapes, and the
                 numbers of converted tensors, unless on the device "meta".
         """
-        self.shapes = {name: head.shape for name, head in tensor_heads(folder).items()}
+        heads = tensor_heads(folder)
+        self.shapes = {name: head.shape for name, head in heads.items()}
         """The shape of every tensor of the folder, by its name there."""
+        is_short = any(head.dtype in _SHORT for head in heads.values())
+        self.precise = {name for name, it in heads.items() if is_short and it.dtype in _LONG}
+        """The tensors that the folder has in float32 although it has others in 16 bits: the model
+        needs their precision."""
         self._folder = folder
         self._model = model
         self._kind = type(model)  # FSDP will change the model's own
@@ -175,15 +192,15 @@ class SourceNames:
             needed <= self.shapes.keys()
         )
         """A flag, true if the folder has other names than the model."""
-        self._ignored: dict[str, Tensor] = {}
+        self.ignored: dict[str, Tensor] = {}
         """The tensors of the folder that the model does not use, for example layers of other
         decoders."""
         try:
             made = self._made({name: own[name].detach() for name in own.keys() - self._tied.keys()})
             may_lack = {name: own[name].detach() for name in own.keys() - needed}
             surplus = made.keys() - self.shapes.keys() - self._made(may_lack).keys()
-            self._ignored = _read(folder, self.shapes.keys() - made.keys())
-            odd = _differing(self.shapes, {**self._ignored, **made}, surplus)
+            self.ignored = _read(folder, self.shapes.keys() - made.keys())
+            odd = _differing(self.shapes, {**self.ignored, **made}, surplus)
             if not odd and self.converts:
                 odd = [f"{name} has other numbers" for name in self._changed(made)]
         except _LOAD_ERRORS as error:
@@ -196,20 +213,38 @@ class SourceNames:
                 "save_original_format=False) and use that folder"
             )
 
-    def of(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return all tensors of the folder, by their names there, from `state`, which has the
-        model's own names and tied tensors once.
+    def pieces(self, own: Mapping[str, Tensor]) -> list[Piece]:
+        """Divide the tensors of the folder into pieces that can be made one after the other; `own`
+        are the model's, by its own names and with tied tensors once, on the device "meta".
 
         Raises:
-            WeightsError: they do not have the folder's names and shapes.
+            WeightsError: they do not make the folder's names and shapes.
         """
-        made = self._made(state)
-        found = {**self._ignored, **{n: t for n, t in made.items() if n in self.shapes}}
-        if odd := _differing(self.shapes, found):
-            raise WeightsError(
-                f"the weights do not have the names and shapes of {self._folder}: {_some(odd)}"
-            )
-        return found
+        ignored = [Piece((), {name: kind}) for name, kind in kinds_of(self.ignored).items()]
+        alone = [(name,) for name in own]
+        odd: list[str] = []
+        # From small to large: some tensors of a folder are made of several of the model's.
+        for groups in (alone, _blocks(own), [tuple(own)]):
+            try:
+                pieces = [
+                    Piece(group, kinds_of(self.of({name: own[name] for name in group})))
+                    for group in groups
+                ]
+            except _LOAD_ERRORS as error:
+                odd = [f"{type(error).__name__}: {error}"]
+                continue
+            found = {name: kind for piece in pieces for name, kind in piece.kinds.items()}
+            odd = _differing(self.shapes, {**kinds_of(self.ignored), **found})
+            if not odd and sum(len(piece.kinds) for piece in pieces) == len(found):
+                return [piece for piece in pieces if piece.kinds] + ignored
+        raise WeightsError(
+            f"the weights do not have the names and shapes of {self._folder}: {_some(odd)}"
+        )
+
+    def of(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of the folder, by their names there, that `state` makes: the tensors
+        of a `Piece` by the model's own names."""
+        return {n: t for n, t in self._made(state).items() if n in self.shapes}
 
     def back(self, tensors: Mapping[str, Tensor], *, source: str) -> Mapping[str, Tensor]:
         """Undo `of`: return the model's tensors by its own names, which versions of earlier runs
@@ -218,12 +253,12 @@ class SourceNames:
         Raises:
             WeightsError: a tensor is missing, unknown or of another shape.
         """
-        names = [name for name in tensors if name not in self._ignored]
+        names = [name for name in tensors if name not in self.ignored]
         kept = LazyTensors(names, tensors.__getitem__)
         if not self.converts or kept.keys() <= self._own:
             return kept
         whole = dict(kept)
-        if odd := _differing(self.shapes, {**self._ignored, **whole}):
+        if odd := _differing(self.shapes, {**self.ignored, **whole}):
             raise WeightsError(f"{source} is not of the model in {self._folder}: {_some(odd)}")
         # The dtype is float32, whatever the engine's: another one would temporarily be torch's
         # default, also for the thread that decodes.
@@ -257,9 +292,18 @@ class SourceNames:
         ]
 
 
+def _blocks(own: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return the names by block of the model; one outside of blocks is alone."""
+    blocks: dict[str, list[str]] = {}
+    for name in own:
+        found = _BLOCK.match(name)
+        blocks.setdefault(found[0] if found else name, []).append(name)
+    return list(map(tuple, blocks.values()))
+
+
 def _differing(
     expected: Mapping[str, tuple[int, ...]],
-    found: Mapping[str, Tensor],
+    found: Mapping[str, Tensor | Kind],
     surplus: Iterable[str] = (),
 ) -> list[str]:
     """Return, in words, the tensors that `found` lacks, has in excess, or has in another shape."""

@@ -1,9 +1,10 @@
-"""The interface of a transport, the state of one publication, and the transport `shm`: a file
+"""The interface of a transport, the state of one publication, and the transport `shm`: files
 in a folder that trainer and engines both access."""
 
 from __future__ import annotations
 
 import ipaddress
+import secrets
 import socket
 import time
 from abc import ABC, abstractmethod
@@ -19,11 +20,11 @@ from torch import Tensor
 from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.runtime.tasks import in_thread
-from agentgym_rl.storage.weights_folder import version_name
 
 from .adapter import WholeVersion
 from .engine_routes import Pause, RemoteEngine
-from .files import prune, stored_versions, write_version
+from .files import StoredVersion, prune
+from .parts import oldest, write_version
 from .sglang_routes import Way, kind_of
 
 T = TypeVar("T")
@@ -105,21 +106,12 @@ class Transport(ABC):
     """A way to bring policy versions to engines: `prepare` once, then `stage` and `swap`."""
 
     @abstractmethod
-    def prepare(
-        self, version: int, tensors: Mapping[str, Tensor], *, sums: bytes | None = None
-    ) -> None:
-        """Take the tensors of a version, which do not change until the next one; `sums` is the
-        result of `files.summed` for them, if it is known.
+    def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+        """Take the tensors of a version, which do not change until the next one. They may be a
+        `StoredVersion`: then none is in memory before it is sent.
 
         Raises:
             WeightsError: the tensors cannot be made ready (for example, for lack of space).
-        """
-
-    def prepare_same(self, version: int) -> None:  # noqa: B027 - most need nothing
-        """Take the tensors prepared last as `version`, too.
-
-        Raises:
-            WeightsError: see `prepare`.
         """
 
     @abstractmethod
@@ -157,9 +149,9 @@ class Transport(ABC):
 
 
 class SharedFiles(Transport):
-    """A transport by files in `folder` (see files.py), which has at most `keep` versions (at least
-    two while one is written); the folder's creator removes them at the end. Versions for SGLang are
-    checked against the model in `model_dir`."""
+    """A transport by the files of a version in `folder` (see files.py), which has at most `keep`
+    versions (at least two while one is written); the folder's creator removes them at the end.
+    Versions for SGLang are checked against the model in `model_dir`."""
 
     def __init__(
         self, folder: Path, *, model_dir: Path | None = None, keep: int = 2, incarnation: int = 0
@@ -169,24 +161,28 @@ class SharedFiles(Transport):
         self._whole: WholeVersion | None = None
         self._keep = keep
         self._incarnation = incarnation
+        self._sequence = secrets.token_hex(8)
+        self._previous: Path | None = None
         self.path = Path()
-        """The file of the version that was prepared last."""
+        """The folder of the version that was prepared last."""
 
-    def prepare(
-        self, version: int, tensors: Mapping[str, Tensor], *, sums: bytes | None = None
-    ) -> None:
+    def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         self._close_whole()
+        if isinstance(tensors, StoredVersion) and tensors.path.parent == self._folder:
+            self.path = tensors.path
+            return
         try:
-            found = stored_versions(self._folder)
+            over = oldest(self._folder, keep=self._keep)
         except OSError as error:
             raise WeightsError(f"cannot read {self._folder}: {error}") from error
-        self.path = write_version(
+        self.path = self._previous = write_version(
             self._folder,
             version,
             tensors,
             incarnation=self._incarnation,
-            sums=sums,
-            over=found[0] if len(found) >= max(2, self._keep) else None,
+            sequence=self._sequence,
+            previous=self._previous,
+            over=over,
         )
 
     def tidy(self) -> None:
@@ -200,16 +196,6 @@ class SharedFiles(Transport):
         if self._whole is not None:
             self._whole.close()
         self._whole = None
-
-    def prepare_same(self, version: int) -> None:
-        self._close_whole()
-        path = self._folder / version_name(version, incarnation=self._incarnation)
-        try:
-            path.unlink(missing_ok=True)
-            path.hardlink_to(self.path)  # a second name: evaluations and new engines look for it
-        except OSError as error:
-            raise WeightsError(f"cannot keep policy version {version}: {error}") from error
-        self.path = path
 
     def stage(self, publication: Publication, *, deadline: float) -> None:
         if self._whole is None:
@@ -236,9 +222,7 @@ class InPauses(Transport):
         self._model_dir = model_dir
         self._whole: WholeVersion | None = None
 
-    def prepare(
-        self, version: int, tensors: Mapping[str, Tensor], *, sums: bytes | None = None
-    ) -> None:
+    def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         self._whole = WholeVersion(tensors, self._model_dir)
 
     def stage(self, publication: Publication, *, deadline: float) -> None:

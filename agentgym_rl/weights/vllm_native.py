@@ -35,6 +35,7 @@ from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.runtime.tasks import in_thread
 
 from .engine_routes import Pause, Refused, RemoteEngine
+from .files import kinds_of
 from .transport import Publication, Transport, own_address, rank_offsets
 
 
@@ -182,9 +183,7 @@ class NativeTransport(Transport):
         """The tensors that the present group was made for."""
         self._trainer: Any = None
 
-    def prepare(
-        self, version: int, tensors: Mapping[str, Tensor], *, sums: bytes | None = None
-    ) -> None:
+    def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
 
     def stage(self, publication: Publication, *, deadline: float) -> None:
@@ -299,7 +298,7 @@ def weight_source(tensors: Callable[[], Mapping[str, Tensor]]) -> Any:
 
 def layout(tensors: Mapping[str, Tensor]) -> Layout:
     """Return name, dtype and shape of every tensor, in order."""
-    return [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()]
+    return [(name, kind.dtype, kind.shape) for name, kind in kinds_of(tensors).items()]
 
 
 def _bounded(call: Callable[[], T], client: FleetClient, deadline: float) -> T:

@@ -188,12 +188,12 @@ class OurWords:
         return {"logprobs": frozen_pass(policy, policy.logprobs, tokens).tolist()}
 
     def _publish(self, number: int) -> dict[str, Any]:
-        from agentgym_rl.weights.files import prune, summed, write_version
+        from agentgym_rl.weights.files import prune
+        from agentgym_rl.weights.parts import write_version
 
         folder = self._scratch / "weights"
         folder.mkdir(exist_ok=True)
-        state = self._stepper.policy.trained_state()
-        write_version(folder, number, state, sums=summed(state))
+        write_version(folder, number, self._stepper.policy.exported())
         prune(folder, 2)
         return {}
 

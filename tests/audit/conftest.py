@@ -21,7 +21,7 @@ from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
 from agentgym_rl.engines.embedded.module_decoder import cache_argument
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.weights.files import write_version
+from agentgym_rl.weights.parts import write_version
 
 STEPS = 3
 
@@ -168,7 +168,7 @@ def run(tmp_path, policy):
         (tmp_path / "weights").mkdir()
         for version, state in enumerate(of.states):
             path = write_version(tmp_path / "weights", version, state)
-            path.rename(tmp_path / "weights" / f"v-{version}.safetensors")
+            path.rename(tmp_path / "weights" / f"v-{version}")
         with contextlib.closing(EpisodeLog(tmp_path / "episodes.db")) as log:
             asyncio.run(_fill(log, rows, waiting))
         return tmp_path

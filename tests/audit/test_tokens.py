@@ -13,8 +13,9 @@ import torch
 from agentgym_rl.core.batch import StepReport
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.weights.files import write_version
+from agentgym_rl.weights.parts import write_version
 from agentgym_rl.weights.source import multiplying_in
+from tests.kit.versions import part_of
 
 
 def relabelled(row: Row, shift: int) -> Row:
@@ -76,8 +77,9 @@ def test_a_live_run_is_audited_and_goes_on(run, rows, arl_audit):
 def test_versions_that_do_not_differ_prove_little(run, rows, policy, arl_audit):
     same = np.where(rows[0].loss_mask, 1, -1).astype(np.int32)
     folder = run([rows[0], replace(rows[0], policy_versions=same)])
+    shutil.rmtree(folder / "weights" / "v-1")
     path = write_version(folder / "weights", 1, policy.states[0])
-    path.rename(folder / "weights" / "v-1.safetensors")
+    path.rename(folder / "weights" / "v-1")
     done = arl_audit(folder)
     assert done.code == 0
     assert "an off-by-one version could go unnoticed" in done.out
@@ -151,30 +153,31 @@ def test_a_logprob_that_is_no_number(run, mixed, arl_audit):
 
 def test_a_missing_version(run, rows, arl_audit):
     folder = run(rows)
-    (folder / "weights" / "v-1.safetensors").unlink()
+    shutil.rmtree(folder / "weights" / "v-1")
     done = arl_audit(folder)
     assert done.code == 1
     assert "FAILED coverage: 15 trained tokens of version 1 were not recomputed" in done.out
-    assert "v-1.safetensors; only a run with --weights.keep_versions=all" in done.out
+    assert "v-1; only a run with --weights.keep_versions=all" in done.out
 
 
 @pytest.mark.parametrize("cut", [True, False])
 def test_a_damaged_version(run, rows, arl_audit, cut):
     folder = run(rows)
-    file = folder / "weights" / "v-2.safetensors"
+    file = part_of(folder / "weights" / "v-2")
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content[:-1000] if cut else content)
     done = arl_audit(folder, "--json")
     (failure,) = done.report["failures"]
     assert (done.code, done.report["coverage"]) == (1, 27 / 40)
-    assert "v-2.safetensors" in failure
-    assert ("truncated" if cut else "crc32") in failure
+    assert "v-2" in failure
+    assert ("truncated" if cut else "digest") in failure
 
 
 def test_a_version_under_the_name_of_another(run, rows, arl_audit):
     folder = run(rows)
-    shutil.copyfile(folder / "weights" / "v-1.safetensors", folder / "weights" / "v-2.safetensors")
+    shutil.rmtree(folder / "weights" / "v-2")
+    shutil.copytree(folder / "weights" / "v-1", folder / "weights" / "v-2")
     assert "are those of version 0.1, not of 2" in arl_audit(folder).out
 
 
@@ -220,7 +223,7 @@ def test_bfloat16_has_no_room_for_more_than_rounding(run, policy, arl_audit):
 
 def test_a_float32_engine_has_no_room_for_rounding(run, rows, arl_audit):
     report = arl_audit(run(rows), "--json").report
-    assert (report["rounding"], report["threshold"]) == (None, 1e-3)
+    assert (report["rounding"], report["threshold"]) == (None, 1e-4)
 
 
 def test_bfloat16_notices_raw_logprobs(run, rows, policy, arl_audit):

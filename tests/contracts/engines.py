@@ -104,7 +104,7 @@ class Member:
         interrupt: Interrupt,
     ) -> None:
         """Give the engine a version as a run does, with `interrupt` for requests in flight."""
-        from agentgym_rl.weights.files import write_version
+        from agentgym_rl.weights.parts import write_version
 
         if not self.publishes:
             path = write_version(folder, version, tensors)
@@ -198,7 +198,7 @@ async def _at_version_0(engine: Any) -> None:
     """Make a server that an earlier test used as good as new."""
     import tempfile
 
-    from agentgym_rl.weights.files import write_version
+    from agentgym_rl.weights.parts import write_version
     from tests.vllm.plain import weights_of
 
     await engine.resume()

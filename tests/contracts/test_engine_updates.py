@@ -10,9 +10,10 @@ import pytest
 
 from agentgym_rl.core.engine import Interrupt, SamplingParams
 from agentgym_rl.core.errors import EngineError, WeightsError
-from agentgym_rl.weights.files import write_version
+from agentgym_rl.weights.parts import write_version
 from tests.contracts.test_engine import EXACT, PROMPT, collect, counted, joined
 from tests.kit.cases import cases
+from tests.kit.versions import part_of
 from tests.vllm.plain import weights_of
 
 INTERRUPTS = get_args(Interrupt)
@@ -281,10 +282,11 @@ DAMAGED = {
 def test_a_bad_file_leaves_version_and_weights_as_they_were(play, forward, tmp_path, damage):
     play.member.needs("bad_files")
     path = write_version(tmp_path, 4, weights_of(4))
-    path.write_bytes(DAMAGED[damage](path.read_bytes()))
+    part = part_of(path)
+    part.write_bytes(DAMAGED[damage](part.read_bytes()))
 
     async def scenario(engine):
-        for bad in (path, tmp_path / "nowhere.safetensors"):
+        for bad in (path, tmp_path / "nowhere"):
             with pytest.raises(WeightsError):
                 await engine.update_weights(str(bad), version=4)
         return joined(await collect(engine, max_tokens=20)), (await engine.info()).version

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.runtime.pausable_clock import ENGINES
-from agentgym_rl.weights.files import write_version
+from agentgym_rl.weights.parts import write_version
 from tests.kit.cases import cases
 
 LONG = SamplingParams(max_tokens=200, seed=3)

@@ -9,10 +9,11 @@ from transformers import DynamicCache
 
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.engines.embedded.admission import Refused
 from agentgym_rl.engines.embedded.journal import read_journal
 from agentgym_rl.engines.embedded.module_decoder import cache_argument
 from agentgym_rl.weights.adapter import base_checksum, merged, named, read_base
-from agentgym_rl.weights.files import write_version
+from agentgym_rl.weights.parts import write_version
 
 TOLERANCE = 1e-4
 LONG = SamplingParams(max_tokens=150, temperature=1.0, stop_token_ids=())
@@ -238,3 +239,65 @@ def test_an_adapter_of_other_weights_is_refused(model_dir, served, tmp_path):
                 await engine.stage(path)
 
     asyncio.run(play())
+
+
+def _frozen_but(changed: str, tensors, other):
+    return {name: other[name] if changed in name else tensors[name] for name in tensors}
+
+
+@pytest.mark.parametrize("fused", ["auto", "never"])
+@pytest.mark.parametrize("changed", ["layers.1.mlp.up", "norm.weight", "embed_tokens", "nothing"])
+def test_what_did_not_change_is_not_read_and_serves_the_same(
+    model_dir, served, perturbed, tmp_path, fused, changed
+):
+    """Bit for bit what the whole version serves."""
+    folder = model_dir("qwen3")
+    first = perturbed(folder, 3)
+    second = _frozen_but(changed, first, perturbed(folder, 4))
+    paths = [write_version(tmp_path, 1, first, sequence="s")]
+    paths.append(write_version(tmp_path, 2, second, sequence="s", previous=paths[0]))
+    asked: list[str] = []
+
+    async def outputs(updates):
+        async with served(folder, fused=fused) as (client, engine):
+            stage = engine.model.decoder.stage
+
+            def staged(tensors, same=()):
+                asked.append(sorted(tensors.keys() - same))
+                return stage(tensors, same)
+
+            engine.model.decoder.stage = staged
+            for version, path in updates:
+                await client.update_weights(str(path), version=version)
+            sampling = SamplingParams(max_tokens=20, temperature=1.0, stop_token_ids=())
+            parts = await _all(client, started=asyncio.Event(), sampling=sampling)
+            return [_whole(part) for part in parts]
+
+    both = asyncio.run(outputs(list(enumerate(paths, start=1))))
+    whole = asyncio.run(outputs([(2, paths[1])]))
+    assert both == whole
+    assert len(asked[1]) < len(asked[0]) == len(asked[2])
+
+
+def test_changes_of_a_version_that_was_dropped_are_refused(model_dir, served, perturbed, tmp_path):
+    """A sleep of level 2 comes between staging and swap; a version read after it is whole."""
+    folder = model_dir("qwen3")
+    first = perturbed(folder, 3)
+    one = write_version(tmp_path, 1, first, sequence="s")
+    two = write_version(tmp_path, 2, first, sequence="s", previous=one)
+
+    async def scenario():
+        async with served(folder) as (client, engine):
+            await client.update_weights(str(one), version=1)
+            engine.start_update()
+            await engine.stage(two)
+            await client.sleep(level=2)
+            await client.wake_up("weights")
+            with pytest.raises(Refused, match="changes of others"):
+                await engine.finish_update("0.2")
+            await client.update_weights(str(two), version=2)
+            await client.wake_up("kv_cache")
+            parts = await _all(client, started=asyncio.Event())
+            return [_whole(part) for part in parts]
+
+    assert {v for _, _, versions in asyncio.run(scenario()) for v in versions} == {2}

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
@@ -18,8 +20,9 @@ from agentgym_rl.storage.episode_reader import EpisodeReader
 from agentgym_rl.storage.evaluations import EvalRecord, EvalRecords
 from agentgym_rl.storage.recovery import Recovered
 from agentgym_rl.storage.weights_folder import version_name
-from agentgym_rl.weights.files import write_version
+from agentgym_rl.weights.parts import write_version
 from tests.kit.cases import cases
+from tests.kit.versions import part_of
 
 STEPS = 9
 
@@ -45,10 +48,15 @@ class Folders:
 
     def publish(self, queue: EvalQueue, version: int, parameters: str, incarnation=0) -> None:
         """As the trainer does, whose file is gone soon after."""
-        file = self.versions / version_name(version, incarnation=incarnation)
-        file.write_text(parameters)
+        folder = self.version(version_name(version, incarnation=incarnation), parameters)
         queue.published(version, parameters, due=version % 2 == 0 or queue.owed(version))
-        file.unlink()
+        shutil.rmtree(folder)
+
+    def version(self, name: str, parameters: str, *, at: Path | None = None) -> Path:
+        folder = (at or self.versions) / name
+        folder.mkdir()
+        (folder / "part").write_text(parameters)
+        return folder
 
     def statuses(self) -> dict[int, str]:
         return {version: record.status for version, record in self.records.read().items()}
@@ -116,7 +124,7 @@ def test_versions_wait_with_their_weights(folders):
         folders.publish(queue, version, f"hash{version}")
     assert folders.statuses() == dict.fromkeys((2, 4, 6, 8, 9), "waiting")
     assert kept(queue) == [2, 4, 6, 8]
-    assert folders.records.weights(4).read_text() == "hash4"
+    assert (folders.records.weights(4) / "part").read_text() == "hash4"
     queue.end(4, "done", metrics={"eval/reward": 0.5})
     assert not folders.records.weights(4).exists()
     (line,) = (folders.run / "evaluations.jsonl").read_text().splitlines()
@@ -131,10 +139,10 @@ def test_a_killed_run_owes_what_was_not_done(folders):
     for version in (6, 7, 8):
         folders.records.write(EvalRecord(version, f"hash{version}", "done"))
         folders.records.episodes(version).mkdir()
-    folders.records.weights(2).write_text("hash2")
+    folders.version("weights-2", "hash2", at=folders.records.folder)
     queue = folders.queue(step=5, incarnation=1)
     assert folders.statuses()[4] == "interrupted"
-    (folders.versions / "v1.5.safetensors").write_text("hash5")
+    folders.version("v1.5", "hash5")
     queue.began()
     for version, parameters in ((6, "hash6"), (7, "other7"), (8, "other8"), (9, "hash9")):
         folders.publish(queue, version, parameters, incarnation=1)
@@ -154,7 +162,7 @@ def test_each_evaluation_is_of_one_version_and_a_failure_ends_none_but_its_own(f
     for version in (1, 2, 3):
         path = write_version(folders.versions, version, load_file(BUNDLED / "model.safetensors"))
         if version == 3:
-            path.write_bytes(path.read_bytes()[:-100])
+            part_of(path).write_bytes(part_of(path).read_bytes()[:-100])
         queue.published(version, "", due=True)
     queue.close()
     progress = make_progress("none", total_steps=9)
@@ -165,7 +173,7 @@ def test_each_evaluation_is_of_one_version_and_a_failure_ends_none_but_its_own(f
     assert "damaged" in failed.error
     assert failed.metrics == {}
     assert evaluator.num_scheduled == 12
-    assert list(folders.records.folder.glob("*.safetensors")) == []
+    assert list(folders.records.folder.glob("weights-*")) == []
     for version in (1, 2):
         reader = EpisodeReader(folders.records.episodes(version) / "episodes.db")
         names = reader.episode_ids(untrained=True)

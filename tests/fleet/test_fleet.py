@@ -15,7 +15,7 @@ from agentgym_rl.fleet import servers
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.weights.files import write_version
+from agentgym_rl.weights.parts import write_version
 
 from .fleets import NAMES, Running, running, somebody_elses_engine
 
@@ -42,7 +42,7 @@ def test_a_server_that_missed_a_version_does_not_serve_the_old_one(tmp_path):
             await run.fleet.begin_publication(2)
             write_version(run.folder, 2, load_file(BUNDLED / "model.safetensors"))
             engine = run.fleet._servers["engine-0"].engine
-            await engine.update_weights(str(run.folder / "v2.safetensors"), version=2)
+            await engine.update_weights(str(run.folder / "v2"), version=2)
             failed = {"engine-1": "it did not answer"}
             await run.fleet.end_publication(2, served=["engine-0"], failed=failed)
             assert run.fleet.router.serving == ["engine-0"]
@@ -107,7 +107,7 @@ def test_a_publisher_that_dies_leaves_no_engine_paused_and_no_lock(tmp_path):
             assert await run.versions(2) == {1}
             run.incarnation(1)
             assert await run.publish(1) == ("engine-0",)
-            path = run.folder / "v1.1.safetensors"  # for servers that come back from now on
+            path = run.folder / "v1.1"  # for servers that come back from now on
             assert (path.exists(), engine.incarnation) == (True, 1)
 
     asyncio.run(play())

@@ -135,7 +135,7 @@ def test_an_update_of_the_client_serves_exactly(endless, folders, weights):
     async def scenario():
         engine = endless.client()
         try:
-            await engine.update_weights(str(folders[3] / "model.safetensors"), version=3)
+            await engine.update_weights(str(folders[3]), version=3)
             return await engine.served_version(), await reply(engine, SamplingParams(50))
         finally:
             await engine.close()

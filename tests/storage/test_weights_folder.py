@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from agentgym_rl.storage.weights_folder import WeightsFolder
 with WeightsFolder(sys.argv[2], root=Path(sys.argv[1])) as folder:
-    (folder / "v1.safetensors").write_bytes(b"weights")
+    (folder / "v1").write_bytes(b"weights")
     assert "torch" not in sys.modules
     print("ready", flush=True)
     sys.stdin.read()
@@ -40,7 +40,7 @@ def start_holder(root: Path, run_id: str) -> subprocess.Popen[str]:
 def test_the_folder_lives_as_long_as_the_run(tmp_path):
     with WeightsFolder("mine", root=tmp_path) as folder:
         assert folder == tmp_path / "arl-mine"
-        (folder / "v1.safetensors").touch()
+        (folder / "v1").touch()
         (folder / "more").mkdir()
     assert list(tmp_path.iterdir()) == []
 
@@ -51,7 +51,7 @@ def test_a_living_neighbour_is_left_alone_and_a_dead_one_removed(tmp_path):
     killed.communicate(timeout=60)
     with WeightsFolder("mine", root=tmp_path):
         assert sorted(p.name for p in tmp_path.iterdir()) == ["arl-living", "arl-mine"]
-        assert (tmp_path / "arl-living" / "v1.safetensors").read_bytes() == b"weights"
+        assert (tmp_path / "arl-living" / "v1").read_bytes() == b"weights"
     living.communicate(timeout=60)
     assert living.returncode == 0
     assert list(tmp_path.iterdir()) == []
@@ -59,10 +59,10 @@ def test_a_living_neighbour_is_left_alone_and_a_dead_one_removed(tmp_path):
 
 def test_an_id_in_use_is_refused(tmp_path):
     with WeightsFolder("twin", root=tmp_path) as folder:
-        (folder / "v1.safetensors").touch()
+        (folder / "v1").touch()
         with pytest.raises(WeightsError, match="a living run has this id"):
             WeightsFolder("twin", root=tmp_path).__enter__()
-        assert sorted(p.name for p in folder.iterdir()) == ["lock", "v1.safetensors"]
+        assert sorted(p.name for p in folder.iterdir()) == ["lock", "v1"]
         assert [p.name for p in tmp_path.iterdir()] == ["arl-twin"]
 
 

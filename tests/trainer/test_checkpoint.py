@@ -24,7 +24,7 @@ from agentgym_rl.storage.checkpoints import (
 from agentgym_rl.storage.evaluations import EvalRecord, EvalRecords
 from agentgym_rl.trainer.checkpoint import Checkpoints, config_hash, load_checkpoint
 from agentgym_rl.trainer.export import export_model
-from agentgym_rl.trainer.versions_out import fingerprint
+from agentgym_rl.weights.files import fingerprint
 
 
 def save(folder, stepper, step, *, keep=2):

@@ -17,10 +17,10 @@ from agentgym_rl.core.errors import ConfigError, TrainerError, WeightsError
 from agentgym_rl.trainer.checkpoint import load_checkpoint
 from agentgym_rl.trainer.export import adapter_files, export_model
 from agentgym_rl.trainer.policy import Policy, PolicyBase
-from agentgym_rl.trainer.versions_out import fingerprint
 from agentgym_rl.trainer.warmup import learn
 from agentgym_rl.weights.adapter import merged, peft_tensors
-from agentgym_rl.weights.files import read_version, write_version
+from agentgym_rl.weights.files import fingerprint, read_version
+from agentgym_rl.weights.parts import write_version
 
 LORA = LoraConfig(rank=4, alpha=8)
 ROW = make_row(np.random.default_rng(3), 20)

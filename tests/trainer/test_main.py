@@ -22,9 +22,9 @@ from agentgym_rl.core.batch import BatchRow
 from agentgym_rl.core.errors import ConfigError, TrainerError, WeightsError
 from agentgym_rl.storage.checkpoints import read_manifest
 from agentgym_rl.trainer.main import run
-from agentgym_rl.trainer.versions_out import fingerprint
 from agentgym_rl.weights.adapter import base_checksum, is_adapter, merged
-from agentgym_rl.weights.files import read_version
+from agentgym_rl.weights.files import fingerprint, read_version
+from tests.kit.versions import part_of
 
 BASE = {
     "steps": 3,
@@ -74,12 +74,12 @@ def test_a_run_from_the_first_batch_to_the_export(tiny_model, tmp_path):
     assert server.label == "0.3"
     ends = [(end["version"], end["served"], end["failed"]) for end in server.ended]
     assert ends == [(version, ["e"], {}) for version in (1, 2, 3)]
-    assert [Path(p).name for p in server.updates] == [f"v{n}.safetensors" for n in (1, 2, 3)]
+    assert [Path(p).name for p in server.updates] == [f"v{n}" for n in (1, 2, 3)]
     kept = sorted(p.name for p in (tmp_path / "shm").iterdir())
-    assert kept == ["v2.safetensors", "v3.safetensors"]
+    assert kept == ["v2", "v3"]
     names = sorted(p.name for p in (tmp_path / "weights").iterdir())
-    assert names == [f"v-{n}.safetensors" for n in range(4)]
-    final = read_version(tmp_path / "weights" / "v-3.safetensors")
+    assert names == [f"v-{n}" for n in range(4)]
+    final = read_version(tmp_path / "weights" / "v-3")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "export").state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in final.items())
 
@@ -89,9 +89,9 @@ def test_a_run_of_an_adapter_publishes_it_alone(tiny_model, tmp_path):
     config = load_config(overrides={**BASE, "lora.rank": 4})
     with controller(shards(3)) as server:
         start(server, tiny_model, tmp_path, config)
-    versions = [read_version(tmp_path / "weights" / f"v-{n}.safetensors") for n in range(4)]
+    versions = [read_version(tmp_path / "weights" / f"v-{n}") for n in range(4)]
     assert all(is_adapter(version) for version in versions)
-    published = [(tmp_path / "shm" / f"v{n}.safetensors").read_bytes() for n in (2, 3)]
+    published = [part_of(tmp_path / "shm" / f"v{n}").read_bytes() for n in (2, 3)]
     assert published[0] != published[1]
     assert server.reports[2].parameters == fingerprint(versions[3])
     manifest = read_manifest(Path(server.checkpoints[1]["folder"]))
@@ -154,16 +154,18 @@ def test_learning_rate_zero_publishes_the_very_same_bits(tiny_model, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
     state = dict(model.named_parameters())
     for version in (0, 1, 2, 3):
-        found = read_version(tmp_path / "weights" / f"v-{version}.safetensors")
+        found = read_version(tmp_path / "weights" / f"v-{version}")
         assert found.keys() == state.keys()
         assert all(torch.equal(found[name], state[name]) for name in state)
-    assert (tmp_path / "weights" / "v-3.safetensors").readlink() == Path("v-1.safetensors")
-    assert [Path(p).name for p in server.updates] == ["v1.safetensors"]  # once
+    kept = [part_of(tmp_path / "weights" / f"v-{version}") for version in (0, 1, 3)]
+    assert kept[0].samefile(kept[1])
+    assert kept[0].samefile(kept[2])
+    assert [Path(p).name for p in server.updates] == ["v1"]  # once
     assert server.label == "0.3"
     assert [r.version for r in server.reports] == [1, 2, 3]
     assert len({r.parameters for r in server.reports}) == 1
     assert [r.metrics["time/engine_pause"] for r in server.reports[1:]] == [0, 0]
-    two = [tmp_path / "shm" / f"v{version}.safetensors" for version in (2, 3)]
+    two = [part_of(tmp_path / "shm" / f"v{version}") for version in (2, 3)]
     assert two[0].samefile(two[1])
 
 
@@ -198,7 +200,7 @@ def test_versions_are_left_as_configured(tiny_model, tmp_path):
     config = load_config(overrides={**BASE, "weights.keep_versions": 1})
     with controller(shards(3)) as server:
         start(server, tiny_model, tmp_path, config)
-    assert [p.name for p in (tmp_path / "shm").iterdir()] == ["v3.safetensors"]
+    assert [p.name for p in (tmp_path / "shm").iterdir()] == ["v3"]
     assert not (tmp_path / "weights").exists()
 
 

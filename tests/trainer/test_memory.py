@@ -20,7 +20,7 @@ from agentgym_rl.trainer import packed
 from agentgym_rl.trainer.policy import ChunkedHead, Policy, default_chunk
 from agentgym_rl.trainer.step import Stepper, make_stepper
 from agentgym_rl.trainer.usage import Phases
-from agentgym_rl.weights.files import summed, write_version
+from agentgym_rl.weights.parts import write_version
 
 VOCAB = 8192
 
@@ -94,8 +94,7 @@ def test_a_version_or_a_checkpoint_is_no_second_copy(model_dir, world, tmp_path)
     train(stepper)
 
     def publish() -> None:
-        state = stepper.policy.trained_state()
-        write_version(tmp_path, 1, state, sums=summed(state))
+        write_version(tmp_path, 1, stepper.policy.exported())
 
     def save() -> None:
         folder, policy = tmp_path / "checkpoints", stepper.policy

@@ -16,7 +16,9 @@ from agentgym_rl.cluster.spec import free_port
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.weights.adapter import base_checksum, merged, named
 from agentgym_rl.weights.broadcast import BroadcastGroup
-from agentgym_rl.weights.files import checksum, write_version
+from agentgym_rl.weights.files import fingerprint
+from agentgym_rl.weights.parts import write_version
+from tests.kit.versions import part_of
 
 from .conftest import running
 from .plain import PlainForward, weights_of, worst_difference
@@ -84,7 +86,7 @@ def test_new_weights_serve_exactly_tied_head_included(server, tmp_path):
 def test_staged_weights_no_longer_need_their_file(server, tmp_path):
     path = begin(server, weights_of(9), tmp_path)
     assert server.staging()["state"] == "ready"
-    path.write_bytes(b"")  # reading a mapping of it would now be a bus error
+    part_of(path).write_bytes(b"")  # reading a mapping of it would now be a bus error
     assert worst_gap(server, weights_of(9), finish(server)) < 1e-4
 
 
@@ -145,6 +147,32 @@ def test_sampling_goes_on_while_weights_are_staged(server, good, tmp_path):
     assert new["end"] == 400
 
 
+@pytest.mark.parametrize("changed", ["layers.1.mlp.up", "norm.weight", "embed_tokens", "nothing"])
+def test_what_did_not_change_is_not_read_and_serves_the_same(server, tmp_path, changed):
+    """Bit for bit what the whole version serves: its unchanged blocks may even be damaged."""
+
+    def outputs() -> list[object]:
+        found = [server.sample(prompt, max_tokens=12, temperature=0) for prompt in PROMPTS]
+        return [(it["token_ids"], it["logprobs"]["content"]) for it in found]
+
+    first, other = weights_of(7), weights_of(8)
+    second = {name: other[name] if changed in name else it for name, it in first.items()}
+    numbers = [next(VERSIONS) for _ in range(2)]
+    one = write_version(tmp_path, numbers[0], first, sequence="s")
+    two = write_version(tmp_path, numbers[1], second, sequence="s", previous=one)
+    (tmp_path / "alone").mkdir()
+    whole = write_version(tmp_path / "alone", numbers[1], second)
+    found = []
+    for paths in ([one, two], [whole]):
+        for path in paths:
+            server.post("/start_weight_update")
+            server.post(UPDATE, {"update_info": {"path": str(path)}})
+            finish(server)
+        found.append(outputs())
+    assert found[0] == found[1]
+    assert worst_gap(server, second, server.version) < 1e-4
+
+
 # ------------------------------------------------------------------ arl-gloo
 
 
@@ -161,12 +189,12 @@ class Trainer:
             address="127.0.0.1", port=port, rank=0, world_size=2, timeout_s=timeout_s
         )
 
-    def begin(self, tensors: Mapping[str, Tensor], *, crc32: str = "") -> None:
+    def begin(self, tensors: Mapping[str, Tensor], *, expected: str = "") -> None:
         info = {
             "names": list(tensors),
             "dtypes": [str(tensor.dtype) for tensor in tensors.values()],
             "shapes": [list(tensor.shape) for tensor in tensors.values()],
-            "crc32": crc32 or checksum(tensors),
+            "fingerprint": expected or fingerprint(tensors),
             "path": "broadcast",
         }
         self.server.post("/start_weight_update")
@@ -197,7 +225,7 @@ def test_broadcast_weights_serve_exactly(trainer):
 
 def test_a_broadcast_of_other_bytes_leaves_the_old_weights(trainer):
     server, before = trainer.server, trainer.server.version
-    trainer.begin(weights_of(4), crc32="00000000")
+    trainer.begin(weights_of(4), expected="00000000")
     trainer.group.send(weights_of(4))
     assert "sent was 00000000" in server.staging()["error"]
     assert "sent was 00000000" in server.refused("/finish_weight_update")

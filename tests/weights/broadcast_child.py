@@ -25,7 +25,7 @@ def kinds() -> tuple[list[str], list[torch.dtype], list[torch.Size]]:
     return list(TENSORS), [part.dtype for part in parts], [part.shape for part in parts]
 
 
-def main(port: str, rank: str, size: str, timeout_s: str, crc32: str, bucket_bytes: str) -> None:
+def main(port: str, rank: str, size: str, timeout_s: str, sent: str, bucket_bytes: str) -> None:
     """Receive until it fails."""
     broadcast.BUCKET_BYTES = int(bucket_bytes)
     group = BroadcastGroup(
@@ -38,7 +38,7 @@ def main(port: str, rank: str, size: str, timeout_s: str, crc32: str, bucket_byt
     print("met", flush=True)
     try:
         while True:
-            found = group.receive(*kinds(), crc32)
+            found = group.receive(*kinds(), sent)
             same = all(torch.equal(found[name], part) for name, part in TENSORS.items())
             print("same" if same and list(found) == list(TENSORS) else "different", flush=True)
     except WeightsError as error:

@@ -154,7 +154,7 @@ class _Staging:
 
     @property
     def _is_broadcast(self) -> bool:
-        return "crc32" in self._info
+        return "fingerprint" in self._info
 
     def _run(self) -> None:
         engine = self._engine
@@ -177,7 +177,7 @@ class _Staging:
         group = sorted(self._groups.items())[self._worker][1]
         info = self._info
         dtypes = [getattr(torch, name) for name in info["dtypes"]]
-        return group.receive(info["names"], dtypes, info["shapes"], info["crc32"])
+        return group.receive(info["names"], dtypes, info["shapes"], info["fingerprint"])
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -21,6 +21,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import ProcessGroupGloo
 
+from agentgym_rl.core.model_folder import weight_files
+
 
 class FakeSglang(ThreadingHTTPServer):
     """Serves the update routes, and keeps a log of them.
@@ -93,7 +95,10 @@ class FakeSglang(ThreadingHTTPServer):
     def _update_weights_from_disk(self, body: Any) -> tuple[int, Any]:
         folder = Path(body["model_path"])
         assert (folder / "config.json").is_file()
-        return self._load(load_file(folder / "model.safetensors"), body)
+        tensors: dict[str, Tensor] = {}
+        for part in weight_files(folder):
+            tensors |= load_file(part)
+        return self._load(tensors, body)
 
     def _begin_weight_update(self, body: Any) -> tuple[int, Any]:
         if self.session:

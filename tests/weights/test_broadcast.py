@@ -16,7 +16,7 @@ from broadcast_child import TENSORS
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.weights import broadcast
 from agentgym_rl.weights.broadcast import BroadcastGroup
-from agentgym_rl.weights.files import checksum
+from agentgym_rl.weights.files import fingerprint
 from tests.e2e.forked import Forked
 
 pytestmark = pytest.mark.slow
@@ -69,7 +69,7 @@ def line(child: Forked) -> str:
 @pytest.mark.parametrize("bucket_bytes", [1, 40, 1 << 20])
 def test_tensors_come_as_they_were_sent_and_the_end_is_noticed(bucket_bytes, monkeypatch):
     monkeypatch.setattr(broadcast, "BUCKET_BYTES", bucket_bytes)
-    crc = checksum(TENSORS)
+    crc = fingerprint(TENSORS)
     with members(crc, crc, bucket_bytes=bucket_bytes) as (group, children):
         for _ in range(2):
             group.send(TENSORS)
@@ -84,19 +84,19 @@ def test_tensors_come_as_they_were_sent_and_the_end_is_noticed(bucket_bytes, mon
 def test_what_is_not_what_was_sent_is_refused():
     with members("00000000") as (group, children):
         group.send(TENSORS)
-        assert "crc32" in line(children[0])
+        assert "fingerprint" in line(children[0])
 
 
 @pytest.mark.parametrize("dying", [0, 1])
 def test_a_member_that_dies_is_an_error_soon_and_another_group_can_be_made(dying):
-    with members(*[checksum(TENSORS)] * 2, timeout_s=120) as (group, children):
+    with members(*[fingerprint(TENSORS)] * 2, timeout_s=120) as (group, children):
         children[dying].kill()  # now that all have met
         children[dying].wait(timeout=60)
         start = time.monotonic()
         with pytest.raises(WeightsError, match=r"rank 0 of 3: broadcast of \d+ bytes: Runtime"):
             group.send(TENSORS)
         assert time.monotonic() - start < 60
-    with members(checksum(TENSORS)) as (group, children):
+    with members(fingerprint(TENSORS)) as (group, children):
         group.send(TENSORS)
         assert line(children[0]) == "same"
 
@@ -105,14 +105,14 @@ def test_a_member_that_never_comes_costs_the_deadline():
     start = time.monotonic()
     with (
         pytest.raises(WeightsError, match=r"rank 0 of 3: the members did not meet within 1\.0 s"),
-        members(checksum(TENSORS), size=3, meeting_s=1),
+        members(fingerprint(TENSORS), size=3, meeting_s=1),
     ):
         pass
     assert time.monotonic() - start < 50
 
 
 def test_a_silent_sender_costs_the_deadline():
-    with members(checksum(TENSORS), timeout_s=5) as (_, children):
+    with members(fingerprint(TENSORS), timeout_s=5) as (_, children):
         assert "Timed out" in line(children[0])
 
 

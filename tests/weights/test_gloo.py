@@ -9,7 +9,9 @@ import pytest
 import torch
 from fake_engine import STEPS, FakeEngine, engine
 
+from agentgym_rl.weights.files import StoredVersion
 from agentgym_rl.weights.gloo import Broadcasts, own_address
+from agentgym_rl.weights.parts import write_version
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
 from tests.kit.cases import cases
 
@@ -122,10 +124,35 @@ def test_damage_on_the_way_fails_that_version_alone():
     trainer = Trainer()
     with engine() as server:
         trainer.publisher.prepare(1, TENSORS)
-        trainer.transport._update["crc32"] = "00000000"
-        with pytest.raises(PublicationFailed, match=r"worker 0: failed: .*crc32 .* 00000000"):
+        told = trainer.transport._told
+        trainer.transport._told = lambda it: {**told(it), "fingerprint": "00000000"}
+        with pytest.raises(PublicationFailed, match=r"worker 0: failed: .*fingerprint .* 00000000"):
             trainer.publisher.publish({"a": server.url}, 1)
+        trainer.transport._told = told
         assert trainer.publish(a=server).served == ("a",)
+
+
+def test_only_what_changed_is_sent_to_the_members_that_have_the_rest(tmp_path):
+    """All of it again, once the group is another one."""
+    trainer = Trainer()
+    first = {f"layers.{n}.a": torch.full((3,), float(n)) for n in range(3)}
+    second = {**first, "layers.1.a": torch.ones(3) * 7}
+    paths = [write_version(tmp_path, 1, first, sequence="s")]
+    paths += [write_version(tmp_path, 2, second, sequence="s", previous=paths[0])]
+    paths += [write_version(tmp_path, 3, second, sequence="s", previous=paths[1])]
+    with engine() as one, engine() as two:
+        for version, path in enumerate(paths, start=1):
+            engines = {"a": one, "b": two} if version == 3 else {"a": one}
+            trainer.publisher.prepare(version, StoredVersion(path))
+            urls = {name: it.url for name, it in engines.items()}
+            assert trainer.publisher.publish(urls, version).served == tuple(engines)
+        updates = [body["update_info"] for path, body in one.log if path == "/update_weights"]
+        trainer.publisher.close()
+    assert [it["names"] for it in updates] == [list(first), ["layers.1.a"], list(first)]
+    assert [it["base"] for it in updates] == [[], ["s", 1], []]
+    assert [it["same"] for it in updates] == [[], ["layers.0.a", "layers.2.a"], []]
+    assert one.received[1].keys() == {"layers.1.a"}
+    assert two.received[0]["layers.1.a"].equal(torch.ones(3) * 7)
 
 
 def test_nobody_to_publish_to_is_an_error_at_once():

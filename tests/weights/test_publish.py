@@ -44,7 +44,7 @@ def publish(folder: Path, *engines: FakeEngine, **options: Any) -> Published:
 def test_the_routes_in_their_order_staged_before_the_pause(tmp_path):
     with engine(staging_s=0.05) as one, engine(staging_s=0.05) as two:
         done = publish(tmp_path, one, two)
-    file = tmp_path / "v3.safetensors"
+    file = tmp_path / "v3"
     for server in (one, two):
         assert server.log[0][0] == "/init_weight_transfer_engine"
         assert server.log[1:3] == [
@@ -72,13 +72,13 @@ def test_the_same_weights_again_are_only_a_number(tmp_path):
         made = publisher(tmp_path)
         made.publish({"there": there.url}, 3)
         there.log.clear()
-        made.transport.prepare_same(4)
+        made.prepare(4, TENSORS)
         done = made.publish(urls, 4, same_as=3)
     assert (there.label, back.label) == ("0.4", "0.4")
     assert there.paths == ["/weight_info", "/update_weight_version", "/weight_info"]
-    file = str(tmp_path / "v4.safetensors")
+    file = str(tmp_path / "v4")
     assert ("/update_weights", {"update_info": {"path": file}}) in back.log
-    assert read_version(tmp_path / "v4.safetensors")["a"].equal(TENSORS["a"])
+    assert read_version(tmp_path / "v4")["a"].equal(TENSORS["a"])
     assert set(done.served) == {"there", "back"}
     assert done.pauses["there"][0] == done.pauses["there"][1]
     assert done.pauses["back"][0] < done.pauses["back"][1]

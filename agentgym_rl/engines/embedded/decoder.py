@@ -4,7 +4,7 @@ release of its memory in sleep mode, as in vLLM."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, cast, get_args
 
 import torch
@@ -84,13 +84,14 @@ class Decoder(ABC):
         """Return the memory in bytes of the cache."""
 
     @abstractmethod
-    def stage(self, tensors: Mapping[str, Tensor]) -> Swap:
+    def stage(self, tensors: Mapping[str, Tensor], same: Collection[str] = ()) -> Swap:
         """Prepare new weights while the old ones serve; calling the result puts them in place.
 
         The call comes from another thread than `decode`; the returned call is quick and cannot
         fail. `tensors` come from `WeightLayout.check`: every one is asked for once, one after the
         other, so that few are in memory beside what is made of them. They are the decoder's own,
-        which may keep them.
+        which may keep them. Tensors that have the `same` numbers as those in place at the time of
+        the call, whole blocks of them, need not be asked for.
         """
 
 
@@ -111,6 +112,11 @@ class WeightLayout:
                 self._aliases[name] = known
             else:
                 self._shapes[name] = tuple(tensor.shape)
+
+    @property
+    def has_names_of_folder(self) -> bool:
+        """Return whether the model's own names and tensors are those of its folder."""
+        return not self._names.converts
 
     def check(self, tensors: Mapping[str, Tensor], *, source: str) -> Mapping[str, Tensor]:
         """Return `tensors` under the model's first names, each checked when it is asked for.

@@ -21,7 +21,7 @@ from agentgym_rl.runtime.memory import give_back_memory
 from agentgym_rl.runtime.pausable_clock import AwakeTime
 from agentgym_rl.runtime.tasks import in_thread
 from agentgym_rl.weights.adapter import is_adapter, merged
-from agentgym_rl.weights.files import opened_version
+from agentgym_rl.weights.files import opened_version, whole_units
 
 from .admission import Admission, Refused
 from .decoder import Swap
@@ -87,6 +87,8 @@ class EmbeddedEngine:
         )
         self._in_flight: dict[str, Request] = {}
         self._update: _Update | None = None
+        self._served: tuple[str, int] | None = None
+        """The sequence and the number of the version whose numbers are in place, if known."""
         self._awake = AwakeTime()
         self._event_loop: asyncio.AbstractEventLoop | None = None
 
@@ -250,6 +252,8 @@ class EmbeddedEngine:
             await self.cut_off()
         elif mode == "wait" and not self.loop.asleep:
             await self.drain()
+        if level == 2:
+            self._served = None  # the weights are dropped
         await self._between_steps(partial(self.loop.sleep, level))
         self._awake.sleep()
 
@@ -292,7 +296,7 @@ class EmbeddedEngine:
         if update is None:
             raise Refused("no weight update is in progress; POST /start_weight_update first")
         async with asyncio.timeout(self._config.start_timeout_s):
-            update.swap = await asyncio.to_thread(self._read, path)
+            await asyncio.to_thread(self._read, path, update)
         if self._update is not None:
             raise Refused(f"another weight update was started while {path} was being read")
         self._update = update
@@ -302,16 +306,30 @@ class EmbeddedEngine:
         update, self._update = self._update, None
         if update is None or update.swap is None:
             raise Refused("no weights are staged; POST /start_weight_update, /update_weights first")
+        if update.base is not None and update.base != self._served:
+            raise Refused("the staged weights are changes of others; stage them again", status=409)
+        self._served = None
         # A Refused is raised here if the weights' memory is released; that ends the update, too.
         await self._between_steps(partial(self.loop.swap, update.swap, weight_version))
-        update.swap = None
+        update.swap, self._served = None, update.brings
         await asyncio.to_thread(give_back_memory)
         log.info("serving policy version %s", weight_version)
 
-    def _read(self, path: Path) -> Swap:
+    def _read(self, path: Path, update: _Update) -> None:
+        """Prepare what the version in the folder `path` changes in the present weights."""
+        decoder, layout = self.model.decoder, self.model.layout
         with opened_version(path) as version:
-            tensors = merged(version, self.model_dir) if is_adapter(version) else version
-            return self.model.decoder.stage(self.model.layout.check(tensors, source=str(path)))
+            if is_adapter(version):
+                tensors = merged(version, self.model_dir)
+                update.swap = decoder.stage(layout.check(tensors, source=str(path)))
+                return
+            same: set[str] = set()
+            if self._served is not None and layout.has_names_of_folder:
+                same = whole_units(version, version.unchanged_since(*self._served))
+                update.base = self._served if same else None
+            version.known = same
+            update.swap = decoder.stage(layout.check(version, source=str(path)), same)
+            update.brings = version.sequence, version.version
 
     async def _between_steps(self, action: Callable[[], T]) -> T:
         async with asyncio.timeout(_COMMAND_TIMEOUT_S):
@@ -337,3 +355,7 @@ class _Update:
     """A weight update between its start and its finish."""
 
     swap: Swap | None = None
+    base: tuple[str, int] | None = None
+    """The version of which the swap has only the changes, if it needs one."""
+    brings: tuple[str, int] | None = None
+    """The sequence and the number of the new version, if its tensors are kept as they are."""

@@ -7,8 +7,8 @@ dimension, G = H / K.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -21,8 +21,13 @@ from .decoder import Decoder, Segment, Swap
 from .linear import Linear, is_packed
 
 _ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+_EMBED, _NORM, _HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 _STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """The RoPE variants whose frequencies do not depend on the present sequence."""
+
+
+def _layer_name(index: int) -> str:
+    return f"model.layers.{index}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +137,41 @@ class Fusion:
         after the other: `tensors` may read each of them as late as here. They are kept where they
         fit as they are."""
         layers = tuple(self._layer(tensors, index) for index in range(self.shape.num_layers))
-        embed = self._tensor(tensors["model.embed_tokens.weight"])
-        head = tensors.get("lm_head.weight")
-        if head is None and is_packed(embed, alone=self.alone):
-            head = embed  # multiplied in one layout, looked up in the other
-        return FusedWeights(
-            embed=embed,
-            layers=layers,
-            norm=self._tensor(tensors["model.norm.weight"]),
-            head=None if head is None else self._linear([head], None, self.wide),
-        )
+        return FusedWeights(layers=layers, **self._ends(tensors))
+
+    def with_changes(
+        self, tensors: Mapping[str, Tensor], same: Collection[str]
+    ) -> Callable[[FusedWeights], FusedWeights]:
+        """Fuse all tensors but those that are the `same` in the present weights, whole layers of
+        them; return a function that completes the result with those of the present weights."""
+        layers = {
+            index: self._layer(tensors, index)
+            for index in range(self.shape.num_layers)
+            if f"{_layer_name(index)}input_layernorm.weight" not in same
+        }
+        ends = self._ends(tensors, same)
+
+        def complete(present: FusedWeights) -> FusedWeights:
+            whole = tuple(layers.get(i, layer) for i, layer in enumerate(present.layers))
+            return replace(present, layers=whole, **ends)
+
+        return complete
+
+    def _ends(self, tensors: Mapping[str, Tensor], same: Collection[str] = ()) -> dict[str, Any]:
+        """Return embeddings, last norm and head, without those that are the `same`."""
+        ends: dict[str, Any] = {}
+        if _EMBED not in same:
+            ends["embed"] = self._tensor(tensors[_EMBED])
+        if _NORM not in same:
+            ends["norm"] = self._tensor(tensors[_NORM])
+        if _HEAD in tensors:
+            if _HEAD not in same:
+                ends["head"] = self._linear([tensors[_HEAD]], None, self.wide)
+        elif "embed" in ends:
+            # Multiplied in one layout, looked up in the other.
+            packed = is_packed(ends["embed"], alone=self.alone)
+            ends["head"] = self._linear([ends["embed"]], None, self.wide) if packed else None
+        return ends
 
     def _linear(self, parts: Sequence[Tensor], bias: Tensor | None, dtype: torch.dtype) -> Linear:
         return Linear.of(parts, bias, dtype=dtype, at=self.device, alone=self.alone)
@@ -150,7 +180,7 @@ class Fusion:
         return found.to(self.device, self.wide)
 
     def _layer(self, tensors: Mapping[str, Tensor], index: int) -> FusedLayer:
-        prefix = f"model.layers.{index}."
+        prefix = _layer_name(index)
         attention, mlp = prefix + "self_attn.", prefix + "mlp."
 
         def linear(base: str, *names: str) -> Linear:
@@ -283,11 +313,12 @@ class FusedDecoder(Decoder):
     def cache_bytes(self) -> int:
         return self._kv.num_bytes
 
-    def stage(self, tensors: Mapping[str, Tensor]) -> Swap:
-        fused = self._fusion.of(tensors)
+    def stage(self, tensors: Mapping[str, Tensor], same: Collection[str] = ()) -> Swap:
+        complete = self._fusion.with_changes(tensors, same)
 
         def swap() -> None:
-            self._weights = fused
+            # Not before: meanwhile the present weights may have been moved to another device.
+            self._weights = complete(self._weights)
 
         return swap
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,10 +29,13 @@ class ModuleDecoder(Decoder):
         self._module = module
         self.device = module.device
 
-    def stage(self, tensors: Mapping[str, Tensor]) -> Swap:
+    def stage(self, tensors: Mapping[str, Tensor], same: Collection[str] = ()) -> Swap:
         owners = self._module.state_dict(keep_vars=True)
         staged: dict[str, Tensor] = {}
-        for name, tensor in tensors.items():
+        for name in tensors:
+            if name in same:
+                continue
+            tensor = tensors[name]
             dtype = owners[name].dtype if tensor.is_floating_point() else tensor.dtype
             staged[name] = tensor.to(self.device, dtype)
 

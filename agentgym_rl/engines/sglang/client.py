@@ -38,7 +38,7 @@ from agentgym_rl.core.errors import (
     RequestRefused,
     WeightsError,
 )
-from agentgym_rl.core.model_folder import read_header, tensor_heads, text_settings
+from agentgym_rl.core.model_folder import tensor_heads, text_settings
 from agentgym_rl.engines import protocol
 from agentgym_rl.engines.client.client import Asked, EngineClient, Route, wired
 from agentgym_rl.engines.client.deltas import NO_LOGPROB, decode, read_counters, streamed
@@ -287,11 +287,11 @@ class SglangEngine(EngineClient):
         """Load a version; see `Engine.update_weights`. The engine is paused while it loads, and
         runs afterwards.
 
-        SGLang loads any tensors that it gets, so the file is compared with the model first. The
-        server must see the file's folder.
+        SGLang loads any tensors that it gets, so the version is compared with the model first. The
+        server must see its folder.
 
         Raises:
-            WeightsError: the file does not fit the model, or the engine did not load it. In the
+            WeightsError: the version does not fit the model, or the engine did not load it. In the
                 latter case it stays paused: it may have tensors of both versions.
             EngineError: the engine could not be reached or failed.
         """
@@ -306,11 +306,9 @@ class SglangEngine(EngineClient):
         await self.resume()
 
     def _check_fits(self, path: Path) -> None:
-        """Compare names and shapes of a file with those of the model."""
+        """Compare names and shapes of a version with those of the model."""
         try:
-            with path.open("rb") as opened:
-                heads = read_header(path, opened)[1]
-            expected = tensor_heads(self._model_dir)
+            heads, expected = tensor_heads(path), tensor_heads(self._model_dir)
         except (OSError, ConfigError) as error:
             raise WeightsError(f"{path}: {error}") from error
         problems = [
@@ -331,14 +329,15 @@ class SglangEngine(EngineClient):
 
     @contextmanager
     def _as_folder(self, path: Path) -> Iterator[Path]:
-        """Yield a model folder with the weights in `path`, beside that file."""
+        """Yield a model folder with the weights of the version in `path`, beside that folder."""
         try:
             with tempfile.TemporaryDirectory(prefix=".sglang-", dir=path.parent) as name:
                 folder = Path(name)
                 folder.chmod(0o755)  # the server may have another user
                 config = (self._model_dir / "config.json").read_text(encoding="utf-8")
                 (folder / "config.json").write_text(config, encoding="utf-8")
-                (folder / "model.safetensors").symlink_to(path.absolute())
+                for file in path.glob("model*"):
+                    (folder / file.name).symlink_to(file.absolute())
                 yield folder
         except OSError as error:
             raise WeightsError(f"{path} as a model folder: {error}") from error

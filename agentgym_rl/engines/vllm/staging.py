@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +19,19 @@ from agentgym_rl.weights.adapter import Shapes, check_finite, check_shapes
 State = Literal["idle", "staging", "ready", "failed"]
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The tensors of an update."""
+
+    tensors: dict[str, Tensor]
+    same: Collection[str] = ()
+    """The tensors that were left out, because they are those of `base`: whole blocks of them."""
+    base: tuple[str, int] | None = None
+    """The sequence and the number of the version that has to be in place, if one has to."""
+    brings: tuple[str, int] | None = None
+    """The sequence and the number of the version that the update is, if it has one."""
+
+
 class Staging:
     """A thread that runs `load` at once, then checks the tensors against `expected`.
 
@@ -25,9 +39,7 @@ class Staging:
     WeightsError. `path` describes the source in messages.
     """
 
-    def __init__(
-        self, load: Callable[[], dict[str, Tensor]], *, path: str, expected: Shapes | None
-    ) -> None:
+    def __init__(self, load: Callable[[], Loaded], *, path: str, expected: Shapes | None) -> None:
         self.path = path
         self.error = ""
         """The reason of a failure; empty without one."""
@@ -35,7 +47,7 @@ class Staging:
         """The time for loading and checking."""
         self._load = load
         self._expected = expected
-        self._tensors: dict[str, Tensor] | None = None
+        self._loaded: Loaded | None = None
         # A daemon thread: a server that ends does not wait for weights that it will not serve.
         self._thread = threading.Thread(target=self._run, name="arl-staging", daemon=True)
         self._thread.start()
@@ -44,9 +56,9 @@ class Staging:
     def state(self) -> State:
         if self._thread.is_alive():
             return "staging"
-        return "failed" if self._tensors is None else "ready"
+        return "failed" if self._loaded is None else "ready"
 
-    def result(self, *, timeout_s: float) -> dict[str, Tensor]:
+    def result(self, *, timeout_s: float) -> Loaded:
         """Return the tensors.
 
         Raises:
@@ -55,20 +67,22 @@ class Staging:
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             raise WeightsError(f"weights {self.path} were not staged within {timeout_s:g} s")
-        if self._tensors is None:
+        if self._loaded is None:
             raise WeightsError(self.error)
-        return self._tensors
+        return self._loaded
 
     def _run(self) -> None:
         start = time.monotonic()
         try:
-            tensors = self._load()
+            loaded = self._load()
             what = f"weights {self.path}"
             if self._expected is not None:
-                check_shapes(shapes_of(tensors), self._expected, what=what)
-            for name, tensor in tensors.items():
+                same = loaded.same
+                expected = {n: shape for n, shape in self._expected.items() if n not in same}
+                check_shapes(shapes_of(loaded.tensors), expected, what=what)
+            for name, tensor in loaded.tensors.items():
                 check_finite(name, tensor, what=what)
-            self._tensors = tensors
+            self._loaded = loaded
         except WeightsError as error:
             self.error = str(error)
         except Exception as error:  # a thread has no caller that would report it

@@ -18,12 +18,12 @@ import os
 import threading
 import time
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from vllm.distributed.parallel_state import get_world_group
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -34,9 +34,9 @@ from vllm.distributed.weight_transfer.base import (
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.weights.adapter import Shapes, is_adapter, merged
 from agentgym_rl.weights.broadcast import BroadcastGroup
-from agentgym_rl.weights.files import read_version
+from agentgym_rl.weights.files import opened_version, whole_units
 
-from .staging import Staging, read_shapes, shapes_of
+from .staging import Loaded, Staging, read_shapes, shapes_of
 from .swap import swap_weights
 
 _log = logging.getLogger("vllm.agentgym_rl")  # shown by vLLM's own logging configuration
@@ -58,7 +58,7 @@ class UpdateInfo(WeightTransferUpdateInfo):
     """The `update_info` of arl-shm."""
 
     path: str = ""
-    """The path of a safetensors file of `weights.files.write_version`."""
+    """The folder of a version (`weights/parts.py`)."""
     discard: bool = False
     """The request to drop the update instead. The reply is an error, since only an error makes vLLM
     forget that an update is under way."""
@@ -74,10 +74,12 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
         super().__init__(*args, **kwargs)
         self._timeout_s = InitInfo.timeout_s
         self._staging: Staging | None = None
+        self._served: tuple[str, int] | None = None
+        """The sequence and the number of the version in place, if it came by an update."""
         self._expected: Shapes | None = read_shapes(Path(self.model_config.model))
 
     @abstractmethod
-    def load(self, update_info: Any) -> dict[str, Tensor]:
+    def load(self, update_info: Any) -> Loaded:
         """Return the update's tensors in private CPU memory, verified; runs in the staging thread.
 
         Raises:
@@ -112,13 +114,14 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
         self.receive_weights(info)
 
     def receive_weights(self, update_info: Any) -> None:
-        def load() -> dict[str, Tensor]:
-            tensors = self.load(update_info)
-            if is_adapter(tensors):
-                tensors = dict(merged(tensors, Path(self.model_config.model)))
+        def load() -> Loaded:
+            loaded = self.load(update_info)
+            if is_adapter(loaded.tensors):
+                tensors = dict(merged(loaded.tensors, Path(self.model_config.model)))
+                loaded = Loaded(tensors)
             if self._is_tied():  # some models' files contain the tied head a second time
-                tensors.pop(_TIED_HEAD, None)
-            return tensors
+                loaded.tensors.pop(_TIED_HEAD, None)
+            return loaded
 
         expected = self._expected
         if expected is not None and self._is_tied():
@@ -133,10 +136,11 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
                 another worker of this server. The model has not been touched.
         """
         start = time.monotonic()
-        tensors = self._agreed()
+        loaded = self._agreed()
         ready = time.monotonic()
+        self._served = None
         try:
-            swap_weights(self.model, self.model_config, self.device, tensors)
+            swap_weights(self.model, self.model_config, self.device, loaded.tensors)
         except BaseException:
             _log.critical("the swap of %s failed half way: ending the process", self.status())
             self._condemn()
@@ -147,7 +151,9 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
             *(self._staging.path, self._staging.seconds),
             *(ready - start, time.monotonic() - ready),
         )
-        self._expected = self._expected or shapes_of(tensors)
+        if not loaded.same:
+            self._expected = self._expected or shapes_of(loaded.tensors)
+        self._served = loaded.brings
         self.drop()
 
     def drop(self) -> None:
@@ -173,14 +179,16 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
     def _is_tied(self) -> bool:
         return bool(getattr(self.model_config.hf_config, "tie_word_embeddings", False))
 
-    def _agreed(self) -> dict[str, Tensor]:
+    def _agreed(self) -> Loaded:
         """Return the staged tensors, once every worker of this server has its own."""
-        tensors: dict[str, Tensor] = {}
+        loaded = Loaded({})
         failure = ""
         try:
             if self._staging is None:
                 raise WeightsError("nothing is staged: /update_weights comes before the finish")
-            tensors = self._staging.result(timeout_s=self._timeout_s)
+            loaded = self._staging.result(timeout_s=self._timeout_s)
+            if loaded.base is not None and loaded.base != self._served:
+                raise WeightsError("the staged weights are changes of others; stage them again")
         except WeightsError as error:
             failure = str(error)
         world = get_world_group()
@@ -191,7 +199,7 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
                 failure = "another worker of this server has not staged these weights"
         if failure:
             raise WeightsError(failure)
-        return tensors
+        return loaded
 
 
 class SharedMemoryTransfer(StagedTransfer):
@@ -200,8 +208,20 @@ class SharedMemoryTransfer(StagedTransfer):
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
 
-    def load(self, update_info: UpdateInfo) -> dict[str, Tensor]:
-        return read_version(Path(update_info.path))
+    def load(self, update_info: UpdateInfo) -> Loaded:
+        with opened_version(Path(update_info.path)) as version:
+            if is_adapter(version):
+                return Loaded(dict(version))
+            same: set[str] = set()
+            if self._served is not None:
+                same = whole_units(version, version.unchanged_since(*self._served))
+            version.known = same
+            return Loaded(
+                {name: version[name] for name in version if name not in same},
+                same=same,
+                base=self._served if same else None,
+                brings=(version.sequence, version.version),
+            )
 
 
 @dataclass
@@ -227,7 +247,13 @@ class GlooUpdateInfo(UpdateInfo):
     dtypes: list[str] = field(default_factory=list)
     """The dtypes by their names in torch, "bfloat16" or "torch.bfloat16"."""
     shapes: list[list[int]] = field(default_factory=list)
-    crc32: str = ""
+    fingerprint: str = ""
+    same: list[str] = field(default_factory=list)
+    """The tensors that are not sent, because they are those of the version `base`."""
+    base: list[Any] = field(default_factory=list)
+    """The sequence and the number of the version that must be in place; empty: any."""
+    brings: list[Any] = field(default_factory=list)
+    """The sequence and the number of the version that is sent; empty: none that others follow."""
 
 
 class GlooTransfer(StagedTransfer):
@@ -243,16 +269,26 @@ class GlooTransfer(StagedTransfer):
         self._timeout_s = init_info.timeout_s
         self._meeting = _Meeting(init_info, rank=init_info.rank_offset + get_world_group().rank)
 
-    def load(self, update_info: GlooUpdateInfo) -> dict[str, Tensor]:
+    def load(self, update_info: GlooUpdateInfo) -> Loaded:
         if self._meeting is None:
             raise WeightsError("no broadcast group: /init_weight_transfer_engine comes first")
+        base, brings = _pair(update_info.base), _pair(update_info.brings)
+        if base is not None and base != self._served:
+            raise WeightsError(f"changes of {base} cannot be used: {self._served} is in place")
         dtypes = [getattr(torch, name.removeprefix("torch.")) for name in update_info.dtypes]
         group = self._meeting.group()
-        return group.receive(update_info.names, dtypes, update_info.shapes, update_info.crc32)
+        received = group.receive(
+            update_info.names, dtypes, update_info.shapes, update_info.fingerprint
+        )
+        return Loaded(received, same=set(update_info.same), base=base, brings=brings)
 
     def shutdown(self) -> None:
         super().shutdown()
         self._meeting = None  # the group is destroyed with its last user
+
+
+def _pair(found: Sequence[Any]) -> tuple[str, int] | None:
+    return (str(found[0]), int(found[1])) if found else None
 
 
 class _Meeting:

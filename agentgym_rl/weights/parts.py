@@ -1,0 +1,469 @@
+"""The writing of a policy version by several processes: each writes parts of bounded size with the
+tensors that it owns; then one of them writes the index and gives the folder its name.
+
+No writer has more than one tensor in memory for this. A tensor with the same bytes as in the
+version before is not written again: a part in which nothing has changed becomes a second name of
+the older file. New parts are written over the parts of a version that nobody needs any more, since
+most of the time of a write goes into memory that the system has to find and clear first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from agentgym_rl.core.engine import version_label
+from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.runtime.atomic_file import remove, replacing
+from agentgym_rl.storage.weights_folder import version_name
+
+from .files import (
+    DTYPES,
+    INDEX,
+    Kind,
+    StoredVersion,
+    bytes_of,
+    digest,
+    kinds_of,
+    read_at,
+    seal,
+    stored_versions,
+    take,
+)
+
+_log = logging.getLogger(__name__)
+
+PART_BYTES = 256 << 20
+"""The largest part, in bytes, except for a tensor that alone is larger."""
+_CHUNK = 4 << 20
+"""The bytes that are compared or copied at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file of a version."""
+
+    name: str
+    header: bytes
+    starts: Mapping[str, int]
+    """The position of each tensor in the file."""
+    size: int
+    """The bytes of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The parts of all versions of a model, and who writes them."""
+
+    owners: Sequence[int]
+    """The writer of each piece, in the order of the pieces."""
+    parts: Mapping[int, Sequence[Part]]
+    """The parts of each writer."""
+
+    @property
+    def file_of(self) -> dict[str, str]:
+        """Return the file of each tensor."""
+        return {t: it.name for found in self.parts.values() for it in found for t in it.starts}
+
+    @property
+    def total_size(self) -> int:
+        """Return the bytes of all parts, without their headers."""
+        return sum(it.size - len(it.header) for found in self.parts.values() for it in found)
+
+
+def plan_parts(
+    pieces: Sequence[Mapping[str, Kind]], *, writers: Sequence[int] = (0,), limit: int = PART_BYTES
+) -> Plan:
+    """Divide the tensors of a version, which come in `pieces`, into parts.
+
+    Each piece has one writer: the one with the fewest bytes so far. The result depends only on the
+    arguments, so that every process makes the same one.
+
+    Raises:
+        ValueError: a tensor has a dtype that versions and exports do not have.
+    """
+    owners: list[int] = []
+    loads = dict.fromkeys(writers, 0)
+    groups: dict[int, list[dict[str, Kind]]] = {writer: [] for writer in writers}
+    sizes = dict.fromkeys(writers, 0)
+    for piece in pieces:
+        owner = min(writers, key=lambda writer: (loads[writer], writer))
+        owners.append(owner)
+        for name, kind in piece.items():
+            if kind.dtype not in DTYPES:
+                raise ValueError(f"{name} is {kind.dtype}; allowed: {', '.join(map(str, DTYPES))}")
+            if not groups[owner] or sizes[owner] + kind.nbytes > limit:
+                groups[owner].append({})
+                sizes[owner] = 0
+            groups[owner][-1][name] = kind
+            sizes[owner] += kind.nbytes
+            loads[owner] += kind.nbytes
+    total = sum(map(len, groups.values()))
+    number = 0
+    parts: dict[int, list[Part]] = {}
+    for writer, found in groups.items():
+        parts[writer] = []
+        for kinds in found:
+            number += 1
+            name = f"model-{number:05d}-of-{total:05d}.safetensors"
+            parts[writer].append(_part(name, kinds))
+    return Plan(owners, parts)
+
+
+def _part(name: str, kinds: Mapping[str, Kind]) -> Part:
+    """Lay out a part: the widest dtype first, so that every tensor is aligned in the file."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    places: dict[str, int] = {}
+    end = 0
+    for tensor in sorted(kinds, key=lambda it: (-kinds[it].dtype.itemsize, it)):
+        kind = kinds[tensor]
+        places[tensor], end = end, end + kind.nbytes
+        head = {"dtype": DTYPES[kind.dtype], "shape": list(kind.shape)}
+        header[tensor] = {**head, "data_offsets": [places[tensor], end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    begin = 8 + len(text)
+    starts = {tensor: begin + place for tensor, place in places.items()}
+    return Part(name, struct.pack("<Q", len(text)) + text, starts, begin + end)
+
+
+class PartsWriter:
+    """A writer of parts into `folder`, tensor by tensor in any order; `close` it in any case.
+
+    `previous` is the folder of the version before, of the same plan, if there is one. `over` is a
+    folder with the parts of a version that is not needed any more: they are written over if they
+    have no second name.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        parts: Iterable[Part],
+        *,
+        previous: Path | None = None,
+        over: Path | None = None,
+    ) -> None:
+        self._writers: dict[str, _PartWriter] = {}
+        for part in parts:
+            writer = _PartWriter(folder / part.name, part, previous, over)
+            self._writers |= dict.fromkeys(part.starts, writer)
+        self.digests: dict[str, str] = {}
+        """The digest of each tensor written so far."""
+        self.changed: list[str] = []
+        """The tensors whose bytes are not those of the version before."""
+
+    def write(self, name: str, tensor: Tensor) -> None:
+        """Write a tensor, in the dtype of the plan.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        data = bytes_of(tensor).numpy()
+        self.digests[name] = digest(name, tensor, data)
+        if self._writers[name].write(name, data):
+            self.changed.append(name)
+
+    def finish(self) -> None:
+        """Complete the files.
+
+        Raises:
+            OSError: one cannot be written.
+        """
+        for writer in dict.fromkeys(self._writers.values()):
+            writer.finish()
+
+    def close(self) -> None:
+        """Close the files, complete or not."""
+        for writer in self._writers.values():
+            writer.close()
+
+
+class _PartWriter:
+    def __init__(self, path: Path, part: Part, previous: Path | None, over: Path | None) -> None:
+        self._path, self._part, self._over = path, part, over
+        self._fd = self._before = -1
+        self._before_path = Path()
+        self._same: list[tuple[str, int]] = []
+        """The tensors that are in the older file only, so far, with their bytes."""
+        if previous is not None:
+            self._before_path = previous / part.name
+            with contextlib.suppress(OSError):
+                self._before = os.open(self._before_path, os.O_RDONLY)
+                header = np.empty(len(part.header), np.uint8)
+                is_whole = read_at(self._before, header, 0)
+                if not is_whole or header.tobytes() != part.header:  # of another plan
+                    self._forget()
+
+    def write(self, name: str, data: np.ndarray) -> bool:
+        start = self._part.starts[name]
+        if self._before >= 0 and _equal(self._before, data, start):
+            if self._fd < 0:
+                self._same.append((name, len(data)))
+            else:
+                _write_at(self._fd, data, start)
+            return False
+        self._create()
+        _write_at(self._fd, data, start)
+        return True
+
+    def finish(self) -> None:
+        if self._fd < 0 and self._before >= 0 and _linked(self._before_path, self._path):
+            return
+        self._create()
+
+    def _create(self) -> None:
+        if self._fd >= 0:
+            return
+        if self._over is not None:
+            _take_over(self._over / self._part.name, self._path)
+        # Without O_TRUNC: the memory of a file that is written over is used again.
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        os.ftruncate(self._fd, self._part.size)
+        _write_at(self._fd, np.frombuffer(self._part.header, np.uint8), 0)
+        for name, size in self._same:
+            _copy_at(self._before, self._fd, self._part.starts[name], size)
+        self._same.clear()
+
+    def close(self) -> None:
+        self._forget()
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+    def _forget(self) -> None:
+        if self._before >= 0:
+            os.close(self._before)
+        self._before = -1
+
+
+def _equal(fd: int, data: np.ndarray, start: int) -> bool:
+    """Return whether the file has these bytes there; most differ in the first chunk."""
+    for at in range(0, len(data), _CHUNK):
+        piece = data[at : at + _CHUNK]
+        found = np.empty(len(piece), np.uint8)
+        if not read_at(fd, found, start + at) or not np.array_equal(found, piece):
+            return False
+    return True
+
+
+def _write_at(fd: int, data: np.ndarray, start: int) -> None:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(fd, data[done:].data, start + done)
+
+
+def _copy_at(source: int, target: int, start: int, size: int) -> None:
+    for at in range(start, start + size, _CHUNK):
+        data = np.empty(min(_CHUNK, start + size - at), np.uint8)
+        if not read_at(source, data, at):
+            raise OSError("the version before is cut short")
+        _write_at(target, data, at)
+
+
+def _take_over(old: Path, new: Path) -> None:
+    """Rename `old` to `new` if it has no second name: writing over a file is twice as fast as
+    making one."""
+    with contextlib.suppress(OSError):
+        if old.stat().st_nlink == 1:
+            old.replace(new)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """The name of a version, and its place among the others of its trainer."""
+
+    number: int
+    incarnation: int = 0
+    sequence: str = ""
+    """The name of the versions that one trainer writes one after the other; empty: this one stands
+    alone, and nobody may rely on another."""
+
+
+def hidden(path: Path) -> Path:
+    """Return the folder in which this process writes the version `path`."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def oldest(folder: Path, *, keep: int) -> Path | None:
+    """Return the version of `folder` to be written over, if there are `keep` already; never the
+    only one, which engines may serve.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    found = stored_versions(folder)
+    return found[0] if len(found) >= max(2, keep) else None
+
+
+@contextmanager
+def new_folder(path: Path, *, over: Path | None = None) -> Iterator[tuple[Path, Path | None]]:
+    """Yield a new folder for the parts of the version `path`, which gets this name at the end of
+    the context; after a failure no part of it is left.
+
+    `over` is the folder of a version that is not needed any more. If nobody reads it, it is
+    yielded, too, under another name, to be written over.
+
+    Raises:
+        OSError: it cannot be made or renamed.
+    """
+    part = hidden(path)
+    away = part.with_suffix(".over")
+    try:
+        with replacing(path, part=part):
+            part.mkdir()
+            yield part, away if over is not None and take(over, away) else None
+    finally:
+        remove(away)
+
+
+def write_index(
+    part: Path,
+    plan: Plan,
+    version: Version,
+    *,
+    digests: Mapping[str, str],
+    changed: Iterable[str],
+    previous: StoredVersion | None,
+    config: Path | None = None,
+) -> None:
+    """Write the index of the complete parts in `part`; and, beside it, a copy of the model's
+    `config` file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    follows = previous is not None and previous.sequence == version.sequence
+    older = previous.since if previous is not None and follows else {}
+    new = set(changed)
+    index: dict[str, object] = {
+        "metadata": {
+            "format": "pt",
+            "total_size": plan.total_size,
+            "label": version_label(version.number, incarnation=version.incarnation),
+            "version": version.number,
+            "sequence": version.sequence,
+        },
+        "weight_map": plan.file_of,
+        "digests": dict(digests),
+        "since": {n: version.number if n in new else older.get(n, version.number) for n in digests},
+    }
+    metadata = index["metadata"]
+    assert isinstance(metadata, dict)
+    metadata["seal"] = seal(index)
+    if config is not None:
+        shutil.copyfile(config, part / config.name)
+    (part / INDEX).write_text(json.dumps(index), encoding="utf-8")
+
+
+def stored_before(path: Path | None) -> StoredVersion | None:
+    """Return the version before, or None if it is gone: then all of the next one is written."""
+    if path is None:
+        return None
+    try:
+        return StoredVersion(path)
+    except WeightsError as error:
+        _log.info("the next version is written whole: %s", error)
+        return None
+
+
+def write_version(
+    folder: Path,
+    version: int,
+    tensors: Mapping[str, Tensor],
+    *,
+    incarnation: int = 0,
+    sequence: str = "",
+    previous: Path | None = None,
+    over: Path | None = None,
+) -> Path:
+    """Write a policy version into `folder`, alone; its folder appears complete or not at all.
+
+    `previous` is the version before, whose unchanged parts are linked. `over` is a version that is
+    not needed any more: it is written over, unless somebody reads it. Nothing is fsynced: a version
+    survives its writer, but not a power cut (checkpoints do).
+
+    Raises:
+        WeightsError: the version cannot be written (no space, no such folder, a tensor on a
+            device without storage).
+    """
+    path = folder / version_name(version, incarnation=incarnation)
+    named = Version(number=version, incarnation=incarnation, sequence=sequence)
+    try:
+        plan = plan_parts([{name: kind} for name, kind in kinds_of(tensors).items()])
+        with new_folder(path, over=over) as (part, old):
+            before = stored_before(previous)
+            with closing(PartsWriter(part, plan.parts[0], previous=previous, over=old)) as writer:
+                for name in tensors:
+                    writer.write(name, tensors[name])
+                writer.finish()
+            write_index(
+                *(part, plan, named),
+                digests=writer.digests,
+                changed=writer.changed,
+                previous=before,
+            )
+    except (OSError, RuntimeError, ValueError, NotImplementedError) as error:
+        raise WeightsError(f"cannot write policy version {version} to {path}: {error}") from error
+    return path
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write one safetensors file, straight from the memory of the tensors, each of which is asked
+    for once (`save_file` of safetensors copies all of them twice first, and makes the file private
+    to its owner). Tied tensors are written twice.
+
+    Raises:
+        OSError: it cannot be written.
+        ValueError: a tensor has a dtype that versions and exports do not have.
+    """
+    plan = plan_parts([kinds_of(tensors)], limit=sys.maxsize)
+    parts = [replace(it, name=path.name) for it in plan.parts[0]] or [_part(path.name, {})]
+    with closing(PartsWriter(path.parent, parts)) as writer:
+        for name in tensors:
+            writer.write(name, tensors[name])
+        writer.finish()
+
+
+def copy_version(source: Path, target: Path, *, previous: tuple[Path, Path] | None = None) -> None:
+    """Copy a version to the folder `target`, which appears complete or not at all; by links where
+    that is possible. `previous` is the version before, and its copy, whose unchanged parts are
+    linked.
+
+    Raises:
+        OSError: it cannot be copied.
+    """
+    with replacing(target) as part:
+        part.mkdir()
+        for file in source.iterdir():
+            twins = [file]
+            if previous is not None and _same_file(previous[0] / file.name, file):
+                twins.append(previous[1] / file.name)
+            if not any(_linked(twin, part / file.name) for twin in twins):
+                shutil.copyfile(file, part / file.name)
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return one.samefile(other)
+    return False
+
+
+def _linked(file: Path, to: Path) -> bool:
+    """Give a file a second name; return whether that was possible."""
+    try:
+        os.link(file, to)
+    except OSError:  # another file system, or one without links
+        return False
+    return True

@@ -1,0 +1,345 @@
+"""What a publication takes: bytes, seconds, and the memory of every process, by model, transport
+and number of ranks.
+
+Trainer ranks without an optimizer load a model, and publish two versions of it, whose weights all
+differ. Their peak is measured over both publications, after the model was loaded; the times are
+those of the second one. Over `shm`, a small model goes from one rank to an embedded engine, which
+samples nothing; all else goes to a process that only stages it, as an engine does.
+
+    python -m benchmarks._publication [CASE …]        prints one JSON object a case
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+DEADLINE_S = 900
+SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model in a dtype, over a transport, from some ranks."""
+
+    model: str
+    """A folder, or "1.3B": a random Qwen3 in bfloat16, masters included."""
+    dtype: str
+    transport: str
+    ranks: int
+
+    @property
+    def is_large(self) -> bool:
+        """Return whether no engine is started for it."""
+        return self.model == "1.3B"
+
+
+def cases(model_dir: str) -> list[Case]:
+    """Return what is measured with a real model of 135M parameters, and with a random one."""
+    return [
+        Case(model, dtype, transport, ranks)
+        for model, dtypes in ((model_dir, ("float32", "bfloat16")), ("1.3B", ("bfloat16",)))
+        for dtype in dtypes
+        for transport in ("shm", "gloo")
+        for ranks in (1, 2)
+    ]
+
+
+def measure(case: Case, folder: Path) -> dict[str, Any]:
+    """Measure one case with the model in `folder`."""
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="arl-b-", dir=SCRATCH))
+        url, pid = "", 0
+        if case.transport == "shm" and not case.is_large and case.ranks == 1:
+            from ._common import engine_process, model_config
+
+            overrides = [("engine.dtype", case.dtype), ("engine.max_model_len", 512)]
+            url, pid = stack.enter_context(engine_process(model_config(folder, overrides)))
+            _reset_peak(pid)
+        told = [str(folder), scratch, case.dtype, case.transport, str(case.ranks), url]
+        if case.is_large:
+            told.append("large")
+        ranks = [_child(stack, "rank", str(rank), *told) for rank in range(case.ranks)]
+        receiver = None if url else _child(stack, "receiver", *told)
+        found = [_result(child) for child in ranks]
+        engine = _peak(pid) if pid else _result(receiver)["peak"]
+    first, *others = found
+    return {
+        **asdict(case),
+        "model": folder.name,
+        **{name: first[name] for name in ("bytes", "write_s", "send_s", "pause_s")},
+        "rank_0_before": first["before"],
+        "rank_0_peak": first["peak"],
+        "other_before": max((it["before"] for it in others), default=0),
+        "other_peak": max((it["peak"] for it in others), default=0),
+        "engine_peak": engine,
+    }
+
+
+def _child(stack: contextlib.ExitStack, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks._publication", "--child", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    stack.callback(child.wait)
+    stack.callback(child.kill)
+    return child
+
+
+def _result(child: subprocess.Popen[str] | None) -> dict[str, Any]:
+    assert child is not None
+    out, _ = child.communicate(timeout=DEADLINE_S)
+    if child.returncode:
+        raise RuntimeError(f"{child.args} ended with {child.returncode}")
+    return json.loads(out.splitlines()[-1])
+
+
+def _reset_peak(pid: int | str = "self") -> None:
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def _peak(pid: int | str = "self", what: str = "VmHWM") -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{what}:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"no {what} of process {pid}")
+
+
+# ------------------------------------------------------------------ the processes
+
+
+def rank_process(rank: str, told: Sequence[str]) -> None:
+    """Load the model as one rank; publish two versions; print what it took."""
+    from agentgym_rl.config import load_config
+    from agentgym_rl.runtime.memory import give_back_memory
+    from agentgym_rl.trainer.world import join_world
+
+    folder, scratch, dtype, transport, size, url, *large = told
+    torch.set_num_threads(1)
+    with join_world(
+        rank=int(rank), size=int(size), rendezvous=f"file://{scratch}/meet", timeout_s=DEADLINE_S
+    ) as world:
+        master = torch.bfloat16 if large else torch.float32
+        policy = bare_policy(Path(folder), world, master)
+        kind = "embedded" if url else "vllm"
+        engine = load_config(overrides={"engine.type": kind, "engine.dtype": dtype}).own_engine
+        out = make_way_out(policy, Path(scratch), engine, transport, url)
+        give_back_memory()
+        world.barrier()
+        _reset_peak()
+        before, found = _peak(what="VmRSS"), {}
+        for version in (1, 2):
+            with torch.no_grad():
+                for parameter in policy.model.parameters():
+                    parameter.mul_(1.01)
+            found = out(version)
+        print(json.dumps({"before": before, "peak": _peak(), **found}))
+
+
+def bare_policy(folder: Path, world: Any, dtype: torch.dtype) -> Any:
+    """Return a sharded policy that can only be published: it was not tried for training."""
+    from agentgym_rl.config import TrainerConfig
+    from agentgym_rl.trainer.policy import Policy
+    from agentgym_rl.trainer.sharding import shard
+    from agentgym_rl.weights.source import load_whole
+
+    class Bare(Policy):
+        def __init__(self) -> None:
+            self.model, self.names = load_whole(folder, dtype=dtype)
+            self.world, self.adapter, self._pieces = world, None, None
+            shard(self.model, world, "float32", TrainerConfig())
+
+    return Bare()
+
+
+def make_way_out(policy: Any, scratch: Path, engine: Any, transport: str, url: str) -> Any:
+    """Return a function that publishes a version of `policy`, and returns what it took."""
+    from agentgym_rl.trainer.versions_out import VersionFiles
+    from agentgym_rl.weights.files import fingerprint, kinds_of
+
+    shared = scratch / "versions"
+    shared.mkdir(exist_ok=True)
+    files = VersionFiles(policy, shared, engine=engine, keep=2 if transport == "shm" else 1)
+    group: list[Any] = []
+
+    def out(version: int) -> dict[str, float]:
+        start = time.monotonic()
+        stored = files.write(version).stored
+        written = time.monotonic()
+        if stored is None:
+            return {}
+        if transport == "shm":
+            pause_s = publish(stored, shared, version, url, scratch, stored.path)
+        else:
+            kinds = kinds_of(stored)
+            tell(scratch, version, kinds, fingerprint(stored))
+            group or group.append(meet(scratch, 0))
+            group[0].send(stored, timeout_s=DEADLINE_S)
+            pause_s = 0.0
+        times = {"write_s": written - start, "send_s": time.monotonic() - written}
+        return {"bytes": stored.total_size, "pause_s": pause_s, **times}
+
+    return out
+
+
+def publish(tensors: Any, shared: Path, version: int, url: str, scratch: Path, path: Path) -> float:
+    """Make the engine serve the version, or the receiver stage it; return the pause."""
+    if not url:
+        (scratch / f"path-{version}.tmp").write_text(str(path))
+        (scratch / f"path-{version}.tmp").rename(scratch / f"path-{version}")
+        wait_for(scratch / f"staged-{version}")
+        return 0.0
+    from agentgym_rl.weights.publish import Publisher
+    from agentgym_rl.weights.transport import SharedFiles
+
+    transport = SharedFiles(shared)
+    if tensors is None:
+        transport.path = path
+    else:
+        transport.prepare(version, tensors)
+    publisher = Publisher(
+        transport=transport, interrupt="keep", timeout_s=DEADLINE_S, polls_staging=False
+    )
+    return publisher.publish({"engine": url}, version).pause_s
+
+
+def tell(scratch: Path, version: int, kinds: Any, fingerprint: str) -> None:
+    """Tell the receiver what will be sent."""
+    told = {
+        "names": list(kinds),
+        "dtypes": [str(kind.dtype).removeprefix("torch.") for kind in kinds.values()],
+        "shapes": [list(kind.shape) for kind in kinds.values()],
+        "fingerprint": fingerprint,
+    }
+    (scratch / f"path-{version}.tmp").write_text(json.dumps(told))
+    (scratch / f"path-{version}.tmp").rename(scratch / f"path-{version}")
+
+
+def meet(scratch: Path, rank: int) -> Any:
+    """Join the broadcast group of rank 0 and the receiver."""
+    from agentgym_rl.weights.broadcast import BroadcastGroup
+
+    if rank == 0:
+        from agentgym_rl.cluster.spec import free_port
+
+        port = free_port()
+        (scratch / "port.tmp").write_text(str(port))
+        (scratch / "port.tmp").rename(scratch / "port")
+    port = int(wait_for(scratch / "port"))
+    return BroadcastGroup(
+        address="127.0.0.1", port=port, rank=rank, world_size=2, timeout_s=DEADLINE_S
+    )
+
+
+def wait_for(path: Path) -> str:
+    """Wait for a file; return its text."""
+    end = time.monotonic() + DEADLINE_S
+    while not path.exists():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{path} did not come within {DEADLINE_S} s")
+        time.sleep(0.01)
+    return path.read_text()
+
+
+def receiver_process(told: Sequence[str]) -> None:
+    """Stage two versions, as an engine does; print the peak of memory beside the imports."""
+    _, name, _, transport, *_ = told
+    scratch, group = Path(name), None
+    torch.set_num_threads(1)
+    staged: Any = None
+    for version in (1, 2):
+        text = wait_for(scratch / f"path-{version}")
+        staged = None
+        if transport == "shm":
+            staged = read_staged(Path(text))
+        else:
+            group = group or meet(scratch, 1)
+            it = json.loads(text)
+            dtypes = [getattr(torch, dtype) for dtype in it["dtypes"]]
+            staged = group.receive(it["names"], dtypes, it["shapes"], it["fingerprint"])
+        (scratch / f"staged-{version}").touch()
+    assert staged
+    print(json.dumps({"peak": _peak()}))
+
+
+def read_staged(path: Path) -> Any:
+    """Read and verify a version."""
+    from agentgym_rl.weights.files import read_version
+
+    return read_version(path)
+
+
+def random_model(folder: Path) -> Path:
+    """Save a random Qwen3 of 1.3B parameters in bfloat16, one tensor after the other."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from agentgym_rl.weights.files import Kind, KnownKinds
+    from agentgym_rl.weights.parts import save_tensors
+
+    shape = Qwen3Config(
+        vocab_size=4096,
+        hidden_size=2048,
+        intermediate_size=6144,
+        num_hidden_layers=26,
+        num_attention_heads=32,
+        num_key_value_heads=16,
+        head_dim=64,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+    )
+    shape.dtype = "bfloat16"
+    shape.architectures = ["Qwen3ForCausalLM"]
+    with torch.device("meta"):
+        parameters = dict(Qwen3ForCausalLM(shape).named_parameters())
+
+    class Random(KnownKinds):
+        def kinds(self) -> dict[str, Kind]:
+            return {n: Kind(torch.bfloat16, tuple(p.shape)) for n, p in parameters.items()}
+
+    def read(name: str) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(len(name))
+        return (torch.randn(parameters[name].shape, generator=generator) * 0.02).bfloat16()
+
+    folder.mkdir(parents=True, exist_ok=True)
+    shape.save_pretrained(folder)
+    save_tensors(Random(parameters, read), folder / "model.safetensors")
+    return folder
+
+
+@contextlib.contextmanager
+def model_of(case: Case) -> Iterator[Path]:
+    """Give the folder of a case's model."""
+    if not case.is_large:
+        yield Path(case.model)
+        return
+    folder = Path(tempfile.gettempdir()) / "arl-bench-1.3B"
+    if not (folder / "model.safetensors").exists():
+        random_model(folder)
+    yield folder
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure the cases of the model folder that is named first; others select by number."""
+    model_dir, *numbers = arguments
+    for number, case in enumerate(cases(model_dir)):
+        if not numbers or str(number) in numbers:
+            with model_of(case) as folder:
+                print(json.dumps(measure(case, folder)), flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        kind, *told = sys.argv[2:]
+        rank_process(told[0], told[1:]) if kind == "rank" else receiver_process(told)
+    else:
+        main(sys.argv[1:])

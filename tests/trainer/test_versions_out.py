@@ -1,0 +1,91 @@
+"""Versions that the trainer's ranks write together."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.weights.files import StoredVersion, read_version
+
+CHILD = Path(__file__).parent / "versions_child.py"
+DEADLINE_S = 300
+
+
+def written(folder: Path, size: int, dtype: str) -> list[list[str]]:
+    """What each of `size` ranks says."""
+    (folder / "shm").mkdir(parents=True)
+    children = [
+        subprocess.Popen([sys.executable, CHILD, BUNDLED, folder, str(rank), str(size), dtype])
+        for rank in range(size)
+    ]
+    try:
+        assert [child.wait(DEADLINE_S) for child in children] == [0] * size
+    finally:
+        for child in children:
+            child.kill()
+    return [json.loads((folder / f"said-{rank}.json").read_text()) for rank in range(size)]
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def folders(request, tmp_path_factory) -> tuple[str, Path, list[list[list[str]]]]:
+    folder = tmp_path_factory.mktemp(request.param)
+    said = [written(folder / str(size), size, request.param) for size in (1, 2)]
+    return request.param, folder, said
+
+
+@pytest.mark.slow
+def test_ranks_write_one_version_whose_hash_is_that_of_one_rank(folders):
+    _, folder, (alone, both) = folders
+    masters = [[it for it in said if len(it) == 16] for said in (*alone, *both)]
+    assert masters[1] == masters[0]
+    assert masters[0][0] == masters[0][1] != masters[0][2] == masters[0][3] == masters[0][4]
+    for version in (2, 4):
+        found = [read_version(folder / size / "shm" / f"v{version}") for size in ("1", "2")]
+        assert found[0].keys() == found[1].keys()
+        assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    digests = [StoredVersion(folder / size / "shm" / "v4").digests for size in ("1", "2")]
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.slow
+def test_a_version_is_the_cast_of_the_masters(folders):
+    dtype, folder, _ = folders
+    source = load_file(BUNDLED / "model.safetensors")
+    found = read_version(folder / "2" / "shm" / "v4")
+    assert found.keys() == source.keys()
+    for name, tensor in source.items():
+        expected = tensor.float() + 0.125 * ("layers.1." in name)
+        inner = "proj" in name and dtype == "bfloat16"
+        assert found[name].dtype == (torch.bfloat16 if inner else torch.float32)
+        assert torch.equal(found[name], expected.to(found[name].dtype))
+    loaded = AutoModelForCausalLM.from_pretrained(folder / "2" / "shm" / "v4", dtype=torch.float32)
+    assert torch.equal(loaded.state_dict()["model.norm.weight"], found["model.norm.weight"])
+
+
+@pytest.mark.slow
+def test_a_rank_that_cannot_write_makes_the_version_fail_on_all(folders):
+    _, folder, (_, both) = folders
+    failures = [[it for it in said if "v3" in it] for said in both]
+    assert failures[0] == failures[1]
+    assert failures[0][0].endswith("rank 1: OSError: no space left on device")
+    assert sorted(it.name for it in (folder / "2" / "shm").iterdir()) == ["v2", "v4"]
+
+
+@pytest.mark.slow
+def test_what_the_ranks_did_not_change_is_linked(folders):
+    _, folder, _ = folders
+    shm = folder / "2" / "shm"
+    stored = StoredVersion(shm / "v4")
+    changed = {name for name, since in stored.since.items() if since == 2}
+    assert changed == {name for name in stored if "layers.1." in name}
+    names = sorted(it.name for it in (shm / "v4").glob("*.safetensors"))
+    assert len(names) == 2
+    assert all((shm / "v2" / name).samefile(shm / "v4" / name) for name in names)
