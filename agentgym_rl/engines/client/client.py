@@ -28,7 +28,7 @@ from agentgym_rl.core.errors import EngineError, RequestRefused, WeightsError
 from agentgym_rl.core.prompt import Prompt
 from agentgym_rl.engines import protocol
 
-from .deltas import EventStream, decode, read_counters, whole
+from .deltas import Asked, EventStream, decode, read_counters, whole
 from .http import Connection
 
 T = TypeVar("T")
@@ -124,11 +124,11 @@ class HttpEngine(Engine):
         async with self._connection.post(
             protocol.GENERATE, body, headers=headers, timeout_s=self._timeout_s
         ) as reply:
-            options = {"has_spans": self.has_spans, "truncated": bool(sampling.truncated_by)}
+            asked = Asked(len(token_ids), bool(sampling.truncated_by), self._experts_from(sampling))
             if not stream:
-                yield whole(await reply.whole(), url, **options)
+                yield whole(await reply.whole(), url, has_spans=self.has_spans, asked=asked)
                 return
-            events = EventStream(url, **options)
+            events = EventStream(url, has_spans=self.has_spans, asked=asked)
             while True:
                 for delta in events.feed(await reply.piece()):
                     if delta.finish_reason is not None:  # only the stream's end follows
@@ -303,8 +303,14 @@ class HttpEngine(Engine):
             stop_token_ids=list(sampling.stop_token_ids) or None,
             structured_outputs=None if grammar is None else protocol.StructuredOutputs(grammar),
             logprobs=self._num_logprobs(sampling),
+            routed_experts_prompt_start=self._experts_from(sampling),
             detokenize=bool(sampling.stop),
         )
+
+    def _experts_from(self, sampling: SamplingParams) -> int | None:
+        """Return the position from which on to ask for experts; vLLM before 0.32, which has no
+        spans, does not know the parameter."""
+        return sampling.experts_from if self.has_spans else None
 
     def _num_logprobs(self, sampling: SamplingParams) -> int:
         """Return the number of tokens to get log-probs of. From those of a truncated distribution

@@ -6,11 +6,11 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterator, Sequence
-from typing import TypeVar, cast, get_args
+from typing import NamedTuple, TypeVar, cast, get_args
 
 import msgspec
 
-from agentgym_rl.core.engine import Delta, FinishReason, parse_version
+from agentgym_rl.core.engine import Delta, FinishReason, RoutedTokens, parse_version
 from agentgym_rl.core.errors import (
     ArlError,
     ContextLengthError,
@@ -117,8 +117,22 @@ def _support(choice: protocol.Choice, url: str) -> list[list[int]]:
     return support
 
 
-def whole(raw: bytes, url: str, *, has_spans: bool = True, truncated: bool = False) -> Delta:
-    """Return the only delta of a reply that was not streamed; `truncated`: with its support.
+class Asked(NamedTuple):
+    """The parts of a request that its reply is read by."""
+
+    num_prompt: int = 0
+    """The number of tokens of its prompt."""
+    truncated: bool = False
+    """Whether deltas have their support."""
+    experts_from: int | None = None
+    """The first position whose experts were asked for."""
+
+
+_PLAIN = Asked()
+
+
+def whole(raw: bytes, url: str, *, has_spans: bool = True, asked: Asked = _PLAIN) -> Delta:
+    """Return the only delta of a reply that was not streamed.
 
     Raises:
         EngineError: it is malformed, unfinished, or has tokens without log-prob or version.
@@ -126,19 +140,19 @@ def whole(raw: bytes, url: str, *, has_spans: bool = True, truncated: bool = Fal
     choice = _choice(raw, url)
     if choice.finish_reason is None:
         raise EngineError(f"{url}: the reply has no finish_reason")
-    return _Output(url, has_spans=has_spans, truncated=truncated).take(choice)
+    return _Output(url, has_spans=has_spans, asked=asked).take(choice)
 
 
 class EventStream:
     """A server-sent event stream as deltas, up to and with the one that has a finish_reason.
 
     Tokens come as they arrive, each version once the engine has reported it (vLLM: at the end).
-    With `has_spans` False no version comes at all. `truncated`: deltas have their support.
+    With `has_spans` False no version comes at all.
     """
 
-    def __init__(self, url: str, *, has_spans: bool = True, truncated: bool = False) -> None:
+    def __init__(self, url: str, *, has_spans: bool = True, asked: Asked = _PLAIN) -> None:
         self._url = url
-        self._output = _Output(url, has_spans=has_spans, truncated=truncated)
+        self._output = _Output(url, has_spans=has_spans, asked=asked)
         self._rest = b""
 
     def feed(self, piece: bytes) -> Iterator[Delta]:
@@ -179,10 +193,10 @@ def _choice(raw: bytes, url: str) -> protocol.Choice:
 class _Output:
     """The output of one request so far: each token gets its version once, in token order."""
 
-    def __init__(self, url: str, *, has_spans: bool, truncated: bool) -> None:
+    def __init__(self, url: str, *, has_spans: bool, asked: Asked) -> None:
         self.num_tokens = 0
         self._url = url
-        self._truncated = truncated
+        self._asked = asked
         self._has_spans = has_spans
         self._versions: list[int] = []
 
@@ -199,7 +213,7 @@ class _Output:
                 f"{self._url}: from token {start}: {len(token_ids)} token_ids, {len(logprobs)} "
                 f"logprobs, {len(times)} decode_times"
             )
-        support = _support(choice, self._url) if self._truncated else []
+        support = _support(choice, self._url) if self._asked.truncated else []
         if support and len(support) != len(token_ids):
             raise EngineError(
                 f"{self._url}: from token {start}: {len(token_ids)} token_ids, and a sampling_mask "
@@ -220,7 +234,25 @@ class _Output:
             finish_reason=cast("FinishReason | None", choice.finish_reason),
             stop_reason=choice.stop_reason,
             support=support,
+            experts=self._routed(choice),
         )
+
+    def _routed(self, choice: protocol.Choice) -> list[RoutedTokens]:
+        """Return the experts that came with the end of the reply, if any were asked for."""
+        start = self._asked.experts_from
+        if start is None or choice.routed_experts is None:
+            return []
+        try:
+            experts = protocol.read_experts(choice.routed_experts)
+        except ValueError as error:
+            raise EngineError(f"{self._url}: malformed routed_experts: {error}") from error
+        total = self._asked.num_prompt + self.num_tokens
+        if len(experts) != total - 1 - start:
+            raise EngineError(
+                f"{self._url}: routed_experts of {len(experts)} tokens, expected those of tokens "
+                f"{start} to {total - 2} of {total}"
+            )
+        return [RoutedTokens(start, experts)]
 
     def _stamped(self, choice: protocol.Choice) -> list[int]:
         """Return the versions of tokens that had none; spans may repeat earlier reports."""

@@ -351,6 +351,7 @@ class Segment:
             stop_reason=delta.stop_reason,
             admitted_version=self.version,
             support=delta.support,
+            experts=delta.experts,
         )
 
     def _settle(self) -> Iterator[Delta]:
@@ -451,5 +452,6 @@ def _joined(deltas: list[Delta]) -> Iterator[Delta]:
             stop_reason=parts[-1].stop_reason,
             admitted_version=admitted,
             support=[ids for part in parts for ids in part.support],
+            experts=[routed for part in parts for routed in part.experts],
         )
         start = end
