@@ -44,6 +44,7 @@ class Routers:
         self._before = {layer: it.__dict__.get("forward") for layer, it in routers.items()}
         self._given: Tensor | None = None
         self._chosen: dict[int, Tensor] = {}
+        self._differs: dict[int, Tensor] = {}
         compiler: Any = torch.compiler
         for layer, router in routers.items():
             routed = partial(self._routed, layer, router, router.forward)
@@ -92,6 +93,13 @@ class Routers:
         """Replay `experts`, [T, L, k], UNKNOWN_EXPERT where the router chooses itself, in all
         forwards from now on, also those that a backward pass repeats; None: replay nothing."""
         self._given = experts
+        self._differs.clear()
+
+    @property
+    def differs(self) -> Tensor:
+        """Return a mask, [T], of the tokens of the last forward that got a recorded expert which
+        their router would not have chosen."""
+        return torch.stack(list(self._differs.values())).any(0)
 
     @contextmanager
     def replaying(self, experts: Tensor | None) -> Generator[None]:
@@ -109,6 +117,7 @@ class Routers:
             given = self._given[:, layer]
             with _Forced(given, num_experts=_num_experts(router)) as mode:
                 found = forward(*args, **kwargs)
+            self._differs[layer] = mode.differs
             if mode.times != 1 or found[2] is not mode.forced:
                 raise RuntimeError(f"{type(router).__name__} did not take the recorded experts")
         self._chosen[layer] = found[2].detach()
@@ -187,6 +196,7 @@ class _Forced(TorchFunctionMode):
         super().__init__()
         self.times = 0
         self.forced: Tensor | None = None
+        self.differs = given.new_zeros(len(given), dtype=torch.bool)
         self._given, self._num_experts = given, num_experts
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -200,4 +210,6 @@ class _Forced(TorchFunctionMode):
         self.times += 1
         given = self._given.to(found[1].dtype)
         self.forced = torch.where(given == UNKNOWN_EXPERT, found[1], given)
+        own, taken = (ids.detach().sort(-1).values for ids in (found[1], self.forced))
+        self.differs = (own != taken).any(-1)
         return torch.return_types.topk((scores.gather(-1, self.forced), self.forced))

@@ -16,9 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from agentgym_rl.algo.aggregation import Tally
 from agentgym_rl.algo.packing import Allowed, PackedRows
 from agentgym_rl.algo.routing import Routers, routers_of
 from agentgym_rl.config import Config
+from agentgym_rl.core.choices import UNKNOWN_EXPERT
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.core.trajectory import Row
 
@@ -187,6 +189,10 @@ class Policy(PackedModel):
     _head: ChunkedHead | None = None
     _routers: Routers | None = None
     _replays = True
+    _routed: Tensor = torch.zeros(2, dtype=torch.long)
+    """The tokens of passes whose experts were known; and those of them that were rerouted."""
+    _routable = 0
+    """All tokens of those passes."""
 
     @classmethod
     def configured(cls, config: Config, model_dir: Path, world: World) -> Policy:
@@ -260,7 +266,23 @@ class Policy(PackedModel):
         if self._routers:
             # Not for this forward alone: the backward pass may repeat parts of it.
             self._routers.give(packed.experts if self._replays else None)
-        return super().outputs(packed)
+        found = super().outputs(packed)
+        if self._routers and self._replays and packed.experts is not None:
+            known = (packed.experts != UNKNOWN_EXPERT).all(-1).all(-1)
+            counts = torch.stack([known.sum(), self._routers.differs.sum()])
+            self._routed = self._routed + counts.cpu()
+            self._routable += len(known)
+        return found
+
+    def tally_routing(self, tally: Tally) -> None:
+        """Add what replay did in the passes since the last call: `mismatch/experts_known` and
+        `mismatch/experts_differ`."""
+        known, differ = self._routed.tolist()
+        if self._routable:
+            tally.mean("mismatch/experts_known", known, self._routable)
+        if known:
+            tally.mean("mismatch/experts_differ", differ, known)
+        self._routed, self._routable = torch.zeros(2, dtype=torch.long), 0
 
     @contextmanager
     def unreplayed(self) -> Iterator[None]:
