@@ -1,5 +1,5 @@
-"""What a row may record of its tokens besides themselves: the sets that they were drawn from, where
-a grammar, `top_p`, `top_k` or `min_p` left only some; and the experts that computed them."""
+"""The sets of tokens that a row's tokens were drawn from, where a grammar, `top_p`, `top_k` or
+`min_p` left only some; and the experts that computed them."""
 
 from __future__ import annotations
 
