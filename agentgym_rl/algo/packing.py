@@ -12,7 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agentgym_rl.core.choices import ALL, FORCED, Choices, joined, unpacked_set
+from agentgym_rl.core.choices import (
+    ALL,
+    FORCED,
+    UNKNOWN_EXPERT,
+    Choices,
+    joined,
+    unpacked_set,
+)
 from agentgym_rl.core.trajectory import Row
 
 from .balance import check_fit, fill_bins
@@ -91,11 +98,15 @@ class PackedRows:
     token share its prediction, if its temperature and its set of allowed tokens are the same."""
     allowed: Allowed | None = None
     """The restrictions of the predictions; None: there are none."""
+    experts: Tensor | None = None
+    """The experts that engines chose for the tokens, [T, layers, k] int16, UNKNOWN_EXPERT where
+    they are not known; None: nowhere."""
 
     def to(self, device: torch.device) -> PackedRows:
         """Return the same rows on another device."""
         names = ("tokens", "position_ids", "cu_seqlens", "positions", "targets", "temperatures")
         moved = {name: getattr(self, name).to(device) for name in (*names, "index")}
+        moved["experts"] = None if self.experts is None else self.experts.to(device)
         allowed = self.allowed and self.allowed.to(device)
         branches = self.branches and self.branches.fresh(device)
         return replace(self, branches=branches, allowed=allowed, **moved)
@@ -176,7 +187,7 @@ def pack_rows(rows: Sequence[Row], *, share: bool = False) -> PackedRows:
     """
     if not rows:
         raise ValueError("no rows to pack")
-    layout = lay_out([row.tokens for row in rows], least=LEAST_SHARED if share else None)
+    layout = _laid_out(rows, share=share)
     masks = [row.loss_mask for row in rows]
     if any(mask[:1].any() for mask in masks):
         raise ValueError("the first token of a row is marked as trained; nothing predicts it")
@@ -198,7 +209,56 @@ def pack_rows(rows: Sequence[Row], *, share: bool = False) -> PackedRows:
     if len(bits):
         allowed = Allowed(torch.as_tensor(bits), torch.as_tensor(sets[first]))
     order = index.astype(np.int64)
-    return layout.packed(before[first], targets, temperatures[first], order, allowed)
+    packed = layout.packed(before[first], targets, temperatures[first], order, allowed)
+    return replace(packed, experts=_experts(rows, layout))
+
+
+def _laid_out(rows: Sequence[Row], *, share: bool) -> Layout:
+    """Lay rows end to end; with `share`, tokens that they have in common only once."""
+    if not share:
+        return lay_out([row.tokens for row in rows], least=None)
+    layout = lay_out(_keys(rows))
+    tokens = np.empty(len(layout.tokens), np.int64)
+    for row, path in zip(rows, layout.paths, strict=True):
+        tokens[path] = row.tokens
+    return replace(layout, tokens=tokens)
+
+
+def _keys(rows: Sequence[Row]) -> Sequence[Tokens]:
+    """Return for each row numbers that are equal where tokens and their experts are: the tokens, if
+    no row has experts. What was computed by other experts cannot be shared."""
+    if all(row.experts is None for row in rows):
+        return [row.tokens for row in rows]
+    # A sum with odd random factors, modulo 2**64: other experts have another one, but for an
+    # accident whose probability is about 1e-19 for a pair of tokens.
+    factors = np.random.default_rng(0).integers(0, 2**63, 1 << 16, np.uint64) * 2 + 1
+    marks: list[npt.NDArray[np.uint64]] = []
+    for row in rows:
+        mark = row.tokens.astype(np.uint64) * factors[0]
+        if row.experts is not None:
+            ids = row.experts.ids.reshape(len(row), -1).view(np.uint16).astype(np.uint64) + 1
+            mark += ids @ factors[1 : 1 + ids.shape[1]]
+        marks.append(mark)
+    _, keys = np.unique(np.concatenate(marks), return_inverse=True)
+    return np.split(keys.astype(np.int32), np.cumsum([len(row) for row in rows])[:-1])
+
+
+def _experts(rows: Sequence[Row], layout: Layout) -> Tensor | None:
+    """Return the experts of packed tokens; see `PackedRows.experts`.
+
+    Raises:
+        ValueError: rows have other numbers of layers, or of experts of a token.
+    """
+    known = [row.experts.ids for row in rows if row.experts is not None]
+    if not known:
+        return None
+    if len({ids.shape[1:] for ids in known}) > 1:
+        raise ValueError(f"rows with experts of the shapes {[ids.shape for ids in known]}")
+    experts = np.full((len(layout.tokens), *known[0].shape[1:]), UNKNOWN_EXPERT, np.int16)
+    for row, path in zip(rows, layout.paths, strict=True):
+        if row.experts is not None:
+            experts[path] = row.experts.ids
+    return torch.as_tensor(experts)
 
 
 def _allowed(
@@ -243,7 +303,7 @@ def micro_batches(
     """
     lengths = [len(row) for row in rows]
     if share:
-        bins = fill_shared(lengths, chained([row.tokens for row in rows]), budget)
+        bins = fill_shared(lengths, chained(_keys(rows)), budget)
     elif packs:
         bins = fill_bins(lengths, budget)
     else:

@@ -77,6 +77,7 @@ def audit(
             config.trainer,
             model_dir=model_folder(config.model, config.env.id),
             versions_dir=run / "weights",
+            routing_replay=config.own_engine.routing_replay,
         ) as model:
             recompute = Recompute(tokens, reader, model, on_progress)
             evidence, control, rounding = _recompute_all(recompute, rule)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from agentgym_rl.core.trajectory import BoolArray, FloatArray, IntArray, Row
+from agentgym_rl.core.choices import UNKNOWN_EXPERT, Experts
+from agentgym_rl.core.trajectory import NOT_SAMPLED, BoolArray, FloatArray, IntArray, Row
 from agentgym_rl.storage.episode_reader import EpisodeReader
 
 Index = npt.NDArray[np.int64]
@@ -117,11 +118,28 @@ def _places(turns: IntArray, versions: IntArray) -> IntArray:
     return places
 
 
+def _experts_of(row: Row, version: int) -> Experts | None:
+    """Return the row's experts, unknown where another version chose them: a later turn computes
+    its prompt anew, with experts of its own, and the row has those of the first one.
+
+    A token's experts are of the version that sampled the next token after it.
+    """
+    if row.experts is None:
+        return None
+    sampled = np.flatnonzero(row.policy_versions != NOT_SAMPLED)
+    following = np.searchsorted(sampled, np.arange(len(row)), side="right")
+    known = following < len(sampled)
+    own = np.zeros(len(row), np.bool_)
+    own[known] = row.policy_versions[sampled[following[known]]] == version
+    return Experts(np.where(own[:, None, None], row.experts.ids, np.int16(UNKNOWN_EXPERT)))
+
+
 def _restricted(row: Row, positions: IntArray, temperature: float | None) -> Row:
     end = int(positions[-1]) + 1  # attention is causal: later tokens change nothing
     mask: BoolArray = np.zeros(end, np.bool_)
     mask[positions] = True
     head = replace(row.head(end), loss_mask=mask)
+    head = replace(head, experts=_experts_of(head, int(row.policy_versions[positions[0]])))
     if temperature is None:
         return head
     return replace(head, temperatures=np.full(end, temperature, np.float32))

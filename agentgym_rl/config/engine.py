@@ -42,6 +42,10 @@ class _Engine(Section):
     """The prefix cache: requests that begin with tokens of earlier ones reuse their KV.
     `by_version` never serves KV of older weights to a new request; `shared` may, and exists to show
     that `arl audit` notices; `off` computes every prompt completely."""
+    routing_replay: OnResume[Literal["auto", "on", "off"]] = "auto"
+    """The replay of the engine's choice of experts in the trainer (routing replay, R3), for models
+    with a mixture of experts. `auto`: if the engine tells its experts and the model's routers can
+    replay; `on`: refuse another model, and start vLLM such that it tells; `off`: never."""
 
 
 class EmbeddedEngineConfig(_Engine):

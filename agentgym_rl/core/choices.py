@@ -1,5 +1,5 @@
 """The sets of tokens that a row's tokens were drawn from, where a grammar, `top_p`, `top_k` or
-`min_p` left only some."""
+`min_p` left only some; and the experts that computed them."""
 
 from __future__ import annotations
 
@@ -58,6 +58,100 @@ class Choices:
         if length and index.max() >= len(choices.sets):
             raise ValueError(f"set {index.max()} of {len(choices.sets)}")
         return choices
+
+
+UNKNOWN_EXPERT = -1
+"""The entry of `Experts` where no engine has told which expert it chose."""
+_IN_A_BYTE = 255
+"""The first expert that does not fit into one byte beside the unknown one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Experts:
+    """The experts that an engine chose for the tokens of a row, in a mixture of experts."""
+
+    ids: npt.NDArray[np.int16]
+    """The experts of each token, [T, layers, k]; UNKNOWN_EXPERT where they are not known. `layers`
+    counts all decoder layers, as engines do: a layer without experts has zeros."""
+
+    @property
+    def index(self) -> npt.NDArray[np.bool_]:
+        """Return a mask, [T], of the tokens whose experts are known."""
+        return (self.ids != UNKNOWN_EXPERT).all(axis=(1, 2))
+
+    def head(self, num_tokens: int) -> Experts:
+        """Return the experts of the first `num_tokens` tokens."""
+        return Experts(self.ids[:num_tokens])
+
+    def tail(self, start: int) -> Experts:
+        """Return the experts of the tokens from `start` on."""
+        return Experts(self.ids[start:])
+
+    def continues(self, other: Experts | None, count: int) -> bool:
+        """Return whether the first `count` tokens have the same experts as those of `other`."""
+        return other is not None and np.array_equal(self.ids[:count], other.ids[:count])
+
+    def after(self, head: Experts | None) -> Experts:
+        """Return the experts of a row that begins with the tokens of `head`.
+
+        Raises:
+            ValueError: there is no such beginning.
+        """
+        if head is None or head.ids.shape[1:] != self.ids.shape[1:]:
+            raise ValueError("the experts of a row's beginning are missing")
+        return Experts(np.concatenate((head.ids, self.ids)))
+
+    def pack(self) -> dict[str, Any]:
+        """Return blocks for msgpack, compressed."""
+        small = not self.ids.size or int(self.ids.max()) < _IN_A_BYTE
+        ids = np.ascontiguousarray(self.ids, np.uint8 if small else np.int16)
+        data = zlib.compress(ids.tobytes(), 1)
+        return {"shape": list(self.ids.shape), "small": small, "ids": data}
+
+    @classmethod
+    def unpack(cls, blocks: Mapping[str, Any], *, length: int) -> Experts:
+        """Return the experts in the blocks of `pack`, of a row of `length` tokens.
+
+        Raises:
+            ValueError, KeyError, TypeError: the blocks are no experts of such a row.
+        """
+        shape = tuple(map(int, blocks["shape"]))
+        if len(shape) != 3 or shape[0] != length:
+            raise ValueError(f"experts of shape {shape}, expected [{length}, layers, k]")
+        try:
+            found = zlib.decompress(blocks["ids"])
+        except zlib.error as error:
+            raise ValueError(f"the experts of a row: {error}") from error
+        if not blocks["small"]:
+            return cls(np.frombuffer(found, np.int16).reshape(shape))
+        ids = np.frombuffer(found, np.uint8).reshape(shape).astype(np.int16)
+        ids[ids == _IN_A_BYTE] = UNKNOWN_EXPERT
+        return cls(ids)
+
+
+def experts_of(parts: Iterable[tuple[int, npt.NDArray[np.int16]]], length: int) -> Experts | None:
+    """Return the experts of a row of `length` tokens from what engines have told: each part is the
+    position of its first token, and the experts, [n, layers, k]. A token has those that were told
+    first. None: nothing was told.
+
+    Raises:
+        ValueError: parts have other numbers of layers or experts, or tokens that the row lacks.
+    """
+    told = list(parts)
+    if not told:
+        return None
+    shape = told[0][1].shape[1:]
+    ids = np.full((length, *shape), UNKNOWN_EXPERT, np.int16)
+    for start, part in told:
+        stop = start + len(part)
+        if part.shape[1:] != shape or not 0 <= start <= stop <= length:
+            raise ValueError(
+                f"experts of shape {part.shape} from token {start} on, in a row of {length} tokens "
+                f"with {shape}"
+            )
+        place = ids[start:stop]
+        np.copyto(place, part, where=place == UNKNOWN_EXPERT)
+    return Experts(ids)
 
 
 def choices_of(masks: Iterable[bytes]) -> Choices:

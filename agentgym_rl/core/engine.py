@@ -10,7 +10,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -67,6 +70,8 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     grammar: str | None = None
+    experts_from: int | None = None
+    """The first position whose experts are wanted, of prompt and reply together; None: none are."""
 
     @property
     def truncated_by(self) -> str:
@@ -75,6 +80,15 @@ class SamplingParams:
             return ""
         cuts = {"top_p": self.top_p < 1, "top_k": self.top_k > 0, "min_p": self.min_p > 0}
         return next((name for name, cuts_some in cuts.items() if cuts_some), "")
+
+
+class RoutedTokens(NamedTuple):
+    """The experts of neighbouring tokens of a request's prompt and reply."""
+
+    start: int
+    """The position of the first of them; a prompt begins at 0."""
+    experts: npt.NDArray[np.int16]
+    """The experts, [n, layers, k], as in `core.choices.Experts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +106,10 @@ class Delta:
     `support` has for each token the ids that it was drawn from, if the request is `truncated_by` a
     parameter and the engine reports them; else it is empty.
 
+    `experts` are those of a mixture of experts, of the tokens from `SamplingParams.experts_from`
+    on, if the engine reports them: with the last delta, and never for the last token, which no step
+    was computed with.
+
     `admitted_version` is the version known to serve when the request was sent: the KV cache under
     a token of that version is only of that version; under a later version it may be mixed.
     """
@@ -104,6 +122,7 @@ class Delta:
     stop_reason: int | str | None = None
     admitted_version: int = UNKNOWN_VERSION
     support: Sequence[Sequence[int]] = ()
+    experts: Sequence[RoutedTokens] = ()
 
 
 @dataclass(frozen=True, slots=True)

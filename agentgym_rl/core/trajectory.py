@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .chat import is_list, is_mapping, is_tuple
-from .choices import Choices
+from .choices import Choices, Experts
 from .credit import NO_CREDIT, Credit
 from .run_length import Runs, repeated, runs_of
 
@@ -97,6 +97,8 @@ class Row:
     begins with; -1: none."""
     choices: Choices | None = None
     """The tokens that the sampled ones were chosen from; None: always the whole vocabulary."""
+    experts: Experts | None = None
+    """The experts that the engine chose for each token; None: not known, or there are none."""
     _runs: Runs | None = field(init=False, default=None, repr=False, compare=False)
     _counts: Counts | None = field(init=False, default=None, repr=False, compare=False)
     _length: int = field(init=False, default=0, repr=False, compare=False)
@@ -109,9 +111,11 @@ class Row:
             array = getattr(self, name)
             if array.shape != shape:
                 raise ValueError(f"Row.{name} has shape {array.shape}, expected {shape}")
-        if self.choices is not None and self.choices.index.shape != shape:
-            found = self.choices.index.shape
-            raise ValueError(f"Row.choices.index has shape {found}, expected {shape}")
+        for name in _EXTRAS:
+            extra = getattr(self, name)
+            if extra is not None and extra.index.shape != shape:
+                found = extra.index.shape
+                raise ValueError(f"Row.{name}.index has shape {found}, expected {shape}")
 
     def __len__(self) -> int:
         return self._length
@@ -131,14 +135,14 @@ class Row:
         whole = memoryview(self.packed).tobytes()
         object.__setattr__(self, "_packed", whole)
         object.__setattr__(self, "_runs", None)
-        for name in (*_ROW_DTYPES, "choices"):
+        for name in (*_ROW_DTYPES, *_EXTRAS):
             object.__delattr__(self, name)
 
     if not TYPE_CHECKING:  # else a type checker would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
             """Return an array that `keep_packed` deleted (called for missing attributes)."""
-            if name not in _ROW_DTYPES and name != "choices":
+            if name not in _ROW_DTYPES and name not in _EXTRAS:
                 raise AttributeError(f"a Row has no {name!r}")
             if name in _WHOLE:  # tokens and times are needed for every batch, so this is fast
                 found = getattr(_WHOLE_ARRAYS.decode(self._packed), name)
@@ -176,9 +180,11 @@ class Row:
 
     def head(self, num_tokens: int) -> Row:
         """Return a row of the first `num_tokens` tokens."""
-        arrays = {name: getattr(self, name)[:num_tokens] for name in _ROW_DTYPES}
-        choices = self.choices and self.choices.head(num_tokens)
-        return replace(self, choices=choices, **arrays)
+        parts = {name: getattr(self, name)[:num_tokens] for name in _ROW_DTYPES}
+        for name in _EXTRAS:
+            extra = getattr(self, name)
+            parts[name] = extra and extra.head(num_tokens)
+        return replace(self, **parts)
 
 
 _ROW_DTYPES: dict[str, Any] = {
@@ -191,6 +197,10 @@ _ROW_DTYPES: dict[str, Any] = {
     "turn_ids": np.dtype(np.int32),
     "times_s": np.dtype(np.float64),
 }
+
+
+_EXTRAS: dict[str, type[Choices] | type[Experts]] = {"choices": Choices, "experts": Experts}
+"""The records that few rows have."""
 
 
 class _WholeArrays(msgspec.Struct):
@@ -215,16 +225,24 @@ def _of_type(row: Row, name: str) -> npt.NDArray[Any]:
 
 def pack_row(row: Row) -> dict[str, Any]:
     """Return a row as raw little-endian blocks and its lineage, ready for msgpack. Arrays that
-    seldom change are stored as their `runs`: half of the bytes. Few rows have `choices`."""
+    seldom change are stored as their `runs`: half of the bytes."""
     blocks: dict[str, Any] = {name: _of_type(row, name).tobytes() for name in _WHOLE}
     lengths, values = row.runs
     blocks["runs"] = lengths.tobytes()
     for name, of in zip(_IN_RUNS, values, strict=True):
         blocks[name] = of.tobytes()
     blocks["lineage"], blocks["parent"] = row.lineage, row.parent
-    if row.choices is not None:
-        blocks["choices"] = row.choices.pack()
-    return blocks
+    return blocks | _packed_extras(row)
+
+
+def _packed_extras(row: Row) -> dict[str, Any]:
+    found = {name: getattr(row, name) for name in _EXTRAS}
+    return {name: extra.pack() for name, extra in found.items() if extra is not None}
+
+
+def _unpacked_extras(blocks: Mapping[str, Any], length: int) -> dict[str, Any]:
+    kinds = _EXTRAS.items()
+    return {n: kind.unpack(blocks[n], length=length) for n, kind in kinds if n in blocks}
 
 
 def unpack_row(blocks: Mapping[str, Any]) -> Row:
@@ -241,11 +259,9 @@ def unpack_row(blocks: Mapping[str, Any]) -> Row:
         runs = Runs(np.frombuffer(blocks["runs"], np.int32), [arrays[n] for n in _IN_RUNS])
         found = repeated(runs, total=len(arrays["tokens"]))
         arrays |= zip(_IN_RUNS, found, strict=True)
-    choices = None
-    if "choices" in blocks:
-        choices = Choices.unpack(blocks["choices"], length=len(arrays["tokens"]))
+    extras = _unpacked_extras(blocks, len(arrays["tokens"]))
     lineage, parent = int(blocks.get("lineage", 0)), int(blocks.get("parent", -1))
-    return Row(**arrays, lineage=lineage, parent=parent, choices=choices)
+    return Row(**arrays, lineage=lineage, parent=parent, **extras)
 
 
 _LEAST_SHARED = 64
@@ -266,11 +282,12 @@ def _packed_rows(rows: Sequence[Row]) -> list[Any]:
             packed.append(msgspec.Raw(rows[index].packed))
             continue
         arrays = {name: getattr(row, name)[count:] for name in _ROW_DTYPES}
-        blocks = pack_row(replace(row, choices=None, **arrays))
+        blocks = pack_row(replace(row, **arrays, **dict.fromkeys(_EXTRAS)))
         blocks["shared"] = [other, count]
         blocks["head_mask"] = np.packbits(row.loss_mask[:count]).tobytes()
-        if row.choices is not None:
-            blocks["choices"] = row.choices.pack()
+        blocks |= _packed_extras(row)
+        if row.experts is not None and row.experts.continues(opened[other].experts, count):
+            blocks["experts"] = row.experts.tail(count).pack()
         packed.append(blocks)
     return packed
 
@@ -302,16 +319,18 @@ def _unpacked_rows(packed: Sequence[Mapping[str, Any]]) -> list[Row]:
             rows.append(unpack_row(blocks))
             continue
         index, count = map(int, blocks["shared"])
-        tail = unpack_row({name: of for name, of in blocks.items() if name != "choices"})
+        tail = unpack_row({name: of for name, of in blocks.items() if name not in _EXTRAS})
         head = rows[index].head(count)
         mask = np.unpackbits(np.frombuffer(blocks["head_mask"], np.uint8), count=count)
         pairs: dict[str, Any] = {n: (getattr(head, n), getattr(tail, n)) for n in _SHARED}
-        arrays = {name: np.concatenate(pair) for name, pair in pairs.items()}
+        arrays: dict[str, Any] = {name: np.concatenate(pair) for name, pair in pairs.items()}
         arrays["loss_mask"] = np.concatenate([mask.astype(np.bool_), tail.loss_mask])
-        choices = None
-        if "choices" in blocks:
-            choices = Choices.unpack(blocks["choices"], length=len(arrays["tokens"]))
-        rows.append(replace(tail, choices=choices, **arrays))
+        length = count + len(tail)
+        if "experts" in blocks and int(blocks["experts"]["shape"][0]) < length:
+            rest = Experts.unpack(blocks["experts"], length=len(tail))
+            blocks = {name: of for name, of in blocks.items() if name != "experts"}
+            arrays["experts"] = rest.after(head.experts)
+        rows.append(replace(tail, **arrays, **_unpacked_extras(blocks, length)))
     return rows
 
 

@@ -7,9 +7,13 @@ fields of a response are ignored.
 
 from __future__ import annotations
 
+import base64
+import io
 from typing import Annotated, Any, Literal
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from msgspec import Meta, Struct
 
 GENERATE = "/inference/v1/generate"
@@ -49,6 +53,9 @@ class SamplingBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fiel
     logprobs: int | None = None
     """The number of alternatives: 0 reports the sampled token; None nothing; more is not served
     here."""
+    routed_experts_prompt_start: Annotated[int, Meta(ge=0)] | None = None
+    """The position from which on the reply has the `routed_experts`; None: an embedded engine sends
+    none, vLLM all."""
     detokenize: bool = True
     """The request for text. False saves vLLM the text, which is not used here; vLLM needs it for
     `stop` strings. The embedded engine makes text only for those, and so saves nothing."""
@@ -116,7 +123,9 @@ class Choice(Struct, kw_only=True):
     Spans index the complete output, also in a streamed chunk. `decode_times` has one entry per
     token of this chunk: CLOCK_MONOTONIC seconds at the end of the token's decode step.
     `sampling_mask` has the ids that each token was drawn from (the embedded engine: for requests
-    with `top_p`, `top_k` or `min_p`; vLLM: with --return-sampling-mask).
+    with `top_p`, `top_k` or `min_p`; vLLM: with --return-sampling-mask). `routed_experts` are the
+    experts of prompt and output, all but the last token (`experts_text`), with the finish_reason
+    (vLLM: with --enable-return-routed-experts).
     """
 
     index: int = 0
@@ -127,6 +136,7 @@ class Choice(Struct, kw_only=True):
     sampling_mask: list[list[int]] | None = None
     weight_versions: list[VersionSpan] | None = None
     decode_times: list[float] | None = None
+    routed_experts: str | None = None
 
 
 class GenerateReply(Struct, kw_only=True):
@@ -279,6 +289,27 @@ class Staging(Struct):
     state: Literal["idle", "staging", "ready", "failed"]
     error: str = ""
     path: str = ""
+
+
+def experts_text(experts: npt.NDArray[np.integer[Any]]) -> str:
+    """Return the experts of tokens, [n, layers, k], as vLLM sends them: a file of numpy, in base
+    64."""
+    with io.BytesIO() as file:
+        np.save(file, experts, allow_pickle=False)
+        return base64.b64encode(file.getbuffer()).decode("ascii")
+
+
+def read_experts(text: str) -> npt.NDArray[np.int16]:
+    """Return the experts in a text of `experts_text`.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+    with io.BytesIO(base64.b64decode(text, validate=True)) as file:
+        found = np.load(file, allow_pickle=False)
+    if found.ndim != 3 or found.dtype.kind not in "iu":
+        raise ValueError(f"routed_experts of shape {found.shape} and {found.dtype}")
+    return found.astype(np.int16)
 
 
 class StagingReply(Struct):

@@ -269,6 +269,7 @@ class Turn(Reply):
         sample.versions.extend(delta.versions)
         sample.admitted.extend([delta.admitted_version] * len(ids))
         sample.times_s.extend(delta.times_s)
+        sample.experts.extend(delta.experts)
         self._finish = delta.finish_reason
         shown = self._held + ids
         self._held = [shown.pop()] if shown and shown[-1] in self._chat.stop_token_ids else []
@@ -331,7 +332,7 @@ async def open_turns(
     prompt_end = chat.text(context.path.tail(PROMPT_END_TOKENS))
     room = max_model_len - len(context.path)
     form = request.form
-    grammar = None
+    grammar, base = None, context.base
     if form is not None and session.config.forced == "grammar":
         grammar = await beside(size, grammars.of, form, prompt_end)
     tools = request.tools if request.calls else None
@@ -351,6 +352,7 @@ async def open_turns(
                 room=room,
                 stop_token_ids=chat.stop_token_ids,
                 grammar=grammar,
+                experts_from=base.num_routed if base else 0,
             ),
             parser=TextParser() if raw else parsers(tools, prompt_end),
             grammars=grammars,

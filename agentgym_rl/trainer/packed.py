@@ -60,6 +60,7 @@ class PackedModel:
         trainer: TrainerConfig | None = None,
         adapter: Adapter | None = None,
         names: SourceNames | None = None,
+        routing_replay: Literal["auto", "on", "off"] = "off",
     ):
         """Take over `model` (a transformers causal LM, which may have an `adapter`): choose its
         attention, and shard it as configured by `trainer`."""
@@ -74,6 +75,7 @@ class PackedModel:
         self.vocab_size = int(model.config.get_text_config().vocab_size)
         self._trainer = trainer or TrainerConfig()
         self._own_attention = set_own_attention(self.model)
+        self._change_routers(routing_replay)
         self._attention, self.shares_prefixes = choose_attention(
             self.model,
             self._own_attention,
@@ -106,13 +108,14 @@ class PackedModel:
         trainer: TrainerConfig | None = None,
         lora: LoraConfig | None = None,
         seed: int = 0,
+        routing_replay: Literal["auto", "on", "off"] = "off",
     ) -> Self:
         """Load the model in `model_dir`, as saved by transformers; a `frozen` one is never trained.
         If `lora` has a rank, only an adapter is trained, initialized from `seed`.
 
         Parameters are kept as `master_dtype`. `compute_dtype` bfloat16 computes the blocks (on a
         CPU, their linear layers) in bfloat16, all else (the head included) in `master_dtype`, and
-        reduces gradients in float32.
+        reduces gradients in float32. `routing_replay`: see `engine.routing_replay`.
 
         Raises:
             TrainerError: there is no model that transformers can load and this module can pack.
@@ -133,6 +136,7 @@ class PackedModel:
             trainer=trainer,
             adapter=adapter,
             names=names,
+            routing_replay=routing_replay,
         )
 
     def _most_tokens(self, compute_dtype: str) -> tuple[int, bool]:
@@ -180,6 +184,9 @@ class PackedModel:
 
     def _change_head(self) -> None:
         """Change the output layer before the model is sharded; for subclasses."""
+
+    def _change_routers(self, wanted: Literal["auto", "on", "off"]) -> None:
+        """Let routers replay (`engine.routing_replay`); for subclasses."""
 
     def outputs(self, packed: PackedRows) -> Tensor:
         """Return outputs [P, …] of the output layer at the predictions, on the model's device.

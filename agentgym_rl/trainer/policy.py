@@ -8,15 +8,19 @@ kept once, as log-probs, and more are computed again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from agentgym_rl.algo.aggregation import Tally
 from agentgym_rl.algo.packing import Allowed, PackedRows
+from agentgym_rl.algo.routing import Routers, routers_of
 from agentgym_rl.config import Config
+from agentgym_rl.core.choices import UNKNOWN_EXPERT
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.core.trajectory import Row
 
@@ -183,6 +187,12 @@ class Policy(PackedModel):
     """A causal language model over the ranks of `world`; float32 master weights."""
 
     _head: ChunkedHead | None = None
+    _routers: Routers | None = None
+    _replays = True
+    _routed: Tensor = torch.zeros(2, dtype=torch.long)
+    """The tokens of passes whose experts were known; and those of them that were rerouted."""
+    _routable = 0
+    """All tokens of those passes."""
 
     @classmethod
     def configured(cls, config: Config, model_dir: Path, world: World) -> Policy:
@@ -194,7 +204,11 @@ class Policy(PackedModel):
             trainer=config.trainer,
             lora=config.lora,
             seed=config.seed,
+            routing_replay=config.own_engine.routing_replay,
         )
+
+    def _change_routers(self, wanted: Literal["auto", "on", "off"]) -> None:
+        self._routers = routers_of(self.model, wanted)
 
     @torch.no_grad()
     def _change_head(self) -> None:
@@ -249,7 +263,35 @@ class Policy(PackedModel):
     def outputs(self, packed: PackedRows) -> Tensor:
         if self._head:
             self._head.expect(packed)
-        return super().outputs(packed)
+        if self._routers:
+            # Not for this forward alone: the backward pass may repeat parts of it.
+            self._routers.give(packed.experts if self._replays else None)
+        found = super().outputs(packed)
+        if self._routers and self._replays and packed.experts is not None:
+            known = (packed.experts != UNKNOWN_EXPERT).all(-1).all(-1)
+            counts = torch.stack([known.sum(), self._routers.differs.sum()])
+            self._routed = self._routed + counts.cpu()
+            self._routable += len(known)
+        return found
+
+    def tally_routing(self, tally: Tally) -> None:
+        """Add what replay did in the passes since the last call: `mismatch/experts_known` and
+        `mismatch/experts_differ`."""
+        known, differ = self._routed.tolist()
+        if self._routable:
+            tally.mean("mismatch/experts_known", known, self._routable)
+        if known:
+            tally.mean("mismatch/experts_differ", differ, known)
+        self._routed, self._routable = torch.zeros(2, dtype=torch.long), 0
+
+    @contextmanager
+    def unreplayed(self) -> Iterator[None]:
+        """Let routers choose all experts themselves while the context is open."""
+        before, self._replays = self._replays, False
+        try:
+            yield
+        finally:
+            self._replays = before
 
     def _logits(self, packed: PackedRows) -> Tensor:
         """Return logits [P, V] at the recorded temperatures, in float32 or better; those of tokens
@@ -275,7 +317,7 @@ class PolicyBase:
 
     def logprobs(self, packed: PackedRows) -> Tensor:
         """Return log-probs of the base model; see `Policy.logprobs`."""
-        with self._adapter.off():
+        with self._adapter.off(), self._policy.unreplayed():
             return self._policy.logprobs(packed)
 
     def micro_batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[int], PackedRows]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -35,6 +36,7 @@ def open_recomputer(
     *,
     model_dir: Path,
     versions_dir: Path,
+    routing_replay: Literal["auto", "on", "off"] = "off",
 ) -> Iterator[Recomputer]:
     """Open a recomputer of a run: its model, in float32 whatever the run computed in, and its
     device if this machine has it.
@@ -51,6 +53,7 @@ def open_recomputer(
             world,
             frozen=True,
             trainer=TrainerConfig(max_tokens_per_microbatch=budget),
+            routing_replay=routing_replay,
         )
         yield Recomputer(policy, versions_dir, model_dir=model_dir)
 

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from transformers import AttentionInterface
 
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.weights.source import multiply_in
+from agentgym_rl.weights.source import is_linear, multiply_in
 
 from .attention import SEGMENT_SDPA, segment_attention
 from .world import World
@@ -77,7 +77,7 @@ def shard(
     for block in _blocks(model):
         _change_forward(block, trainer, light=light)
         if rounded:
-            _round_frozen(m for m in block.modules() if isinstance(m, nn.Linear) or not on_cpu)
+            _round_frozen(m for m in block.modules() if is_linear(m) or not on_cpu)
         if not whole:
             fully_shard(block, **blocks)
     if not whole:

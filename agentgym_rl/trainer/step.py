@@ -158,6 +158,7 @@ class Stepper:
         except GradientError as error:
             raise TrainerError(f"{error}; {_largest(shard, tokens, advantages)}") from error
         usage.tally(tally, phases)
+        self.policy.tally_routing(tally)
         self.policy.give_back_memory()
         metrics = Tally.merged(self.policy.world.gather(tally.parts())).values()
         return {**_WITHOUT_A_LOSS, **metrics, "lr": rate}

@@ -54,8 +54,9 @@ class Broadcasts(Transport):
         self._tensors = tensors
         self._whole = WholeVersion(tensors, self._model_dir)
         self._path = f"of policy version {version}"
-        whole = isinstance(tensors, StoredVersion) and not is_adapter(tensors)
-        self._brings = (tensors.sequence, tensors.version) if whole else None
+        self._brings = None
+        if isinstance(tensors, StoredVersion) and not is_adapter(tensors):
+            self._brings = tensors.sequence, tensors.version
 
     def swap(self, publication: Publication) -> dict[str, Pause]:
         members = set(self._members)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from safetensors import safe_open
@@ -113,8 +113,13 @@ def multiplying_in(model: Any, dtype: torch.dtype) -> Iterator[None]:
 def inner_linears(model: Any) -> list[torch.nn.Linear]:
     """Return the linear layers of a causal language model, except its head."""
     head = model.get_output_embeddings()
-    parts = [part for part in model.modules() if isinstance(part, torch.nn.Linear)]
-    return [part for part in parts if part is not head]
+    return [part for part in model.modules() if is_linear(part) and part is not head]
+
+
+def is_linear(part: torch.nn.Module) -> TypeGuard[torch.nn.Linear]:
+    """Return whether a module is a linear layer and nothing more: some routers are a subclass, and
+    choose experts, too."""
+    return isinstance(part, torch.nn.Linear) and type(part).forward is torch.nn.Linear.forward
 
 
 def _multiplied(part: torch.nn.Linear, dtype: torch.dtype, input: Tensor) -> Tensor:

@@ -20,9 +20,8 @@ from tests.kit.cases import cases
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBERS = st.floats(allow_nan=False)
-ARRAYS = tuple(
-    name for name in Row.__slots__ if not name.startswith(("lineage", "parent", "choices", "_"))
-)
+_OTHERS = ("lineage", "parent", "choices", "experts", "_")
+ARRAYS = tuple(name for name in Row.__slots__ if not name.startswith(_OTHERS))
 
 
 @st.composite
@@ -44,7 +43,16 @@ def rows(draw):
         lineage=draw(st.integers(0, 3)),
         parent=draw(st.integers(-1, 3)),
         choices=choices.Choices(index.astype(np.int32), sets) if draw(st.booleans()) else None,
+        experts=some_experts(length, seed) if draw(st.booleans()) else None,
     )
+
+
+def some_experts(length: int, seed: np.random.Generator) -> choices.Experts:
+    """Of a model with few experts or many, unknown for some tokens."""
+    most = int(seed.choice([2, 255, 256, 5000]))
+    ids = seed.integers(0, most, (length, 3, 2)).astype(np.int16)
+    ids[seed.random(length) < 0.3] = choices.UNKNOWN_EXPERT
+    return choices.Experts(ids)
 
 
 CREDITS = st.builds(
@@ -103,9 +111,8 @@ def plain(record):
     """Nested tuples, lists and numbers: what `==` can compare, dtypes included."""
     if isinstance(record, np.ndarray):
         return record.dtype.str, record.tolist()
-    if isinstance(
-        record, choices.Choices | Credit | Row | BatchRow | BatchShard | StepReport | Trajectory
-    ):
+    parts = choices.Choices | choices.Experts | Credit | Row | BatchRow
+    if isinstance(record, parts | BatchShard | StepReport | Trajectory):
         names = [name for name in record.__slots__ if not name.startswith("_")]
         return {name: plain(getattr(record, name)) for name in names}
     if isinstance(record, dict):
@@ -246,7 +253,7 @@ def test_rows_of_earlier_versions_are_read(row):
     old = {name: getattr(row, name).tobytes() for name in ARRAYS}
     again = unpack_row(old)
     assert all(np.array_equal(getattr(again, name), getattr(row, name)) for name in ARRAYS)
-    assert (again.lineage, again.parent, again.choices) == (0, -1, None)
+    assert (again.lineage, again.parent, again.choices, again.experts) == (0, -1, None, None)
 
 
 @given(rows(), st.integers(0, 9))
@@ -258,6 +265,10 @@ def test_the_head_of_a_row_has_its_choices(row, length):
         assert head.choices.sets == row.choices.sets
         with pytest.raises(ValueError, match="choices"):
             replace(row, choices=choices.Choices(np.zeros(99, np.int32), [b""]))
+    if row.experts is not None:
+        assert head.experts.ids.tolist() == row.experts.ids[:length].tolist()
+        with pytest.raises(ValueError, match="experts"):
+            replace(row, experts=choices.Experts(np.zeros((99, 1, 1), np.int16)))
 
 
 def branch(row: Row, at: int, length: int) -> Row:
@@ -283,6 +294,20 @@ def test_what_rows_have_in_common_is_stored_once():
             assert len(whole.pack()) < 0.7 * apart
         whole.keep_packed()
         assert plain(Trajectory.unpack(whole.pack())) == plain(whole)
+
+
+@cases("differs", [None, 3, 700])
+def test_experts_that_rows_have_in_common_are_stored_once(differs):
+    seed = np.random.default_rng(0)
+    first = replace(long_row(1000), experts=some_experts(1000, seed))
+    second = branch(first, 800, 900)
+    ids = np.concatenate([first.experts.ids[:800], some_experts(100, seed).ids])
+    if differs is not None:
+        ids[differs] = 1
+    whole = one(rows=[first, replace(second, experts=choices.Experts(ids))])
+    assert plain(Trajectory.unpack(whole.pack())) == plain(whole)
+    apart = sum(len(one(rows=[row]).pack()) for row in whole.rows)
+    assert (len(whole.pack()) < 0.7 * apart) == (differs is None)
 
 
 @cases("shared", [[5, 100], [0, 10**9], [0], "x", [0, "many"]])
@@ -311,6 +336,36 @@ def test_choices_that_are_none_are_refused(what):
     assert plain(unpack_row(blocks).choices) == plain(whole)
     with pytest.raises((ValueError, TypeError), match=r"choices|set|iterable"):
         unpack_row(blocks | {"choices": blocks["choices"] | BAD_CHOICES[what]})
+
+
+BAD_EXPERTS = {
+    "of another length": {"shape": [4, 2, 1]},
+    "of another shape": {"shape": [5, 2]},
+    "of another size": {"shape": [5, 2, 2]},
+    "not compressed": {"ids": b"1234"},
+    "no shape": {"shape": None},
+}
+
+
+@cases("what", BAD_EXPERTS)
+def test_experts_that_are_none_are_refused(what):
+    whole = choices.Experts(np.zeros((5, 2, 1), np.int16))
+    blocks = pack_row(replace(long_row(5), experts=whole))
+    assert plain(unpack_row(blocks).experts) == plain(whole)
+    with pytest.raises((ValueError, TypeError), match=r"experts|reshape|iterable"):
+        unpack_row(blocks | {"experts": blocks["experts"] | BAD_EXPERTS[what]})
+
+
+def test_a_token_has_the_experts_that_were_told_first():
+    def told(*ids: int) -> np.ndarray:
+        return np.array(ids, np.int16)[:, None, None]
+
+    whole = choices.experts_of([(0, told(1, 2)), (1, told(5, 6)), (3, told(7))], 5)
+    assert whole.ids[:, 0, 0].tolist() == [1, 2, 6, 7, choices.UNKNOWN_EXPERT]
+    assert whole.index.tolist() == [True, True, True, True, False]
+    assert choices.experts_of([], 5) is None
+    with pytest.raises(ValueError, match="in a row of 3 tokens"):
+        choices.experts_of([(2, told(1, 2))], 3)
 
 
 def test_joined_choices_keep_each_set_once():

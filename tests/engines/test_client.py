@@ -1,9 +1,12 @@
 """HttpEngine against servers that answer well, in vLLM's way, and badly."""
 
 import asyncio
+import base64
+import io
 import json
 from contextlib import asynccontextmanager
 
+import numpy as np
 import pytest
 
 from agentgym_rl.core.engine import SamplingParams
@@ -123,6 +126,51 @@ def test_sets_of_another_length_are_malformed():
     answer = (200, _body(_choice([9], *GOOD, sampling_mask=[[9], [9]])))
     with pytest.raises(EngineError, match="1 token_ids, and a sampling_mask of 2"):
         _generate(answer, sampling=SamplingParams(4, top_p=0.5))
+
+
+def _npy(array):
+    """As vLLM 0.32 sends experts: vllm/utils/serial_utils.py, numpy2base64."""
+    with io.BytesIO() as file:
+        np.save(file, array, allow_pickle=False)
+        return base64.b64encode(file.getvalue()).decode("ascii")
+
+
+@cases("stream", [False, True])
+@cases("kind", [np.uint8, np.uint16, np.int32])
+def test_experts_are_read_as_vllm_tells_them(kind, stream):
+    ids = np.arange(4 * 3 * 2).reshape(4, 3, 2)  # of prompt and reply, but the last token
+    head = _body(_choice([3]))
+    last = _choice([4, 5], "length", [("0.1", 0, 3)], routed_experts=_npy(ids[1:].astype(kind)))
+    whole = _choice([3, 4, 5], "length", [("0.1", 0, 3)], routed_experts=_npy(ids[1:].astype(kind)))
+    body = _events(head, _body(last), "[DONE]") if stream else _body(whole)
+    sampling = SamplingParams(max_tokens=3, experts_from=1)
+    deltas, seen = _generate((200, body), sampling=sampling, stream=stream)
+    assert seen[0][2]["sampling_params"]["routed_experts_prompt_start"] == 1
+    assert not any(delta.experts for delta in deltas[:-1])
+    ((start, experts),) = deltas[-1].experts
+    assert (start, experts.tolist(), experts.dtype) == (1, ids[1:].tolist(), np.int16)
+    deltas, seen = _generate((200, body), stream=stream)
+    assert not deltas[-1].experts
+    assert "routed_experts_prompt_start" not in seen[0][2]["sampling_params"]
+
+
+def test_an_engine_that_tells_no_experts_is_taken_at_its_word():
+    sampling = SamplingParams(max_tokens=3, experts_from=0)
+    (delta,), _ = _generate((200, _body(_choice([9], *GOOD))), sampling=sampling)
+    assert not delta.experts
+    answer = (200, _body(_choice([9], "stop", None)))  # older than its parameter
+    _, seen = _generate(answer, sampling=sampling, has_spans=False)
+    assert "routed_experts_prompt_start" not in seen[0][2]["sampling_params"]
+
+
+@cases(
+    "told",
+    [_npy(np.zeros((1, 2, 2), np.uint8)), _npy(np.zeros((2, 2), np.uint8)), "no base 64", "AAAA"],
+)
+def test_experts_of_other_tokens_are_malformed(told):
+    answer = (200, _body(_choice([9], *GOOD, routed_experts=told)))
+    with pytest.raises(EngineError, match="routed_experts"):
+        _generate(answer, sampling=SamplingParams(4, experts_from=0))
 
 
 def test_options_on_the_wire():

@@ -131,6 +131,23 @@ def test_the_users_flags_and_environment_come_last():
     assert env["OMP_NUM_THREADS"] == "9"
 
 
+def test_a_server_tells_experts_only_if_asked_to():
+    flag = "--enable-return-routed-experts"
+    argv, env = command(GPU, routing_replay="on")
+    assert flag in argv
+    assert env["VLLM_USE_V2_MODEL_RUNNER"] == "1"
+    for wanted in ("auto", "off"):
+        argv, env = command(CPU, routing_replay=wanted)
+        assert flag not in argv
+        assert "VLLM_USE_V2_MODEL_RUNNER" not in env
+
+
+@cases("build", [CPU, VllmBuild("/v/bin/python", "0.25.1", is_cpu=False, has_plugin=True)])
+def test_a_vllm_that_cannot_tell_experts_is_refused(build):
+    with pytest.raises(ConfigError, match=r"engine\.routing_replay 'on': .*cannot tell"):
+        command(build, routing_replay="on")
+
+
 def test_prefix_caching_can_be_off():
     assert "--no-enable-prefix-caching" in command(CPU, prefix_cache="off")[0]
 

@@ -31,6 +31,7 @@ from agentgym_rl.config import (
     load_config,
     preset_names,
 )
+from agentgym_rl.core.choices import Experts
 from agentgym_rl.trainer.critic import Critic
 from agentgym_rl.trainer.optim import make_optimizer
 from agentgym_rl.trainer.policy import Policy, PolicyBase
@@ -170,6 +171,36 @@ def train_lora(model_dir: Path, world: World) -> tuple[list[dict[str, float]], S
     return [train(stepper, step) for step in range(2)], stepper
 
 
+def train_experts(model_dir: Path, world: World) -> list[dict[str, float]]:
+    """Two steps of a mixture of experts, with recorded experts of most rows."""
+    policy = Policy.load(model_dir, world, trainer=TRAINER, routing_replay="on")
+    optimizer = make_optimizer(policy.model.parameters(), TRAINER)
+    stepper = Stepper(
+        policy, optimizer, algo=ALGO, trainer=TRAINER, num_steps=NUM_STEPS + 1, seed=1
+    )
+    metrics: list[dict[str, float]] = []
+    for step in range(2):
+        items, *others = make_items(num_groups=3, step=step)
+        rng = np.random.default_rng(step)
+        ids = [rng.permuted(np.tile(np.arange(8), (len(it.row), 3, 1)), axis=2) for it in items]
+        items = [
+            replace(it, row=replace(it.row, experts=Experts(some[..., :2].astype(np.int16))))
+            if number % 4
+            else it
+            for number, (it, some) in enumerate(zip(items, ids, strict=True))
+        ]
+        shards = make_shards(items, *others, step=step, num_ranks=world.size)
+        metrics.append(reproducible(stepper.train(shards[world.rank], Phases())))
+    return metrics
+
+
+def main_experts(model_dir: Path, out: Path, rank: int) -> None:
+    torch.set_num_threads(1)
+    with join_world(rank=rank, size=2, rendezvous=f"file://{out}/meet", timeout_s=60) as world:
+        metrics = train_experts(model_dir, world)
+    (out / f"experts-{rank}.json").write_text(json.dumps(metrics))
+
+
 def main(model_dir: Path, out: Path, rank: int) -> None:
     torch.set_num_threads(1)
     with join_world(rank=rank, size=2, rendezvous=f"file://{out}/meet", timeout_s=60) as world:
@@ -223,4 +254,5 @@ def main(model_dir: Path, out: Path, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    act = main_experts if "experts" in sys.argv[4:] else main
+    act(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

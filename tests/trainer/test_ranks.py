@@ -15,6 +15,7 @@ from rank_child import (
     make_stepper,
     train,
     train_critic,
+    train_experts,
     train_lora,
     train_preset,
     train_trees,
@@ -24,6 +25,7 @@ from trainer_samples import save_recurrent_model
 from agentgym_rl.config import LoraConfig, preset_names
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.trainer.checkpoint import load_checkpoint
+from tests.kit.moe import save_moe
 
 CHILD = Path(__file__).with_name("rank_child.py")
 
@@ -33,17 +35,31 @@ def two_ranks(tiny_model, tmp_path_factory) -> Path:
     """The folder two finished ranks left behind."""
     out = tmp_path_factory.mktemp("ranks")
     save_recurrent_model(out / "recurrent")
-    children = [
-        subprocess.Popen([sys.executable, str(CHILD), str(tiny_model), str(out), str(rank)])
-        for rank in (0, 1)
-    ]
+    run_two(tiny_model, out)
+    return out
+
+
+def run_two(model_dir: Path, out: Path, *more: str) -> None:
+    argv = [sys.executable, str(CHILD), str(model_dir), str(out)]
+    children = [subprocess.Popen([*argv, str(rank), *more]) for rank in (0, 1)]
     try:
         assert [child.wait(timeout=120) for child in children] == [0, 0]
     finally:
         for child in children:
             child.kill()
             child.wait()
-    return out
+
+
+@pytest.mark.slow
+def test_two_ranks_of_experts_equal_one(tmp_path, world):
+    model_dir = save_moe(tmp_path / "moe")
+    run_two(model_dir, tmp_path, "experts")
+    expected = train_experts(model_dir, world)
+    assert expected[1]["grad_norm"] > 0
+    for rank in (0, 1):
+        found = json.loads((tmp_path / f"experts-{rank}.json").read_text())
+        for mine, theirs in zip(expected, found, strict=True):
+            assert theirs == pytest.approx(mine, rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.slow

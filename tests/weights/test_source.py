@@ -26,6 +26,7 @@ from agentgym_rl.trainer.export import export_model
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.world import join_world
 from agentgym_rl.weights.source import load_whole
+from tests.kit.moe import FAMILIES
 
 _SIZES = {
     "vocab_size": 64,
@@ -93,6 +94,10 @@ def _more_layers(folder: Path) -> Path:
 
 
 _MODELS = {
+    **{
+        name: lambda folder, name=name: saved(FAMILIES[name], folder)
+        for name in ("qwen3_moe", "olmoe", "deepseek_v2", "gpt_oss")
+    },
     "llama": plain,
     "sharded": lambda folder: saved(LlamaConfig(**_SIZES), folder, max_shard_size="20KB"),
     "tied twice": _tied_twice,

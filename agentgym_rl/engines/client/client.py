@@ -34,7 +34,16 @@ from agentgym_rl.core.prompt import Prompt
 from agentgym_rl.engines import protocol
 from agentgym_rl.runtime.pausable_clock import ENGINES
 
-from .deltas import EventStream, PausedError, Read, decode, read_choice, read_counters, whole
+from .deltas import (
+    EventStream,
+    PausedError,
+    Read,
+    Terms,
+    decode,
+    read_choice,
+    read_counters,
+    whole,
+)
 from .http import Connection
 
 T = TypeVar("T")
@@ -132,8 +141,14 @@ class EngineClient(Engine):
         deadline, begun = None, False
         while True:
             try:
-                options = {"session_id": session_id, "stream": stream}
-                async with aclosing(self._sampled(asked, sampling, **options)) as deltas:
+                terms = Terms(
+                    self.has_spans,
+                    num_prompt=len(token_ids),
+                    truncated=bool(sampling.truncated_by),
+                    experts_from=self._experts_from(sampling),
+                )
+                sampled = self._sampled(asked, terms, session_id=session_id, stream=stream)
+                async with aclosing(sampled) as deltas:
                     async for delta in deltas:
                         begun = True
                         yield delta
@@ -145,7 +160,7 @@ class EngineClient(Engine):
                 await self._resumed(refusal, deadline)
 
     async def _sampled(
-        self, asked: Asked, sampling: SamplingParams, *, session_id: str, stream: bool
+        self, asked: Asked, terms: Terms, *, session_id: str, stream: bool
     ) -> AsyncGenerator[Delta, None]:
         """Send a request once, and yield its reply."""
         url = self.url + asked.path
@@ -153,11 +168,10 @@ class EngineClient(Engine):
         async with self._connection.post(
             asked.path, asked.body, headers=headers, timeout_s=self._timeout_s
         ) as reply:
-            options = {"has_spans": self.has_spans, "truncated": bool(sampling.truncated_by)}
             if not stream:
-                yield whole(await reply.whole(), url, read=asked.read, **options)
+                yield whole(await reply.whole(), url, read=asked.read, terms=terms)
                 return
-            events = EventStream(url, read=asked.read, **options)
+            events = EventStream(url, read=asked.read, terms=terms)
             while True:
                 for delta in events.feed(await reply.piece()):
                     if delta.finish_reason is not None:  # only the stream's end follows
@@ -165,6 +179,11 @@ class EngineClient(Engine):
                         yield delta
                         return
                     yield delta
+
+    def _experts_from(self, sampling: SamplingParams) -> int | None:
+        """Return the position from which on the engine is asked for experts; None: it cannot tell
+        them."""
+        return None
 
     @abstractmethod
     async def _asked(
@@ -433,8 +452,14 @@ class HttpEngine(EngineClient):
             stop_token_ids=list(sampling.stop_token_ids) or None,
             structured_outputs=None if grammar is None else protocol.StructuredOutputs(grammar),
             logprobs=self._num_logprobs(sampling),
+            routed_experts_prompt_start=self._experts_from(sampling),
             detokenize=bool(sampling.stop),
         )
+
+    def _experts_from(self, sampling: SamplingParams) -> int | None:
+        """Return the position from which on to ask for experts; vLLM before 0.32, which has no
+        spans, does not know the parameter."""
+        return sampling.experts_from if self.has_spans else None
 
     def _num_logprobs(self, sampling: SamplingParams) -> int:
         """Return the number of tokens to get log-probs of. From those of a truncated distribution

@@ -7,11 +7,11 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
-from typing import TypeVar, cast, get_args
+from typing import NamedTuple, TypeVar, cast, get_args
 
 import msgspec
 
-from agentgym_rl.core.engine import Delta, FinishReason, parse_version
+from agentgym_rl.core.engine import Delta, FinishReason, RoutedTokens, parse_version
 from agentgym_rl.core.errors import (
     ArlError,
     ContextLengthError,
@@ -134,10 +134,24 @@ Read = Callable[[bytes, str, int], protocol.Choice]
 number of tokens that came before it. It raises the errors of `EventStream.feed`."""
 
 
-def whole(
-    raw: bytes, url: str, *, read: Read, has_spans: bool = True, truncated: bool = False
-) -> Delta:
-    """Return the only delta of a reply that was not streamed; `truncated`: with its support.
+class Terms(NamedTuple):
+    """The terms of a request and its engine by which the reply is read."""
+
+    has_spans: bool = True
+    """Whether the engine reports versions at all."""
+    num_prompt: int = 0
+    """The number of tokens of the prompt."""
+    truncated: bool = False
+    """Whether deltas have their support."""
+    experts_from: int | None = None
+    """The first position whose experts were asked for."""
+
+
+_PLAIN = Terms()
+
+
+def whole(raw: bytes, url: str, *, read: Read, terms: Terms = _PLAIN) -> Delta:
+    """Return the only delta of a reply that was not streamed.
 
     Raises:
         EngineError: it is malformed, unfinished, or has tokens without log-prob or version.
@@ -145,22 +159,19 @@ def whole(
     choice = read(raw, url, 0)
     if choice.finish_reason is None:
         raise EngineError(f"{url}: the reply has no finish_reason")
-    return _Output(url, has_spans=has_spans, truncated=truncated).take(choice)
+    return _Output(url, terms).take(choice)
 
 
 class EventStream:
     """A server-sent event stream as deltas, up to and with the one that has a finish_reason.
 
     Tokens come as they arrive, each version once the engine has reported it (vLLM: at the end).
-    With `has_spans` False no version comes at all. `truncated`: deltas have their support.
     """
 
-    def __init__(
-        self, url: str, *, read: Read, has_spans: bool = True, truncated: bool = False
-    ) -> None:
+    def __init__(self, url: str, *, read: Read, terms: Terms = _PLAIN) -> None:
         self._url = url
         self._read = read
-        self._output = _Output(url, has_spans=has_spans, truncated=truncated)
+        self._output = _Output(url, terms)
         self._rest = b""
 
     def feed(self, piece: bytes) -> Iterator[Delta]:
@@ -202,11 +213,10 @@ def read_choice(raw: bytes, url: str, before: int) -> protocol.Choice:
 class _Output:
     """The output of one request so far: each token gets its version once, in token order."""
 
-    def __init__(self, url: str, *, has_spans: bool, truncated: bool) -> None:
+    def __init__(self, url: str, terms: Terms) -> None:
         self.num_tokens = 0
         self._url = url
-        self._truncated = truncated
-        self._has_spans = has_spans
+        self._terms = terms
         self._versions: list[int] = []
 
     def take(self, choice: protocol.Choice) -> Delta:
@@ -222,7 +232,7 @@ class _Output:
                 f"{self._url}: from token {start}: {len(token_ids)} token_ids, {len(logprobs)} "
                 f"logprobs, {len(times)} decode_times"
             )
-        support = _support(choice, self._url) if self._truncated else []
+        support = _support(choice, self._url) if self._terms.truncated else []
         if support and len(support) != len(token_ids):
             raise EngineError(
                 f"{self._url}: from token {start}: {len(token_ids)} token_ids, and a sampling_mask "
@@ -238,12 +248,30 @@ class _Output:
         return Delta(
             token_ids=token_ids,
             logprobs=logprobs,
-            versions=self._stamped(choice) if self._has_spans else [],
+            versions=self._stamped(choice) if self._terms.has_spans else [],
             times_s=times,
             finish_reason=cast("FinishReason | None", choice.finish_reason),
             stop_reason=choice.stop_reason,
             support=support,
+            experts=self._routed(choice),
         )
+
+    def _routed(self, choice: protocol.Choice) -> list[RoutedTokens]:
+        """Return the experts that came with the end of the reply, if any were asked for."""
+        start = self._terms.experts_from
+        if start is None or choice.routed_experts is None:
+            return []
+        try:
+            experts = protocol.read_experts(choice.routed_experts)
+        except ValueError as error:
+            raise EngineError(f"{self._url}: malformed routed_experts: {error}") from error
+        total = self._terms.num_prompt + self.num_tokens
+        if len(experts) != total - 1 - start:
+            raise EngineError(
+                f"{self._url}: routed_experts of {len(experts)} tokens, expected those of tokens "
+                f"{start} to {total - 2} of {total}"
+            )
+        return [RoutedTokens(start, experts)]
 
     def _stamped(self, choice: protocol.Choice) -> list[int]:
         """Return the versions of tokens that had none; spans may repeat earlier reports."""

@@ -79,6 +79,7 @@ class Admission:
             stream=body.stream,
             with_logprobs=params.logprobs is not None,
             cache_salt=body.cache_salt or "",
+            experts_from=self._experts_from(params, len(body.token_ids)),
         )
 
     def completion(self, body: protocol.CompletionBody) -> list[protocol.GenerateBody]:
@@ -162,6 +163,16 @@ class Admission:
                 code=protocol.CONTEXT_LENGTH_EXCEEDED,
             )
         self._check_ids("token_ids", token_ids)
+
+    def _experts_from(self, params: protocol.SamplingBody, num_prompt: int) -> int | None:
+        start = params.routed_experts_prompt_start
+        if start is not None and start > num_prompt:
+            raise Refused(
+                f"routed_experts_prompt_start {start}; allowed: 0 to {num_prompt}, the prompt's "
+                "length",
+                param="routed_experts_prompt_start",
+            )
+        return start
 
     def _check_ids(self, param: str, ids: Iterable[int]) -> None:
         for token in ids:

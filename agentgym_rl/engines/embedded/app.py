@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
+import numpy as np
 
 import agentgym_rl
 from agentgym_rl.core.errors import EngineError, WeightsError
@@ -339,6 +340,7 @@ def _choice(request: Request, start: int, end: int) -> protocol.Choice:
         logprobs = protocol.Logprobs(
             [protocol.TokenLogprob(token, logprob) for token, logprob in pairs]
         )
+    routed = np.concatenate(request.experts) if last and request.experts else None
     return protocol.Choice(
         token_ids=token_ids,
         logprobs=logprobs,
@@ -348,6 +350,7 @@ def _choice(request: Request, start: int, end: int) -> protocol.Choice:
         weight_versions=request.spans(0 if last else start, end),
         decode_times=request.times_s[start:end],
         sampling_mask=request.support[start:end] if request.sampling.restricted else None,
+        routed_experts=None if routed is None else protocol.experts_text(routed),
     )
 
 

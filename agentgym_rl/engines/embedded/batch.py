@@ -51,9 +51,17 @@ class SlotKV(CopyableKV):
         self._length = 0
         self.layers: list[tuple[Tensor, Tensor]] = []
 
-    def add_layer(self, keys: tuple[int, int], values: tuple[int, int]) -> None:
-        """Append a layer; `keys` and `values` are its (heads, dim)."""
-        self.layers.append((self._empty(*keys, self._key_axis), self._empty(*values, 2)))
+    def add_layer(
+        self,
+        keys: tuple[int, int],
+        values: tuple[int, int],
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Append a layer; `keys` and `values` are its (heads, dim), `dtype` None: the cache's."""
+        dtype = dtype or self._dtype
+        empty = self._empty(*keys, self._key_axis, dtype), self._empty(*values, 2, dtype)
+        self.layers.append(empty)
 
     def reserve(self, slots: int, length: int) -> None:
         """Make room for `slots` rows of `length` tokens, and keep the stored tokens."""
@@ -73,8 +81,8 @@ class SlotKV(CopyableKV):
         for index, (keys, values) in enumerate(self.layers):
             key_dim, value_dim = keys.shape[5 - self._key_axis], values.shape[3]
             self.layers[index] = (
-                self._empty(keys.shape[1], key_dim, self._key_axis),
-                self._empty(values.shape[1], value_dim, 2),
+                self._empty(keys.shape[1], key_dim, self._key_axis, keys.dtype),
+                self._empty(values.shape[1], value_dim, 2, values.dtype),
             )
 
     @property
@@ -103,13 +111,13 @@ class SlotKV(CopyableKV):
             keys[slot].narrow(self._key_axis - 1, start, count).copy_(new_keys)
             values[slot, :, start : start + count] = new_values
 
-    def _empty(self, heads: int, dim: int, length_axis: int) -> Tensor:
+    def _empty(self, heads: int, dim: int, length_axis: int, dtype: torch.dtype) -> Tensor:
         inner = (self._length, dim) if length_axis == 2 else (dim, self._length)
         # Zeros, not garbage: a masked position still takes part in 0 * value.
-        return torch.zeros(self._slots, heads, *inner, dtype=self._dtype, device=self._device)
+        return torch.zeros(self._slots, heads, *inner, dtype=dtype, device=self._device)
 
     def _resized(self, old: Tensor, length_axis: int) -> Tensor:
-        new = self._empty(old.shape[1], old.shape[5 - length_axis], length_axis)
+        new = self._empty(old.shape[1], old.shape[5 - length_axis], length_axis, old.dtype)
         part = new[: old.shape[0]].narrow(length_axis, 0, old.shape[length_axis])
         part.copy_(old)
         return new
@@ -197,6 +205,7 @@ class Batch:
             if request not in self.rows:
                 continue
             slot, last = self.rows.index(request), len(self.rows) - 1
+            self._note_experts(slot, request)
             if self._prefixes is not None and request in self._current and request.error is None:
                 self._prefixes.store(slot, request.cache_salt, request.tokens[:-1])
             if slot != last:
@@ -218,6 +227,7 @@ class Batch:
 
     def rebuild(self) -> None:
         """Compute the cache of every row again, under the present weights."""
+        self._note_all_experts()
         rows, self.rows = self.rows, []
         for request in rows:
             request.recomputed_at.append(len(request.token_ids))
@@ -225,6 +235,7 @@ class Batch:
 
     def clear(self) -> list[Request]:
         """Take all rows out; their cache is computed again when they are added again later."""
+        self._note_all_experts()
         rows, self.rows = self.rows, []
         for request in rows:
             if request.token_ids:
@@ -243,6 +254,19 @@ class Batch:
         self._positions += 1
         self._segments = [Segment(a, b, length + 1) for a, b, length in self._segments]
         return Step(tokens.tolist(), logprobs.tolist(), self._sampler.support())
+
+    def _note_all_experts(self) -> None:
+        """Note the experts of all rows, before their tokens are computed again with others."""
+        for slot, request in enumerate(self.rows):
+            self._note_experts(slot, request)
+
+    def _note_experts(self, slot: int, request: Request) -> None:
+        """Note the experts of the row's tokens that were computed since the last note, if the
+        request wants them."""
+        start, stop = request.experts_from, request.num_fed
+        if start is not None and start < stop:
+            request.experts += self._decoder.experts(slot, start, stop)
+            request.experts_from = stop
 
     def _bar(self, logits: Tensor, rows: Tensor) -> None:
         """Mask the tokens of constrained rows that their grammars do not allow."""

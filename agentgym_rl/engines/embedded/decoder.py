@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, cast, get_args
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -59,6 +61,11 @@ class Decoder(ABC):
             segments: a partition of the slots in order, each with its max(positions) + 1, known
                 to the caller without asking the device.
         """
+
+    def experts(self, slot: int, start: int, stop: int) -> Sequence[npt.NDArray[np.int16]]:
+        """Return the experts, [stop - start, layers, k], that computed the tokens [start, stop) of
+        a slot; nothing for a decoder that does not know them."""
+        return ()
 
     @abstractmethod
     def move(self, source: int, target: int, length: int) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.algo import rounding
+from agentgym_rl.algo.routing import Routers, routers_of
 from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.models.resolve import weights_size
@@ -249,6 +250,7 @@ def choose_decoder(module: Any, config: EmbeddedEngineConfig, max_model_len: int
         ConfigError: not even the last one agrees with the model's own forward.
     """
     dtype = getattr(torch, config.dtype)
+    routers = routers_of(module, config.routing_replay)
     agrees = partial(
         self_check,
         module=module,
@@ -259,7 +261,7 @@ def choose_decoder(module: Any, config: EmbeddedEngineConfig, max_model_len: int
     for make in (_fused, _cached, _uncached):
         if make is not _fused and module.dtype != dtype:
             _narrow(module, dtype)
-        decoder = make(module, config, max_model_len)
+        decoder = make(module, config, max_model_len, routers)
         if isinstance(decoder, str):
             log.info("not decoding by the %s path: %s", make.__name__.strip("_"), decoder)
         elif agrees(decoder):
@@ -289,8 +291,12 @@ def _check_reuse(decoder: Decoder, agrees: Callable[..., bool]) -> None:
         log.warning("no prompt can begin with stored tokens: every prompt is computed whole")
 
 
-def _fused(module: Any, config: EmbeddedEngineConfig, max_model_len: int) -> Decoder | str:
+def _fused(
+    module: Any, config: EmbeddedEngineConfig, max_model_len: int, routers: Routers | None
+) -> Decoder | str:
     """Return the decoder, or the reason why it does not fit; the next two functions do the same."""
+    if routers is not None:
+        return "it has experts"
     if config.fused == "never":
         return "engine.fused is never"
     shape = FusedShape.of(module)
@@ -305,15 +311,20 @@ def _fused(module: Any, config: EmbeddedEngineConfig, max_model_len: int) -> Dec
     return FusedDecoder(weights, fusion, rope, _cache(module, config, max_model_len, True))
 
 
-def _cached(module: Any, config: EmbeddedEngineConfig, max_model_len: int) -> Decoder | str:
+def _cached(
+    module: Any, config: EmbeddedEngineConfig, max_model_len: int, routers: Routers | None
+) -> Decoder | str:
     obstacle = CachedDecoder.obstacle(module, max_model_len)
     if obstacle is not None:
         return obstacle
-    return CachedDecoder(module, _cache(module, config, max_model_len, False))
+    return CachedDecoder(module, _cache(module, config, max_model_len, False), routers)
 
 
-def _uncached(module: Any, config: EmbeddedEngineConfig, max_model_len: int) -> Decoder | str:
-    return UncachedDecoder(module, max_slots=config.decoded_together, max_length=max_model_len)
+def _uncached(
+    module: Any, config: EmbeddedEngineConfig, max_model_len: int, routers: Routers | None
+) -> Decoder | str:
+    slots = config.decoded_together
+    return UncachedDecoder(module, max_slots=slots, max_length=max_model_len, routers=routers)
 
 
 def _cache(

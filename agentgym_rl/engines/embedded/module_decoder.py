@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
+
+from agentgym_rl.algo.routing import Routers
+from agentgym_rl.core.choices import UNKNOWN_EXPERT
 
 from .batch import SlotKV
 from .cache import causal_mask, token_places
@@ -60,8 +66,11 @@ class CachedDecoder(ModuleDecoder):
 
     name = "cached"
 
-    def __init__(self, module: Any, kv: SlotKV) -> None:
+    def __init__(self, module: Any, kv: SlotKV, routers: Routers | None = None) -> None:
         super().__init__(module)
+        self._routers = routers
+        if routers is not None:  # experts are kept, copied and dropped with keys and values
+            kv.add_layer((1, math.prod(routers.shape)), (1, 0), dtype=torch.int16)
         self._cache = SlotCache(kv)
         self._kv = kv
         accepted = inspect.signature(module.forward).parameters
@@ -101,6 +110,12 @@ class CachedDecoder(ModuleDecoder):
         mask = causal_mask(positions[:, None], length, self._module.dtype)
         return self._forward(tokens[:, None], positions[:, None], mask)[:, -1].float()
 
+    def experts(self, slot: int, start: int, stop: int) -> Sequence[npt.NDArray[np.int16]]:
+        if self._routers is None:
+            return ()
+        found = self._kv.layers[0][0][slot, 0, start:stop].cpu().numpy().copy()
+        return (found.reshape(stop - start, *self._routers.shape),)
+
     def move(self, source: int, target: int, length: int) -> None:
         self._kv.move(source, target, length)
 
@@ -112,7 +127,7 @@ class CachedDecoder(ModuleDecoder):
         return self._kv.num_bytes
 
     def _forward(self, tokens: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
-        return self._module(
+        logits = self._module(
             input_ids=tokens,
             position_ids=positions,
             attention_mask=mask,
@@ -120,6 +135,10 @@ class CachedDecoder(ModuleDecoder):
             **self._cached,
             **self._last_only,
         ).logits
+        if self._routers is not None:
+            chosen = self._routers.chosen.view(len(tokens), 1, tokens.shape[1], -1)
+            self._cache.store(0, chosen, chosen[..., :0])
+        return logits
 
 
 class SlotCache(Cache):
@@ -128,6 +147,8 @@ class SlotCache(Cache):
     def __init__(self, kv: SlotKV) -> None:
         super().__init__(layers=[])
         self._kv = kv
+        self._others = len(kv.layers)
+        """The number of layers before those of the model."""
         self._rows = slice(0, 0)
         self._slots = self._positions = torch.zeros(0, 0)
         self._length = 0
@@ -151,10 +172,15 @@ class SlotCache(Cache):
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
         """Store [b, heads, L, dim] and return all that the forward may attend to."""
-        while len(self._kv.layers) <= layer_idx:
+        layer = layer_idx + self._others
+        while len(self._kv.layers) <= layer:
             heads = (key_states.shape[1], key_states.shape[3])
             self._kv.add_layer(heads, (value_states.shape[1], value_states.shape[3]))
-        keys, values = self._kv.layers[layer_idx]
+        return self.store(layer, key_states, value_states)
+
+    def store(self, layer: int, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """Do as `update` for a layer of the `SlotKV`."""
+        keys, values = self._kv.layers[layer]
         if self._whole:
             keys[self._rows, :, : self._length] = key_states
             values[self._rows, :, : self._length] = value_states
@@ -180,9 +206,17 @@ class UncachedDecoder(ModuleDecoder):
 
     name = "uncached"
 
-    def __init__(self, module: Any, *, max_slots: int, max_length: int) -> None:
+    def __init__(
+        self, module: Any, *, max_slots: int, max_length: int, routers: Routers | None = None
+    ) -> None:
         super().__init__(module)
-        self._tokens = torch.zeros(max_slots, max_length, dtype=torch.long, device=self.device)
+        size = max_slots, max_length
+        self._tokens = torch.zeros(size, dtype=torch.long, device=self.device)
+        self._routers = routers
+        width = 0 if routers is None else math.prod(routers.shape)
+        self._experts = torch.zeros(*size, width, dtype=torch.int16, device=self.device)
+        self._known = torch.zeros(max_slots, dtype=torch.long, device=self.device)
+        """The number of tokens of each slot whose experts are stored."""
 
     def prefill(
         self, first: int, rows: Sequence[Sequence[int]], starts: Sequence[int] | None = None
@@ -190,6 +224,7 @@ class UncachedDecoder(ModuleDecoder):
         assert starts is None, "there is no cache to begin with"
         tokens, _, length = token_places(rows, None, self.device)
         self._tokens[first : first + len(rows), :length] = tokens
+        self._known[first : first + len(rows)] = 0
 
     def decode(self, tokens: Tensor, positions: Tensor, segments: Sequence[Segment]) -> Tensor:
         length = max(segment.length for segment in segments)
@@ -198,10 +233,25 @@ class UncachedDecoder(ModuleDecoder):
         logits = self._module(
             input_ids=self._tokens[: len(tokens), :length], use_cache=False
         ).logits
+        if self._routers is not None:  # a token keeps those of its first step
+            chosen = self._routers.chosen.view(len(tokens), length, -1)
+            places = torch.arange(length, device=self.device)
+            new = (places >= self._known[: len(tokens), None]) & (places <= positions[:, None])
+            self._experts[: len(tokens), :length][new] = chosen[new]
+            self._known[: len(tokens)] = positions + 1
         return logits[rows, positions].float()
+
+    def experts(self, slot: int, start: int, stop: int) -> Sequence[npt.NDArray[np.int16]]:
+        if self._routers is None:
+            return ()
+        found = self._experts[slot, start:stop].cpu().numpy().copy()
+        found[max(0, int(self._known[slot]) - start) :] = UNKNOWN_EXPERT
+        return (found.reshape(stop - start, *self._routers.shape),)
 
     def move(self, source: int, target: int, length: int) -> None:
         self._tokens[target, :length] = self._tokens[source, :length]
+        self._experts[target, :length] = self._experts[source, :length]
+        self._known[target] = self._known[source]
 
     def free_cache(self) -> None:
         """Do nothing: there is no cache, only token ids."""

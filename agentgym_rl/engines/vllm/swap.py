@@ -32,8 +32,19 @@ def swap_weights(
     finalize_layerwise_reload(model, model_config)
     if device.type == "cpu":
         _repack_tied_heads(model)
+        _repack_experts(model)
     else:
         torch.accelerator.synchronize()
+
+
+def _repack_experts(model: torch.nn.Module) -> None:
+    """Pack experts: vLLM 0.32 on a CPU packs them only when it loads them first. After a reload
+    its kernel would take the plain numbers for packed ones, without an error.
+    """
+    for module in model.modules():
+        kernel = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
+        if kernel is not None and hasattr(module, "w13_weight"):
+            kernel.fused_experts.process_weights_after_loading(module)
 
 
 def _repack_tied_heads(model: torch.nn.Module) -> None:

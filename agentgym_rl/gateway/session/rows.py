@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentgym_rl.core.choices import FORCED, joined
+from agentgym_rl.core.choices import FORCED, experts_of, joined
 from agentgym_rl.core.credit import Credit, added_reward
 from agentgym_rl.core.engine import UNKNOWN_VERSION
 from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
@@ -118,6 +118,7 @@ def _row(path: list[Sampled], trained: Set[int]) -> Row:
         turn_ids=_spread([node.turn for node in path], -1, lengths).astype(np.int32),
         times_s=np.fromiter(times_s, np.float64),
         choices=choices,
+        experts=experts_of((told for node in path for told in node.sample.experts), len(tokens)),
     )
 
 

@@ -69,8 +69,10 @@ class SessionSampling:
         room: int,
         stop_token_ids: tuple[int, ...],
         grammar: str | None,
+        experts_from: int = 0,
     ) -> SamplingParams:
-        """Return the parameters of sample `index` of request `number`; `room` is the context left.
+        """Return the parameters of sample `index` of request `number`; `room` is the context left,
+        `experts_from` the number of first tokens whose experts are known.
 
         The samples of one request never share a seed.
         """
@@ -91,6 +93,7 @@ class SessionSampling:
             stop=request.stop,
             stop_token_ids=stop_token_ids,
             grammar=grammar,
+            experts_from=experts_from if self.train and temperature > 0 else None,
         )
 
 

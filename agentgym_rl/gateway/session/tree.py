@@ -24,6 +24,7 @@ from operator import is_
 from typing import Any, Literal
 
 from agentgym_rl.core.choices import Choices
+from agentgym_rl.core.engine import RoutedTokens
 from agentgym_rl.core.prompt import Prompt
 from agentgym_rl.gateway.messages import (
     MessageKey,
@@ -109,6 +110,8 @@ class Sample:
     """The flag of a sample that a grammar restricted, in addition to the policy."""
     choices: Choices | None = None
     """The tokens that the grammar left at each token; None: not restricted, or not known."""
+    experts: list[RoutedTokens] = field(default_factory=list[RoutedTokens])
+    """The experts that the engine has told, of tokens of the whole path down to the turn's end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -153,6 +156,12 @@ class Sampled:
             found.append(node)
             node = node.context.base
         return found[::-1]
+
+    @property
+    def num_routed(self) -> int:
+        """Return the number of first tokens of its path whose experts are known: all but the last,
+        or none. What a turn was not told, one that continues it asks for."""
+        return len(self.path) - 1 if self.sample.experts else 0
 
     def note_delivery(self) -> None:
         """Record that a client got the complete reply."""
