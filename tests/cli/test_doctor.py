@@ -76,7 +76,10 @@ def test_doctor_has_the_probes_of_the_isolation_it_is_asked_for():
 
 
 # ---------------------------------------------------------------------- the whole machine
-MACHINE = ["python", "torch", "model", "shared memory", "disk", "open files", "GPU", "vLLM"]
+MACHINE = [
+    *("python", "torch", "model", "shared memory", "disk", "open files", "GPU"),
+    *("vLLM", "SGLang"),
+]
 
 
 def examined() -> dict[str, Probe]:
@@ -86,7 +89,7 @@ def examined() -> dict[str, Probe]:
 @pytest.mark.slow
 def test_all_parts_of_the_machine_are_looked_at():
     found = examined()
-    assert [*found][:8] == MACHINE
+    assert [*found][: len(MACHINE)] == MACHINE
     assert {"sandbox local", "sandbox docker", "sandbox e2b"} <= found.keys()
     required = {name for name, probe in found.items() if probe.required}
     assert required == set(module.REQUIRED)
@@ -118,7 +121,7 @@ def test_what_cannot_be_asked_does_not_keep_the_others_from_it(monkeypatch):
     async def never(self):
         raise ConfigError("no account")
 
-    monkeypatch.setattr(module, "_vllm", broken)
+    monkeypatch.setattr(module.vllm, "find_build", broken)
     monkeypatch.setattr("arl_sandboxes.docker.backend.DockerBackend.probe", never)
     found = examined()
     assert "RuntimeError: the driver is gone" in found["vLLM"].detail

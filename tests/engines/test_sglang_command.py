@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -137,3 +139,57 @@ def test_the_program_of_the_server_imports_nothing_of_this_package():
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
     )
     assert "agentgym_rl" not in done.stdout
+
+
+def fake_sglang(folder: Path) -> None:
+    """A package that is started as SGLang is, and spawns a process whose imports take long."""
+    package = folder / "sglang"
+    (package / "srt").mkdir(parents=True)
+    files = {
+        "__init__.py": "",
+        "srt/__init__.py": "",
+        "srt/plugins.py": "def load_plugins(): pass",
+        "srt/server_args.py": "def prepare_server_args(argv): return argv",
+        "srt/utils.py": "def kill_process_tree(pid, include_parent): pass",
+        "slow.py": "import time\ntime.sleep(600)\ndef work(): pass",
+        "launch_server.py": "import multiprocessing, sys, time, types\n"
+        "def run_server(args):\n"
+        "    multiprocessing.set_start_method('spawn', force=True)\n"
+        "    slow = types.ModuleType('sglang.slow')\n"  # found there, and not imported here
+        "    exec('def work(): pass', slow.__dict__)\n"
+        "    sys.modules['sglang.slow'] = slow\n"
+        "    slow.work.__module__ = 'sglang.slow'\n"
+        "    process = multiprocessing.Process(target=slow.work)\n"
+        "    process.start()\n"
+        "    print(process.pid, flush=True)\n"
+        "    process.join()\n",
+    }
+    for name, text in files.items():
+        (package / name).write_text(text)
+
+
+def state(pid: int) -> str:
+    """The kernel's letter for the state of a process; empty: it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+@cases("wait_s", [0.0, 1.0])
+def test_a_child_that_is_still_importing_dies_with_the_server(tmp_path, wait_s):
+    """SGLang's own request to the kernel comes after its imports."""
+    folder = tmp_path / str(wait_s)
+    fake_sglang(folder)
+    env = {**os.environ, "PYTHONPATH": str(folder), "ARL_DIE_WITH_PARENT": "1"}
+    argv = [sys.executable, "-P", server.__file__, "--any"]
+    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        time.sleep(wait_s)
+        assert state(child) not in ("", "Z", "X")
+        process.kill()
+    deadline = time.monotonic() + 60
+    while state(child) not in ("", "Z", "X") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert state(child) in ("", "Z", "X")

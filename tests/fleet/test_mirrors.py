@@ -28,6 +28,7 @@ class Engine:
     """Somewhere; says nothing."""
 
     has_spans = True
+    kind = ""
 
     def __init__(self, url: str) -> None:
         self.url, self.model = url, "tiny"
@@ -59,7 +60,7 @@ class Pair:
 
     def __init__(self, monkeypatch, *, poll_s: float = 0.0) -> None:
         monkeypatch.setattr(followers_module, "POLL_S", poll_s)
-        monkeypatch.setattr(EngineSetup, "client", lambda setup, url: Engine(url))
+        monkeypatch.setattr(EngineSetup, "client", lambda setup, url, kind: Engine(url))
         self.router = Router(interrupt="keep", wait_s=1)
         self.urls: dict[str, str] = {}
         self.failed: list[str] = []

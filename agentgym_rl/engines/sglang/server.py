@@ -12,13 +12,14 @@ comes only afterwards.
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import os
 import signal
 import sys
 
 DIE_WITH_PARENT = "ARL_DIE_WITH_PARENT"
 """The environment variable that, at "1", makes the server's child processes die with it."""
+_SERVER = "ARL_SGLANG_SERVER"
+"""The environment variable with the process id of the server."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -28,15 +29,23 @@ def _die_with_parent() -> None:
     This applies only to children of the server: the server itself belongs to the process that
     started it.
     """
-    parent = multiprocessing.parent_process()
-    if parent is None or os.environ.get(DIE_WITH_PARENT) != "1":
+    if os.environ.get(DIE_WITH_PARENT) != "1":
         return
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         sys.stderr.write(f"prctl(PR_SET_PDEATHSIG): {os.strerror(ctypes.get_errno())}\n")
     # A parent that died before the call above sends no signal any more.
-    if os.getppid() != parent.pid:
+    if not _is_alive(os.environ.get(_SERVER, "")):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_alive(pid: str) -> bool:
+    """Return whether the process runs; one that was killed may not be reaped yet."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def main() -> None:
@@ -46,6 +55,7 @@ def main() -> None:
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
+    os.environ[_SERVER] = str(os.getpid())
     load_plugins()
     try:
         run_server(prepare_server_args(sys.argv[1:]))
