@@ -166,6 +166,7 @@ class SglangEngine(EngineClient):
     ) -> Asked:
         known = await self._known()
         self._check_vocabulary(token_ids)
+        self._check_vocabulary(sampling.stop_token_ids)
         room = known.context - len(token_ids)
         if len(token_ids) > known.server.max_req_input_len or room < 1:
             raise ContextLengthError(
