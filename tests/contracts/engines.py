@@ -38,7 +38,8 @@ CAPABILITIES: Mapping[str, str] = {
     "wait": "interrupt `wait`: they end under the old weights",
     "held": "holds a request that came during a pause until the resume, whatever pause follows",
     "told_waits": "tells a pause that waits that a resume came first",
-    "bad_files": "keeps its version when a file of weights is damaged",
+    "bad_files": "keeps its version when a file of weights is cut off or missing",
+    "sums": "keeps its version when a byte of such a file is wrong",
     "names": "gives the served weights another label",
     "sleep": "sleeps at level 1 and loses no request",
     "deep_sleep": "refuses to wake without weights after level 2",
@@ -210,7 +211,7 @@ async def _at_version_0(engine: Any) -> None:
 
 
 _NO_MODEL = "it says what a script says"
-_OF_A_MODEL = ("model", "stops", "context", "cuts", "support", "grammars", "bad_files")
+_OF_A_MODEL = ("model", "stops", "context", "cuts", "support", "grammars", "bad_files", "sums")
 _CPU = "not on a CPU"
 
 MEMBERS: Mapping[str, Member] = {
@@ -276,6 +277,7 @@ MEMBERS: Mapping[str, Member] = {
                 "context": "a prompt must leave six positions free",
                 "cuts": "it is a share of the whole distribution",
                 "told_waits": "no such pause",
+                "sums": "its client compares names and shapes",
                 "sleep": "it releases memory only without requests",
                 "deep_sleep": "it does not sleep",
                 "held": "a pause of mode abort ends it",
