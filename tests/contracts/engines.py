@@ -27,6 +27,8 @@ CAPABILITIES: Mapping[str, str] = {
     "model": "computes: its log-probs equal a float32 forward of transformers",
     "seeds": "a seed makes a reply repeatable",
     "stops": "ends at stop strings and stop tokens",
+    "context": "samples until its context is full",
+    "cuts": "`top_p` is a share of what `top_k` left",
     "support": "tells what a token was drawn from under `top_p`, `top_k` or `min_p`",
     "grammars": "follows a grammar in Lark",
     "refusals": "refuses ids that are no tokens, and malformed requests",
@@ -36,7 +38,8 @@ CAPABILITIES: Mapping[str, str] = {
     "wait": "interrupt `wait`: they end under the old weights",
     "held": "holds a request that came during a pause until the resume, whatever pause follows",
     "told_waits": "tells a pause that waits that a resume came first",
-    "bad_files": "keeps its version when a file of weights is damaged",
+    "bad_files": "keeps its version when a file of weights is cut off or missing",
+    "sums": "keeps its version when a byte of such a file is wrong",
     "names": "gives the served weights another label",
     "sleep": "sleeps at level 1 and loses no request",
     "deep_sleep": "refuses to wake without weights after level 2",
@@ -208,6 +211,7 @@ async def _at_version_0(engine: Any) -> None:
 
 
 _NO_MODEL = "it says what a script says"
+_OF_A_MODEL = ("model", "stops", "context", "cuts", "support", "grammars", "bad_files", "sums")
 _CPU = "not on a CPU"
 
 MEMBERS: Mapping[str, Member] = {
@@ -224,8 +228,7 @@ MEMBERS: Mapping[str, Member] = {
             "scripted",
             _scripted,
             lacks={
-                **dict.fromkeys(("model", "stops", "support", "bad_files"), _NO_MODEL),
-                "grammars": _NO_MODEL,
+                **dict.fromkeys(_OF_A_MODEL, _NO_MODEL),
                 "counters": "it has a journal",
                 "names": "a version has no label",
                 "completions": "it is not a server",
@@ -237,8 +240,7 @@ MEMBERS: Mapping[str, Member] = {
             "versions_at_end",
             partial(_scripted, versions_at_end=True),
             lacks={
-                **dict.fromkeys(("model", "stops", "support", "bad_files"), _NO_MODEL),
-                "grammars": _NO_MODEL,
+                **dict.fromkeys(_OF_A_MODEL, _NO_MODEL),
                 "counters": "it has a journal",
                 "names": "a version has no label",
                 "completions": "it is not a server",
@@ -272,7 +274,10 @@ MEMBERS: Mapping[str, Member] = {
             _sglang,
             lacks={
                 "seeds": f"{_CPU}: its attention there has no deterministic mode",
+                "context": "a prompt must leave six positions free",
+                "cuts": "it is a share of the whole distribution",
                 "told_waits": "no such pause",
+                "sums": "its client compares names and shapes",
                 "sleep": "it releases memory only without requests",
                 "deep_sleep": "it does not sleep",
                 "held": "a pause of mode abort ends it",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ def test_a_request_says_everything():
     params = SamplingParams(9, 0.7, stop=("x",), stop_token_ids=(2,), seed=3)
     run(server, lambda engine: deltas(engine, params, cache_salt="v1", request_id="turn"))
     body = sent(server)
-    assert body["rid"] == "4:turn"
+    assert re.fullmatch(r"[0-9a-f]{32}:turn", body["rid"])
     assert body["input_ids"] == [5, 6]
     assert (body["extra_key"], body["return_logprob"], body["stream"]) == ("v1", True, True)
     assert body["sampling_params"] == {

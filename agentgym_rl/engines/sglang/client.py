@@ -14,6 +14,7 @@ Differences from vLLM that the exactness of tokens depends on (SGLang 0.5.23, me
 from __future__ import annotations
 
 import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -166,6 +167,7 @@ class SglangEngine(EngineClient):
     ) -> Asked:
         known = await self._known()
         self._check_vocabulary(token_ids)
+        self._check_vocabulary(sampling.stop_token_ids)
         room = known.context - len(token_ids)
         if len(token_ids) > known.server.max_req_input_len or room < 1:
             raise ContextLengthError(
@@ -175,8 +177,8 @@ class SglangEngine(EngineClient):
         masked = bool(sampling.truncated_by) and sampling.top_k != 1
         body: dict[str, Any] = {
             # An abort, and so a hang-up, ends every request whose id begins with the id of this
-            # one. With its length in front, no id is the beginning of another.
-            "rid": f"{len(request_id)}:{request_id}",
+            # one, even one that is sent after it. So no id comes twice or begins another one.
+            "rid": f"{uuid.uuid4().hex}:{request_id}",
             "input_ids": wired(token_ids),
             "sampling_params": self._sampling(sampling, known, room),
             "stream": stream,
