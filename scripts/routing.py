@@ -57,8 +57,8 @@ _LATENT: dict[str, Any] = {
 }
 MODELS: dict[str, Any] = {
     "Qwen3-MoE, 4 of 32 experts": T.Qwen3MoeConfig(
-        **{**_SIZES, "head_dim": 32}, moe_intermediate_size=64, num_experts=32, num_experts_per_tok=4,
-        norm_topk_prob=True,
+        **{**_SIZES, "head_dim": 32}, moe_intermediate_size=64, num_experts=32,
+        num_experts_per_tok=4, norm_topk_prob=True,
     ),
     "Mixtral, 2 of 8 experts": T.MixtralConfig(
         **_SIZES, num_local_experts=8, num_experts_per_tok=2
