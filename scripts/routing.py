@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.world import World, join_world
 
+_Dtype = Literal["float32", "bfloat16"]
 VOCAB, PROMPTS, PROMPT_TOKENS, REPLY_TOKENS = 2000, 16, 64, 48
 _SIZES: dict[str, Any] = {
     "vocab_size": VOCAB,
@@ -56,8 +57,8 @@ _LATENT: dict[str, Any] = {
 }
 MODELS: dict[str, Any] = {
     "Qwen3-MoE, 4 of 32 experts": T.Qwen3MoeConfig(
-        **_SIZES, head_dim=32, moe_intermediate_size=64, num_experts=32, num_experts_per_tok=4,
-        norm_topk_prob=True,
+        **{**_SIZES, "head_dim": 32}, moe_intermediate_size=64, num_experts=32,
+        num_experts_per_tok=4, norm_topk_prob=True,
     ),
     "Mixtral, 2 of 8 experts": T.MixtralConfig(
         **_SIZES, num_local_experts=8, num_experts_per_tok=2
@@ -66,7 +67,11 @@ MODELS: dict[str, Any] = {
         **{**_SIZES, **_LATENT}, moe_intermediate_size=64, num_experts_per_tok=4
     ),
 }  # fmt: skip
-DTYPES = (("float32", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "float32"))
+DTYPES: Sequence[tuple[_Dtype, _Dtype]] = (
+    ("float32", "float32"),
+    ("bfloat16", "bfloat16"),
+    ("bfloat16", "float32"),
+)
 """The dtypes of engine and trainer."""
 
 
@@ -110,7 +115,7 @@ def row_of(prompt: list[int], reply: Delta) -> Row:
         temperatures=sampled.astype(np.float32),
         turn_ids=versions,
         times_s=np.zeros(length),
-        experts=experts_of([tuple(told) for told in reply.experts], length),
+        experts=experts_of(reply.experts, length),
     )
 
 
