@@ -226,9 +226,11 @@ class WholeVersion:
         """
         tensors = self.tensors()
         with self._lock:
+            assert isinstance(self._source, Path)
+            assert self._model_dir is not None
+            if not self._is_adapter and (self._source / "config.json").is_file():
+                return self._source  # it is such a folder itself
             if self._folder is None:
-                assert isinstance(self._source, Path)
-                assert self._model_dir is not None
                 whole = tensors if self._is_adapter else None
                 self._folder = _loadable(self._source, self._model_dir, tensors=whole)
             return self._folder

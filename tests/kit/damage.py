@@ -109,9 +109,11 @@ class Matrix:
     weights: dict[int, Tensors] = field(default_factory=dict)
     """The good versions so far."""
 
-    def publish(self, tensors: Tensors | None = None, *, damage: Any = None) -> int:
+    def publish(
+        self, tensors: Tensors | None = None, *, damage: Any = None, others: Sequence[str] = ()
+    ) -> int:
         """Publish a version, a good one unless told otherwise, as a trainer that has just
-        started; return its number."""
+        started; return its number. The URLs `others` are of more engines."""
         version = next(self.numbers)
         self.weights[version] = weights_of(version) if tensors is None else tensors
         transport = self._transport()
@@ -126,7 +128,8 @@ class Matrix:
             if damage is not None:
                 assert isinstance(transport, SharedFiles)
                 damage(part_of(transport.path))
-            publisher.publish({"engine": self.url}, version)
+            urls = {"engine": self.url} | {f"other-{n}": it for n, it in enumerate(others)}
+            assert "engine" in publisher.publish(urls, version).served
         finally:
             publisher.close()
         return version

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from agentgym_rl.weights.engine_routes import RemoteEngine
 from tests.kit.damage import DEATHS, FILES, TENSORS, Matrix
 
 WAYS = ("shm", "gloo", "ipc")
@@ -38,3 +41,24 @@ def test_a_damaged_file_is_refused_and_the_old_one_serves(table, case):
 def test_a_trainer_that_dies_leaves_one_version_or_none(table, way, before, monkeypatch):
     table.transport = way
     table.check_death(before, monkeypatch)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_that_is_killed_half_way_takes_no_other_with_it(
+    table, start_sglang, way, monkeypatch
+):
+    table.transport = way
+    table.publish()
+    dying = start_sglang()
+    send = RemoteEngine._request
+
+    def kills(engine: RemoteEngine, method: str, path: str, *rest: Any) -> Any:
+        if engine.url == dying.url and path.startswith("/update_weights_from"):
+            dying.stop()
+        return send(engine, method, path, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RemoteEngine, "_request", kills)
+        version = table.publish(others=[dying.url])
+    assert dying.wait_gone() == []
+    assert table.serves() == version
