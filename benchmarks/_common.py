@@ -105,7 +105,7 @@ def engine_process(config: Config, *flags: str) -> Iterator[tuple[str, int]]:
 def _wait_ready(process: subprocess.Popen[Any], url: str, log: Path, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=2):
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/v1/models", timeout=2):
             return
         time.sleep(0.1)
     raise RuntimeError(f"the engine did not start:\n{log.read_text()[-3000:]}")
