@@ -106,6 +106,8 @@ def _measure(engine: str, folder: Path, size: int, updates: int) -> list[dict[st
         overrides.append(("engine.python", PYTHONS[engine]))
     if engine == "sglang":  # the server serves every mode without the overlap scheduler
         overrides.append(("rollout.interrupt", "keep"))
+        # These models have no end token, which the other backends want.
+        overrides.append(("engine.flags", ["--grammar-backend=none"]))
     rows: list[dict[str, Any]] = []
     base = load_file(folder / "model.safetensors")
     with (
