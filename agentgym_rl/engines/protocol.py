@@ -17,6 +17,8 @@ ABORT_REQUESTS = "/inference/v1/abort_requests"
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 UNNAMED = "default"
 """The label in vLLM of the weights it was started with, until it gets another one."""
+SERVED_ADAPTER = "arl-policy"
+"""The name of the adapter in requests to engines that serve it beside its base."""
 DONE = b"[DONE]"
 """The payload of the last server-sent event of a stream."""
 

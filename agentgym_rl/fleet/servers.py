@@ -10,17 +10,24 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from agentgym_rl.cluster.health import ASK_AGAIN_S, ASK_EVERY_S, SILENCE_LIMIT_S, asking
 from agentgym_rl.cluster.processes import Processes
-from agentgym_rl.config import Config, OwnEngineConfig, VllmEngineConfig, WeightsConfig
+from agentgym_rl.config import (
+    Config,
+    LoraConfig,
+    OwnEngineConfig,
+    VllmEngineConfig,
+    WeightsConfig,
+)
 from agentgym_rl.core.engine import UNKNOWN_VERSION, EngineInfo, Interrupt, version_label
 from agentgym_rl.core.errors import ConfigError, EngineError, InfraError, ProcessDied
 from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.launch import engine_name, engine_process
+from agentgym_rl.engines.protocol import SERVED_ADAPTER
 from agentgym_rl.engines.router.router import Router, make_router
 from agentgym_rl.engines.vllm.checks import check_server
 from agentgym_rl.engines.vllm.command import MAX_LOGPROBS, check_interrupt, find_build
@@ -38,11 +45,12 @@ class EngineSetup:
     weights: WeightsConfig
     interrupt: Interrupt
     """The key `rollout.interrupt`."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
 
     @classmethod
     def of(cls, config: Config) -> EngineSetup:
         """Return the setup of the configured run."""
-        return cls(config.own_engine, config.weights, config.rollout.interrupt)
+        return cls(config.own_engine, config.weights, config.rollout.interrupt, config.lora)
 
     def router(self, on_failure: Callable[[str, EngineError], None]) -> Router:
         """Return a router without engines."""
@@ -62,6 +70,7 @@ class EngineSetup:
             send_seed=not is_vllm or (build is not None and not build.is_cpu),
             polls_staging=is_vllm and self.weights.transport in ("shm", "gloo"),
             num_alternatives=MAX_LOGPROBS if is_vllm else 0,
+            adapter=SERVED_ADAPTER if self.lora.serve == "adapter" else "",
             incarnation=incarnation,
         )
 
@@ -181,6 +190,7 @@ class AttachedServer(Server):
         self._config = setup.engine
         self._interrupt: Interrupt = setup.interrupt
         self._transport = setup.weights.transport
+        self._lora = setup.lora
         self._model_dir = model_dir
         self._look = asyncio.Event()
         self._untrusted = ""
@@ -210,6 +220,7 @@ class AttachedServer(Server):
             model_dir=self._model_dir,
             transport=self._transport,
             timeout_s=self._config.start_timeout_s,
+            lora=self._lora,
         )
         check_interrupt(self._interrupt, has_spans=self.engine.has_spans, where=self.url)
 

@@ -56,6 +56,7 @@ class HttpEngine(Engine):
             plugin does, so the client has to poll until they are.
         num_alternatives: The number of log-probs per token that tell what was left to draw from
             under `top_p`, `top_k` or `min_p`; 0: the engine reports that by itself.
+        adapter: The name of the adapter that requests are for; empty: the model itself.
         incarnation: The first part of the version labels it gives; may be changed later.
     """
 
@@ -69,6 +70,7 @@ class HttpEngine(Engine):
         send_seed: bool = True,
         polls_staging: bool = False,
         num_alternatives: int = 0,
+        adapter: str = "",
         incarnation: int = 0,
     ) -> None:
         self._connection = Connection(url)
@@ -79,6 +81,7 @@ class HttpEngine(Engine):
         self._send_seed = send_seed
         self._polls_staging = polls_staging
         self._num_alternatives = num_alternatives
+        self._adapter = adapter or None
         self.incarnation = incarnation
         self.asleep = False
         """A flag, true after a sleep call here until all memory has been woken."""
@@ -115,6 +118,7 @@ class HttpEngine(Engine):
                 token_ids=_wired(token_ids),
                 sampling_params=self._sampling_body(sampling),
                 request_id=request_id,
+                model=self._adapter,
                 stream=stream,
                 cache_salt=cache_salt or None,
             )

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
-from agentgym_rl.config import VllmEngineConfig
+from agentgym_rl.config import LoraConfig, VllmEngineConfig
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.engines.protocol import SERVED_ADAPTER
 from agentgym_rl.runtime.http_client import HttpClient
 
-from .command import BACKENDS, EXTENSION, check_version, reports_spans
+from .command import BACKENDS, EXTENSION, adapter_flags, check_version, reports_spans
 
 _CANARIES = (
     "What is 12 * 34?\n",
@@ -39,7 +40,13 @@ class Checked(NamedTuple):
 
 
 async def check_server(
-    url: str, config: VllmEngineConfig, *, model_dir: Path, transport: str, timeout_s: float
+    url: str,
+    config: VllmEngineConfig,
+    *,
+    model_dir: Path,
+    transport: str,
+    timeout_s: float,
+    lora: LoraConfig | None = None,
 ) -> Checked:
     """Check the server at `url`, without changing anything in it.
 
@@ -58,6 +65,8 @@ async def check_server(
             check_version(release, where=url)
             server = await _server_config(ask)
             missing = [line async for line in _missing(ask, server, config, transport)]
+            if lora is not None:
+                missing += await _lacking_adapter(ask, lora)
             if not missing:
                 await _check_tokenizer(ask, url, model_dir)
     except TimeoutError:
@@ -133,6 +142,20 @@ def _misconfigured(
         yield f"--dtype {config.dtype} (it has {dtype}; the trainer computes in engine.dtype)"
     if config.prefix_cache == "off" and cache.get("enable_prefix_caching"):
         yield "--no-enable-prefix-caching (engine.prefix_cache is 'off')"
+
+
+async def _lacking_adapter(ask: _Ask, lora: LoraConfig) -> list[str]:
+    """Return the flags that the server lacks, or has too many of, to serve versions as `lora.serve`
+    says."""
+    status, models = await ask("/v1/models")
+    if status != 200 or not isinstance(models, dict):
+        raise ConfigError(f"GET /v1/models says {status}: {str(models)[:300]}")
+    has_one = any(card.get("id") == SERVED_ADAPTER for card in models["data"])
+    if lora.serve == "merged":
+        return ["no --lora-modules (lora.serve is 'merged')"] * has_one
+    # `arl engine` of the run's configuration writes such a folder, and starts such a server.
+    flags = " ".join(adapter_flags(lora, "FOLDER"))
+    return [] if has_one else [f"{flags}, FOLDER with an adapter of peft that changes nothing"]
 
 
 async def _check_tokenizer(ask: _Ask, url: str, model_dir: Path) -> None:

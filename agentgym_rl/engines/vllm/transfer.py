@@ -37,7 +37,7 @@ from agentgym_rl.weights.broadcast import BroadcastGroup
 from agentgym_rl.weights.files import read_version
 
 from .staging import Shapes, Staging, read_shapes, shapes_of
-from .swap import swap_weights
+from .swap import loaded_adapter, serves_adapter, swap_adapter, swap_weights
 
 _log = logging.getLogger("vllm.agentgym_rl")  # shown by vLLM's own logging configuration
 
@@ -114,13 +114,15 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
     def receive_weights(self, update_info: Any) -> None:
         def load() -> dict[str, Tensor]:
             tensors = self.load(update_info)
+            if serves_adapter(self.model):
+                return self._adapter(tensors)
             if is_adapter(tensors):
                 tensors = dict(merged(tensors, Path(self.model_config.model)))
             if self._is_tied():  # some models' files contain the tied head a second time
                 tensors.pop(_TIED_HEAD, None)
             return tensors
 
-        expected = self._expected
+        expected = None if serves_adapter(self.model) else self._expected
         if expected is not None and self._is_tied():
             expected = {name: shape for name, shape in expected.items() if name != _TIED_HEAD}
         self._staging = Staging(load, path=update_info.path, expected=expected)
@@ -136,7 +138,10 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
         tensors = self._agreed()
         ready = time.monotonic()
         try:
-            swap_weights(self.model, self.model_config, self.device, tensors)
+            if serves_adapter(self.model):
+                swap_adapter(self.model, loaded_adapter(self.model, tensors))
+            else:
+                swap_weights(self.model, self.model_config, self.device, tensors)
         except BaseException:
             _log.critical("the swap of %s failed half way: ending the process", self.status())
             self._condemn()
@@ -147,8 +152,24 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
             *(self._staging.path, self._staging.seconds),
             *(ready - start, time.monotonic() - ready),
         )
-        self._expected = self._expected or shapes_of(tensors)
+        if not serves_adapter(self.model):
+            self._expected = self._expected or shapes_of(tensors)
         self.drop()
+
+    def _adapter(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of an adapter that this server can compute beside its base.
+
+        Raises:
+            WeightsError: they are none, of another base, or do not fit.
+        """
+        if not is_adapter(tensors):
+            raise WeightsError(
+                "the server computes an adapter beside its base (--enable-lora) and takes no other "
+                "weights; start it without that for runs without lora.serve = 'adapter'"
+            )
+        merged(tensors, Path(self.model_config.model))  # checks base and shapes, makes nothing
+        loaded_adapter(self.model, tensors)
+        return tensors
 
     def drop(self) -> None:
         """Forget the update; a thread that still runs ends by itself, and its result is unused."""
