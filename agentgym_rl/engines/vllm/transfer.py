@@ -2,7 +2,7 @@
 
     POST /start_weight_update     drops the rest of an earlier, unfinished update
     POST /update_weights          starts staging in a thread and returns at once
-    POST /collective_rpc          {"method": "arl_staging"} reports its progress (worker.py)
+    POST /collective_rpc          {"method": "arl_staging"} reports its progress
     POST /finish_weight_update    swaps; fails before it touches the model, or not at all
 
 vLLM calls these in each worker between two decode steps, and an exception is a 500 for the client.
@@ -306,3 +306,20 @@ class _Meeting:
             )
         except WeightsError as error:
             self._error = str(error)
+
+
+class StagingExtension:
+    """A mixin of vLLM's worker class; called by `POST /collective_rpc {"method": ...}`."""
+
+    weight_transfer_engine: Any
+
+    def arl_staging(self) -> dict[str, str]:
+        """Return `state` idle | staging | ready | failed, `error` of a failure, `path` of the
+        weights.
+
+        The state is always idle with a weight-transfer backend of vLLM's own, which does not stage.
+        """
+        engine = self.weight_transfer_engine
+        if isinstance(engine, StagedTransfer):
+            return engine.status()
+        return {"state": "idle", "error": "", "path": ""}
