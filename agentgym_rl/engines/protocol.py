@@ -206,7 +206,8 @@ class VersionInfo(Struct):
 
 class ModelCard(Struct):
     id: str
-    max_model_len: int
+    max_model_len: int | None
+    """The context length; None for an adapter, which vLLM lists after its base."""
     object: str = "model"
     owned_by: str = "agentgym-rl"
 

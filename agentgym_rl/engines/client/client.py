@@ -201,11 +201,10 @@ class HttpEngine(Engine):
     async def info(self) -> EngineInfo:
         models = await self._get("/v1/models", protocol.ModelList)
         version = await self._get("/version", protocol.VersionInfo)
-        if not models.data:
-            raise EngineError(f"{self.url}/v1/models lists no model")
-        card = models.data[0]
+        if not models.data or (length := models.data[0].max_model_len) is None:
+            raise EngineError(f"{self.url}/v1/models lists no model with a max_model_len")
         served = await self.served_version()
-        return EngineInfo(card.id, card.max_model_len, served, version.tokenizer_hash)
+        return EngineInfo(models.data[0].id, length, served, version.tokenizer_hash)
 
     async def served_version(self) -> int:
         """Return the version served now; UNKNOWN_VERSION while the engine has no label of ours.
