@@ -29,7 +29,7 @@ from agentgym_rl.core.chat import Message
 from agentgym_rl.core.task import Task
 from agentgym_rl.gym.registry import make_sandbox
 from agentgym_rl.gym.sandbox import SandboxBackend
-from agentgym_rl.runtime.loop_lag import LoopLag
+from agentgym_rl.runtime.event_loop import LoopLag
 
 from ._common import hardware, say, versions
 

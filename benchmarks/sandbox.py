@@ -21,7 +21,7 @@ from typing import Any
 from agentgym_rl.core.errors import ArlError
 from agentgym_rl.gym.registry import make_sandbox
 from agentgym_rl.gym.sandbox import Sandbox, SandboxBackend
-from agentgym_rl.runtime.loop_lag import LoopLag
+from agentgym_rl.runtime.event_loop import LoopLag
 
 from ._common import hardware, say, versions
 

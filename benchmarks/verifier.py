@@ -19,7 +19,7 @@ import msgspec
 import uvloop
 
 from agentgym_rl.gym.verifier import Called, VerifierPool
-from agentgym_rl.runtime.loop_lag import LoopLag
+from agentgym_rl.runtime.event_loop import LoopLag
 
 from . import _judged
 

@@ -5,7 +5,6 @@
     own_loss.py     the input and output of a loss; a user's own loss, as module:function
     aggregation.py  the exact weight of each token's loss
     kl.py           divergence from a reference model, in the loss or as a reward
-    mismatch.py     the difference of trainer and engine log-probs, by staleness
     balance.py      lengths -> even parts, or bins under a budget (no torch)
     packing.py      rows -> one padding-free sequence
 

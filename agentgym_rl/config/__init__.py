@@ -153,6 +153,11 @@ class Config(Section):
                 f"lora.rank {self.lora.rank} publishes adapters, which weights.transport "
                 f"{self.weights.transport!r}, vLLM's own, has no way to merge; use shm or gloo"
             )
+        if self.lora.serve == "adapter" and self.engine.type != "vllm":
+            raise ValueError(
+                f"lora.serve 'adapter' needs engine.type 'vllm'; the {self.engine.type} engine "
+                "merges each version into its weights: set lora.serve to merged"
+            )
         room = self.trainer.max_tokens_per_microbatch
         is_set = "max_tokens_per_microbatch" in self.trainer.model_fields_set
         if isinstance(self.engine, OwnEngineConfig) and self.engine.max_model_len > room and is_set:

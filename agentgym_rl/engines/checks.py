@@ -13,11 +13,12 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from tokenizers import Tokenizer
 
-from agentgym_rl.config import OwnEngineConfig, ServerEngineConfig
+from agentgym_rl.config import LoraConfig, OwnEngineConfig, ServerEngineConfig
 from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime.http_client import HttpClient
 
+from .protocol import SERVED_ADAPTER
 from .sglang import command as sglang
 from .sglang.client import SERVER_INFO, ServerInfo
 from .vllm import command as vllm
@@ -53,6 +54,7 @@ class _Fit(NamedTuple):
     config: ServerEngineConfig
     transport: str
     interrupt: Interrupt
+    lora: LoraConfig
 
 
 def check_build(engine: OwnEngineConfig, *, interrupt: Interrupt, sleeps: bool) -> None:
@@ -79,6 +81,7 @@ async def check_server(
     transport: str,
     interrupt: Interrupt,
     timeout_s: float,
+    lora: LoraConfig = LoraConfig(),  # noqa: B008 - frozen
 ) -> Checked:
     """Check the server at `url`, of whichever kind it is, without changing anything in it.
 
@@ -87,7 +90,7 @@ async def check_server(
             supported version, or was started without a necessary flag. The message names every
             missing flag that can be queried, so that one restart is enough.
     """
-    fit = _Fit(config, transport, interrupt)
+    fit = _Fit(config, transport, interrupt, lora)
     try:
         async with asyncio.timeout(timeout_s), HttpClient() as http:
             ask = partial(_ask, http, url.rstrip("/"), timeout_s=timeout_s)
@@ -117,6 +120,7 @@ async def _checked(ask: _Ask, url: str, fit: _Fit) -> tuple[Checked, list[str]]:
         vllm.check_interrupt(fit.interrupt, has_spans=has_spans, where=url)
         server = await _server_config(ask)
         missing = [line async for line in _missing(ask, server, fit.config, fit.transport)]
+        missing += await _lacking_adapter(ask, fit.lora)
         seed = server["model_config"]["seed"] if server else 0
         return Checked("vllm", has_spans, seed), missing
     status, info = await ask(SERVER_INFO)
@@ -137,6 +141,8 @@ async def _checked(ask: _Ask, url: str, fit: _Fit) -> tuple[Checked, list[str]]:
 def _lacks(server: ServerInfo, context: int, fit: _Fit) -> Iterator[str]:
     """Yield what the command line of an SGLang server lacks, a line each."""
     config = fit.config
+    if fit.lora.serve == "adapter":
+        yield "with vLLM instead, or set lora.serve to merged (SGLang replaces no adapter in place)"
     if not server.incremental_streaming_output:
         yield "--incremental-streaming-output (its streams repeat all tokens in every message)"
     if not server.enable_metrics:
@@ -226,6 +232,20 @@ def _misconfigured(
         yield f"--dtype {config.dtype} (it has {dtype}; the trainer computes in engine.dtype)"
     if config.prefix_cache == "off" and cache.get("enable_prefix_caching"):
         yield "--no-enable-prefix-caching (engine.prefix_cache is 'off')"
+
+
+async def _lacking_adapter(ask: _Ask, lora: LoraConfig) -> list[str]:
+    """Return the flags that the server lacks, or has too many of, to serve versions as `lora.serve`
+    says."""
+    status, models = await ask("/v1/models")
+    if status != 200 or not isinstance(models, dict):
+        raise ConfigError(f"GET /v1/models says {status}: {str(models)[:300]}")
+    has_one = any(card.get("id") == SERVED_ADAPTER for card in models["data"])
+    if lora.serve == "merged":
+        return ["no --lora-modules (lora.serve is 'merged')"] * has_one
+    # `arl engine` of the run's configuration writes such a folder, and starts such a server.
+    flags = " ".join(vllm.adapter_flags(lora, "FOLDER"))
+    return [] if has_one else [f"{flags}, FOLDER with an adapter of peft that changes nothing"]
 
 
 async def _check_tokenizer(ask: _Ask, url: str, model_dir: Path) -> None:

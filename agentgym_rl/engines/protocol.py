@@ -22,6 +22,8 @@ COMPLETIONS = "/v1/completions"
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 UNNAMED = "default"
 """The label in vLLM of the weights it was started with, until it gets another one."""
+SERVED_ADAPTER = "arl-policy"
+"""The name of the adapter in requests to engines that serve it beside its base."""
 DONE = b"[DONE]"
 """The payload of the last server-sent event of a stream."""
 
@@ -327,7 +329,8 @@ class VersionInfo(Struct):
 
 class ModelCard(Struct):
     id: str
-    max_model_len: int
+    max_model_len: int | None
+    """The context length; None for an adapter, which vLLM lists after its base."""
     object: str = "model"
     owned_by: str = "agentgym-rl"
     created: int = 0

@@ -10,18 +10,25 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from agentgym_rl.cluster.health import ASK_AGAIN_S, ASK_EVERY_S, SILENCE_LIMIT_S, asking
 from agentgym_rl.cluster.processes import Processes
-from agentgym_rl.config import Config, OwnEngineConfig, ServerEngineConfig, WeightsConfig
+from agentgym_rl.config import (
+    Config,
+    LoraConfig,
+    OwnEngineConfig,
+    ServerEngineConfig,
+    WeightsConfig,
+)
 from agentgym_rl.core.engine import UNKNOWN_VERSION, EngineInfo, Interrupt, version_label
 from agentgym_rl.core.errors import ConfigError, EngineError, InfraError, ProcessDied
 from agentgym_rl.engines.checks import check_server
 from agentgym_rl.engines.client.client import EngineClient, HttpEngine
 from agentgym_rl.engines.launch import engine_name, engine_process
+from agentgym_rl.engines.protocol import SERVED_ADAPTER
 from agentgym_rl.engines.router.router import Router, make_router
 from agentgym_rl.engines.sglang import command as sglang
 from agentgym_rl.engines.sglang.client import SglangEngine
@@ -41,6 +48,7 @@ class EngineSetup:
     weights: WeightsConfig
     interrupt: Interrupt
     """The key `rollout.interrupt`."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
     model_dir: Path = Path()
     """The folder of the model, for clients of SGLang."""
 
@@ -50,7 +58,7 @@ class EngineSetup:
         engine, folder = config.own_engine, Path()
         if isinstance(engine, ServerEngineConfig):
             folder = model_folder(config.model, config.env.id)
-        return cls(engine, config.weights, config.rollout.interrupt, folder)
+        return cls(engine, config.weights, config.rollout.interrupt, config.lora, folder)
 
     def router(self, on_failure: Callable[[str, EngineError], None]) -> Router:
         """Return a router without engines."""
@@ -85,6 +93,7 @@ class EngineSetup:
             send_seed=not is_vllm or (build is not None and not build.is_cpu),
             polls_staging=is_vllm and self.weights.transport in ("shm", "gloo"),
             num_alternatives=vllm.MAX_LOGPROBS if is_vllm else 0,
+            adapter=SERVED_ADAPTER if self.lora.serve == "adapter" else "",
             incarnation=incarnation,
         )
 
@@ -205,6 +214,7 @@ class AttachedServer(Server):
         self._config = setup.engine
         self._interrupt: Interrupt = setup.interrupt
         self._transport = setup.weights.transport
+        self._lora = setup.lora
         self._model_dir = model_dir
         self._look = asyncio.Event()
         self._untrusted = ""
@@ -235,6 +245,7 @@ class AttachedServer(Server):
             transport=self._transport,
             interrupt=self._interrupt,
             timeout_s=self._config.start_timeout_s,
+            lora=self._lora,
         )
         if checked.kind != self.engine.kind:
             await self.engine.close()

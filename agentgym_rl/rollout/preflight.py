@@ -25,7 +25,7 @@ from agentgym_rl.gym.services import Services
 from agentgym_rl.gym.specs import EnvSpec
 from agentgym_rl.gym.wrappers import within
 from agentgym_rl.models.resolve import model_folder
-from agentgym_rl.runtime.loop_thread import LoopThread
+from agentgym_rl.runtime.event_loop import LoopThread
 
 from .episode import CLOSE_TIMEOUT_S
 from .player import env_spec

@@ -15,7 +15,7 @@ from agentgym_rl.core.messages import Used
 from agentgym_rl.gym.sandbox import SandboxStats
 from agentgym_rl.gym.services import NO_SERVICES, Services
 from agentgym_rl.gym.verifier import VerifierPool, VerifierStats
-from agentgym_rl.runtime.loop_lag import LoopLag
+from agentgym_rl.runtime.event_loop import LoopLag
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,9 @@ from agentgym_rl.algo.advantages import (
     terminal_rewards,
     token_advantages,
 )
-from agentgym_rl.algo.aggregation import Tally
+from agentgym_rl.algo.aggregation import Tally, tally_mismatch, tally_weights
 from agentgym_rl.algo.kl import kl_estimates, kl_loss, kl_to_come
 from agentgym_rl.algo.losses import policy_loss
-from agentgym_rl.algo.mismatch import tally_mismatch, tally_weights
 from agentgym_rl.algo.own_loss import check_loss
 from agentgym_rl.config import AlgoConfig, Config, TrainerConfig
 from agentgym_rl.core.batch import BatchShard

@@ -11,7 +11,7 @@ from agentgym_rl.gym.sandbox import SandboxStats, Status
 from agentgym_rl.gym.services import Services
 from agentgym_rl.report.figures import pace_lines, token_lines, verdict_lines
 from agentgym_rl.rollout.throughput import Meter, measuring
-from agentgym_rl.runtime.loop_lag import LoopLag
+from agentgym_rl.runtime.event_loop import LoopLag
 from tests.kit.cases import cases
 
 

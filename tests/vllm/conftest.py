@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from agentgym_rl.cluster.spec import free_port
-from agentgym_rl.config import VllmEngineConfig
+from agentgym_rl.config import LoraConfig, VllmEngineConfig
+from agentgym_rl.engines.protocol import SERVED_ADAPTER
 from agentgym_rl.engines.vllm.command import server_command
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime.http_call import call
@@ -33,6 +34,8 @@ class VllmServer:
     url: str
     log: Path
     process: subprocess.Popen[bytes]
+    adapter: str = ""
+    """The name of the adapter that samples are asked of."""
 
     @property
     def pid(self) -> int:
@@ -75,7 +78,9 @@ class VllmServer:
     def sample(self, prompt: Sequence[int], *, max_tokens: int, **sampling: Any) -> dict[str, Any]:
         """The one choice of a request: token_ids, logprobs, weight_versions."""
         params = {"max_tokens": max_tokens, "logprobs": 0, "ignore_eos": True} | sampling
-        body = {"token_ids": list(prompt), "sampling_params": params}
+        body: dict[str, Any] = {"token_ids": list(prompt), "sampling_params": params}
+        if self.adapter:
+            body["model"] = self.adapter
         return self.post("/inference/v1/generate", body)["choices"][0]
 
     def processes(self) -> list[int]:
@@ -126,7 +131,13 @@ def start_vllm(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> It
     started: list[VllmServer] = []
     folder = tmp_path_factory.mktemp("vllm")
 
-    def start(*, transport: str = "shm", model_dir: Path = BUNDLED, **fields: Any) -> VllmServer:
+    def start(
+        *,
+        transport: str = "shm",
+        model_dir: Path = BUNDLED,
+        lora: LoraConfig | None = None,
+        **fields: Any,
+    ) -> VllmServer:
         port = free_port()
         argv, env = server_command(
             VllmEngineConfig(python=vllm_python, **fields),
@@ -137,13 +148,16 @@ def start_vllm(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> It
             index=0,
             transport=transport,
             seed=1,
+            lora=lora,
+            run_dir=folder,
         )
         log = folder / f"server-{len(started)}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
                 argv, env=os.environ | env, stdout=out, stderr=out, start_new_session=True
             )
-        started.append(VllmServer(f"http://127.0.0.1:{port}", log, process))
+        adapter = SERVED_ADAPTER if lora and lora.serve == "adapter" else ""
+        started.append(VllmServer(f"http://127.0.0.1:{port}", log, process, adapter))
         _wait_healthy(started[-1])
         return started[-1]
 

@@ -85,7 +85,7 @@ def test_every_missing_flag_is_named_at_once(start_vllm):
     assert "--logprobs-mode processed_logprobs (it has raw_logprobs)" in said
     assert """--weight-transfer-config '{"backend": "arl-shm"}' (it has ipc""" in said
     assert "--structured-outputs-config.backend guidance (it has xgrammar)" in said
-    assert "--worker-extension-cls agentgym_rl.engines.vllm.worker.StagingExtension" in said
+    assert "--worker-extension-cls agentgym_rl.engines.vllm.transfer.StagingExtension" in said
 
 
 def test_a_server_without_the_routes_that_update_it(start_vllm):

@@ -95,8 +95,9 @@ def test_forced_turns_train_and_vllm_reads_grammars_as_the_gateway_does(
 
 
 @pytest.mark.timeout(RUN_TIMEOUT_S)
-def test_every_token_of_a_run_of_an_adapter_is_exact(vllm_python, tmp_path):
-    flags = ("--lora.rank=8", "--rollout.interrupt=recompute")
+@pytest.mark.parametrize("serve", ["merged", "adapter"])
+def test_every_token_of_a_run_of_an_adapter_is_exact(vllm_python, tmp_path, serve):
+    flags = ("--lora.rank=8", f"--lora.serve={serve}", "--rollout.interrupt=recompute")
     result = train(vllm_python, tmp_path / "run", *SMALL, *flags)
     assert set(result["outcomes"]) <= {"completed", "truncated"}
     code, report = audit(tmp_path / "run")

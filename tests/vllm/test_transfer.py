@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.cluster.spec import free_port
+from agentgym_rl.config import LoraConfig
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.weights.adapter import base_checksum, merged, named
 from agentgym_rl.weights.broadcast import BroadcastGroup
@@ -287,3 +288,61 @@ def test_a_broadcast_adapter_serves_exactly(trainer):
     trainer.group.send(adapter_of(4))
     label = finish(trainer.server)
     assert worst_gap(trainer.server, merged(adapter_of(4), BUNDLED), label) < 1e-4
+
+
+@pytest.fixture(scope="module")
+def beside(start_vllm):
+    """A server that computes an adapter beside its base."""
+    server = start_vllm(lora=LoraConfig(rank=4, serve="adapter"))
+    server.post("/init_weight_transfer_engine", {"init_info": {}})
+    yield server
+    server.stop()
+
+
+def test_an_adapter_beside_its_base_serves_exactly(beside, tmp_path):
+    assert worst_gap(beside, weights_of(0), "default") < 1e-4  # the first one changes nothing
+    for seed in (1, 2):
+        begin(beside, adapter_of(seed), tmp_path)
+        label = finish(beside)
+        assert worst_gap(beside, merged(adapter_of(seed), BUNDLED), label) < 1e-4
+    assert worst_gap(beside, weights_of(0), label) > 0.1
+
+
+def _narrow(adapter: dict[str, Tensor]) -> None:
+    name = next(name for name in adapter if ".lora_B." in name)
+    adapter[name] = adapter[name][:-1].contiguous()
+
+
+def _without_b(adapter: dict[str, Tensor]) -> None:
+    del adapter[next(name for name in adapter if ".lora_B." in name)]
+
+
+def _larger(adapter: dict[str, Tensor]) -> None:
+    for name, tensor in list(adapter.items()):
+        if tensor.ndim == 2:
+            dim = int(".lora_B." in name)
+            adapter[name] = torch.cat([tensor, tensor, tensor], dim=dim)
+
+
+DAMAGE = {
+    "does not fit": _narrow,
+    " does not fit": _without_b,
+    "rank 12": _larger,
+    "takes no other weights": lambda adapter: (adapter.clear(), adapter.update(weights_of(1))),
+    "trained on other weights": lambda adapter: adapter.update(lora_base=torch.tensor(7)),
+}
+
+
+@pytest.mark.parametrize("said", DAMAGE)
+def test_a_bad_adapter_leaves_the_old_one(beside, tmp_path, said):
+    good = adapter_of(5)
+    begin(beside, good, tmp_path)
+    label = finish(beside)
+    adapter = adapter_of(6)
+    DAMAGE[said](adapter)
+    begin(beside, adapter, tmp_path)
+    state = beside.staging()
+    assert (state["state"], said.strip() in state["error"]) == ("failed", True), state
+    assert said.strip() in beside.refused("/finish_weight_update")
+    beside.refused(UPDATE, DISCARD)
+    assert worst_gap(beside, merged(good, BUNDLED), label) < 1e-4

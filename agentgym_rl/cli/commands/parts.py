@@ -120,8 +120,8 @@ def doctor(args: Namespace) -> int:
         engine = config.engine
         python = engine.python if isinstance(engine, ServerEngineConfig) else ""
         return _examine(python, as_json=args.json)
+    from agentgym_rl.cli.doctor import probe_text
     from agentgym_rl.gym.registry import make_sandbox
-    from agentgym_rl.report.machine import probe_text
 
     report = run_interruptible(make_sandbox(config.sandbox.id, **config.sandbox.options).probe)
     if args.json:
@@ -134,8 +134,7 @@ def doctor(args: Namespace) -> int:
 def _examine(python: str, *, as_json: bool) -> int:
     """Probe the complete machine, with the vLLM and SGLang of the interpreter `python`; print the
     result."""
-    from agentgym_rl.cli.doctor import examine
-    from agentgym_rl.report.machine import machine_text
+    from agentgym_rl.cli.doctor import examine, machine_text
 
     probes = run_interruptible(lambda: examine(python))
     ok = all(probe.ok for probe in probes if probe.required)

@@ -67,6 +67,8 @@ def engine(args: Namespace) -> int:
             transport=config.weights.transport,
             seed=config.seed,
             sleeps=config.cluster.colocated,
+            lora=config.lora,
+            run_dir=args.config.parent if args.config else None,
         )
         exec_server(argv, env)
     from agentgym_rl.engines.embedded.main import serve

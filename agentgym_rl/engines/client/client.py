@@ -269,8 +269,8 @@ class EngineClient(Engine):
     async def _card(self) -> protocol.ModelCard:
         """Return the description of the model that the engine serves."""
         models = await self._get("/v1/models", protocol.ModelList)
-        if not models.data:
-            raise EngineError(f"{self.url}/v1/models lists no model")
+        if not models.data or models.data[0].max_model_len is None:
+            raise EngineError(f"{self.url}/v1/models lists no model with a max_model_len")
         return models.data[0]
 
     _resuming: ClassVar[Route] = ("/resume", None)
@@ -312,6 +312,7 @@ class HttpEngine(EngineClient):
             plugin does, so the client has to poll until they are.
         num_alternatives: The number of log-probs per token that tell what was left to draw from
             under `top_p`, `top_k` or `min_p`; 0: the engine reports that by itself.
+        adapter: The name of the adapter that requests are for; empty: the model itself.
     """
 
     def __init__(
@@ -324,6 +325,7 @@ class HttpEngine(EngineClient):
         send_seed: bool = True,
         polls_staging: bool = False,
         num_alternatives: int = 0,
+        adapter: str = "",
         incarnation: int = 0,
         kind: str = "",
     ) -> None:
@@ -338,6 +340,7 @@ class HttpEngine(EngineClient):
         self._send_seed = send_seed
         self._polls_staging = polls_staging
         self._num_alternatives = num_alternatives
+        self._adapter = adapter or None
 
     async def _asked(
         self,
@@ -352,6 +355,7 @@ class HttpEngine(EngineClient):
             token_ids=wired(token_ids),
             sampling_params=self._sampling_body(sampling),
             request_id=request_id,
+            model=self._adapter,
             stream=stream,
             cache_salt=cache_salt or None,
         )

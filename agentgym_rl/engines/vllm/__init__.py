@@ -5,7 +5,6 @@ plugin.py    loaded by vLLM itself in each of its processes (entry point vllm.ge
 swap.py      the exchange of weights in a pause
 staging.py   weights on their way into private memory, checked, while the model samples
 transfer.py  vLLM's weight-transfer backends arl-shm and arl-gloo on top of it
-worker.py    a worker's report on its staging
 
 The first one runs beside `arl train` and imports neither torch nor vllm; the others run inside
 vLLM, in an environment that has none of this package's dependencies.

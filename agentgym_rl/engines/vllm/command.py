@@ -4,14 +4,21 @@ without importing it."""
 from __future__ import annotations
 
 import json
+import os
+import re
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from agentgym_rl.config import VllmEngineConfig
+import numpy as np
+from safetensors.numpy import save_file
+
+from agentgym_rl.config import LoraConfig, VllmEngineConfig
 from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.model_folder import tensor_heads
 from agentgym_rl.engines.launch import (
     ask_packages,
     interpreter,
@@ -19,6 +26,8 @@ from agentgym_rl.engines.launch import (
     server_seed,
     visible_gpus,
 )
+from agentgym_rl.engines.protocol import SERVED_ADAPTER
+from agentgym_rl.runtime.atomic_file import replacing
 
 from .plugin import DIE_WITH_PARENT, GLOO, SHM
 
@@ -140,7 +149,7 @@ def _probed(python: str) -> VllmBuild:
 
 BACKENDS: Mapping[str, str] = {"shm": SHM, "gloo": GLOO, "nccl": "nccl", "ipc": "ipc"}
 """The backend of vLLM's --weight-transfer-config by weights.transport."""
-EXTENSION = "agentgym_rl.engines.vllm.worker.StagingExtension"
+EXTENSION = "agentgym_rl.engines.vllm.transfer.StagingExtension"
 
 MAX_LOGPROBS = 256
 """The maximum number of log-probs per token; with more, a reply would be mostly these."""
@@ -161,6 +170,8 @@ def server_command(
     transport: str,
     seed: int,
     sleeps: bool = False,
+    lora: LoraConfig | None = None,
+    run_dir: Path | None = None,
     build: VllmBuild | None = None,
 ) -> tuple[list[str], dict[str, str]]:
     """Return the argv of server `index`, and the additions to its environment.
@@ -169,6 +180,9 @@ def server_command(
     a different one.
 
     `sleeps`: it shares its GPUs with trainer ranks, and releases their memory when told to.
+
+    `lora`: with `serve` "adapter", the server computes an adapter beside the model; its first one,
+    which changes nothing, is written to `run_dir` (default: a temporary folder).
 
     `build` is the result of `find_build(config.python)`, which is called if it is None.
 
@@ -215,7 +229,77 @@ def server_command(
         argv.append("--enable-sleep-mode")
     if routed:
         argv.append("--enable-return-routed-experts")
+    if lora is not None and lora.serve == "adapter":
+        folder = empty_adapter(model_dir, lora, run_dir or Path(tempfile.mkdtemp(prefix="arl-")))
+        argv += adapter_flags(lora, folder)
     return [*argv, *config.flags], _environment(config, build, index, transport)
+
+
+_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The values that --max-lora-rank takes."""
+
+
+def adapter_flags(lora: LoraConfig, folder: Path | str) -> list[str]:
+    """Return the flags of a server that computes an adapter beside its base; the first one is in
+    `folder`.
+
+    Raises:
+        ConfigError: vLLM takes no adapter of that rank.
+    """
+    rank = next((rank for rank in _LORA_RANKS if rank >= lora.rank), None)
+    if rank is None:
+        raise ConfigError(
+            f"lora.rank {lora.rank} with lora.serve 'adapter': vLLM takes ranks up to "
+            f"{_LORA_RANKS[-1]}; lower the rank, or set lora.serve to merged"
+        )
+    return [
+        *("--enable-lora", "--max-loras", "1", "--max-cpu-loras", "1"),
+        *("--max-lora-rank", str(rank)),
+        *("--lora-modules", f"{SERVED_ADAPTER}={folder}"),
+    ]
+
+
+def empty_adapter(model_dir: Path, lora: LoraConfig, parent: Path) -> Path:
+    """Write an adapter that changes nothing, in peft's format, to a folder in `parent`; return the
+    folder. vLLM answers requests for an adapter only if it was started with one.
+
+    Raises:
+        ConfigError: the model has no linear layer of the configured names, or is not readable.
+    """
+    targets = () if lora.target_modules == "all-linear" else lora.target_modules
+    heads = tensor_heads(model_dir)
+    layers = [
+        name.removesuffix(".weight")
+        for name, head in sorted(heads.items())
+        if re.search(r"\.\d+\..*_proj\.weight$", name) and len(head.shape) == 2
+        if ".experts." not in name
+        if not targets or name.split(".")[-2] in targets
+    ]
+    if not layers:
+        raise ConfigError(
+            f"lora.serve 'adapter': {model_dir} has no linear layer named like q_proj among "
+            f"lora.target_modules {lora.target_modules!r}; set lora.serve to merged"
+        )
+    rows, columns = heads[f"{layers[0]}.weight"].shape
+    folder = parent / "empty-adapter"
+    if folder.exists():  # another server of the run has written it
+        return folder
+    settings = {
+        "peft_type": "LORA",
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "target_modules": [layers[0].rpartition(".")[2]],
+    }
+    zeros = {"A": np.zeros((lora.rank, columns)), "B": np.zeros((rows, lora.rank))}
+    tensors = {
+        f"base_model.model.{layers[0]}.lora_{kind}.weight": matrix.astype(np.float32)
+        for kind, matrix in zeros.items()
+    }
+    with replacing(folder, part=parent / f".empty-adapter.{os.getpid()}") as part:
+        part.mkdir(parents=True)
+        (part / "adapter_config.json").write_text(json.dumps(settings))
+        save_file(tensors, part / "adapter_model.safetensors")
+    return folder
 
 
 def _environment(

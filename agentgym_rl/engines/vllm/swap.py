@@ -1,4 +1,4 @@
-"""The swap of new weights into vLLM's model, between two decode steps."""
+"""The swap of new weights, or of a new adapter, into vLLM's model, between two decode steps."""
 
 # vllm is not in the environment that checks types.
 # pyright: reportMissingImports=false
@@ -10,12 +10,86 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.lora.lora_model import LoRAModel
+from vllm.lora.peft_helper import PEFTHelper
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import (
     finalize_layerwise_reload,
     initialize_layerwise_reload,
 )
+
+from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.weights.adapter import SCALING, peft_tensors
+
+ADAPTER_ID = 1
+"""The number of the first adapter of --lora-modules, the only one of a server."""
+
+
+def serves_adapter(model: torch.nn.Module) -> bool:
+    """Return whether the server computes an adapter beside the model (--enable-lora)."""
+    return hasattr(model, "lora_manager")
+
+
+def loaded_adapter(model: torch.nn.Module, tensors: Mapping[str, Tensor]) -> LoRAModel:
+    """Return a version that is an adapter as vLLM's layers take it; the model is not touched.
+
+    Raises:
+        WeightsError: its rank is too large, or a layer has no place for it in vLLM.
+    """
+    manager: Any = model.lora_manager
+    pairs = peft_tensors(tensors)
+    rank = next(len(tensor) for name, tensor in pairs.items() if ".lora_A." in name)
+    if rank > manager.lora_config.max_lora_rank:
+        raise WeightsError(
+            f"the adapter has rank {rank}, the server --max-lora-rank "
+            f"{manager.lora_config.max_lora_rank}"
+        )
+    alpha: Any = float(tensors[SCALING]) * rank  # declared an integer, used as a number
+    helper = PEFTHelper(r=rank, lora_alpha=alpha, target_modules=[])
+    mapper = getattr(model, "hf_to_vllm_mapper", None)
+    adapter = LoRAModel.from_lora_tensors(
+        ADAPTER_ID,
+        dict(pairs),
+        helper,
+        device="cpu",
+        dtype=manager.lora_config.lora_dtype,
+        weights_mapper=None if mapper is None else mapper.get_rename_mapper(),
+    )
+    # vLLM leaves out an adapter's layers that it has no place for, without a word.
+    places = set(manager.modules)
+    for name, parts in manager.packed_modules.items():
+        places |= {name, *parts}
+    if missing := sorted(adapter.loras.keys() - places):
+        raise WeightsError(
+            f"vLLM has no place for the adapter of {', '.join(missing[:3])} ({len(missing)} in "
+            "all): leave them out with lora.exclude_modules, or set lora.serve to merged"
+        )
+    return adapter
+
+
+def swap_adapter(model: torch.nn.Module, adapter: LoRAModel) -> None:
+    """Serve another adapter from the next step on.
+
+    An exception leaves the model unusable: end the process after it.
+    """
+    manager: Any = model.lora_manager
+
+    def serve() -> None:
+        manager.add_adapter(adapter)
+        manager.activate_adapter(ADAPTER_ID)
+        # Requests name the adapter by its number, which stays, so vLLM would see no change.
+        manager._last_mapping = None
+
+    def remove_all() -> None:
+        type(manager).remove_all_adapters(manager)
+        serve()
+
+    manager.remove_adapter(ADAPTER_ID)
+    serve()
+    # At the end of each update vLLM drops all adapters, made for earlier weights, and would load
+    # the first one again from its folder.
+    manager.remove_all_adapters = remove_all
 
 
 def swap_weights(

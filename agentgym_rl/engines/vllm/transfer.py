@@ -2,7 +2,7 @@
 
     POST /start_weight_update     drops the rest of an earlier, unfinished update
     POST /update_weights          starts staging in a thread and returns at once
-    POST /collective_rpc          {"method": "arl_staging"} reports its progress (worker.py)
+    POST /collective_rpc          {"method": "arl_staging"} reports its progress
     POST /finish_weight_update    swaps; fails before it touches the model, or not at all
 
 vLLM calls these in each worker between two decode steps, and an exception is a 500 for the client.
@@ -37,7 +37,7 @@ from agentgym_rl.weights.broadcast import BroadcastGroup
 from agentgym_rl.weights.files import opened_version, whole_units
 
 from .staging import Loaded, Staging, read_shapes, shapes_of
-from .swap import swap_weights
+from .swap import loaded_adapter, serves_adapter, swap_adapter, swap_weights
 
 _log = logging.getLogger("vllm.agentgym_rl")  # shown by vLLM's own logging configuration
 
@@ -116,6 +116,8 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
     def receive_weights(self, update_info: Any) -> None:
         def load() -> Loaded:
             loaded = self.load(update_info)
+            if serves_adapter(self.model):
+                return self._adapter(loaded)
             if is_adapter(loaded.tensors):
                 tensors = dict(merged(loaded.tensors, Path(self.model_config.model)))
                 loaded = Loaded(tensors)
@@ -123,7 +125,7 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
                 loaded.tensors.pop(_TIED_HEAD, None)
             return loaded
 
-        expected = self._expected
+        expected = None if serves_adapter(self.model) else self._expected
         if expected is not None and self._is_tied():
             expected = {name: shape for name, shape in expected.items() if name != _TIED_HEAD}
         self._staging = Staging(load, path=update_info.path, expected=expected)
@@ -140,7 +142,10 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
         ready = time.monotonic()
         self._served = None
         try:
-            swap_weights(self.model, self.model_config, self.device, loaded.tensors)
+            if serves_adapter(self.model):
+                swap_adapter(self.model, loaded_adapter(self.model, loaded.tensors))
+            else:
+                swap_weights(self.model, self.model_config, self.device, loaded.tensors)
         except BaseException:
             _log.critical("the swap of %s failed half way: ending the process", self.status())
             self._condemn()
@@ -151,10 +156,26 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
             *(self._staging.path, self._staging.seconds),
             *(ready - start, time.monotonic() - ready),
         )
-        if not loaded.same:
+        if not loaded.same and not serves_adapter(self.model):
             self._expected = self._expected or shapes_of(loaded.tensors)
         self._served = loaded.brings
         self.drop()
+
+    def _adapter(self, loaded: Loaded) -> Loaded:
+        """Return the tensors of an adapter that this server can compute beside its base.
+
+        Raises:
+            WeightsError: they are none, of another base, or do not fit.
+        """
+        if not is_adapter(loaded.tensors):
+            raise WeightsError(
+                "the server computes an adapter beside its base (--enable-lora) and takes no other "
+                "weights; start it without that for runs without lora.serve = 'adapter'"
+            )
+        # This checks base and shapes, and makes nothing.
+        merged(loaded.tensors, Path(self.model_config.model))
+        loaded_adapter(self.model, loaded.tensors)
+        return loaded
 
     def drop(self) -> None:
         """Forget the update; a thread that still runs ends by itself, and its result is unused."""
@@ -321,3 +342,20 @@ class _Meeting:
             )
         except WeightsError as error:
             self._error = str(error)
+
+
+class StagingExtension:
+    """A mixin of vLLM's worker class; called by `POST /collective_rpc {"method": ...}`."""
+
+    weight_transfer_engine: Any
+
+    def arl_staging(self) -> dict[str, str]:
+        """Return `state` idle | staging | ready | failed, `error` of a failure, `path` of the
+        weights.
+
+        The state is always idle with a weight-transfer backend of vLLM's own, which does not stage.
+        """
+        engine = self.weight_transfer_engine
+        if isinstance(engine, StagedTransfer):
+            return engine.status()
+        return {"state": "idle", "error": "", "path": ""}

@@ -24,7 +24,7 @@ from agentgym_rl.gym.check.policies import (
 from agentgym_rl.gym.check.report import NotJudged, Violation, criterion
 from agentgym_rl.gym.check.subject import Play, Subject
 from agentgym_rl.gym.check.support import grown, leftovers
-from agentgym_rl.runtime.loop_lag import LoopLag
+from agentgym_rl.runtime.event_loop import LoopLag
 
 from .seeds import difference
 
