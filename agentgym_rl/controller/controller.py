@@ -22,12 +22,11 @@ from agentgym_rl.core.batch import BatchShard, StepReport
 from agentgym_rl.core.group import Group
 from agentgym_rl.runtime.waiting import Changes
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import MetricsFile, PhasesFile, StepPhases, finite
+from agentgym_rl.storage.metrics import MetricsFile, Overlap, PhasesFile, StepPhases, finite
 from agentgym_rl.storage.recovery import NOTHING, Recovered, batches
 
 from .batches import batch_metrics, split_batch, taught, why_nothing_taught
 from .buffer import Buffer
-from .overlap import Overlap
 from .schedule import Due, Plan
 
 log = logging.getLogger(__name__)

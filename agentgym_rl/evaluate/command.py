@@ -4,7 +4,9 @@ tasks, with an own engine or at a URL.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -15,6 +17,8 @@ from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.config import (
     Config,
     EndpointConfig,
+    GatewayConfig,
+    LiteLLMEngineConfig,
     ModelConfig,
     ServerEngineConfig,
     dump_toml,
@@ -22,11 +26,23 @@ from agentgym_rl.config import (
 from agentgym_rl.core.errors import ConfigError, cause_of
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.fleet.servers import EngineSetup
+from agentgym_rl.gateway.client import AgentClients
+from agentgym_rl.gateway.relay import Relay
+from agentgym_rl.gateway.relay.litellm_upstream import LiteLLMUpstream, check_model
+from agentgym_rl.gateway.relay.upstream import OpenAIUpstream, Upstream
 from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.report.progress import Progress, reporting_to
 from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.player import check, env_spec, serving_policy, turns_of
+from agentgym_rl.rollout.player import (
+    check,
+    check_parts,
+    env_spec,
+    make_player,
+    services,
+    serving_policy,
+    turns_of,
+)
 from agentgym_rl.rollout.preflight import check_prompts
 from agentgym_rl.rollout.throughput import Meter, Pace, measuring
 from agentgym_rl.storage.run_folder import file_name
@@ -34,7 +50,6 @@ from agentgym_rl.storage.run_folder import file_name
 from .evaluate import evaluate as play_all
 from .evaluate import planned
 from .folder import Asked, EvalFolder, Evaluated, open_folder
-from .foreign_model import check_endpoint, place, serving_endpoint
 from .result import EvalResult, summarize
 from .target import chosen
 
@@ -223,3 +238,103 @@ async def _serving(asked: Asked, progress: Progress) -> AsyncIterator[Player]:
             fleet = Fleet(EngineSetup.of(config), config_file, processes, model_dir=model_dir)
             async with fleet.running(), serving_policy(config, fleet) as player:
                 yield player
+
+
+_OF_OUR_ENGINES = (
+    *("tool_parser", "reasoning_parser", "thinking_history", "edited_calls"),
+    *("train_side_lineages", "canary_fraction", "chat_template", "hidden_tools", "enable_thinking"),
+)
+"""The keys of `gateway` that only apply to conversations rendered and recorded by our gateway."""
+
+
+async def check_endpoint(config: Config, engine: EndpointConfig) -> None:
+    """Refuse a configuration that cannot work, before anything starts; sends no request.
+
+    Raises:
+        ConfigError: no model is named, the API key is missing, LiteLLM is not installed or does
+            not know the provider, a key does not apply here, or `check_parts` fails.
+    """
+    if config.model.path == ModelConfig().path:
+        raise ConfigError(
+            f"--engine={engine.type} asks {place(engine)} for a model by name: pass --model NAME "
+            f"({config.model.path!r} is the model of this package)"
+        )
+    if config.model.revision is not None:
+        raise ConfigError(
+            f"model.revision {config.model.revision!r} has no effect with {place(engine)}: it is "
+            "for models that are loaded here; leave it out, or name the revision in --model"
+        )
+    for name in _OF_OUR_ENGINES:
+        value = getattr(config.gateway, name)
+        if value != GatewayConfig.model_fields[name].default:
+            raise ConfigError(
+                f"gateway.{name} {value!r} has no effect with --engine={engine.type}: the endpoint "
+                "itself renders conversations and reads replies; leave it out"
+            )
+    if config.rollout.max_input_tokens is not None:
+        raise ConfigError(
+            f"rollout.max_input_tokens {config.rollout.max_input_tokens} cannot be applied with "
+            f"--engine={engine.type}: the tokenizer of the model is unknown here; leave it out"
+        )
+    _api_key(engine)
+    if isinstance(engine, LiteLLMEngineConfig):
+        check_model(engine, config.model.path)
+    await check_parts(config)
+
+
+@contextlib.asynccontextmanager
+async def serving_endpoint(config: Config, engine: EndpointConfig) -> AsyncIterator[Player]:
+    """Open a player whose model is `config.model.path` at `place(engine)`.
+
+    Raises:
+        ConfigError: the endpoint refuses all requests, with the reason; raised at once, in an
+            exception group.
+    """
+    timeout_s = engine.request_timeout_s or config.rollout.turn_timeout_s
+    upstream = _upstream(engine, config.model.path, timeout_s=timeout_s)
+    spec = env_spec(config.env, config.rollout)
+    relay = Relay(upstream, config=config.gateway)
+    async with asyncio.TaskGroup() as tasks:
+        watch = tasks.create_task(upstream.watch(), name="watch endpoint")
+        async with (
+            upstream,
+            services(spec, config.sandbox, config.verifier) as given,
+            relay.serve() as base_url,
+            AgentClients(base_url) as clients,
+        ):
+            yield make_player(
+                spec,
+                config.agent,
+                config.rollout,
+                relay,
+                clients,
+                upstream.model,
+                env_id=config.env.id,
+                services=given,
+            )
+        watch.cancel()
+
+
+def place(engine: EndpointConfig) -> str:
+    """Return the location of the model, for messages."""
+    return engine.base_url or "LiteLLM"
+
+
+def _upstream(engine: EndpointConfig, name: str, *, timeout_s: float) -> Upstream:
+    key = _api_key(engine)
+    if isinstance(engine, LiteLLMEngineConfig):
+        return LiteLLMUpstream(engine, model=name, api_key=key, timeout_s=timeout_s)
+    return OpenAIUpstream(engine, model=name, api_key=key, timeout_s=timeout_s)
+
+
+def _api_key(engine: EndpointConfig) -> str:
+    """Return the key, or "" if none is needed or LiteLLM finds it itself."""
+    if not engine.api_key_env:
+        return ""
+    key = os.environ.get(engine.api_key_env, "").strip()
+    if not key:
+        raise ConfigError(
+            f"no API key for {place(engine)}: the environment variable {engine.api_key_env} "
+            "(engine.api_key_env) is not set; `--engine.api_key_env=` is for servers without a key"
+        )
+    return key

@@ -354,7 +354,14 @@ def make_publisher(
         ConfigError: the transport cannot work here.
     """
     return Publisher(
-        transport=_transport(config, folder, model_dir, incarnation),
+        transport=_transport(
+            config.weights,
+            folder,
+            model_dir,
+            incarnation,
+            num_ranks=config.trainer.num_ranks,
+            native=config.own_engine.type == "vllm",
+        ),
         interrupt=config.rollout.interrupt,
         timeout_s=config.weights.update_timeout_s,
         polls_staging=config.own_engine.type != "embedded",
@@ -363,20 +370,27 @@ def make_publisher(
     )
 
 
-def _transport(config: Config, folder: Path, model_dir: Path, incarnation: int) -> Transport:
-    """Return the transport of `weights.transport`.
+def _transport(
+    weights: WeightsConfig,
+    folder: Path,
+    model_dir: Path,
+    incarnation: int,
+    *,
+    num_ranks: int,
+    native: bool,
+) -> Transport:
+    """Return the transport of `weights.transport`; `native`: nccl and ipc are vLLM's own.
 
     Raises:
         ConfigError: the transport cannot work here.
     """
-    weights = config.weights
     match weights.transport:
         case "shm":
             keep = weights.num_published
             return SharedFiles(folder, model_dir=model_dir, keep=keep, incarnation=incarnation)
         case "gloo":
             return Broadcasts(timeout_s=weights.update_timeout_s, model_dir=model_dir)
-        case backend if config.own_engine.type == "vllm":
-            return NativeTransport(backend, num_ranks=config.trainer.num_ranks)
+        case backend if native:
+            return NativeTransport(backend, num_ranks=num_ranks)
         case backend:
             return InPauses(backend, model_dir=model_dir)

@@ -139,4 +139,4 @@ def test_the_command_says_whether_runs_work_here():
     )
     report = json.loads(done.stdout)
     assert done.returncode == (0 if report["ok"] else 1)
-    assert [probe["name"] for probe in report["probes"]][:8] == MACHINE
+    assert [probe["name"] for probe in report["probes"]][: len(MACHINE)] == MACHINE

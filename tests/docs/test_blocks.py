@@ -22,7 +22,19 @@ LANGUAGES = {"bash", "diff", "python", "toml", "json", "text"}
 # What a reader puts in the place of these. Folders of runs are looked for only when a command runs.
 PLACEHOLDERS = {"FOLDER": "bundled"}
 # Programs of others: that they are spelled as their shell takes them is all that can be said here.
-OTHERS = {"apt-get", "cat", "cd", "curl", "echo", "npm", "ray", "vllm", "export", "jq"}
+OTHERS = {
+    "PYTHON_OF_SGLANG",
+    "apt-get",
+    "cat",
+    "cd",
+    "curl",
+    "echo",
+    "npm",
+    "ray",
+    "vllm",
+    "export",
+    "jq",
+}
 
 
 @pytest.fixture(autouse=True)

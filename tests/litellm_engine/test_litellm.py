@@ -19,7 +19,7 @@ from someones_model import KEY, gold
 
 from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.evaluate.foreign_model import check_endpoint
+from agentgym_rl.evaluate.command import check_endpoint
 from agentgym_rl.runtime.http_server import serving
 from tests.exhaustive import REQUIRED
 from tests.kit.cases import cases

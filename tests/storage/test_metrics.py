@@ -7,10 +7,9 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from agentgym_rl.controller.overlap import Overlap
 from agentgym_rl.core.errors import StorageError
 from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.storage.metrics import MetricsFile, TroubleWatch, read_metrics
+from agentgym_rl.storage.metrics import MetricsFile, Overlap, TroubleWatch, read_metrics
 from tests.kit.cases import cases
 
 

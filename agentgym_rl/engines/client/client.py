@@ -266,12 +266,12 @@ class EngineClient(Engine):
     async def close(self) -> None:
         await self._connection.close()
 
-    async def _card(self) -> protocol.ModelCard:
-        """Return the description of the model that the engine serves."""
+    async def _card(self) -> tuple[str, int]:
+        """Return the name of the model that the engine serves, and its context length."""
         models = await self._get("/v1/models", protocol.ModelList)
-        if not models.data or models.data[0].max_model_len is None:
+        if not models.data or (context := models.data[0].max_model_len) is None:
             raise EngineError(f"{self.url}/v1/models lists no model with a max_model_len")
-        return models.data[0]
+        return models.data[0].id, context
 
     _resuming: ClassVar[Route] = ("/resume", None)
     """The route that resumes, and its body."""
@@ -404,10 +404,10 @@ class HttpEngine(EngineClient):
         await self.resume()
 
     async def info(self) -> EngineInfo:
-        card = await self._card()
+        name, context = await self._card()
         version = await self._get("/version", protocol.VersionInfo)
         served = await self.served_version()
-        return EngineInfo(card.id, card.max_model_len, served, version.tokenizer_hash)
+        return EngineInfo(name, context, served, version.tokenizer_hash)
 
     async def _start_update(self, info: dict[str, Any]) -> None:
         try:

@@ -373,7 +373,7 @@ class SglangEngine(EngineClient):
         """Return the server's properties; the first call asks for them."""
         if self._asked_before is None:
             server = await self._get(SERVER_INFO, ServerInfo)
-            self._asked_before = _Known(server, (await self._card()).max_model_len)
+            self._asked_before = _Known(server, (await self._card())[1])
         return self._asked_before
 
 
