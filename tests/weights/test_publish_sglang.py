@@ -143,7 +143,7 @@ def test_the_same_weights_again_are_only_a_number(model_dir):
         run = Run(model_dir)
         run.publish(3, a=server)
         server.log.clear()
-        run.publisher.transport.prepare_same(4)
+        run.publisher.prepare(4, weights(3))
         run.publisher.publish({"a": server.url}, 4, same_as=3)
     assert server.label == "0.4"
     assert server.paths == ["/model_info", "/update_weight_version", "/model_info"]
