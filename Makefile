@@ -99,6 +99,7 @@ test-vllm: install-test $(VENV_VLLM)/.installed
 	    tests/e2e/test_exactness.py tests/test_examples.py -k 'vllm or gsm8k' $(PYTEST_ARGS)
 
 test-sglang: install-test $(VENV_SGLANG)/.installed
+	$(if $(wildcard $(VENV_VLLM)/.installed),ARL_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python) \
 	ARL_SGLANG_PYTHON=$(abspath $(VENV_SGLANG))/bin/python $(BIN)/python -m pytest tests/sglang \
 	    tests/contracts/test_engine.py tests/contracts/test_engine_updates.py -k sglang \
 	    $(PYTEST_ARGS)

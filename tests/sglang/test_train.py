@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from agentgym_rl.runtime.http_call import call
+from tests.vllm.conftest import running, start_vllm, vllm_python  # noqa: F401 - fixtures
 from tests.vllm.test_train import audit, finished, start_training
 
 RUN_TIMEOUT_S = 1800
@@ -128,3 +129,39 @@ def test_a_server_is_killed_and_no_episode_pays(sglang_python, tmp_path, monkeyp
     assert servers(folder) == {}
     code, report = audit(folder)
     assert (code, report["passed"]) == (0, True)
+
+
+@pytest.mark.timeout(RUN_TIMEOUT_S)
+def test_sglang_dies_beside_vllm_and_no_episode_pays(
+    start_sglang,
+    start_vllm,  # noqa: F811
+    tmp_path,
+):
+    """128 episodes and more; both kinds get the same versions from one publication."""
+    sglang = start_sglang(flags=("--random-seed", "77"))
+    vllm = start_vllm()
+    urls = json.dumps([sglang.url, vllm.url])
+    flags = (f"--engine.urls={urls}", "--rollout.interrupt=recompute")
+    process = start_training("", tmp_path / "run", *SMALL, *flags, kind="sglang")
+    try:
+        deadline = time.monotonic() + RUN_TIMEOUT_S / 2
+        metrics, at_work = tmp_path / "run/metrics.jsonl", False
+        while not at_work:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+            if metrics.exists() and metrics.read_text():
+                load = sglang.ask("GET", "/v1/loads")[1]["loads"][0]["num_running_reqs"]
+                at_work = load > 0 and running(vllm.url) > 0
+        sglang.stop()
+        code, result, err = finished(process)
+    finally:
+        process.kill()
+        vllm.stop()
+    assert code == 0, err
+    assert result["steps"] == 6
+    assert result["engines"]["failovers"] > 0
+    assert set(result["outcomes"]) <= {"completed", "truncated"}
+    code, report = audit(tmp_path / "run")
+    assert (code, report["passed"], report["coverage"]) == (0, True, 1.0)
+    assert report["max"] <= 1e-4
