@@ -12,7 +12,7 @@ from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.errors import ConfigError, RequestRefused
 from agentgym_rl.engines.embedded.model import load_model
-from agentgym_rl.weights.files import write_version
+from agentgym_rl.weights.parts import write_version
 from agentgym_rl.weights.source import load_whole
 from tests.kit.cases import cases
 from tests.kit.moe import save_moe

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 import transformers as T
 
-from agentgym_rl.weights.files import write_version
+from agentgym_rl.weights.parts import write_version
 from agentgym_rl.weights.source import load_whole
 from tests.kit.moe import FAMILIES, build
 
