@@ -159,8 +159,8 @@ NEEDS_S = {
     "test-docker": 600,
     "test-agents": 900,
     "test-peers": 900,
-    "test-vllm": 900,  # its whole runs are left out where there is no time for them
-    "test-sglang": 1200,  # so are these
+    "test-vllm": 1500,  # its whole runs are left out where there is no time for them
+    "test-sglang": 1600,  # so are these
 }
 """The seconds that a suite needs on two slow cores, what it installs included."""
 

@@ -37,6 +37,7 @@ CAPABILITIES: Mapping[str, str] = {
     "abort": "interrupt `abort`: they end with their tokens so far",
     "wait": "interrupt `wait`: they end under the old weights",
     "held": "holds a request that came during a pause until the resume, whatever pause follows",
+    "after_recompute": "goes on after two pauses of which the first was `recompute`",
     "told_waits": "tells a pause that waits that a resume came first",
     "bad_files": "keeps its version when a file of weights is cut off or missing",
     "sums": "keeps its version when a byte of such a file is wrong",
@@ -254,6 +255,7 @@ MEMBERS: Mapping[str, Member] = {
             lacks={
                 "seeds": f"{_CPU}: a seed ends the CPU build",
                 "held": "a pause of mode abort ends it, without tokens",
+                "after_recompute": "its requests stand still for good",
                 "told_waits": "such a pause goes on",
                 "deep_sleep": "it wakes, and samples garbage",
             },

@@ -203,6 +203,8 @@ def test_a_new_salt_reads_no_kv_of_older_weights(play, forward, tmp_path):
 @cases("first", INTERRUPTS)
 def test_pauses_may_follow_each_other(play, first):
     play.member.needs(first)
+    if first == "recompute":
+        play.member.needs("after_recompute")
     modes = [second for second in INTERRUPTS if play.member.can(second)]
 
     async def scenario(engine):

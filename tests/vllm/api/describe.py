@@ -41,6 +41,8 @@ CLASSES = [
     "config.structured_outputs:StructuredOutputsConfig",
     "config.vllm:VllmConfig",
     "config.weight_transfer:WeightTransferConfig",
+    "lora.lora_model:LoRAModel",
+    "lora.peft_helper:PEFTHelper",
     "model_executor.layers.vocab_parallel_embedding:ParallelLMHead",
 ]
 FUNCTIONS = [
