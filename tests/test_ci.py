@@ -245,7 +245,7 @@ def test_the_chosen_suites_run_in_their_order(run):
     code, said, calls = run()
     further = ["test-envs", "test-docker", "test-agents", "test-peers", "test-vllm", "test-sglang"]
     assert (code, calls) == (0, ["lint", "docs", "test", *further])
-    assert "--- test-vllm 900 unknown what changed: git rev-parse" in said
+    assert "--- test-vllm 1500 unknown what changed: git rev-parse" in said
     assert re.search(r"--- all passed in \d+ s\n$", said)
 
 
@@ -256,7 +256,7 @@ def test_a_failure_ends_it(run):
 
 
 def test_a_suite_without_time_is_said_to_be_not_run(run):
-    code, said, calls = run(ARL_EXHAUSTIVE="1", SECONDS="4400")  # bash counts on from there
+    code, said, calls = run(ARL_EXHAUSTIVE="1", SECONDS="3850")  # bash counts on from there
     shortened = "test-vllm PYTEST_ARGS=--ignore=tests/vllm/test_train.py"
     further = ["test-envs", "test-docker", "test-agents", "test-peers", shortened]
     assert (code, calls[3:]) == (0, further)
