@@ -138,6 +138,16 @@ class SglangEngineConfig(ServerEngineConfig):
 
     type: Literal["sglang"] = "sglang"
 
+    @field_validator("routing_replay")
+    @classmethod
+    def _no_experts(cls, value: str) -> str:
+        if value == "on":
+            raise ValueError(
+                "SGLang's report on experts is not read: expected 'auto' (which replays none with "
+                "it) or 'off'"
+            )
+        return value
+
 
 SampledBy = Literal["temperature", "max_tokens", "max_completion_tokens", "seed"]
 

@@ -117,7 +117,9 @@ def test_turns_train_once_if_their_client_got_them():
 
 def test_a_row_longer_than_what_was_sampled_is_found():
     arrays = [
-        name for name in Row.__slots__ if not name.startswith(("lineage", "parent", "choices", "_"))
+        name
+        for name in Row.__slots__
+        if not name.startswith(("lineage", "parent", "choices", "experts", "_"))
     ]
     longer = {name: np.append(getattr(_row(), name), 0) for name in arrays}
     longer["turn_ids"][-1] = -1

@@ -290,7 +290,8 @@ def test_a_rebuild_after_an_update_shares_the_prompt_of_a_group(
             before, sampled = counters.prefilled_tokens, counters.generated_tokens
             await client.update_weights(str(path), version=1)
             await client.resume()
-            await _until(lambda: counters.prefilled_tokens > before)
+            # Each row samples again once all are rebuilt.
+            await _until(lambda: counters.generated_tokens >= sampled + 8)
             return counters.prefilled_tokens - before, sampled
 
     rebuilt, sampled = _run(served, model_dir("qwen3"), scenario, max_num_seqs=8)

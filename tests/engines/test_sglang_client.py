@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from agentgym_rl.core.engine import UNKNOWN_VERSION, Delta, SamplingParams
 from agentgym_rl.core.errors import (
@@ -22,6 +22,7 @@ from agentgym_rl.core.errors import (
 from agentgym_rl.engines.sglang.client import SglangEngine
 from agentgym_rl.fleet.loads import NAMES
 from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.weights.parts import write_version
 from tests.kit.cases import cases
 
 from .sglang_routes import SglangServer, chunk
@@ -260,18 +261,17 @@ def test_its_load_has_the_names_that_the_fleet_reads():
 
 
 # ---------------------------------------------------------------- updates
-def updated(server: SglangServer, file: Path) -> None:
-    run(server, lambda engine: engine.update_weights(str(file), version=7))
+def updated(server: SglangServer, version: Path) -> None:
+    run(server, lambda engine: engine.update_weights(str(version), version=7))
 
 
 def test_an_update_pauses_loads_and_resumes(tmp_path):
     server = SglangServer()
-    save_file(load_file(BUNDLED / "model.safetensors"), tmp_path / "v-7.safetensors")
-    updated(server, tmp_path / "v-7.safetensors")
+    updated(server, write_version(tmp_path, 7, load_file(BUNDLED / "model.safetensors")))
     assert (server.label, server.paused) == ("1.7", "")
     [body] = [body for path, body in server.seen if path == "/update_weights_from_disk"]
     assert body["flush_cache"] is True
-    assert [path.name for path in tmp_path.iterdir()] == ["v-7.safetensors"]
+    assert [path.name for path in tmp_path.iterdir()] == ["v7"]
 
 
 @cases(
@@ -289,18 +289,18 @@ def test_a_file_that_does_not_fit_is_never_loaded(tmp_path, change, says):
     """SGLang itself would load it, and serve a mixture."""
     tensors = load_file(BUNDLED / "model.safetensors")
     change(tensors)
-    save_file(tensors, tmp_path / "v.safetensors")
+    version = write_version(tmp_path, 7, tensors)
     server = SglangServer()
     with pytest.raises(WeightsError, match=says):
-        updated(server, tmp_path / "v.safetensors")
+        updated(server, version)
     assert server.calls == []
 
 
 def test_a_server_that_failed_to_load_is_not_resumed(tmp_path):
-    save_file(load_file(BUNDLED / "model.safetensors"), tmp_path / "v.safetensors")
+    version = write_version(tmp_path, 7, load_file(BUNDLED / "model.safetensors"))
     server = SglangServer(broken=["/update_weights_from_disk"])
     with pytest.raises(WeightsError, match="broke"):
-        updated(server, tmp_path / "v.safetensors")
+        updated(server, version)
     assert server.paused == "retract"
 
 

@@ -20,6 +20,7 @@ from agentgym_rl.fleet.servers import EngineSetup, check_joins
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.run.admin_api import FILE, ElasticApi, told
 from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.weights.files import INDEX
 from agentgym_rl.weights.parts import write_version
 
 from .fleets import NAMES, Running, running, somebody_elses_engine
@@ -106,7 +107,7 @@ def test_one_that_fails_while_joining_is_told_and_leaves_nothing(tmp_path):
         async with running(tmp_path, **ONE) as run:
             write_version(tmp_path, 1, load_file(BUNDLED / "model.safetensors"))
             await run.publish(1)
-            (tmp_path / "v1").write_bytes(b"nothing of that kind")
+            (tmp_path / "v1" / INDEX).write_bytes(b"nothing of that kind")
             (joined,) = await members(run).add()
             assert joined.error
             assert joined.state == ""

@@ -222,7 +222,7 @@ def test_an_engine_that_fails_beside_another_is_only_reported(tiny_model, tmp_pa
         start(server, tiny_model, tmp_path, load_config(overrides={**BASE, "steps": 1}))
     (end,) = server.ended
     assert end["served"] == ["e"]
-    assert f"gone ({gone.url}): POST /init" in end["failed"]["gone"]
+    assert f"gone ({gone.url}): GET /model_info" in end["failed"]["gone"]
 
 
 def test_engines_that_stay_gone_stop_the_trainer(tiny_model, tmp_path):
