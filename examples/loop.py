@@ -96,8 +96,7 @@ async def learn(config, fleet, player, stepper, log, metrics_file, weights_dir):
     """Train `config.steps` batches while groups are played."""
     buffer = Buffer(config.rollout, total_groups=config.steps * config.rollout.groups_per_batch)
     finished = FinishedGroups(config.rollout, buffer=buffer, episodes=log)
-    model_dir = model_folder(config.model, config.env.id)
-    publisher = make_publisher(config, weights_dir, model_dir=model_dir)
+    publisher = make_publisher(config, weights_dir)
     async with asyncio.TaskGroup() as tasks:
         playing = tasks.create_task(rollout(config, player, buffer, finished))
         for step in range(config.steps):

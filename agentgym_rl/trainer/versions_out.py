@@ -345,10 +345,11 @@ def versions_there(weights: WeightsConfig) -> int:
 
 
 def make_publisher(
-    config: Config, folder: Path, *, model_dir: Path, incarnation: int = 0
+    config: Config, folder: Path, *, model_dir: Path | None = None, incarnation: int = 0
 ) -> Publisher:
     """Return the publisher of the configured run, which keeps every version that it prepares;
-    `folder` is the run's weights folder (transport shm), `model_dir` that of its model.
+    `folder` is the run's weights folder (transport shm), `model_dir` that of its model,
+    which versions for SGLang are checked against.
 
     Raises:
         ConfigError: the transport cannot work here.
@@ -373,7 +374,7 @@ def make_publisher(
 def _transport(
     weights: WeightsConfig,
     folder: Path,
-    model_dir: Path,
+    model_dir: Path | None,
     incarnation: int,
     *,
     num_ranks: int,

@@ -217,7 +217,7 @@ class InPauses(Transport):
     """The transports `nccl` (experimental: not measured) and `ipc` of SGLang servers: each gets the
     version in its own pause, in a broadcast between GPUs or in the requests themselves."""
 
-    def __init__(self, way: Literal["nccl", "ipc"], *, model_dir: Path):
+    def __init__(self, way: Literal["nccl", "ipc"], *, model_dir: Path | None):
         self._way: Literal["nccl", "ipc"] = way
         self._model_dir = model_dir
         self._whole: WholeVersion | None = None
