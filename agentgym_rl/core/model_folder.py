@@ -1,5 +1,5 @@
-"""The safetensors files of a model folder: their names, and the contents of their headers; and the
-model's settings.
+"""The safetensors files of a model folder: their names, and the contents of their headers; the
+model's settings; and whether weights fit the model.
 
 The module imports little, since vLLM's processes import it, too.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from collections.abc import Mapping
 from io import RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from .chat import is_dict
-from .errors import ConfigError
+from .errors import ConfigError, WeightsError
 
 
 class TensorHead(NamedTuple):
@@ -31,6 +33,9 @@ class TensorHead(NamedTuple):
 
 Heads = dict[str, TensorHead]
 """The headers of tensors by name."""
+Shapes = Mapping[str, tuple[int, ...]]
+"""The shapes of tensors by name."""
+_SHOWN = 3
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -92,6 +97,38 @@ def tensor_heads(folder: Path) -> dict[str, TensorHead]:
                 f"{_some(absent)}. Download the folder again"
             )
     return heads
+
+
+def check_shapes(found: Shapes, expected: Shapes, *, what: str) -> None:
+    """Check that names and shapes agree with those of the model.
+
+    Raises:
+        WeightsError: they do not; the message names the first few that differ.
+    """
+    problems = [
+        *(f"{name} is missing" for name in sorted(expected.keys() - found.keys())),
+        *(f"{name} is not of this model" for name in sorted(found.keys() - expected.keys())),
+        *(
+            f"{name} has shape {list(found[name])}, the model has {list(expected[name])}"
+            for name in sorted(expected.keys() & found.keys())
+            if tuple(found[name]) != tuple(expected[name])
+        ),
+    ]
+    if problems:
+        more = f" (and {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
+        raise WeightsError(f"{what} do not fit the model: {'; '.join(problems[:_SHOWN])}{more}")
+
+
+def link_weights(version: Path, model_dir: Path, folder: Path) -> None:
+    """Make the empty `folder` a model folder, of the settings of the model in `model_dir` and links
+    to the weights of a `version`.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    for file in version.glob("model*"):
+        (folder / file.name).symlink_to(file.resolve())
+    shutil.copyfile(model_dir / "config.json", folder / "config.json")
 
 
 def text_settings(folder: Path) -> dict[str, Any]:

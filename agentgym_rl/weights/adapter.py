@@ -23,14 +23,15 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from agentgym_rl.core.errors import ConfigError, WeightsError
-from agentgym_rl.core.model_folder import tensor_heads, weight_files
+from agentgym_rl.core.model_folder import (
+    check_shapes,
+    link_weights,
+    tensor_heads,
+    weight_files,
+)
 
 from .files import LazyTensors, bytes_of, opened_version, summed
 from .parts import write_version
-
-Shapes = Mapping[str, tuple[int, ...]]
-"""The shapes of tensors by name."""
-_SHOWN = 3
 
 SCALING = "lora_scaling"
 """The name of the scaling, alpha / rank, float64 []."""
@@ -136,26 +137,6 @@ def base_checksum(model_dir: Path) -> int:
     for sums in summed(read_base(model_dir)):
         crc = zlib.crc32(sums, crc)
     return crc
-
-
-def check_shapes(found: Shapes, expected: Shapes, *, what: str) -> None:
-    """Check that names and shapes agree with those of the model.
-
-    Raises:
-        WeightsError: they do not; the message names the first few that differ.
-    """
-    problems = [
-        *(f"{name} is missing" for name in sorted(expected.keys() - found.keys())),
-        *(f"{name} is not of this model" for name in sorted(found.keys() - expected.keys())),
-        *(
-            f"{name} has shape {list(found[name])}, the model has {list(expected[name])}"
-            for name in sorted(expected.keys() & found.keys())
-            if tuple(found[name]) != tuple(expected[name])
-        ),
-    ]
-    if problems:
-        more = f" (and {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
-        raise WeightsError(f"{what} do not fit the model: {'; '.join(problems[:_SHOWN])}{more}")
 
 
 def check_finite(name: str, tensor: Tensor, *, what: str) -> None:
@@ -303,9 +284,7 @@ def _loadable(path: Path, model_dir: Path, *, tensors: Mapping[str, Tensor] | No
         folder.mkdir()
         if tensors is not None:
             path = write_version(folder, 0, tensors)
-        for file in path.glob("model*"):
-            (folder / file.name).symlink_to(file.resolve())
-        shutil.copyfile(model_dir / "config.json", folder / "config.json")
+        link_weights(path, model_dir, folder)
     except OSError as error:
         raise WeightsError(f"cannot make {folder} for SGLang: {error}") from error
     return folder

@@ -39,7 +39,12 @@ from agentgym_rl.core.errors import (
     RequestRefused,
     WeightsError,
 )
-from agentgym_rl.core.model_folder import tensor_heads, text_settings
+from agentgym_rl.core.model_folder import (
+    check_shapes,
+    link_weights,
+    tensor_heads,
+    text_settings,
+)
 from agentgym_rl.engines import protocol
 from agentgym_rl.engines.client.client import Asked, EngineClient, Route, wired
 from agentgym_rl.engines.client.deltas import NO_LOGPROB, decode, read_counters, streamed
@@ -49,7 +54,6 @@ SERVER_INFO = "/server_info"
 
 _encode = msgspec.json.Encoder().encode
 _PREFILLED = 'mode="prefill_compute"'
-_SHOWN = 3
 
 
 class ServerInfo(Struct, kw_only=True):
@@ -310,24 +314,13 @@ class SglangEngine(EngineClient):
     def _check_fits(self, path: Path) -> None:
         """Compare names and shapes of a version with those of the model."""
         try:
-            heads, expected = tensor_heads(path), tensor_heads(self._model_dir)
+            found, expected = (
+                {name: head.shape for name, head in tensor_heads(folder).items()}
+                for folder in (path, self._model_dir)
+            )
         except (OSError, ConfigError) as error:
             raise WeightsError(f"{path}: {error}") from error
-        problems = [
-            *(f"{name} is missing" for name in sorted(expected.keys() - heads.keys())),
-            *(f"{name} is not of this model" for name in sorted(heads.keys() - expected.keys())),
-            *(
-                f"{name} has shape {list(heads[name].shape)}, the model has {list(head.shape)}"
-                for name, head in sorted(expected.items())
-                if name in heads and heads[name].shape != head.shape
-            ),
-        ]
-        if problems:
-            more = f" (and {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
-            raise WeightsError(
-                f"{path} does not fit the model {self._model_dir}: "
-                f"{'; '.join(problems[:_SHOWN])}{more}"
-            )
+        check_shapes(found, expected, what=f"weights {path}")
 
     @contextmanager
     def _as_folder(self, path: Path) -> Iterator[Path]:
@@ -336,10 +329,7 @@ class SglangEngine(EngineClient):
             with tempfile.TemporaryDirectory(prefix=".sglang-", dir=path.parent) as name:
                 folder = Path(name)
                 folder.chmod(0o755)  # the server may have another user
-                config = (self._model_dir / "config.json").read_text(encoding="utf-8")
-                (folder / "config.json").write_text(config, encoding="utf-8")
-                for file in path.glob("model*"):
-                    (folder / file.name).symlink_to(file.absolute())
+                link_weights(path, self._model_dir, folder)
                 yield folder
         except OSError as error:
             raise WeightsError(f"{path} as a model folder: {error}") from error

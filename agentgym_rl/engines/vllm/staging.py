@@ -13,8 +13,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.core.model_folder import weight_files
-from agentgym_rl.weights.adapter import Shapes, check_finite, check_shapes
+from agentgym_rl.core.model_folder import Shapes, check_shapes, weight_files
+from agentgym_rl.weights.adapter import check_finite
 
 State = Literal["idle", "staging", "ready", "failed"]
 

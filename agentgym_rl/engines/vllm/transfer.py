@@ -32,7 +32,8 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.weights.adapter import Shapes, is_adapter, merged
+from agentgym_rl.core.model_folder import Shapes
+from agentgym_rl.weights.adapter import is_adapter, merged
 from agentgym_rl.weights.broadcast import BroadcastGroup
 from agentgym_rl.weights.files import opened_version, whole_units
 
