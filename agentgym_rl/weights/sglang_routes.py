@@ -31,7 +31,7 @@ from agentgym_rl.runtime.tasks import in_thread
 from .adapter import WholeVersion
 from .broadcast import BroadcastGroup, buckets
 from .engine_routes import RESUME_TIMEOUT_S, OutOfTime, Pause, Refused, RemoteEngine
-from .files import bytes_of
+from .files import bytes_of, kinds_of
 
 _log = logging.getLogger(__name__)
 
@@ -321,8 +321,9 @@ class SglangEngine(RemoteEngine):
             self.post("/end_weight_update", {}, deadline=deadline)
         self.post("/begin_weight_update", {}, deadline=deadline)
         # Wide dtypes first: each tensor of a message is aligned without gaps.
-        names = sorted(tensors, key=lambda name: -tensors[name].element_size())
-        parts = list(buckets([tensors[name].nbytes for name in names]))
+        kinds = kinds_of(tensors)  # the tensors themselves are read from a file when they are sent
+        names = sorted(kinds, key=lambda name: -kinds[name].dtype.itemsize)
+        parts = list(buckets([kinds[name].nbytes for name in names]))
         for number, part in enumerate(parts, start=1):
             message = {names[index]: tensors[names[index]] for index in part}
             is_last = number == len(parts)
