@@ -15,6 +15,7 @@ from agentgym_rl.config import EmbeddedEngineConfig, load_config
 from agentgym_rl.engines.embedded.engine import EmbeddedEngine
 from agentgym_rl.engines.embedded.model import load_model
 from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.weights.files import stored_versions
 
 from ._reuse import reply
 
@@ -61,7 +62,7 @@ def main() -> None:
     assert isinstance(config, EmbeddedEngineConfig)
     asyncio.run(_play(BUNDLED, config, []))  # imports, and what libraries keep
     _, before = _peak(afresh=True)
-    found = asyncio.run(_play(folder, config, sorted(scratch.glob("v*.safetensors"))))
+    found = asyncio.run(_play(folder, config, stored_versions(scratch)))
     names = ("load", "loaded", "update", "updated")
     sys.stdout.write(json.dumps({n: b - before for n, b in zip(names, found, strict=True)}))
 
