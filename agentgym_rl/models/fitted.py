@@ -109,14 +109,10 @@ class _Model:
         size = sum(math.prod(head.shape) for head in tensor_heads(folder).values())
         about = text_settings(folder)
 
-        def number(name: str, default: int) -> int:
-            value = about.get(name)
-            return value if isinstance(value, int) and value > 0 else default
-
-        kv_numbers = _kv_numbers(about)
-        context = number("max_position_embeddings", _LONGEST)
-        window = number("sliding_window", 0) if about.get("use_sliding_window", True) else 0
-        return cls(size, context, window or None, kv_numbers, gpu, threads)
+        context = _number(about, "max_position_embeddings", _LONGEST)
+        slides = about.get("use_sliding_window", True)
+        window = _number(about, "sliding_window", 0) if slides else 0
+        return cls(size, context, window or None, _kv_numbers(about), gpu, threads)
 
     @property
     def small(self) -> bool:
@@ -130,14 +126,16 @@ class _Model:
 
 def _kv_numbers(about: Mapping[str, Any]) -> int:
     """Return the numbers that a KV cache has for each token of a model with these settings."""
+    heads = _number(about, "num_attention_heads", 1)
+    dim = _number(about, "head_dim", _number(about, "hidden_size", 0) // heads)
+    kv_heads = _number(about, "num_key_value_heads", heads)
+    return 2 * _number(about, "num_hidden_layers", 1) * kv_heads * dim
 
-    def number(name: str, default: int) -> int:
-        value = about.get(name)
-        return value if isinstance(value, int) and value > 0 else default
 
-    heads = number("num_attention_heads", 1)
-    dim = number("head_dim", number("hidden_size", 0) // heads)
-    return 2 * number("num_hidden_layers", 1) * number("num_key_value_heads", heads) * dim
+def _number(about: Mapping[str, Any], name: str, default: int) -> int:
+    """Return a positive integer of the settings, or else the default."""
+    value = about.get(name)
+    return value if isinstance(value, int) and value > 0 else default
 
 
 def kv_bytes_per_token(folder: Path, dtype: str) -> int:
