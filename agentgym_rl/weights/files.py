@@ -338,13 +338,19 @@ def _close_all(files: dict[str, int]) -> None:
 _BLOCK_NAME = re.compile(r"(?:.*?\.)?\d+\.")
 
 
+def block_of(name: str) -> str:
+    """Return the block of the model that a tensor belongs to, `model.layers.3.`; "": it is outside
+    of blocks."""
+    found = _BLOCK_NAME.match(name)
+    return found[0] if found else ""
+
+
 def whole_units(names: Collection[str], same: Collection[str]) -> set[str]:
     """Return the tensors among `names` that, with all others of their block of the model (or of
     their module, outside of blocks), are the `same`: an engine may join those of one block."""
 
     def unit(name: str) -> str:
-        found = _BLOCK_NAME.match(name)
-        return found[0] if found else name.rpartition(".")[0]
+        return block_of(name) or name.rpartition(".")[0]
 
     changed = {unit(name) for name in names if name not in same}
     return {name for name in names if unit(name) not in changed}

@@ -7,7 +7,6 @@ The readers of a version or an export, for example vLLM, expect the folder's ten
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -26,11 +25,10 @@ from transformers.utils.logging import disable_progress_bar
 from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.core.model_folder import tensor_heads
 
-from .files import Kind, LazyTensors, kinds_of
+from .files import Kind, LazyTensors, block_of, kinds_of
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _SHORT, _LONG = ("F16", "BF16"), ("F64", "F32")
-_BLOCK = re.compile(r".*?\.\d+\.")
 _INTEGERS = ("I64", "I32", "I16", "I8", "U8", "BOOL")
 _LOAD_ERRORS = (OSError, ValueError, RuntimeError, ImportError, KeyError, TypeError, AttributeError)
 
@@ -301,8 +299,7 @@ def _blocks(own: Iterable[str]) -> list[tuple[str, ...]]:
     """Return the names by block of the model; one outside of blocks is alone."""
     blocks: dict[str, list[str]] = {}
     for name in own:
-        found = _BLOCK.match(name)
-        blocks.setdefault(found[0] if found else name, []).append(name)
+        blocks.setdefault(block_of(name) or name, []).append(name)
     return list(map(tuple, blocks.values()))
 
 
