@@ -35,7 +35,7 @@ from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.runtime.tasks import in_thread
 
 from .engine_routes import Pause, Refused, RemoteEngine
-from .files import kinds_of
+from .files import Kind, kinds_of
 from .transport import Publication, Transport, own_address, rank_offsets
 
 
@@ -149,7 +149,6 @@ _log = logging.getLogger(__name__)
 _CLOSE_TIMEOUT_S = 5.0
 
 T = TypeVar("T")
-Layout = list[tuple[str, torch.dtype, tuple[int, ...]]]
 
 
 class NativeTransport(Transport):
@@ -179,7 +178,7 @@ class NativeTransport(Transport):
         self._tensors: Mapping[str, Tensor] = {}
         self._client = FleetClient()
         self._members: dict[str, RemoteEngine] = {}
-        self._layout: Layout = []
+        self._kinds: list[tuple[str, Kind]] = []
         """The tensors that the present group was made for."""
         self._trainer: Any = None
 
@@ -190,8 +189,9 @@ class NativeTransport(Transport):
         """Make a group with the engines that answer, unless the present group has exactly these,
         and is for such tensors."""
         workers = publication.each(lambda engine: engine.num_workers(deadline=deadline))
-        asked = (publication.alive, layout(self._tensors))
-        if not workers or (self._trainer is not None and asked == (self._members, self._layout)):
+        kinds = list(kinds_of(self._tensors).items())
+        same = (publication.alive, kinds) == (self._members, self._kinds)
+        if not workers or (self._trainer is not None and same):
             return
         self.close()
         publication.each(lambda engine: _release(engine, deadline=deadline))
@@ -204,7 +204,7 @@ class NativeTransport(Transport):
             publication.fail_all(error)
             self._forget()
             return
-        self._members, self._layout = dict(publication.alive), layout(self._tensors)
+        self._members, self._kinds = dict(publication.alive), kinds
 
     def swap(self, publication: Publication) -> dict[str, Pause]:
         if not publication.alive:
@@ -267,7 +267,9 @@ def weight_source(tensors: Callable[[], Mapping[str, Tensor]]) -> Any:
     from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 
     def declared() -> list[Any]:
-        return [ParamMeta(*meta) for meta in layout(tensors())]
+        return [
+            ParamMeta(name, kind.dtype, kind.shape) for name, kind in kinds_of(tensors()).items()
+        ]
 
     def moved() -> Iterator[tuple[str, Tensor]]:
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -294,11 +296,6 @@ def weight_source(tensors: Callable[[], Mapping[str, Tensor]]) -> Any:
             return moved()
 
     return Until32()
-
-
-def layout(tensors: Mapping[str, Tensor]) -> Layout:
-    """Return name, dtype and shape of every tensor, in order."""
-    return [(name, kind.dtype, kind.shape) for name, kind in kinds_of(tensors).items()]
 
 
 def _bounded(call: Callable[[], T], client: FleetClient, deadline: float) -> T:
