@@ -106,7 +106,7 @@ async def cluster_of(config: Config) -> AsyncIterator[tuple[list[Node], list[Dem
         asked = demands(config, gpus=gpus)
         check(asked, nodes)
         engine = config.own_engine
-        if config.eval.scheduled and gpus and getattr(engine, "device", "") != "cpu":
+        if config.eval.scheduled and gpus and (engine.type != "embedded" or engine.device != "cpu"):
             # Ray does not know of the engine of evaluations, which runs beside `arl train`.
             raise ConfigError(
                 "cluster.type 'ray': evaluations on schedule (eval.every, eval.every_minutes) "

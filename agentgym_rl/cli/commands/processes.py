@@ -37,53 +37,41 @@ def engine(args: Namespace) -> int:
 
     model_dir = model_folder(config.model, config.env.id)
     engine = fitted(config, model_dir).own_engine
-    if engine.type == "sglang":
-        from agentgym_rl.engines.launch import exec_server
-        from agentgym_rl.engines.sglang.command import server_command as sglang_command
+    where: dict[str, Any] = {
+        "model_dir": model_dir,
+        "served_model_name": config.model.path,
+        "host": args.host,
+        "port": args.port,
+        "seed": config.seed,
+    }
+    if engine.type == "embedded":
+        from agentgym_rl.engines.embedded.main import serve
 
+        serve(config=engine, **where, weight_version=args.weight_version, journal=args.journal)
+        return 0
+    from agentgym_rl.engines.launch import exec_server
+    from agentgym_rl.engines.sglang.command import server_command as sglang_command
+    from agentgym_rl.engines.vllm.command import server_command as vllm_command
+
+    if engine.type == "sglang":
         argv, env = sglang_command(
             engine,
-            model_dir=model_dir,
-            served_model_name=config.model.path,
-            host=args.host,
-            port=args.port,
+            **where,
             index=args.index,
             interrupt=config.rollout.interrupt,
-            seed=config.seed,
             label=args.weight_version,
         )
-        exec_server(argv, env)
-    if engine.type == "vllm":
-        from agentgym_rl.engines.launch import exec_server
-        from agentgym_rl.engines.vllm.command import server_command
-
-        argv, env = server_command(
+    else:
+        argv, env = vllm_command(
             engine,
-            model_dir=model_dir,
-            served_model_name=config.model.path,
-            host=args.host,
-            port=args.port,
+            **where,
             index=args.index,
             transport=config.weights.transport,
-            seed=config.seed,
             sleeps=config.cluster.colocated,
             lora=config.lora,
             run_dir=args.config.parent if args.config else None,
         )
-        exec_server(argv, env)
-    from agentgym_rl.engines.embedded.main import serve
-
-    serve(
-        model_dir=model_dir,
-        config=engine,
-        host=args.host,
-        port=args.port,
-        seed=config.seed,
-        weight_version=args.weight_version,
-        journal=args.journal,
-        served_model_name=config.model.path,
-    )
-    return 0
+    exec_server(argv, env)
 
 
 def rollout(args: Namespace) -> int:

@@ -138,15 +138,15 @@ class EngineClient(Engine):
         asked = await self._asked(
             token_ids, sampling, request_id=request_id, stream=stream, cache_salt=cache_salt
         )
+        terms = Terms(
+            self.has_spans,
+            num_prompt=len(token_ids),
+            truncated=bool(sampling.truncated_by),
+            experts_from=self._experts_from(sampling),
+        )
         deadline, begun = None, False
         while True:
             try:
-                terms = Terms(
-                    self.has_spans,
-                    num_prompt=len(token_ids),
-                    truncated=bool(sampling.truncated_by),
-                    experts_from=self._experts_from(sampling),
-                )
                 sampled = self._sampled(asked, terms, session_id=session_id, stream=stream)
                 async with aclosing(sampled) as deltas:
                     async for delta in deltas:
