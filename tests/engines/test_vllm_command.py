@@ -8,17 +8,21 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file
 
 import agentgym_rl
-from agentgym_rl.config import VllmEngineConfig
+from agentgym_rl.config import LoraConfig, VllmEngineConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines.vllm.command import (
     VllmBuild,
+    adapter_flags,
     check_version,
+    empty_adapter,
     find_build,
     parse_release,
     server_command,
 )
+from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 
 CPU = VllmBuild("/v/bin/python", "0.32.0", is_cpu=True, has_plugin=True)
@@ -146,6 +150,27 @@ def test_a_server_tells_experts_only_if_asked_to():
 def test_a_vllm_that_cannot_tell_experts_is_refused(build):
     with pytest.raises(ConfigError, match=r"engine\.routing_replay 'on': .*cannot tell"):
         command(build, routing_replay="on")
+
+
+def test_the_first_adapter_changes_nothing_and_is_of_its_model_and_rank(tmp_path):
+    """A folder may be there from a run with another rank."""
+    for rank in (4, 12):
+        lora = LoraConfig(rank=rank, target_modules=("q_proj",), serve="adapter")
+        folder = empty_adapter(BUNDLED, lora, tmp_path)
+        assert empty_adapter(BUNDLED, lora, tmp_path) == folder
+        tensors = load_file(folder / "adapter_model.safetensors")
+        assert {min(tensor.shape) for tensor in tensors.values()} == {rank}
+        assert not any(tensor.any() for tensor in tensors.values())
+        assert json.loads((folder / "adapter_config.json").read_text())["r"] == rank
+        assert str(folder) in adapter_flags(lora, folder)[-1]
+    assert value(adapter_flags(lora, folder), "--max-lora-rank") == "16"
+
+
+def test_an_adapter_that_vllm_cannot_serve_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="no linear layer named like q_proj"):
+        empty_adapter(BUNDLED, LoraConfig(rank=4, target_modules=("odd",)), tmp_path)
+    with pytest.raises(ConfigError, match="vLLM takes ranks up to 512"):
+        adapter_flags(LoraConfig(rank=513), tmp_path)
 
 
 def test_prefix_caching_can_be_off():

@@ -281,7 +281,8 @@ def empty_adapter(model_dir: Path, lora: LoraConfig, parent: Path) -> Path:
             f"lora.target_modules {lora.target_modules!r}; set lora.serve to merged"
         )
     rows, columns = heads[f"{layers[0]}.weight"].shape
-    folder = parent / "empty-adapter"
+    # The parent may be a folder of the user's, with adapters of other models and ranks.
+    folder = parent / f"empty-adapter-{rows}x{columns}-{lora.rank}"
     if folder.exists():  # another server of the run has written it
         return folder
     settings = {
@@ -290,12 +291,11 @@ def empty_adapter(model_dir: Path, lora: LoraConfig, parent: Path) -> Path:
         "lora_alpha": lora.alpha,
         "target_modules": [layers[0].rpartition(".")[2]],
     }
-    zeros = {"A": np.zeros((lora.rank, columns)), "B": np.zeros((rows, lora.rank))}
     tensors = {
-        f"base_model.model.{layers[0]}.lora_{kind}.weight": matrix.astype(np.float32)
-        for kind, matrix in zeros.items()
+        f"base_model.model.{layers[0]}.lora_{kind}.weight": np.zeros(shape, np.float32)
+        for kind, shape in (("A", (lora.rank, columns)), ("B", (rows, lora.rank)))
     }
-    with replacing(folder, part=parent / f".empty-adapter.{os.getpid()}") as part:
+    with replacing(folder, part=parent / f".{folder.name}.{os.getpid()}") as part:
         part.mkdir(parents=True)
         (part / "adapter_config.json").write_text(json.dumps(settings))
         save_file(tensors, part / "adapter_model.safetensors")
