@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,40 +16,20 @@ from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.engines.sglang.client import SglangEngine
 from agentgym_rl.engines.sglang.command import server_command
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.runtime.http_call import call
+from tests.kit.servers import ServerProcess, launched
 
 START_TIMEOUT_S = 900.0
 
 
 @dataclass
-class SglangServer:
-    """A server process, with everything it started, in a process group of its own."""
+class SglangServer(ServerProcess):
+    """A server process of SGLang."""
 
-    url: str
-    log: Path
-    process: subprocess.Popen[bytes]
     model_dir: Path
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
 
     def client(self, **options: Any) -> SglangEngine:
         """A client of it."""
         return SglangEngine(self.url, model_dir=self.model_dir, **options)
-
-    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Status and JSON of one request."""
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"} if data else {}
-        status, raw = call(self.url, method, path, body=data, headers=headers, timeout_s=60)
-        return status, json.loads(raw) if raw else None
-
-    def post(self, path: str, body: Any = None) -> Any:
-        """The JSON of a POST that must succeed."""
-        status, answer = self.ask("POST", path, body)
-        assert status == 200, f"POST {path}: {status} {answer}"
-        return answer
 
     @property
     def version(self) -> str:
@@ -66,33 +41,6 @@ class SglangServer:
         params = {"max_new_tokens": max_tokens} | sampling
         body = {"input_ids": list(prompt), "sampling_params": params, "return_logprob": True}
         return self.post("/generate", body)
-
-    def processes(self) -> list[int]:
-        """Pids of the server and of everything it started that still runs."""
-        found = [_group_of(folder) for folder in Path("/proc").glob("[0-9]*")]
-        return [pid for pid, group in found if group == self.pid]
-
-    def wait_gone(self) -> list[int]:
-        """The processes that still run after a while; none, if all ended with the server."""
-        deadline = time.monotonic() + 20
-        while self.processes() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return self.processes()
-
-    def stop(self) -> None:
-        """Kill the whole group."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self.process.wait()
-
-
-def _group_of(folder: Path) -> tuple[int, int]:
-    """(pid, process group) of a /proc entry; group 0 for one that has ended."""
-    try:
-        state, _, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
-    except OSError:
-        return 0, 0
-    return int(folder.name), 0 if state in "ZX" else int(group)
 
 
 StartSglang = Callable[..., SglangServer]
@@ -137,13 +85,10 @@ def start_sglang(
             label="0.0",
         )
         log = folder / f"server-{len(started)}.log"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                argv, env=os.environ | env, stdout=out, stderr=out, start_new_session=True
-            )
+        process = launched(argv, env, log)
         started.append(SglangServer(f"http://127.0.0.1:{port}", log, process, model_dir))
         if waits:
-            _wait_healthy(started[-1])
+            started[-1].wait_healthy(timeout_s=START_TIMEOUT_S)
         return started[-1]
 
     try:
@@ -158,17 +103,3 @@ def sglang_server(start_sglang: StartSglang) -> SglangServer:
     """One server of the bundled model for all tests; tests leave it resumed, idle, and with its
     own weights."""
     return start_sglang(interrupt="keep", stream_interval=1)
-
-
-def _wait_healthy(server: SglangServer) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline and server.process.poll() is None:
-        try:
-            if call(server.url, "GET", "/health", timeout_s=2)[0] == 200:
-                return
-        except OSError:
-            pass
-        time.sleep(0.2)
-    tail = server.log.read_text(errors="replace")[-3000:]
-    server.stop()
-    raise AssertionError(f"{server.url} did not become healthy; its log ends:\n{tail}")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import subprocess
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentgym_rl.runtime.http_call import call
+from tests.kit.servers import servers_of, wait_at_work
 from tests.vllm.conftest import running, start_vllm, vllm_python  # noqa: F401 - fixtures
 from tests.vllm.test_train import audit, finished, start_training
 
@@ -81,44 +80,25 @@ def test_a_prefix_cache_shared_across_versions_is_caught(sglang_python, tmp_path
 
 
 # ---------------------------------------------------------------- two servers, one is killed
-def servers(folder: Path) -> dict[int, tuple[int, str]]:
-    """Pid and URL of each SGLang server of a run, by index, which is in its seed."""
-    found = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            words = (entry / "cmdline").read_text().split("\0")
-            environment = (entry / "environ").read_text()
-            if "--weight-version" in words and f"ARL_RUN={folder}" in environment:
-                index = int(words[words.index("--random-seed") + 1]) % 10_007
-                port = words[words.index("--port") + 1]
-                found[index] = int(entry.name), f"http://127.0.0.1:{port}"
-    return found
-
-
-def kill_in_mid_turn(process: subprocess.Popen[str], folder: Path, index: int) -> None:
-    """SIGKILL server `index` of a run that has trained its first batch, amid requests."""
-    deadline = time.monotonic() + RUN_TIMEOUT_S / 2
-    metrics, running = folder / "metrics.jsonl", 0
-    while not running:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-        if metrics.exists() and metrics.read_text():
-            pid, url = servers(folder)[index]
-            loads = json.loads(call(url, "GET", "/v1/loads", timeout_s=30)[1])["loads"]
-            running = loads[0]["num_running_reqs"]
-    os.kill(pid, signal.SIGKILL)
-
-
 @pytest.mark.timeout(RUN_TIMEOUT_S)
 @pytest.mark.parametrize("num_servers", [2, 1])
 def test_a_server_is_killed_and_no_episode_pays(sglang_python, tmp_path, monkeypatch, num_servers):
     folder = tmp_path / "run"
     monkeypatch.setenv("ARL_RUN", str(folder))
     flags = (f"--engine.num_servers={num_servers}", "--rollout.interrupt=recompute")
+    servers = partial(servers_of, folder, flag="--weight-version", seed="--random-seed")
     process = start_training(sglang_python, folder, *SMALL, *flags, kind="sglang")
     try:
-        kill_in_mid_turn(process, folder, num_servers - 1)
+
+        def last() -> tuple[int, str]:
+            return servers()[num_servers - 1]
+
+        def busy() -> bool:
+            loads = json.loads(call(last()[1], "GET", "/v1/loads", timeout_s=30)[1])["loads"]
+            return loads[0]["num_running_reqs"] > 0
+
+        wait_at_work(process, folder, busy, timeout_s=RUN_TIMEOUT_S / 2)
+        os.kill(last()[0], signal.SIGKILL)
         code, result, err = finished(process)
     finally:
         process.kill()
@@ -126,7 +106,7 @@ def test_a_server_is_killed_and_no_episode_pays(sglang_python, tmp_path, monkeyp
     assert result["steps"] == 6
     assert result["engines"]["failovers"] > 0
     assert set(result["outcomes"]) <= {"completed", "truncated"}
-    assert servers(folder) == {}
+    assert servers() == {}
     code, report = audit(folder)
     assert (code, report["passed"]) == (0, True)
 
@@ -144,15 +124,12 @@ def test_sglang_dies_beside_vllm_and_no_episode_pays(
     flags = (f"--engine.urls={urls}", "--rollout.interrupt=recompute")
     process = start_training("", tmp_path / "run", *SMALL, *flags, kind="sglang")
     try:
-        deadline = time.monotonic() + RUN_TIMEOUT_S / 2
-        metrics, at_work = tmp_path / "run/metrics.jsonl", False
-        while not at_work:
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-            if metrics.exists() and metrics.read_text():
-                load = sglang.ask("GET", "/v1/loads")[1]["loads"][0]["num_running_reqs"]
-                at_work = load > 0 and running(vllm.url) > 0
+
+        def busy() -> bool:
+            load = sglang.ask("GET", "/v1/loads")[1]["loads"][0]
+            return load["num_running_reqs"] > 0 and running(vllm.url) > 0
+
+        wait_at_work(process, tmp_path / "run", busy, timeout_s=RUN_TIMEOUT_S / 2)
         sglang.stop()
         code, result, err = finished(process)
     finally:

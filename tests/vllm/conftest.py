@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import signal
-import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,37 +18,17 @@ from agentgym_rl.config import LoraConfig, VllmEngineConfig
 from agentgym_rl.engines.protocol import SERVED_ADAPTER
 from agentgym_rl.engines.vllm.command import server_command
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.runtime.http_call import call
+from tests.kit.servers import ServerProcess, launched
 
 START_TIMEOUT_S = 180.0
 
 
 @dataclass
-class VllmServer:
-    """A server process, with everything it started, in a process group of its own."""
+class VllmServer(ServerProcess):
+    """A server process of vLLM."""
 
-    url: str
-    log: Path
-    process: subprocess.Popen[bytes]
     adapter: str = ""
     """The name of the adapter that samples are asked of."""
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Status and JSON of one request."""
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"} if data else {}
-        status, raw = call(self.url, method, path, body=data, headers=headers, timeout_s=60)
-        return status, json.loads(raw) if raw else None
-
-    def post(self, path: str, body: Any = None) -> Any:
-        """The JSON of a POST that must succeed."""
-        status, answer = self.ask("POST", path, body)
-        assert status == 200, f"POST {path}: {status} {answer}"
-        return answer
 
     def refused(self, path: str, body: Any = None) -> str:
         """The message of a POST that must fail."""
@@ -83,17 +59,6 @@ class VllmServer:
             body["model"] = self.adapter
         return self.post("/inference/v1/generate", body)["choices"][0]
 
-    def processes(self) -> list[int]:
-        """Pids of the server and of everything it started that still runs."""
-        found = [_group_of(folder) for folder in Path("/proc").glob("[0-9]*")]
-        return [pid for pid, group in found if group == self.pid]
-
-    def stop(self) -> None:
-        """Kill the whole group."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self.process.wait()
-
 
 def running(url: str) -> int:
     """Requests a server is at work on."""
@@ -101,15 +66,6 @@ def running(url: str) -> int:
         text = answer.read().decode()
     found = re.findall(r"^vllm:num_requests_running\{.*\} (\S+)$", text, re.MULTILINE)
     return int(sum(map(float, found)))
-
-
-def _group_of(folder: Path) -> tuple[int, int]:
-    """(pid, process group) of a /proc entry; group 0 for one that has ended."""
-    try:
-        state, _, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
-    except OSError:
-        return 0, 0
-    return int(folder.name), 0 if state in "ZX" else int(group)
 
 
 StartVllm = Callable[..., VllmServer]
@@ -152,13 +108,10 @@ def start_vllm(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> It
             run_dir=folder,
         )
         log = folder / f"server-{len(started)}.log"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                argv, env=os.environ | env, stdout=out, stderr=out, start_new_session=True
-            )
+        process = launched(argv, env, log)
         adapter = SERVED_ADAPTER if lora and lora.serve == "adapter" else ""
         started.append(VllmServer(f"http://127.0.0.1:{port}", log, process, adapter))
-        _wait_healthy(started[-1])
+        started[-1].wait_healthy(timeout_s=START_TIMEOUT_S)
         return started[-1]
 
     try:
@@ -172,16 +125,3 @@ def start_vllm(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> It
 def vllm_server(start_vllm: StartVllm) -> VllmServer:
     """One server of the bundled model for all tests; tests leave it resumed and idle."""
     return start_vllm()
-
-
-def _wait_healthy(server: VllmServer) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline and server.process.poll() is None:
-        try:
-            if call(server.url, "GET", "/health", timeout_s=2)[0] == 200:
-                return
-        except OSError:
-            time.sleep(0.2)
-    tail = server.log.read_text(errors="replace")[-3000:]
-    server.stop()
-    raise AssertionError(f"{server.url} did not become healthy; its log ends:\n{tail}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 
 from agentgym_rl.weights.adapter import is_adapter
 from agentgym_rl.weights.files import read_version
+from tests.kit.servers import servers_of, wait_at_work
 
 from .conftest import running
 
@@ -155,34 +155,6 @@ def test_a_server_that_runs_already_gets_its_weights_over_sockets(start_vllm, tm
 
 
 # ---------------------------------------------------------------- two servers, one is killed
-def servers(folder: Path) -> dict[int, tuple[int, str]]:
-    """Pid and URL of each vLLM API server of a run, by index, which is in its seed."""
-    found = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            words = (entry / "cmdline").read_text().split("\0")
-            environment = (entry / "environ").read_text()
-            if "--worker-extension-cls" in words and f"ARL_RUN={folder}" in environment:
-                index = int(words[words.index("--seed") + 1]) % 10_007
-                port = words[words.index("--port") + 1]
-                found[index] = int(entry.name), f"http://127.0.0.1:{port}"
-    return found
-
-
-def kill_in_mid_turn(process: subprocess.Popen[str], folder: Path, index: int) -> None:
-    """SIGKILL server `index` of a run that has trained its first batch, amid many requests."""
-    deadline = time.monotonic() + 240
-    metrics, seen = folder / "metrics.jsonl", 0
-    while seen < 16:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, seen
-        time.sleep(0.02)
-        if metrics.exists() and metrics.read_text():
-            pid, url = servers(folder)[index]
-            seen = running(url)
-    os.kill(pid, signal.SIGKILL)
-
-
 @pytest.mark.timeout(RUN_TIMEOUT_S)
 @pytest.mark.parametrize(
     ("num_servers", "transport"),
@@ -199,7 +171,13 @@ def test_a_server_is_killed_and_no_episode_pays(
     flags = (f"--engine.num_servers={num_servers}", f"--weights.transport={transport}")
     process = start_training(vllm_python, folder, *flags, "--steps=20", "--eval.num_tasks=0")
     try:
-        kill_in_mid_turn(process, folder, num_servers - 1)
+        servers = partial(servers_of, folder, flag="--worker-extension-cls", seed="--seed")
+
+        def last() -> tuple[int, str]:
+            return servers()[num_servers - 1]
+
+        wait_at_work(process, folder, lambda: running(last()[1]) >= 16, timeout_s=240)
+        os.kill(last()[0], signal.SIGKILL)
         code, result, err = finished(process)
     finally:
         process.kill()
