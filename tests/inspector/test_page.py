@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import threading
@@ -247,6 +248,39 @@ def test_forks_are_a_tree_and_each_conversation_has_its_row(page):
     at(page, "row=1")
     page.locator(".tree g.chosen").wait_for()
     assert page.get_by_label("row").input_value() == "1"
+
+
+def call(id, name, arguments):
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return {"id": id, "type": "function", "function": function}
+
+
+def test_commands_are_a_terminal_and_edits_a_difference(chromium, tmp_path):
+    patch = "*** Begin Patch\n*** Update File: a.py\n@@\n-old line\n+new line\n*** End Patch"
+    acts = [
+        call("c0", "bash", {"command": f"ls {HOSTILE}"}),
+        call("c1", "edit", {"path": "a.py", "old": "x < 1\ny", "new": "x <= 1\ny"}),
+        call("c2", "Edit", {"file_path": "b.py", "old_string": "", "new_string": "z = 2\n"}),
+        call("c3", "shell", {"command": ["apply_patch", patch]}),
+        call("c4", "calculator", {"path": 3, "x": 1}),
+        call("c5", "bash", "not json"),
+    ]
+    said = [{"role": "assistant", "content": None, "tool_calls": acts}]
+    said += [
+        {"role": "tool", "tool_call_id": f"c{i}", "content": f"answer {i} {HOSTILE}"}
+        for i in range(6)
+    ]
+    aside(make_run, tmp_path / "first", {"g0": [make_episode("g0-0", "g0", messages=said)]})
+    with served(tmp_path / "first") as url, opened(chromium, url) as page:
+        page.goto(page.url + "#episode=first%2Fg0-0")
+        page.locator(".terminal").first.wait_for()
+        assert page.locator(".terminal").all_inner_texts() == [
+            f"$ ls {HOSTILE}\nanswer 0 {HOSTILE}"
+        ]
+        assert page.locator(".diff .removed").all_inner_texts() == ["-x < 1", "-y", "-old line"]
+        added = page.locator(".diff .added").all_inner_texts()
+        assert added == ["+x <= 1", "+y", "+z = 2", "+new line"]
+        assert page.locator(".message.tool").count() == 2, "answers of calls that are neither"
 
 
 def test_runs_are_compared(page):
