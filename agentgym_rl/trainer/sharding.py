@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     MixedPrecisionPolicy,
     fully_shard,
 )
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from transformers import AttentionInterface
@@ -138,6 +140,39 @@ class KeptByLight(TorchDispatchMode):
 
     def _add(self, tensors: Iterable[Any]) -> None:
         self.total += sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
+
+
+def gathered_to(owner: int, parameter: Tensor, *, rank: int) -> Tensor:
+    """Return a parameter, unsharded, on the rank `owner`, and an empty tensor on other ranks.
+
+    Shards travel to that rank alone, each straight to its place. A parameter that is not sharded,
+    as with a single rank, is not copied. Collective; `rank` is the present one.
+    """
+    shards, empty = parameter.detach(), torch.empty(0)
+    if not isinstance(shards, DTensor):
+        return shards if rank == owner else empty
+    mesh, (*outer, last) = shards.device_mesh, shards.placements
+    assert last.is_shard(0), last
+    assert all(it.is_replicate() for it in outer), outer
+    group = mesh.get_group(mesh.ndim - 1)
+    ranks, own = dist.get_process_group_ranks(group), shards.to_local()
+    if owner not in ranks:  # another replica's
+        return empty
+    if rank != owner:
+        sent = [dist.P2POp(dist.isend, own.contiguous(), owner, group)] if own.numel() else []
+        _wait(sent)
+        return empty
+    whole = torch.empty(shards.shape, dtype=own.dtype, device=own.device)
+    places = dict(zip(ranks, whole.chunk(len(ranks)), strict=False))  # the last may have nothing
+    _wait([dist.P2POp(dist.irecv, it, r, group) for r, it in places.items() if r != owner])
+    if owner in places:
+        places[owner].copy_(own)
+    return whole
+
+
+def _wait(operations: list[dist.P2POp]) -> None:
+    for work in dist.batch_isend_irecv(operations) if operations else ():
+        work.wait()
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
