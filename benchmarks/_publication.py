@@ -1,12 +1,10 @@
 """What a publication takes: bytes, seconds, and the memory of every process, by model, transport
-and number of ranks.
+and number of ranks: the part "publication" of `arl bench weights`.
 
 Trainer ranks without an optimizer load a model, and publish two versions of it, whose weights all
 differ. Their peak is measured over both publications, after the model was loaded; the times are
 those of the second one. Over `shm`, a small model goes from one rank to an embedded engine, which
 samples nothing; all else goes to a process that only stages it, as an engine does.
-
-    python -m benchmarks._publication [CASE …]        prints one JSON object a case
 """
 
 from __future__ import annotations
@@ -18,23 +16,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ._kept import read_rows, rows_file
+
 DEADLINE_S = 900
+LARGE = "1.3B"
 SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model in a dtype, over a transport, from some ranks."""
+    """A model in the dtype in which engines hold it, over a transport, from some ranks."""
 
     model: str
-    """A folder, or "1.3B": a random Qwen3 in bfloat16, masters included."""
+    """ "1.3B": a random Qwen3, whose masters are in bfloat16, too; other masters are in float32."""
     dtype: str
     transport: str
     ranks: int
@@ -42,26 +43,64 @@ class Case:
     @property
     def is_large(self) -> bool:
         """Return whether no engine is started for it."""
-        return self.model == "1.3B"
+        return self.model == LARGE
+
+    @property
+    def serves(self) -> bool:
+        """Return whether it goes to an engine."""
+        return self.transport == "shm" and not self.is_large and self.ranks == 1
 
 
-def cases(model_dir: str) -> list[Case]:
-    """Return what is measured with a real model of 135M parameters, and with a random one."""
+def cases(model: str, dtypes: Sequence[str]) -> list[Case]:
+    """Return what is measured with a model."""
     return [
         Case(model, dtype, transport, ranks)
-        for model, dtypes in ((model_dir, ("float32", "bfloat16")), ("1.3B", ("bfloat16",)))
         for dtype in dtypes
         for transport in ("shm", "gloo")
         for ranks in (1, 2)
     ]
 
 
+def measured(folder: Path | None, *, large: bool) -> list[dict[str, Any]]:
+    """Measure the cases of the real model in `folder`, if there is one, and, if asked for, those of
+    the `large` one; return a row for each. Rows that ARL_BENCH_ROWS keeps are not measured again.
+    """
+    from ._common import say
+
+    found = cases("135M", ("float32", "bfloat16")) if folder else []
+    found += cases(LARGE, ("bfloat16",)) if large else []
+    file = rows_file()
+    kept = {_key(row): row for row in read_rows(file)}
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="arl-bench-") as scratch:
+        made = Path(scratch) / LARGE
+        for case in found:
+            row = kept.get(_key(asdict(case)))
+            if row is None:
+                say(f"publication of {case.model} in {case.dtype}: {case.transport}, {case.ranks}")
+                if case.is_large and not made.exists():
+                    random_model(made)
+                place = made if case.is_large else folder
+                assert place is not None
+                row = measure(case, place)
+                if file is not None:
+                    with file.open("a") as lines:
+                        lines.write(json.dumps(row) + "\n")
+            rows.append(row)
+    return rows
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row.get(field.name) for field in fields(Case))
+
+
 def measure(case: Case, folder: Path) -> dict[str, Any]:
-    """Measure one case with the model in `folder`."""
+    """Measure one case with the model in `folder`; return its row."""
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="arl-b-", dir=SCRATCH))
         url, pid = "", 0
-        if case.transport == "shm" and not case.is_large and case.ranks == 1:
+        if case.serves:
+            # not above: its imports are more than a receiver's
             from ._common import engine_process, model_config
 
             overrides = [("engine.dtype", case.dtype), ("engine.max_model_len", 512)]
@@ -72,19 +111,25 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
             told.append("large")
         ranks = [_child(stack, "rank", str(rank), *told) for rank in range(case.ranks)]
         receiver = None if url else _child(stack, "receiver", *told)
-        found = [_result(child) for child in ranks]
-        engine = _peak(pid) if pid else _result(receiver)["peak"]
-    first, *others = found
+        first, *others = [_result(child) for child in ranks]
+        receives = _peak(pid) if pid else _result(receiver)["peak"]
     return {
         **asdict(case),
-        "model": folder.name,
-        **{name: first[name] for name in ("bytes", "write_s", "send_s", "pause_s")},
-        "rank_0_before": first["before"],
-        "rank_0_peak": first["peak"],
-        "other_before": max((it["before"] for it in others), default=0),
-        "other_peak": max((it["peak"] for it in others), default=0),
-        "engine_peak": engine,
+        "to": "embedded engine" if url else "a process that stages",
+        "bytes": first["bytes"],
+        "write_s": round(first["write_s"], 2),
+        "send_s": round(first["send_s"], 2),
+        "pause_ms": round(first["pause_s"] * 1e3) if url else None,
+        "rank_0_before_gb": _gb(first["before"]),
+        "rank_0_gb": _gb(first["peak"]),
+        "other_rank_gb": _gb(max(it["peak"] for it in others)) if others else None,
+        "receiver_gb": _gb(receives),
+        "load": round(os.getloadavg()[0], 1),
     }
+
+
+def _gb(size: int) -> float:
+    return round(size / 1e9, 2)
 
 
 def _child(stack: contextlib.ExitStack, *arguments: str) -> subprocess.Popen[str]:
@@ -316,30 +361,6 @@ def random_model(folder: Path) -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def model_of(case: Case) -> Iterator[Path]:
-    """Give the folder of a case's model."""
-    if not case.is_large:
-        yield Path(case.model)
-        return
-    folder = Path(tempfile.gettempdir()) / "arl-bench-1.3B"
-    if not (folder / "model.safetensors").exists():
-        random_model(folder)
-    yield folder
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Measure the cases of the model folder that is named first; others select by number."""
-    model_dir, *numbers = arguments
-    for number, case in enumerate(cases(model_dir)):
-        if not numbers or str(number) in numbers:
-            with model_of(case) as folder:
-                print(json.dumps(measure(case, folder)), flush=True)
-
-
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        kind, *told = sys.argv[2:]
-        rank_process(told[0], told[1:]) if kind == "rank" else receiver_process(told)
-    else:
-        main(sys.argv[1:])
+    _, kind, *told = sys.argv[1:]
+    rank_process(told[0], told[1:]) if kind == "rank" else receiver_process(told)
