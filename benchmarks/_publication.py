@@ -28,6 +28,8 @@ from ._kept import read_rows, rows_file
 DEADLINE_S = 900
 LARGE = "1.3B"
 SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+"""The place of versions. Names in it must not begin with "arl-": runs remove such folders of dead
+ones, and any that is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def measure(case: Case, folder: Path) -> dict[str, Any]:
     """Measure one case with the model in `folder`; return its row."""
     with contextlib.ExitStack() as stack:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="arl-b-", dir=SCRATCH))
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=SCRATCH))
         url, pid = "", 0
         if case.serves:
             # not above: its imports are more than a receiver's
