@@ -181,16 +181,22 @@ def rank_process(rank: str, told: Sequence[str]) -> None:
         kind = "embedded" if url else "vllm"
         engine = load_config(overrides={"engine.type": kind, "engine.dtype": dtype}).own_engine
         out = make_way_out(policy, Path(scratch), engine, transport, url)
+        change(policy, by=1.0)  # their files are read only now
         give_back_memory()
         world.barrier()
         _reset_peak()
         before, found = _peak(what="VmRSS"), {}
         for version in (1, 2):
-            with torch.no_grad():
-                for parameter in policy.model.parameters():
-                    parameter.mul_(1.01)
+            change(policy, by=1.01)
             found = out(version)
         print(json.dumps({"before": before, "peak": _peak(), **found}))
+
+
+@torch.no_grad()
+def change(policy: Any, *, by: float) -> None:
+    """Multiply all weights."""
+    for parameter in policy.model.parameters():
+        parameter.mul_(by)
 
 
 def bare_policy(folder: Path, world: Any, dtype: torch.dtype) -> Any:
