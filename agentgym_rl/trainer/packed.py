@@ -34,7 +34,7 @@ from .packing_trial import (
     forward_packed,
     pack_tokens,
 )
-from .sharding import gathered_to, shard
+from .sharding import Gathering, shard
 from .usage import FlopCount
 from .world import World
 
@@ -248,8 +248,9 @@ class PackedModel:
         """
         trained, rank = self._trained(), self.world.rank
         owners = [0] * len(self.pieces()) if owners is None else owners
+        gathering = Gathering(rank=rank)
         for piece, owner in zip(self.pieces(), owners, strict=True):
-            own = {name: gathered_to(owner, trained[name], rank=rank) for name in piece.own}
+            own = {name: gathering.gather(owner, trained[name]) for name in piece.own}
             if rank != owner:
                 yield {}
             elif self.adapter is not None:
@@ -258,6 +259,7 @@ class PackedModel:
                 yield own
             else:
                 yield self.names.of(own) if own else {n: self.names.ignored[n] for n in piece.kinds}
+        gathering.finish()
 
     def _trained(self) -> dict[str, Tensor]:
         if self.adapter is None:

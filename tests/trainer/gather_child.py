@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.trainer.sharding import gathered_to, shard
+from agentgym_rl.trainer.sharding import Gathering, shard
 from agentgym_rl.trainer.world import join_world
 
 SHAPES = [(7, 3), (8, 2), (5,), (1, 4), (2,)]
@@ -24,14 +24,16 @@ def main(meeting: str, rank: str, size: str, replicas: str) -> None:
             expected = [torch.randn(shape).to(dtype) for shape in SHAPES]
             model = nn.ParameterList([nn.Parameter(it.clone()) for it in expected])
             shard(model, world, "float32", TrainerConfig())
+            gathering = Gathering(rank=world.rank)
             for owner in range(world.size):
                 for parameter, whole in zip(model.parameters(), expected, strict=True):
-                    found = gathered_to(owner, parameter, rank=world.rank)
+                    found = gathering.gather(owner, parameter)
                     if world.rank != owner:
                         assert not found.numel()
                         continue
                     assert found.dtype == dtype
                     assert torch.equal(found, whole), (owner, tuple(whole.shape))
+            gathering.finish()
 
 
 if __name__ == "__main__":
