@@ -4,7 +4,8 @@ and number of ranks: the part "publication" of `arl bench weights`.
 Trainer ranks without an optimizer load a model, and publish two versions of it, whose weights all
 differ. Their peak is measured over both publications, after the model was loaded; the times are
 those of the second one. Over `shm`, a small model goes from one rank to an embedded engine, which
-samples nothing; all else goes to a process that only stages it, as an engine does.
+samples nothing; all else goes to a process that only stages it, as an engine does. Versions are in
+shared memory, those of the large model in the system's temporary folder.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from ._kept import read_rows, rows_file
 DEADLINE_S = 900
 LARGE = "1.3B"
 SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
-"""The place of versions. Names in it must not begin with "arl-": runs remove such folders of dead
-ones, and any that is empty."""
+"""The place of versions, but for large ones, which would need too much memory beside the processes.
+Names in it must not begin with "arl-": runs remove such folders of dead ones, and empty ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,8 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def measure(case: Case, folder: Path) -> dict[str, Any]:
     """Measure one case with the model in `folder`; return its row."""
     with contextlib.ExitStack() as stack:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=SCRATCH))
+        place = None if case.is_large else SCRATCH
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=place))
         url, pid = "", 0
         if case.serves:
             # not above: its imports are more than a receiver's
