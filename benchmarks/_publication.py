@@ -334,12 +334,9 @@ def read_staged(path: Path) -> Any:
     return read_version(path)
 
 
-def random_model(folder: Path) -> Path:
-    """Save a random Qwen3 of 1.3B parameters in bfloat16, one tensor after the other."""
+def large_model() -> Any:
+    """A random Qwen3 of 1.3B parameters, on the device "meta"."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    from agentgym_rl.weights.files import Kind, KnownKinds
-    from agentgym_rl.weights.parts import save_tensors
 
     shape = Qwen3Config(
         vocab_size=4096,
@@ -355,7 +352,16 @@ def random_model(folder: Path) -> Path:
     shape.dtype = "bfloat16"
     shape.architectures = ["Qwen3ForCausalLM"]
     with torch.device("meta"):
-        parameters = dict(Qwen3ForCausalLM(shape).named_parameters())
+        return Qwen3ForCausalLM(shape)
+
+
+def random_model(folder: Path) -> None:
+    """Save the large model in bfloat16, one tensor after the other."""
+    from agentgym_rl.weights.files import Kind, KnownKinds
+    from agentgym_rl.weights.parts import save_tensors
+
+    model = large_model()
+    parameters = dict(model.named_parameters())
 
     class Random(KnownKinds):
         def kinds(self) -> dict[str, Kind]:
@@ -366,9 +372,8 @@ def random_model(folder: Path) -> Path:
         return (torch.randn(parameters[name].shape, generator=generator) * 0.02).bfloat16()
 
     folder.mkdir(parents=True, exist_ok=True)
-    shape.save_pretrained(folder)
+    model.config.save_pretrained(folder)
     save_tensors(Random(parameters, read), folder / "model.safetensors")
-    return folder
 
 
 if __name__ == "__main__":
