@@ -65,6 +65,14 @@ _PAUSES = Pivot(
     ["interrupt"],
     ["pause_median_ms", "pause_max_ms", "tokens_per_s"],
 )
+_PUBLICATION = Grid(
+    {"model": "model", "engines' dtype": "dtype", "transport": "transport"}
+    | {"ranks": "ranks", "to": "to", "bytes": "bytes", "write, s": "write_s"}
+    | {"stage and swap, s": "send_s", "pause, ms": "pause_ms"}
+    | {"rank 0, loaded, GB": "rank_0_before_gb", "its peak": "rank_0_gb"}
+    | {"peak of the other rank": "other_rank_gb", "of the receiver": "receiver_gb"}
+    | {"load": "load"}
+)
 
 TABLES: Mapping[str, Sequence[Grid | Pivot]] = {
     "env": [Pivot(["system"], ["env", "live"], ["cpu_us_per_step"])],
@@ -134,16 +142,8 @@ TABLES: Mapping[str, Sequence[Grid | Pivot]] = {
     ],
     "weights": [_PAUSES],
     "weights-sglang": [_PAUSES],
-    "publication": [
-        Grid(
-            {"model": "model", "engines' dtype": "dtype", "transport": "transport"}
-            | {"ranks": "ranks", "to": "to", "bytes": "bytes", "write, s": "write_s"}
-            | {"stage and swap, s": "send_s", "pause, ms": "pause_ms"}
-            | {"rank 0, loaded, GB": "rank_0_before_gb", "its peak": "rank_0_gb"}
-            | {"peak of the other rank": "other_rank_gb", "of the receiver": "receiver_gb"}
-            | {"load": "load"}
-        )
-    ],
+    "publication": [_PUBLICATION],
+    "publication-1.3B": [_PUBLICATION],
     "trainer": [
         Grid(
             {"lengths": "lengths", "system": "system", "micro-batches": "micro_batches"}

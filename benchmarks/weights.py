@@ -64,6 +64,7 @@ GOAL = (
     "every update lands, no turn fails; the pause is below one second up to 42M parameters "
     "(not counted: SGLang's abort, which looks once a second whether all requests are gone)"
 )
+NO_GOAL = "none here: a test holds bytes and memory against the formulas of docs/scale.md"
 _TIMEOUT_S = 120.0
 _REST_S = 1.0
 """Longest random wait between two updates."""
@@ -77,7 +78,7 @@ def run(
     are names of sizes; empty: those of ARL_BENCH_MODELS.
 
     Raises:
-        ConfigError: there is no such part, size or folder.
+        ConfigError: there is no such part or size.
     """
     torch.set_num_threads(1)
     parts = _asked("ARL_BENCH_PARTS", PARTS, PARTS)
@@ -102,8 +103,8 @@ def run(
         "rows": rows,
         "ratios": ratios,
         "skipped": skipped,
-        "goal": GOAL,
-        "met": met,
+        "goal": GOAL if engines else NO_GOAL,
+        "met": met if engines else None,
     }
 
 
