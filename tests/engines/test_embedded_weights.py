@@ -12,7 +12,8 @@ from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.engines.embedded.admission import Refused
 from agentgym_rl.engines.embedded.journal import read_journal
 from agentgym_rl.engines.embedded.module_decoder import cache_argument
-from agentgym_rl.weights.adapter import base_checksum, merged, named, read_base
+from agentgym_rl.storage.weights_folder import base_checksum
+from agentgym_rl.weights.adapter import merged, named, read_base
 from agentgym_rl.weights.parts import write_version
 
 TOLERANCE = 1e-4

@@ -164,7 +164,7 @@ DAMAGE = {
     "not finite": (_not_finite, "model.b.weight has values that are not finite"),
     "whole numbers": (
         lambda it: it.update({"model.a.weight": torch.zeros(2, 3, dtype=torch.int64)}),
-        "model.a.weight is torch.int64, the model has F32",
+        "model.a.weight is I64, the model has F32",
     ),
 }
 
