@@ -103,6 +103,11 @@ class WeightsError(ArlError):
     """A failure to write, verify or load a policy version; the old one keeps serving."""
 
 
+class AdapterRefused(WeightsError):
+    """The refusal of a version that is an adapter by a client that cannot merge it into the weights
+    of its server; a publication can."""
+
+
 class TrainerError(ArlError):
     """The failure of the trainer to complete a step."""
 

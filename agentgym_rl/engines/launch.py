@@ -1,5 +1,5 @@
 """The processes of engines, specified but not run (`cluster/` starts them); the common part of the
-servers of other projects: their interpreter, seed and GPUs."""
+servers of other projects: their interpreter, seed, GPUs and first adapter."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
+from safetensors.numpy import save_file
+
 from agentgym_rl.cluster.spec import ProcessSpec
-from agentgym_rl.config import OwnEngineConfig, ServerEngineConfig, may_use_gpu
+from agentgym_rl.config import LoraConfig, OwnEngineConfig, ServerEngineConfig, may_use_gpu
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.model_folder import Heads, tensor_heads
+from agentgym_rl.runtime.atomic_file import replacing
 
 _IMPORTS = (
     "agentgym_rl.engines.embedded.main",
@@ -167,3 +172,56 @@ def visible_gpus(config: ServerEngineConfig, index: int) -> dict[str, str]:
                 f"{each * servers} GPUs, CUDA_VISIBLE_DEVICES is {visible!r}"
             )
     return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[each * index : each * (index + 1)])}
+
+
+def adapted_layers(heads: Heads, lora: LoraConfig, model_dir: Path) -> list[str]:
+    """Return the names of the model's linear layers that get an adapter.
+
+    Raises:
+        ConfigError: it has none of the configured names.
+    """
+    targets = () if lora.target_modules == "all-linear" else lora.target_modules
+    layers = [
+        name.removesuffix(".weight")
+        for name, head in sorted(heads.items())
+        if re.search(r"\.\d+\..*_proj\.weight$", name) and len(head.shape) == 2
+        if ".experts." not in name
+        if not targets or name.split(".")[-2] in targets
+    ]
+    if not layers:
+        raise ConfigError(
+            f"lora.serve 'adapter': {model_dir} has no linear layer named like q_proj among "
+            f"lora.target_modules {lora.target_modules!r}; set lora.serve to merged"
+        )
+    return layers
+
+
+def empty_adapter(model_dir: Path, lora: LoraConfig, parent: Path) -> Path:
+    """Write an adapter that changes nothing, in peft's format, to a folder in `parent`; return the
+    folder. A server answers requests for an adapter only if it has one.
+
+    Raises:
+        ConfigError: the model has no linear layer of the configured names, or is not readable.
+    """
+    heads = tensor_heads(model_dir)
+    layers = adapted_layers(heads, lora, model_dir)
+    rows, columns = heads[f"{layers[0]}.weight"].shape
+    # The parent may be a folder of the user's, with adapters of other models and ranks.
+    folder = parent / f"empty-adapter-{rows}x{columns}-{lora.rank}"
+    if folder.exists():  # another server of the run has written it
+        return folder
+    settings = {
+        "peft_type": "LORA",
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "target_modules": [layers[0].rpartition(".")[2]],
+    }
+    tensors = {
+        f"base_model.model.{layers[0]}.lora_{kind}.weight": np.zeros(shape, np.float32)
+        for kind, shape in (("A", (lora.rank, columns)), ("B", (rows, lora.rank)))
+    }
+    with replacing(folder, part=parent / f".{folder.name}.{os.getpid()}") as part:
+        part.mkdir(parents=True)
+        (part / "adapter_config.json").write_text(json.dumps(settings))
+        save_file(tensors, part / "adapter_model.safetensors")
+    return folder
