@@ -111,6 +111,22 @@ def test_a_seed_is_sent_only_where_it_counts(deterministic, seed):
     assert sent(server)["sampling_params"].get("sampling_seed") == seed
 
 
+def test_requests_without_a_seed_are_not_drawn_alike():
+    """SGLang's deterministic inference gives all of them the same one."""
+    server = replying(
+        chunk([2], 1, finish=STOP, spans=[("0.0", 0, 1)]), enable_deterministic_inference=True
+    )
+
+    async def twice(engine):
+        await deltas(engine)
+        await deltas(engine)
+
+    run(server, twice)
+    bodies = [body for path, body in server.seen if path == "/generate"]
+    one, other = (body["sampling_params"]["sampling_seed"] for body in bodies)
+    assert one != other
+
+
 @cases(
     "params, top_k",
     [

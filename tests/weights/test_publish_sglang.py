@@ -319,6 +319,7 @@ def test_an_adapter_is_loaded_beside_those_that_serve(model_dir, interrupt):
         # The same version again, as for one of several servers: nothing is left to do.
         server.log.clear()
         run.publisher.publish({"a": server.url}, 5)
+        run.publisher.close()
     assert server.label == "0.5"
     assert loaded == {"arl-0.4", "arl-0.5"}  # 4: for requests that have named it
     last = server.adapters["arl-0.5"]

@@ -16,6 +16,7 @@ Differences from vLLM that the exactness of tokens depends on (SGLang 0.5.23, me
 from __future__ import annotations
 
 import asyncio
+import secrets
 import tempfile
 import uuid
 from collections.abc import Generator, Sequence
@@ -224,8 +225,9 @@ class SglangEngine(EngineClient):
             params["stop"] = list(sampling.stop)
         if sampling.stop_token_ids:
             params["stop_token_ids"] = list(sampling.stop_token_ids)
-        if sampling.seed is not None and server.enable_deterministic_inference:
-            params["sampling_seed"] = sampling.seed % 2**63
+        if server.enable_deterministic_inference:  # without one, SGLang draws all alike, with 42
+            seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+            params["sampling_seed"] = seed % 2**63
         if sampling.grammar is not None:
             if server.grammar_backend != "llguidance":
                 raise RequestRefused(
