@@ -21,6 +21,7 @@ from agentgym_rl.config import LoraConfig, OwnEngineConfig, ServerEngineConfig, 
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.model_folder import Heads, tensor_heads
 from agentgym_rl.runtime.atomic_file import replacing
+from agentgym_rl.storage.weights_folder import LORA_A, LORA_B, PREFIX, joined_with
 
 _IMPORTS = (
     "agentgym_rl.engines.embedded.main",
@@ -206,6 +207,7 @@ def empty_adapter(model_dir: Path, lora: LoraConfig, parent: Path) -> Path:
     heads = tensor_heads(model_dir)
     layers = adapted_layers(heads, lora, model_dir)
     rows, columns = heads[f"{layers[0]}.weight"].shape
+    written = [layer for layer in joined_with(layers[0]) if f"{layer}.weight" in heads]
     # The parent may be a folder of the user's, with adapters of other models and ranks.
     folder = parent / f"empty-adapter-{rows}x{columns}-{lora.rank}"
     if folder.exists():  # another server of the run has written it
@@ -214,12 +216,13 @@ def empty_adapter(model_dir: Path, lora: LoraConfig, parent: Path) -> Path:
         "peft_type": "LORA",
         "r": lora.rank,
         "lora_alpha": lora.alpha,
-        "target_modules": [layers[0].rpartition(".")[2]],
+        "target_modules": [layer.rpartition(".")[2] for layer in written],
     }
-    tensors = {
-        f"base_model.model.{layers[0]}.lora_{kind}.weight": np.zeros(shape, np.float32)
-        for kind, shape in (("A", (lora.rank, columns)), ("B", (rows, lora.rank)))
-    }
+    tensors: dict[str, np.ndarray] = {}
+    for layer in written:
+        shape = heads[f"{layer}.weight"].shape
+        tensors[f"{PREFIX}{layer}{LORA_A}"] = np.zeros((lora.rank, shape[1]), np.float32)
+        tensors[f"{PREFIX}{layer}{LORA_B}"] = np.zeros((shape[0], lora.rank), np.float32)
     with replacing(folder, part=parent / f".{folder.name}.{os.getpid()}") as part:
         part.mkdir(parents=True)
         (part / "adapter_config.json").write_text(json.dumps(settings))

@@ -19,20 +19,27 @@ import os
 import re
 import shutil
 import tempfile
-import zlib
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from agentgym_rl.core.engine import version_label
 from agentgym_rl.core.errors import ConfigError, WeightsError
-from agentgym_rl.core.model_folder import Shapes, TensorHead, check_shapes, tensor_heads
+from agentgym_rl.core.model_folder import (
+    Shapes,
+    Stored,
+    TensorHead,
+    base_checksum,
+    check_shapes,
+    digest,
+    read_stored,
+    tensor_heads,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -45,10 +52,9 @@ BASE = "lora_base"
 PREFIX, LORA_A, LORA_B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 """The parts of the names of an adapter's tensors around the name of a layer: peft's."""
 
-_TORCH_NAMES = {
-    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"},
-    **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8"},
-}
+FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+"""The layers of a model folder that SGLang keeps in one, joined along the first axis."""
+
 _EXPONENTS: Mapping[str, tuple[Any, int]] = {
     "F64": (np.uint64, 0x7FF0_0000_0000_0000),
     "F32": (np.uint32, 0x7F80_0000),
@@ -56,9 +62,6 @@ _EXPONENTS: Mapping[str, tuple[Any, int]] = {
     "BF16": (np.uint16, 0x7F80),
 }
 """The bits of the exponent by dtype: all are set in infinity and NaN alone."""
-_ROWS, _COLUMNS = 128, 32
-"""The shape of a block of 64-bit words; a sum is taken over each of its columns."""
-_WORD, _BLOCK = 8, 8 * _ROWS * _COLUMNS
 _AT_ONCE = 1 << 20
 """The number of values that are looked at together, in bytes of temporary memory."""
 
@@ -69,44 +72,9 @@ def version_name(version: int, *, incarnation: int = 0) -> str:
     return f"v{label}"
 
 
-class Stored(NamedTuple):
-    """A tensor as it is stored."""
-
-    dtype: str
-    """The dtype in the spelling of files: `F32`."""
-    shape: tuple[int, ...]
-    data: np.ndarray
-    """The bytes of it, uint8 [n]."""
-
-
 def seal(index: Mapping[str, object]) -> str:
     """Return 64 bits, in hex, over the contents of an index."""
     return blake2b(json.dumps(index, sort_keys=True).encode(), digest_size=8).hexdigest()
-
-
-def summed(name: str, tensor: Stored) -> bytes:
-    """Return the name, dtype, shape and sums over the bits of a tensor, to be hashed.
-
-    Words of 64 bits are added modulo 2**64, over each column of blocks of 32 KB; the bytes after
-    the last block are taken as they are. So a change of one element always changes the result. This
-    takes a third of the time of a copy.
-    """
-    dtype, shape, data = tensor
-    if data.ctypes.data % _WORD:  # in files written by others
-        data = data.copy()
-    head = f"{name}:torch.{_TORCH_NAMES.get(dtype, dtype)}:{tuple(shape)};".encode()
-    whole = len(data) // _BLOCK * _BLOCK
-    sums = b""
-    if whole:
-        words = data[:whole].view(np.int64).reshape(-1, _ROWS, _COLUMNS)
-        sums = np.einsum("ijk->ik", words).tobytes()  # twice as fast as words.sum(1)
-    return head + sums + data[whole:].tobytes()
-
-
-def digest(name: str, tensor: Stored) -> str:
-    """Return 64 bits, in hex, over name, dtype, shape and every bit of a tensor. It detects torn
-    and damaged copies, not an adversary."""
-    return blake2b(summed(name, tensor), digest_size=8).hexdigest()
 
 
 def read_index(version: Path) -> dict[str, Any]:
@@ -189,23 +157,6 @@ def check_version(version: Path, model_dir: Path) -> bool:
     return check_fits(heads, read, model_dir, what=what)
 
 
-def read_stored(head: TensorHead) -> Stored:
-    """Return a tensor of a file.
-
-    Raises:
-        WeightsError: the file cannot be read, or ends before.
-    """
-    try:
-        with head.file.open("rb", buffering=0) as file:
-            file.seek(head.start)
-            data = np.fromfile(file, np.uint8, head.stop - head.start)
-    except OSError as error:
-        raise WeightsError(f"cannot read {head.file}: {error}") from error
-    if len(data) != head.stop - head.start:
-        raise WeightsError(f"{head.file} is cut short")
-    return Stored(head.dtype, head.shape, data)
-
-
 def check_fits(
     names: Collection[str], read: Callable[[str], Stored], model_dir: Path, *, what: str
 ) -> bool:
@@ -267,7 +218,32 @@ def check_adapter(shapes: Shapes, model_dir: Path, *, base: int) -> dict[str, st
     return layers
 
 
-def write_adapter(version: Path, parent: Path) -> Path:
+def joined_with(layer: str) -> list[str]:
+    """Return the layers that SGLang joins with `layer`, by their names, itself included."""
+    parent, _, name = layer.rpartition(".")
+    members = next((names for names in FUSED.values() if name in names), (name,))
+    return [f"{parent}.{member}" for member in members]
+
+
+def _adapter_tensors(version: Path, model_dir: Path) -> dict[str, tuple[TensorHead, bool]]:
+    """Return the tensors of an adapter, and whether each is only zeros: SGLang leaves out a layer
+    without those that it joins it with, or fails."""
+    heads, model = tensor_heads(version), tensor_heads(model_dir)
+    tensors = {name: (head, False) for name, head in heads.items() if name not in (SCALING, BASE)}
+    for name in [name for name in tensors if name.endswith(LORA_A)]:
+        layer = name.removesuffix(LORA_A)
+        a, b = heads[layer + LORA_A], heads[layer + LORA_B]
+        for other in joined_with(layer):
+            weight = model.get(f"{other.removeprefix(PREFIX)}.weight")
+            if weight is not None and other + LORA_A not in heads:
+                size = weight.shape[0] * (b.stop - b.start) // b.shape[0]
+                shape = (weight.shape[0], b.shape[1])
+                tensors[other + LORA_A] = a, True
+                tensors[other + LORA_B] = b._replace(shape=shape, stop=b.start + size), True
+    return tensors
+
+
+def write_adapter(version: Path, parent: Path, model_dir: Path) -> Path:
     """Write a version that is an adapter, is `held` and was checked, to a folder of `parent` in
     peft's format; return the folder, whose name differs for other contents.
 
@@ -276,11 +252,10 @@ def write_adapter(version: Path, parent: Path) -> Path:
     """
     folder = parent / f"adapter-{seal(read_index(version))}"
     folder.mkdir()
-    heads = tensor_heads(version)
-    scaling = float(np.frombuffer(read_stored(heads.pop(SCALING)).data, np.float64)[0])
-    heads.pop(BASE)
-    layers = [name.removesuffix(LORA_A) for name in heads if name.endswith(LORA_A)]
-    rank = max(heads[layer + LORA_A].shape[0] for layer in layers)
+    scaling = float(np.frombuffer(read_stored(tensor_heads(version)[SCALING]).data, np.float64)[0])
+    tensors = _adapter_tensors(version, model_dir)
+    layers = [name.removesuffix(LORA_A) for name in tensors if name.endswith(LORA_A)]
+    rank = max(tensors[layer + LORA_A][0].shape[0] for layer in layers)
     settings = {
         "peft_type": "LORA",
         "r": rank,
@@ -290,14 +265,14 @@ def write_adapter(version: Path, parent: Path) -> Path:
     (folder / "adapter_config.json").write_text(json.dumps(settings))
     header: dict[str, Any] = {}
     end = 0
-    for name, head in heads.items():
+    for name, (head, _) in tensors.items():
         start, end = end, end + head.stop - head.start
         header[name] = {"dtype": head.dtype, "shape": head.shape, "data_offsets": (start, end)}
     text = json.dumps(header).encode()
     with (folder / "adapter_model.safetensors").open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for head in heads.values():
-            file.write(read_stored(head).data.data)
+        for head, is_zero in tensors.values():
+            file.write(bytes(head.stop - head.start) if is_zero else read_stored(head).data.data)
     return folder
 
 
@@ -309,24 +284,6 @@ def _is_finite(tensor: Stored) -> bool:
     bits = tensor.data.view(kind)
     parts = (bits[start : start + _AT_ONCE] for start in range(0, len(bits), _AT_ONCE))
     return not any(((part & kind(exponent)) == exponent).any() for part in parts)
-
-
-@cache
-def base_checksum(model_dir: Path) -> int:
-    """Return the CRC-32 of the tensors of a model folder, however split into files; cached per
-    process.
-
-    Raises:
-        WeightsError: there are none, or they cannot be read.
-    """
-    try:
-        heads = tensor_heads(model_dir)
-    except (OSError, ConfigError) as error:
-        raise WeightsError(f"cannot read the weights in {model_dir}: {error}") from error
-    crc = 0
-    for name in sorted(heads):
-        crc = zlib.crc32(summed(name, read_stored(heads[name])), crc)
-    return crc
 
 
 # ------------------------------------------------------------------ the run's folder

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from agentgym_rl.config import LoraConfig
 from agentgym_rl.core.errors import ConfigError, TrainerError, WeightsError
-from agentgym_rl.storage.weights_folder import base_checksum
+from agentgym_rl.core.model_folder import base_checksum
 from agentgym_rl.weights import adapter as version
 from agentgym_rl.weights.adapter import merged, read_base
 from agentgym_rl.weights.files import LazyTensors

@@ -24,6 +24,7 @@ from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.core.model_folder import link_weights, weight_files
 from agentgym_rl.storage.weights_folder import (
     BASE,
+    FUSED,
     LORA_A,
     LORA_B,
     PREFIX,
@@ -124,8 +125,6 @@ def check_finite(name: str, tensor: Tensor, *, what: str) -> None:
 # ------------------------------------------------------------------ for engines that check nothing
 
 
-_FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-"""The tensors of a model folder that SGLang keeps in one, joined along the first axis."""
 _ROWS = 64
 """The number of rows of an embedding is a multiple of this in SGLang; the rest is zero."""
 
@@ -205,7 +204,7 @@ class WholeVersion:
                     folder.mkdir()
                     self._folders[kind] = folder  # so that it is removed
                     if tensors is None:
-                        write_adapter(self._source, folder)
+                        write_adapter(self._source, folder, self._model_dir)
                     else:
                         is_merged = self._is_adapter
                         path = write_version(folder, 0, tensors) if is_merged else self._source
@@ -220,7 +219,7 @@ class WholeVersion:
         key, tensors = (name, dtype), self.tensors()
         if key not in self._sums:
             parts = [name]
-            for fused, members in _FUSED.items():
+            for fused, members in FUSED.items():
                 if f".{fused}." in name:
                     parts = [name.replace(f".{fused}.", f".{member}.") for member in members]
             if all(part in tensors for part in parts):

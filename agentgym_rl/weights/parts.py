@@ -26,8 +26,9 @@ from torch import Tensor
 
 from agentgym_rl.core.engine import version_label
 from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.core.model_folder import digest
 from agentgym_rl.runtime.atomic_file import remove, replacing
-from agentgym_rl.storage.weights_folder import INDEX, digest, seal, version_name
+from agentgym_rl.storage.weights_folder import INDEX, seal, version_name
 
 from .files import (
     DTYPES,

@@ -20,10 +20,10 @@ from agentgym_rl.core.errors import (
     RequestRefused,
     WeightsError,
 )
+from agentgym_rl.core.model_folder import base_checksum
 from agentgym_rl.engines.sglang.client import SglangEngine
 from agentgym_rl.fleet.loads import NAMES
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.storage.weights_folder import base_checksum
 from agentgym_rl.weights.adapter import named
 from agentgym_rl.weights.parts import write_version
 from tests.kit.cases import cases

@@ -20,8 +20,8 @@ from transformers import AutoModelForCausalLM
 from agentgym_rl.config import Config, load_config
 from agentgym_rl.core.batch import BatchRow
 from agentgym_rl.core.errors import ConfigError, TrainerError, WeightsError
+from agentgym_rl.core.model_folder import base_checksum
 from agentgym_rl.storage.checkpoints import read_manifest
-from agentgym_rl.storage.weights_folder import base_checksum
 from agentgym_rl.trainer.main import run
 from agentgym_rl.weights.adapter import is_adapter, merged
 from agentgym_rl.weights.files import fingerprint, read_version

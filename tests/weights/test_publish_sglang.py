@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from agentgym_rl.core.engine import UNKNOWN_LABEL
-from agentgym_rl.storage.weights_folder import base_checksum
+from agentgym_rl.core.model_folder import base_checksum
 from agentgym_rl.weights import broadcast
 from agentgym_rl.weights.adapter import named, peft_tensors
 from agentgym_rl.weights.gloo import Broadcasts

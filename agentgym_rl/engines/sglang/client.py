@@ -365,7 +365,7 @@ class SglangEngine(EngineClient):
                 folder = Path(name)
                 folder.chmod(0o755)  # the server may have another user
                 if is_adapter:
-                    folder = write_adapter(version, folder)
+                    folder = write_adapter(version, folder, self._model_dir)
                 else:
                     link_weights(version, self._model_dir, folder)
                 yield folder
