@@ -21,7 +21,7 @@ from agentgym_rl.config import LoraConfig, OwnEngineConfig, ServerEngineConfig, 
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.model_folder import Heads, tensor_heads
 from agentgym_rl.runtime.atomic_file import replacing
-from agentgym_rl.storage.weights_folder import LORA_A, LORA_B, PREFIX, joined_with
+from agentgym_rl.storage.weights_folder import EMPTY_ADAPTER, LORA_A, LORA_B, PREFIX, joined_with
 
 _IMPORTS = (
     "agentgym_rl.engines.embedded.main",
@@ -209,7 +209,7 @@ def empty_adapter(model_dir: Path, lora: LoraConfig, parent: Path) -> Path:
     rows, columns = heads[f"{layers[0]}.weight"].shape
     written = [layer for layer in joined_with(layers[0]) if f"{layer}.weight" in heads]
     # The parent may be a folder of the user's, with adapters of other models and ranks.
-    folder = parent / f"empty-adapter-{rows}x{columns}-{lora.rank}"
+    folder = parent / f"{EMPTY_ADAPTER}-{rows}x{columns}-{lora.rank}"
     if folder.exists():  # another server of the run has written it
         return folder
     settings = {

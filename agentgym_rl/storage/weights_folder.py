@@ -52,6 +52,9 @@ BASE = "lora_base"
 PREFIX, LORA_A, LORA_B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 """The parts of the names of an adapter's tensors around the name of a layer: peft's."""
 
+EMPTY_ADAPTER = "empty-adapter"
+"""The beginning of the names of folders with the first adapter of a server, which changes
+nothing."""
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 """The layers of a model folder that SGLang keeps in one, joined along the first axis."""
 

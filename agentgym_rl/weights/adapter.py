@@ -188,6 +188,17 @@ class WholeVersion:
             )
         return next(self._folder("adapter", None).iterdir())
 
+    def changes_nothing(self) -> bool:
+        """Return whether the version is an adapter that leaves its base as it is: a first one.
+
+        Raises:
+            WeightsError: see `tensors`.
+        """
+        with self._lock:
+            given = self._checked()
+        seconds = (given[name] for name in given if name.endswith(LORA_B))
+        return self._is_adapter and not any(tensor.any() for tensor in seconds)
+
     @property
     def _what(self) -> str:
         return f"weights {self._source}" if isinstance(self._source, Path) else "the weights"

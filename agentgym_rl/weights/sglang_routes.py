@@ -31,6 +31,7 @@ from torch import Tensor
 from agentgym_rl.core.engine import UNKNOWN_LABEL, Interrupt, adapter_name
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.runtime.tasks import in_thread
+from agentgym_rl.storage.weights_folder import EMPTY_ADAPTER
 
 from .adapter import WholeVersion
 from .broadcast import BroadcastGroup, buckets
@@ -95,7 +96,7 @@ class SglangEngine(RemoteEngine):
         adapter at once."""
         self._check_mode(interrupt, deadline)
         if self._has_lora(deadline):
-            self._load_adapter(whole.adapter(), label, deadline)
+            self._load_adapter(whole, label, deadline)
             return
         folder = str(whole.folder())
         self._sum_known(whole, deadline)
@@ -199,9 +200,10 @@ class SglangEngine(RemoteEngine):
     def _has_lora(self, deadline: float) -> bool:
         return bool(self._server_info(deadline).get("enable_lora"))
 
-    def _load_adapter(self, folder: Path, label: str, deadline: float) -> None:
+    def _load_adapter(self, whole: WholeVersion, label: str, deadline: float) -> None:
         """Load an adapter beside the one that serves; unload all others, when the last requests
         that named them are done."""
+        folder = whole.adapter()
         name, served = (adapter_name(it) for it in (label, self.label(deadline=deadline)))
         loaded = self._adapters(deadline)
         for old in loaded.keys() - {served}:
@@ -209,8 +211,11 @@ class SglangEngine(RemoteEngine):
         if name != served:
             body = {"lora_name": name, "lora_path": str(folder)}
             self.post("/load_lora_adapter", body, deadline=deadline)
-        elif Path(loaded.get(name, "")).name != folder.name:
-            raise WeightsError(f"{self}: serves other weights as {label!r}")
+        else:
+            there = Path(loaded.get(name, "")).name
+            is_empty = there.startswith(EMPTY_ADAPTER) and whole.changes_nothing()
+            if there != folder.name and not is_empty:
+                raise WeightsError(f"{self}: serves other weights as {label!r}")
         self.state.staged = label
 
     def _adapters(self, deadline: float) -> dict[str, str]:

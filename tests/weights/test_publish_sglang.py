@@ -361,6 +361,21 @@ def test_a_server_of_adapters_takes_no_other_weights(model_dir):
     assert server.adapters.keys() == {"arl-0.3"}
 
 
+def test_a_first_version_may_have_the_name_of_the_empty_adapter(model_dir, tmp_path):
+    """Neither changes anything; requests that have named it are not waited for."""
+    with sglang(enable_lora=True) as server:
+        server.label = "0.0"
+        server.adapters["arl-0.0"] = {}
+        server.folders["arl-0.0"] = str(tmp_path / "empty-adapter-2x3-1")
+        run = Run(model_dir, interrupt="abort")
+        with pytest.raises(PublicationFailed, match=r"serves other weights as '0\.0'"):
+            run.publish(0, adapter(1, model_dir), a=server)
+        run = Run(model_dir, interrupt="abort")
+        assert run.publish(0, adapter(0, model_dir), a=server).served == ("a",)
+    assert server.label == "0.0"
+    assert server.adapters == {"arl-0.0": {}}
+
+
 def test_equal_adapters_have_a_name_each(model_dir):
     """A request names the one of its version: a new number alone would leave none to name."""
     with sglang(enable_lora=True) as server:
