@@ -16,6 +16,7 @@
     ├ ContextLengthError(EpisodeError, ValueError)   the prompt leaves no room to sample
     ├ TooManyErrors               episodes fail too often for the run to make sense
     ├ WeightsError                a policy version could not be published or loaded
+    │  └ AdapterRefused           it is an adapter, which only a publication can merge
     ├ TrainerError                the trainer could not do its step
     ├ StorageError                a file that a run must keep could not be written
     └ ProcessDied                 a supervised child process ended too early
