@@ -356,7 +356,7 @@ def test_an_adapter_is_loaded_without_a_pause_and_again_under_its_name(tmp_path)
     assert server.label == "1.7"
     settings = server.adapters["arl-1.7"]
     assert (settings["r"], settings["lora_alpha"]) == (3, 0.75)
-    assert settings["target_modules"] == ["q_proj"]
+    assert settings["target_modules"] == ["k_proj", "q_proj", "v_proj"]  # joined in SGLang
     assert "/pause_generation" not in server.calls
     with pytest.raises(WeightsError, match="are no adapter"):
         updated(server, write_version(tmp_path, 8, load_file(BUNDLED / "model.safetensors")))
