@@ -132,6 +132,7 @@ def test_every_token_is_of_its_version(endless, folders, weights, interrupt):
     load(endless, folders, 0)
 
 
+@pytest.mark.timeout(900)
 def test_an_update_of_the_client_serves_exactly(endless, folders, weights, tmp_path):
     version = write_version(tmp_path, 3, weights[3])
 
@@ -153,6 +154,7 @@ def test_an_update_of_the_client_serves_exactly(endless, folders, weights, tmp_p
     load(endless, folders, 0)
 
 
+@pytest.mark.timeout(900)
 def test_requests_that_arrive_in_a_pause_wait_for_its_end(endless, folders):
     async def scenario():
         engine = endless.client()
