@@ -46,6 +46,9 @@ Way = Literal["gloo", "nccl", "ipc"]
 _MODES: Mapping[Interrupt, str] = {"keep": "in_place", "recompute": "retract", "abort": "abort"}
 """The pause of SGLang by its effect. There is none for `wait`: an update without a pause waits for
 the requests in flight, and lets new ones wait."""
+_FLUSHED: tuple[Interrupt, ...] = ("recompute", "abort")
+"""The modes in which the prefix cache is emptied. In `wait` it may not be: a scheduler that still
+holds a finished request refuses that, with the weights written. Prefixes are salted by version."""
 _GROUP = "agentgym-rl"
 _MEETING_TIMEOUT_S = 10.0
 """The longest meeting of a broadcast group, in seconds."""
@@ -102,7 +105,7 @@ class SglangEngine(RemoteEngine):
         self._sum_known(whole, deadline)
 
         def write(label: str, interrupt: Interrupt, deadline: float) -> None:
-            flush = interrupt != "keep"
+            flush = interrupt in _FLUSHED
             body = {"model_path": folder, "weight_version": label, "flush_cache": flush}
             self.post("/update_weights_from_disk", body, deadline=deadline)
 
@@ -395,7 +398,7 @@ class SglangEngine(RemoteEngine):
         for number, part in enumerate(parts, start=1):
             message = {names[index]: tensors[names[index]] for index in part}
             is_last = number == len(parts)
-            self._send(message, way, flush=is_last and interrupt != "keep", deadline=deadline)
+            self._send(message, way, flush=is_last and interrupt in _FLUSHED, deadline=deadline)
         self.post("/end_weight_update", {}, deadline=deadline)
         self._name(label, deadline)
 
