@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from agentgym_rl.core.chat import Message, ToolSpec
 from agentgym_rl.core.task import SeededTasks, Split, TaskSource
-
-if TYPE_CHECKING:
-    from .sandbox import Sandbox
 
 RESERVED_INFO = {
     "task_id": "id of the task that is played (from reset)",
@@ -74,9 +71,6 @@ class Env(ABC):
     needs_sandboxes: bool = False
     """The flag that `reset` needs `options["sandboxes"]`, a started `SandboxBackend`; a run uses
     the backend that `--sandbox` names."""
-
-    sandbox: Sandbox | None = None
-    """The sandbox of the episode, for agents that run inside of it; `reset` may set it."""
 
     reward_range: tuple[float, float] | None = (0.0, 1.0)
     """The lowest and highest reward of an episode: `arl check` compares empty replies and gold

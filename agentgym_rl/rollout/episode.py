@@ -136,7 +136,7 @@ class EpisodeEnv(Env):
             raise
         self.env_id = str(self._first[1].get("env_id", ""))
         self.transcript.answered(self._first[0])
-        self.tools, self.sandbox = self._env.tools, self._env.sandbox
+        self.tools = self._env.tools
 
     def check_input(self, limit: InputLimit) -> None:
         """Check, after `start`, that the first messages are not too long.

@@ -26,8 +26,8 @@ SPEC = Spec(
 )
 
 METHOD = """\
-Work in small steps: read what matters, reproduce the problem, change as little as possible, \
-and run the tests again. Commands run in a shell that keeps its folder and variables. In the end \
+Work in small steps: read what matters, reproduce the problem, change as little as possible, and \
+run the tests again. Commands run in a shell that keeps its folder and variables. When all is done, \
 reply without a tool call: one sentence on what you changed."""
 """The advice on how to work, added to the first system message."""
 

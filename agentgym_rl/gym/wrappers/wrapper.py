@@ -17,7 +17,6 @@ from agentgym_rl.core.credit import added_reward
 from agentgym_rl.core.errors import ConfigError, EnvError
 from agentgym_rl.core.task import TaskSource
 from agentgym_rl.gym.env import Env, Origin, Step
-from agentgym_rl.gym.sandbox import Sandbox
 from agentgym_rl.runtime.imports import import_object
 
 
@@ -81,10 +80,6 @@ class Wrapper(Env):
     @property
     def needs_sandboxes(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.env.needs_sandboxes
-
-    @property
-    def sandbox(self) -> Sandbox | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.env.sandbox
 
     @property
     def reward_range(self) -> tuple[float, float] | None:  # pyright: ignore[reportIncompatibleVariableOverride]
