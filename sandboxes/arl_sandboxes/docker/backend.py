@@ -15,14 +15,7 @@ from typing import Self
 
 from agentgym_rl import ConfigError, SandboxError, SandboxLost, SandboxUnavailable
 from agentgym_rl.core.errors import SandboxStartTimeout
-from agentgym_rl.gym.sandbox import (
-    Capabilities,
-    Image,
-    Limits,
-    ProbeReport,
-    SandboxBackend,
-    SandboxStats,
-)
+from agentgym_rl.gym.sandbox import Capabilities, Limits, ProbeReport, SandboxBackend, SandboxStats
 from arl_sandboxes import runner
 from arl_sandboxes.arguments import require_sdk
 from arl_sandboxes.permits import Permits
@@ -139,14 +132,8 @@ class DockerBackend(SandboxBackend):
                 tasks.create_task(self._dispose(container), name="remove container")
 
     async def create(
-        self,
-        *,
-        limits: Limits | None = None,
-        image: Image | None = None,
-        timeout_s: float = 60.0,
+        self, *, limits: Limits | None = None, timeout_s: float = 60.0
     ) -> DockerSandbox:
-        if image is not None:
-            raise SandboxError(f"the {self.name} sandbox starts no images")
         if self._stack is None:
             raise SandboxLost("the docker sandbox backend is not open: use `async with backend:`")
         asked = time.perf_counter()

@@ -16,14 +16,7 @@ from typing import Literal, Self
 
 from agentgym_rl import ConfigError, SandboxError, SandboxLost, SandboxUnavailable
 from agentgym_rl.core.errors import SandboxStartTimeout, leaves
-from agentgym_rl.gym.sandbox import (
-    Capabilities,
-    Image,
-    Limits,
-    ProbeReport,
-    SandboxBackend,
-    SandboxStats,
-)
+from agentgym_rl.gym.sandbox import Capabilities, Limits, ProbeReport, SandboxBackend, SandboxStats
 from agentgym_rl.runtime.frozen import LOOK_EVERY_S
 from agentgym_rl.runtime.log import Repeated
 
@@ -171,14 +164,8 @@ class LocalBackend(SandboxBackend):
                 self._dying.clear()
 
     async def create(
-        self,
-        *,
-        limits: Limits | None = None,
-        image: Image | None = None,
-        timeout_s: float = 60.0,
+        self, *, limits: Limits | None = None, timeout_s: float = 60.0
     ) -> LocalSandbox:
-        if image is not None:
-            raise SandboxError(f"the {self.name} sandbox starts no images")
         if self._stack is None:
             raise SandboxLost("the local sandbox backend is not open: use `async with backend:`")
         limits = limits or self._limits
