@@ -72,7 +72,7 @@ def test_a_killed_child_ends_the_run(start, child):
 def test_interrupts_end_everything_cleanly(start, number):
     run = start(*LONG)
     code, err = end_by(run, lambda: run.process.send_signal(number))
-    assert code == 130
+    assert code == 130, err
     assert "interrupted" in err
     assert run.leftovers() == set()
 
