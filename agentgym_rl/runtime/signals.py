@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 CLOSE_S = 2.0
 """The time for leftover tasks to end, and for leftover threads once all else has ended."""
-_EXIT_S = 4.0
+_EXIT_S = 8.0
 """The time that an interrupted process has for all other code that Python runs at exit."""
 _exit = os._exit
 
