@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from hashlib import blake2b
 from io import RawIOBase
@@ -270,6 +270,21 @@ def read_header(file: Path, opened: BinaryIO | RawIOBase) -> tuple[dict[str, str
         what = "cut short" if size < end else "damaged"
         raise ConfigError(f"{file} is {what}: {size} bytes, its header says {end}. {again}")
     return metadata, heads
+
+
+def header_of(tensors: Iterable[tuple[str, str, Sequence[int], int]]) -> tuple[bytes, list[int]]:
+    """Return the first bytes of a safetensors file, and the position of each tensor in it; the
+    tensors (name, dtype, shape, bytes) follow in this order, without gaps."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    places, end = list[int](), 0
+    for name, dtype, shape, size in tensors:
+        places.append(end)
+        start, end = end, end + size
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    head = len(text).to_bytes(8, "little") + text
+    return head, [len(head) + place for place in places]
 
 
 def _without_weights(folder: Path) -> str:

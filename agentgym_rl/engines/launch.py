@@ -21,7 +21,15 @@ from agentgym_rl.config import LoraConfig, OwnEngineConfig, ServerEngineConfig, 
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.model_folder import Heads, tensor_heads
 from agentgym_rl.runtime.atomic_file import replacing
-from agentgym_rl.storage.weights_folder import EMPTY_ADAPTER, LORA_A, LORA_B, PREFIX, joined_with
+from agentgym_rl.storage.weights_folder import (
+    EMPTY_ADAPTER,
+    LORA_A,
+    LORA_B,
+    PEFT_TENSORS,
+    PREFIX,
+    joined_with,
+    write_peft_settings,
+)
 
 _IMPORTS = (
     "agentgym_rl.engines.embedded.main",
@@ -212,12 +220,6 @@ def empty_adapter(model_dir: Path, lora: LoraConfig, parent: Path) -> Path:
     folder = parent / f"{EMPTY_ADAPTER}-{rows}x{columns}-{lora.rank}"
     if folder.exists():  # another server of the run has written it
         return folder
-    settings = {
-        "peft_type": "LORA",
-        "r": lora.rank,
-        "lora_alpha": lora.alpha,
-        "target_modules": [layer.rpartition(".")[2] for layer in written],
-    }
     tensors: dict[str, np.ndarray] = {}
     for layer in written:
         shape = heads[f"{layer}.weight"].shape
@@ -225,6 +227,6 @@ def empty_adapter(model_dir: Path, lora: LoraConfig, parent: Path) -> Path:
         tensors[f"{PREFIX}{layer}{LORA_B}"] = np.zeros((shape[0], lora.rank), np.float32)
     with replacing(folder, part=parent / f".{folder.name}.{os.getpid()}") as part:
         part.mkdir(parents=True)
-        (part / "adapter_config.json").write_text(json.dumps(settings))
-        save_file(tensors, part / "adapter_model.safetensors")
+        write_peft_settings(part, written, rank=lora.rank, alpha=lora.alpha)
+        save_file(tensors, part / PEFT_TENSORS)
     return folder

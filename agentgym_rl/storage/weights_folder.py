@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -37,6 +37,7 @@ from agentgym_rl.core.model_folder import (
     base_checksum,
     check_shapes,
     digest,
+    header_of,
     read_stored,
     tensor_heads,
 )
@@ -51,6 +52,9 @@ BASE = "lora_base"
 """The name of the `base_checksum` of the model that an adapter was trained on, int64 []."""
 PREFIX, LORA_A, LORA_B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 """The parts of the names of an adapter's tensors around the name of a layer: peft's."""
+
+PEFT_TENSORS = "adapter_model.safetensors"
+"""The file of an adapter's tensors, under these names."""
 
 EMPTY_ADAPTER = "empty-adapter"
 """The beginning of the names of folders with the first adapter of a server, which changes
@@ -175,6 +179,7 @@ def check_fits(
         raise WeightsError(f"cannot check {what}: {error}") from error
     is_adapter = SCALING in names
     shapes: dict[str, tuple[int, ...]] = {}
+    base = 0
     for name in names:
         tensor = read(name)
         shapes[name] = tuple(tensor.shape)
@@ -183,11 +188,12 @@ def check_fits(
             raise WeightsError(f"{what}: {name} is {tensor.dtype}, the model has {head.dtype}")
         if not _is_finite(tensor):
             raise WeightsError(f"{what}: {name} has values that are not finite")
+        if is_adapter and name == BASE:
+            base = int(np.frombuffer(tensor.data, np.int64)[0])
     if not is_adapter:
         check_shapes(shapes, {name: head.shape for name, head in model.items()}, what=what)
         return False
-    base = np.frombuffer(read(BASE).data, np.int64) if BASE in names else [0]
-    check_adapter(shapes, model_dir, base=int(base[0]))
+    check_adapter(shapes, model_dir, base=base)
     return True
 
 
@@ -259,24 +265,31 @@ def write_adapter(version: Path, parent: Path, model_dir: Path) -> Path:
     tensors = _adapter_tensors(version, model_dir)
     layers = [name.removesuffix(LORA_A) for name in tensors if name.endswith(LORA_A)]
     rank = max(tensors[layer + LORA_A][0].shape[0] for layer in layers)
-    settings = {
-        "peft_type": "LORA",
-        "r": rank,
-        "lora_alpha": scaling * rank,
-        "target_modules": sorted({layer.rpartition(".")[2] for layer in layers}),
-    }
-    (folder / "adapter_config.json").write_text(json.dumps(settings))
-    header: dict[str, Any] = {}
-    end = 0
-    for name, (head, _) in tensors.items():
-        start, end = end, end + head.stop - head.start
-        header[name] = {"dtype": head.dtype, "shape": head.shape, "data_offsets": (start, end)}
-    text = json.dumps(header).encode()
-    with (folder / "adapter_model.safetensors").open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+    write_peft_settings(folder, layers, rank=rank, alpha=scaling * rank)
+    header, _ = header_of(
+        (name, head.dtype, head.shape, head.stop - head.start)
+        for name, (head, _) in tensors.items()
+    )
+    with (folder / PEFT_TENSORS).open("wb") as file:
+        file.write(header)
         for head, is_zero in tensors.values():
             file.write(bytes(head.stop - head.start) if is_zero else read_stored(head).data.data)
     return folder
+
+
+def write_peft_settings(folder: Path, layers: Iterable[str], *, rank: int, alpha: float) -> None:
+    """Write peft's file beside the tensors of an adapter of some layers.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    settings = {
+        "peft_type": "LORA",
+        "r": rank,
+        "lora_alpha": alpha,
+        "target_modules": sorted({layer.rpartition(".")[2] for layer in layers}),
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
 
 
 def _is_finite(tensor: Stored) -> bool:

@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import shutil
-import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -26,7 +25,7 @@ from torch import Tensor
 
 from agentgym_rl.core.engine import version_label
 from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.core.model_folder import digest
+from agentgym_rl.core.model_folder import digest, header_of
 from agentgym_rl.runtime.atomic_file import remove, replacing
 from agentgym_rl.storage.weights_folder import INDEX, seal, version_name
 
@@ -123,19 +122,12 @@ def plan_parts(
 
 def _part(name: str, kinds: Mapping[str, Kind]) -> Part:
     """Lay out a part: the widest dtype first, so that every tensor is aligned in the file."""
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    places: dict[str, int] = {}
-    end = 0
-    for tensor in sorted(kinds, key=lambda it: (-kinds[it].dtype.itemsize, it)):
-        kind = kinds[tensor]
-        places[tensor], end = end, end + kind.nbytes
-        head = {"dtype": DTYPES[kind.dtype], "shape": list(kind.shape)}
-        header[tensor] = {**head, "data_offsets": [places[tensor], end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    begin = 8 + len(text)
-    starts = {tensor: begin + place for tensor, place in places.items()}
-    return Part(name, struct.pack("<Q", len(text)) + text, starts, begin + end)
+    order = sorted(kinds, key=lambda it: (-kinds[it].dtype.itemsize, it))
+    header, starts = header_of(
+        (it, DTYPES[kinds[it].dtype], kinds[it].shape, kinds[it].nbytes) for it in order
+    )
+    size = len(header) + sum(kind.nbytes for kind in kinds.values())
+    return Part(name, header, dict(zip(order, starts, strict=True)), size)
 
 
 class PartsWriter:
