@@ -42,7 +42,7 @@ from .engine import (
 from .eval import EvalConfig
 from .file import load, preset_names
 from .gateway import GatewayConfig, ServeConfig
-from .model import InitConfig, LoraConfig
+from .model import ADAPTER_INTERRUPTS, InitConfig, LoraConfig
 from .play import (
     AgentConfig,
     EnvConfig,
@@ -64,6 +64,7 @@ from .section import (
 from .trainer import TrainerConfig, WeightsConfig
 
 __all__ = [
+    "ADAPTER_INTERRUPTS",
     "AgentConfig", "AlgoConfig", "ClampCorrection", "ClusterConfig", "Config", "Correction",
     "CriticConfig", "EmbeddedEngineConfig", "EndpointConfig", "EngineConfig", "EnvConfig",
     "EvalConfig", "GatewayConfig", "InitConfig", "KlConfig", "LiteLLMEngineConfig", "LoggingConfig",
@@ -206,7 +207,7 @@ class Config(Section):
             )
         if self.engine.type == "vllm":
             return
-        if self.rollout.interrupt not in ("abort", "wait"):
+        if self.rollout.interrupt not in ADAPTER_INTERRUPTS:
             raise ValueError(
                 f"rollout.interrupt {self.rollout.interrupt!r} with lora.serve 'adapter' on "
                 "SGLang, which samples a request to its end with the adapter that it began with: "

@@ -37,6 +37,11 @@ class InitConfig(Section):
         return self
 
 
+ADAPTER_INTERRUPTS = ("abort", "wait")
+"""The values of `rollout.interrupt` for SGLang with `lora.serve` "adapter": it samples a request to
+its end with the adapter that it began with."""
+
+
 class LoraConfig(Section):
     """The LoRA of Hu et al. 2021 (https://arxiv.org/abs/2106.09685), with peft and its names."""
 

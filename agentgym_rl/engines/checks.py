@@ -13,7 +13,12 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from tokenizers import Tokenizer
 
-from agentgym_rl.config import LoraConfig, OwnEngineConfig, ServerEngineConfig
+from agentgym_rl.config import (
+    ADAPTER_INTERRUPTS,
+    LoraConfig,
+    OwnEngineConfig,
+    ServerEngineConfig,
+)
 from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime.http_client import HttpClient
@@ -183,7 +188,7 @@ def _lacks_lora(server: ServerInfo, fit: _Fit) -> Iterator[str]:
             f"--enable-lora --max-lora-rank {fit.lora.rank} --lora-target-modules and the names of "
             "the layers (lora.serve is 'adapter')"
         )
-    if fit.interrupt not in ("abort", "wait") or fit.transport != "shm":
+    if fit.interrupt not in ADAPTER_INTERRUPTS or fit.transport != "shm":
         yield (
             "no --enable-lora, and lora.serve merged; or set rollout.interrupt to abort or wait, "
             f"got {fit.interrupt!r}, and weights.transport to shm, got {fit.transport!r}"

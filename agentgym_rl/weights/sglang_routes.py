@@ -28,6 +28,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from agentgym_rl.config import ADAPTER_INTERRUPTS
 from agentgym_rl.core.engine import UNKNOWN_LABEL, Interrupt, adapter_name
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.runtime.tasks import in_thread
@@ -277,7 +278,7 @@ class SglangEngine(RemoteEngine):
 
     def _check_mode(self, interrupt: Interrupt, deadline: float) -> None:
         info = self._server_info(deadline)
-        if info.get("enable_lora") and interrupt not in ("abort", "wait"):
+        if info.get("enable_lora") and interrupt not in ADAPTER_INTERRUPTS:
             raise WeightsError(
                 f"{self}: rollout.interrupt {interrupt!r} with lora.serve 'adapter': SGLang "
                 "samples a request to its end with the adapter that it began with; use 'abort' or "
