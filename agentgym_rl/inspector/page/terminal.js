@@ -18,9 +18,10 @@ export function deed(call) {
   if (path !== null && fresh !== null) return { path, lines: [...each("-", old ?? ""), ...each("+", fresh)] };
   const whole = path === null ? null : first(given, ["content", "file_text"]);
   if (whole !== null) return { path, lines: each("+", whole) };
-  const command = first(given, COMMAND) ?? first(given, ["input", "patch"]);
-  if (command === null) return null;
-  return PATCH.test(command) ? { path: "", lines: patch(command) } : first(given, COMMAND) && { command };
+  const command = first(given, COMMAND);
+  const said = command ?? first(given, ["input", "patch"]);
+  if (said !== null && PATCH.test(said)) return { path: "", lines: patch(said) };
+  return command ? { command } : null;
 }
 
 export function Deed({ deed, answer }) {
