@@ -12,8 +12,9 @@ import hashlib
 import math
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -171,7 +172,7 @@ class WholeVersion:
         assert isinstance(self._source, Path)
         if not self._is_adapter and (self._source / "config.json").is_file():
             return self._source  # it is such a folder itself
-        return self._folder("whole", tensors)
+        return self._folder("whole", partial(self._fill, tensors=tensors))
 
     def adapter(self) -> Path:
         """Return a folder in peft's format with the version; it is there until `close`.
@@ -186,7 +187,10 @@ class WholeVersion:
                 f"{self._what} are no adapter, and a server started with --enable-lora takes no "
                 "other weights"
             )
-        return next(self._folder("adapter", None).iterdir())
+        assert isinstance(self._source, Path)
+        assert self._model_dir is not None
+        write = partial(write_adapter, self._source, model_dir=self._model_dir)
+        return next(self._folder("adapter", write).iterdir())
 
     def changes_nothing(self) -> bool:
         """Return whether the version is an adapter that leaves its base as it is: a first one.
@@ -203,26 +207,28 @@ class WholeVersion:
     def _what(self) -> str:
         return f"weights {self._source}" if isinstance(self._source, Path) else "the weights"
 
-    def _folder(self, kind: str, tensors: Mapping[str, Tensor] | None) -> Path:
-        """Return the folder of a kind, made once: with all `tensors`, or of the adapter alone."""
+    def _folder(self, kind: str, fill: Callable[[Path], object]) -> Path:
+        """Return the folder of a kind, which is made and filled once."""
         with self._lock:
-            assert isinstance(self._source, Path)
-            assert self._model_dir is not None
             if kind not in self._folders:
+                assert isinstance(self._source, Path)
                 folder = self._source.with_name(f".sglang-{self._source.name}-{kind}")
                 try:
                     shutil.rmtree(folder, ignore_errors=True)  # left by a trainer that died
                     folder.mkdir()
                     self._folders[kind] = folder  # so that it is removed
-                    if tensors is None:
-                        write_adapter(self._source, folder, self._model_dir)
-                    else:
-                        is_merged = self._is_adapter
-                        path = write_version(folder, 0, tensors) if is_merged else self._source
-                        link_weights(path, self._model_dir, folder)
+                    fill(folder)
                 except OSError as error:
                     raise WeightsError(f"cannot make {folder} for SGLang: {error}") from error
             return self._folders[kind]
+
+    def _fill(self, folder: Path, *, tensors: Mapping[str, Tensor]) -> None:
+        """Make an empty folder a model folder with all `tensors`, which are the version's own
+        unless it is an adapter."""
+        assert isinstance(self._source, Path)
+        assert self._model_dir is not None
+        path = write_version(folder, 0, tensors) if self._is_adapter else self._source
+        link_weights(path, self._model_dir, folder)
 
     def expected(self, name: str, dtype: torch.dtype) -> frozenset[str]:
         """Return the checksums that SGLang may report for its tensor `name`, which it has in
