@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import os
 import re
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -143,7 +144,10 @@ _MOST_OPEN = 64
 
 class StoredVersion(KnownKinds):
     """The tensors of a version's folder, on the CPU. Each is read when it is asked for, into memory
-    of its own, and compared with its digest while it is in the processor's cache."""
+    of its own, and compared with its digest while it is in the processor's cache.
+
+    Several threads may read, one at a time: a publication has one for each server, and parts share
+    their place in the file, and are closed for others."""
 
     def __init__(self, path: Path) -> None:
         """Read the index of the folder `path`.
@@ -171,6 +175,7 @@ class StoredVersion(KnownKinds):
                 f"weights {path} carry no digests: not written by write_version ({error!r})"
             ) from error
         super().__init__(self._file_of, self._tensor)
+        self._lock = threading.RLock()
         self._heads: dict[str, Heads] = {}
         self._open: dict[str, int] = {}
         """The file descriptors of parts."""
@@ -204,19 +209,21 @@ class StoredVersion(KnownKinds):
 
     def close(self) -> None:
         """Close the parts; they are opened again if needed."""
-        _close_all(self._open)
+        with self._lock:
+            _close_all(self._open)
 
     def _head(self, name: str) -> TensorHead:
         file = self._file_of[name]
-        if file not in self._heads:
-            path = self.path / file
-            try:
-                fd = self._fd(file)
-                with open(os.dup(fd), "rb", buffering=0) as opened:
-                    self._heads[file] = read_header(path, opened)[1]
-            except (OSError, ConfigError) as error:
-                raise unreadable(path, error) from error
-        head = self._heads[file].get(name)
+        with self._lock:
+            if file not in self._heads:
+                path = self.path / file
+                try:
+                    fd = self._fd(file)
+                    with open(os.dup(fd), "rb", buffering=0) as opened:
+                        self._heads[file] = read_header(path, opened)[1]
+                except (OSError, ConfigError) as error:
+                    raise unreadable(path, error) from error
+            head = self._heads[file].get(name)
         if head is None or head.dtype not in _TORCH:
             raise WeightsError(f"weights {self.path / file} are damaged: {name} is not in them")
         return head
@@ -235,9 +242,10 @@ class StoredVersion(KnownKinds):
         path = self.path / self._file_of[name]
         data = torch.empty(head.stop - head.start, dtype=torch.uint8).numpy()
         try:
-            fd = self._fd(self._file_of[name])
-            if not read_at(fd, data, head.start):
-                raise WeightsError(f"weights {path} are cut short in {name}")
+            with self._lock:
+                fd = self._fd(self._file_of[name])
+                if not read_at(fd, data, head.start):
+                    raise WeightsError(f"weights {path} are cut short in {name}")
         except OSError as error:
             raise unreadable(path, error) from error
         try:

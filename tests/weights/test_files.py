@@ -7,9 +7,12 @@ import os
 import shutil
 import stat
 import struct
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +23,7 @@ from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.core.model_folder import tensor_heads
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.storage.weights_folder import INDEX
+from agentgym_rl.weights import files
 from agentgym_rl.weights.files import (
     StoredVersion,
     fingerprint,
@@ -49,6 +53,31 @@ TENSORS = {
     "scalar": torch.tensor(3),
     "empty": torch.zeros(0, 4),
 }
+
+
+class Slow:
+    """A file whose every call lets other threads go first."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def seek(self, *place):
+        time.sleep(0.01)
+        return self.file.seek(*place)
+
+    def read(self, size):
+        time.sleep(0.01)
+        return self.file.read(size)
+
+
+def test_threads_read_one_version_without_mixing_its_bytes(tmp_path, monkeypatch):
+    """A publication has a thread for each server."""
+    path = write_version(tmp_path, 7, TENSORS)
+    read: Any = files.read_header
+    monkeypatch.setattr(files, "read_header", lambda file, opened: read(file, Slow(opened)))
+    with closing(StoredVersion(path)) as version, ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: dict(version), range(4)))
+    assert all(fingerprint(one) == fingerprint(TENSORS) for one in found)
 
 
 def test_a_version_comes_back_bit_for_bit(tmp_path):
