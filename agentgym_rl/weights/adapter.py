@@ -216,10 +216,14 @@ class WholeVersion:
                 try:
                     shutil.rmtree(folder, ignore_errors=True)  # left by a trainer that died
                     folder.mkdir()
-                    self._folders[kind] = folder  # so that it is removed
-                    fill(folder)
+                    try:
+                        fill(folder)
+                    except BaseException:  # the next server gets no part of it
+                        shutil.rmtree(folder, ignore_errors=True)
+                        raise
                 except OSError as error:
                     raise WeightsError(f"cannot make {folder} for SGLang: {error}") from error
+                self._folders[kind] = folder
             return self._folders[kind]
 
     def _fill(self, folder: Path, *, tensors: Mapping[str, Tensor]) -> None:

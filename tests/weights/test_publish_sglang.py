@@ -14,10 +14,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from agentgym_rl.core.engine import UNKNOWN_LABEL
+from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.core.model_folder import base_checksum
 from agentgym_rl.weights import broadcast
-from agentgym_rl.weights.adapter import named, peft_tensors
+from agentgym_rl.weights.adapter import WholeVersion, named, peft_tensors
 from agentgym_rl.weights.gloo import Broadcasts
+from agentgym_rl.weights.parts import write_version
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
 from agentgym_rl.weights.transport import InPauses, SharedFiles
 from tests.kit.cases import cases
@@ -131,7 +133,7 @@ def test_several_kinds_of_servers_get_a_version_in_one_publication(model_dir):
             run = Run(model_dir, way)
             for version in (3, 4):
                 done = run.publish(version, a=one, b=other, c=two)
-                assert set(done.served) == {"a", "b", "c"}
+                assert set(done.served) == {"a", "b", "c"}, done.failed
             assert (one.label, two.label, other.label) == ("0.4", "0.4", "0.4")
             assert same(one.weights, weights(4))
             assert same(two.weights, weights(4))
@@ -385,3 +387,21 @@ def test_equal_adapters_have_a_name_each(model_dir):
         run.publisher.publish({"a": server.url}, 4, same_as=3)
     assert server.label == "0.4"
     assert same(server.adapters["arl-0.4"], server.adapters["arl-0.3"])
+
+
+def test_a_folder_that_could_not_be_filled_is_made_anew(model_dir, tmp_path, monkeypatch):
+    whole = WholeVersion(write_version(tmp_path, 1, weights(1)), model_dir)
+
+    def full(*_: Any) -> None:
+        raise OSError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("agentgym_rl.weights.adapter.link_weights", full)
+        with pytest.raises(WeightsError, match=r"cannot make .* no space"):
+            whole.folder()
+    assert list(tmp_path.glob(".sglang-*")) == []
+    folder = whole.folder()
+    assert (folder / "config.json").exists()
+    assert list(folder.glob("model*"))
+    whole.close()
+    assert not folder.exists()
