@@ -88,14 +88,13 @@ def test_what_is_not_what_was_sent_is_refused():
 
 
 @pytest.mark.parametrize("dying", [0, 1])
-def test_a_member_that_dies_is_an_error_soon_and_another_group_can_be_made(dying):
+def test_a_member_that_dies_is_an_error_and_another_group_can_be_made(dying):
     with members(*[fingerprint(TENSORS)] * 2, timeout_s=120) as (group, children):
         children[dying].kill()  # now that all have met
         children[dying].wait(timeout=60)
-        start = time.monotonic()
+        # Gloo tells at once, but for one time in thousands on a busy machine: then the deadline.
         with pytest.raises(WeightsError, match=r"rank 0 of 3: broadcast of \d+ bytes: Runtime"):
-            group.send(TENSORS)
-        assert time.monotonic() - start < 60
+            group.send(TENSORS, timeout_s=20)
     with members(fingerprint(TENSORS)) as (group, children):
         group.send(TENSORS)
         assert line(children[0]) == "same"
