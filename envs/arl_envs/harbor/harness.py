@@ -3,12 +3,14 @@
 Three kinds of processes share the work. The judge reads the nonce from standard input and the
 cases from a file that it deletes; it never runs code of the agent. The server is a new interpreter
 that knows neither, so the memory of its forks holds no secret. A player, forked from the server
-for each case, imports the agent's code and calls it. Players say values as JSON; the judge compares.
+for each case, imports the agent's code and calls it. Players say values as JSON; the judge compares
+them.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import io
 import itertools
@@ -151,10 +153,8 @@ def reap(patience_s: float = REAP_S) -> bool:
         if time.monotonic() > end:
             break
         for pid in children() if turn > 2 else ():  # most players are just about to end
-            try:
+            with contextlib.suppress(OSError):  # another user's, or gone: the next round tells
                 os.kill(pid, signal.SIGKILL)
-            except OSError:
-                pass  # another user's, or gone: the next round tells
         time.sleep(0.0005)
     return False
 
@@ -267,9 +267,8 @@ def followed(pid: int, said: int) -> tuple[bytes, bytes]:
         wait_s = min(end - time.monotonic(), 0.005)
         if wait_s <= 0:
             return OVERTIME, b""
-        ended = (
-            os.waitpid(pid, os.WNOHANG) if not select.select([said], [], [], wait_s)[0] else (0, 0)
-        )
+        spoke = select.select([said], [], [], wait_s)[0]
+        ended = (0, 0) if spoke else os.waitpid(pid, os.WNOHANG)
         try:
             while more := os.read(said, 1 << 16):
                 data += more
@@ -292,7 +291,7 @@ class Server:
         self._link: socket.socket | None = None
 
     def ask(self, steps: list[dict[str, Any]]) -> tuple[bytes, bytes]:
-        """Return how the case ended and what its player said; a server that fails counts as overtime.
+        """Return how the case ended and what its player said; a failing server counts as overtime.
 
         Raises:
             Tampered: processes of the agent cannot be ended.

@@ -128,8 +128,8 @@ def _steps(
 
 
 def snippets(before: str, after: str) -> tuple[str, str]:
-    """Return the shortest whole lines, without outer blanks, whose change makes `after` of `before`,
-    and that occur once."""
+    """Return the fewest whole lines, without outer blanks, that make `after` of `before` and occur
+    only once there, and their new text."""
     old, new = before.splitlines(), after.splitlines()
     first = next(i for i, (one, other) in enumerate(zip(old, new, strict=False)) if one != other)
     last = 1
@@ -137,9 +137,7 @@ def snippets(before: str, after: str) -> tuple[str, str]:
         last += 1
     first_old, end_old, end_new = first, len(old) - last + 1, len(new) - last + 1
     while True:
-        one, other = (
-            "\n".join(lines[first_old:end]) for lines, end in ((old, end_old), (new, end_new))
-        )
+        one, other = "\n".join(old[first_old:end_old]), "\n".join(new[first_old:end_new])
         margin = min(len(text) - len(text.lstrip(" ")) for text in (one, other))
         if before.count(one[margin:]) == 1:
             return one[margin:], other[margin:]

@@ -122,25 +122,25 @@ def _operators(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
                     yield *at, new
 
 
-def _numbers(function: ast.FunctionDef) -> Iterator[ast.Constant]:
+def _numbers(function: ast.FunctionDef) -> Iterator[tuple[ast.Constant, int]]:
     defaults = [*function.args.defaults, *function.args.kw_defaults]
     for node in ast.walk(function):
         if isinstance(node, ast.Constant) and type(node.value) is int and node not in defaults:
-            yield node
+            yield node, node.value
 
 
 def _off_by_one(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
-    for node in _numbers(function):
-        if node.value in (0, 1, 2):
-            yield *source.span(node), str(node.value + 1)
-        if node.value in (1, 2):
-            yield *source.span(node), str(node.value - 1)
+    for node, value in _numbers(function):
+        if value in (0, 1, 2):
+            yield *source.span(node), str(value + 1)
+        if value in (1, 2):
+            yield *source.span(node), str(value - 1)
 
 
 def _constants(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
-    for node in _numbers(function):
-        if node.value > 2:
-            for new in (node.value + 1, node.value - 1, node.value * 10):
+    for node, value in _numbers(function):
+        if value > 2:
+            for new in (value + 1, value - 1, value * 10):
                 yield *source.span(node), str(new)
     for node in ast.walk(function):
         if isinstance(node, ast.Constant) and type(node.value) is bool:
@@ -178,12 +178,11 @@ def _missing_return(source: Source, function: ast.FunctionDef) -> Iterator[Chang
 
 
 def _negations(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
+    plain = ast.Name | ast.Call | ast.Attribute
     for node in ast.walk(function):
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             yield *source.span(node), source.said(node.operand)
-        elif isinstance(node, ast.If) and isinstance(
-            node.test, ast.Name | ast.Call | ast.Attribute
-        ):
+        elif isinstance(node, ast.If) and isinstance(node.test, plain):
             yield *source.span(node.test), f"not {source.said(node.test)}"
 
 
@@ -208,15 +207,16 @@ def _mutable_default(source: Source, function: ast.FunctionDef) -> Iterator[Chan
         if not isinstance(default, ast.Constant) or default.value is not None:
             continue
         for node in ast.walk(function):
-            if isinstance(node, ast.Assign) and source.said(node.targets[0]) == name:
-                if source.said(node.value) in ("[]", "{}"):
-                    yield *source.span(default), source.said(node.value)
+            empty = isinstance(node, ast.Assign) and source.said(node.value) in ("[]", "{}")
+            if empty and source.said(node.targets[0]) == name:
+                yield *source.span(default), source.said(node.value)
 
 
 def _dropped(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
     for node in ast.walk(function):
-        call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-        if (call or isinstance(node, ast.AugAssign)) and node.lineno == node.end_lineno:
+        if not isinstance(node, ast.AugAssign | ast.Expr) or node.lineno != node.end_lineno:
+            continue
+        if isinstance(node, ast.AugAssign) or isinstance(node.value, ast.Call):
             yield *source.span(node), "pass"
 
 
@@ -238,7 +238,7 @@ def _and_or(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
     for node in ast.walk(function):
         if isinstance(node, ast.BoolOp) and len(node.values) == 2:
             word = "and" if isinstance(node.op, ast.And) else "or"
-            if at := source.between(*node.values, word):
+            if at := source.between(node.values[0], node.values[1], word):
                 yield *at, "or" if word == "and" else "and"
 
 
@@ -269,17 +269,17 @@ def _keys(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
         }
     )
     fields = sorted(set(re.findall(r"\bself\.(_?[a-z_]+) [-+]?= ", source.text)))
+    read = {f"self.{name}" for name in fields}
     for node in ast.walk(function):
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
             for word in words if isinstance(node.slice.value, str) else ():
                 if word != node.slice.value:
                     yield *source.span(node.slice), f'"{word}"'
-        elif isinstance(node, ast.Attribute) and source.said(node.value) == "self":
-            if node.attr in fields and isinstance(node.ctx, ast.Load):
-                end = source.span(node)[1]
-                for name in fields:
-                    if name != node.attr:
-                        yield end - len(node.attr), end, name
+        elif isinstance(node, ast.Attribute) and source.said(node) in read:
+            end = source.span(node)[1]
+            for name in fields:
+                if name != node.attr and isinstance(node.ctx, ast.Load):
+                    yield end - len(node.attr), end, name
 
 
 def _early_return(source: Source, function: ast.FunctionDef) -> Iterator[Change]:

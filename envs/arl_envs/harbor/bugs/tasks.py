@@ -1,4 +1,4 @@
-"""The endless tasks with planted bugs: each is a variant of a program, and changes that are seen."""
+"""The endless tasks with planted bugs: each is a variant of a program with changes."""
 
 from __future__ import annotations
 
