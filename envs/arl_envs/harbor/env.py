@@ -1,4 +1,4 @@
-"""The harbor environment: an agent works in a terminal, and the tests of the task judge its files."""
+"""The harbor environment: an agent works in a terminal, and tests judge the files it leaves."""
 
 from __future__ import annotations
 

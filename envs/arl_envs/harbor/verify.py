@@ -213,7 +213,8 @@ class Verifier:
             what = "its solution" if self._task.solution else "its untouched image"
             raise InfraError(
                 f"task {self._task.name}: the tests end with {verdict.status!r} "
-                f"({verdict.detail}), and give no reward for {what} either ({why}): tests/test.sh cannot work here"
+                f"({verdict.detail}), and give no reward for {what} either ({why}): "
+                "tests/test.sh cannot work here"
             )
 
     async def _solved(self) -> Tree | None:
