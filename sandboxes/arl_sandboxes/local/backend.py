@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self
@@ -19,6 +19,7 @@ from agentgym_rl.core.errors import SandboxStartTimeout, leaves
 from agentgym_rl.gym.sandbox import (
     Capabilities,
     Image,
+    ImageRecipe,
     Limits,
     ProbeReport,
     SandboxBackend,
@@ -28,6 +29,7 @@ from agentgym_rl.runtime.frozen import LOOK_EVERY_S
 from agentgym_rl.runtime.log import Repeated
 
 from . import cgroup
+from .images import Images
 from .interpreter import slot_config
 from .probes import probe
 from .processes import ended
@@ -58,6 +60,8 @@ class LocalBackend(SandboxBackend):
             privileges: Python programs and Python sessions only, by Landlock, a system-call filter
             and limits; no `exec`, no shell, no forks, no threads, no bound on the disk. Never
             chosen automatically.
+        image_cache: The folder of prepared images; "": agentgym-rl/images in the user's cache.
+        image_cache_mb: The size above which images that nobody uses are removed from it.
     """
 
     name = "local"
@@ -74,10 +78,13 @@ class LocalBackend(SandboxBackend):
         cgroup: Literal["auto", "off"] = "auto",
         max_executions: int = 10_000,
         isolation: Literal["namespaces", "landlock"] = "namespaces",
+        image_cache: str = "",
+        image_cache_mb: int = 4096,
     ) -> None:
-        if slots < 0 or max_executions < 1:
+        if slots < 0 or max_executions < 1 or image_cache_mb < 1:
             raise ConfigError(
-                f"slots {slots}, max_executions {max_executions}: expected >= 0 and >= 1"
+                f"slots {slots}, max_executions {max_executions}, image_cache_mb {image_cache_mb}: "
+                "expected >= 0, >= 1 and >= 1"
             )
         if cgroup not in ("auto", "off"):
             raise ConfigError(f"cgroup {cgroup!r}: expected 'auto' or 'off'")
@@ -94,6 +101,7 @@ class LocalBackend(SandboxBackend):
         self._cgroup = cgroup
         self._isolation = isolation
         self._max_executions = max_executions
+        self._image_cache, self._image_cache_mb = image_cache, image_cache_mb
         self._stats = SandboxStats()
         self._free: deque[Slot] = deque()
         self._waiting: deque[asyncio.Future[Slot]] = deque()
@@ -126,6 +134,10 @@ class LocalBackend(SandboxBackend):
                 "(`arl doctor sandbox` says why)"
             )
         self._capabilities = report.capabilities
+        self._images = Images(
+            self._config, self._groups, self._capabilities,
+            prefix=self._prefix, folder=self._image_cache, bound_mb=self._image_cache_mb,
+        )  # fmt: skip
         self._indices = list(range(self._num_slots))
         self._closing = False
         async with contextlib.AsyncExitStack() as stack:
@@ -135,7 +147,7 @@ class LocalBackend(SandboxBackend):
             except (SandboxLost, OSError) as error:
                 raise SandboxUnavailable(f"the sandbox slots could not start: {error}") from error
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            for part in (self._keep, self._watch):
+            for part in (self._keep, self._watch, self._images.keep):
                 keeper = tasks.create_task(part(), name=f"sandboxes: {part.__name__}")
                 stack.callback(keeper.cancel)
             self._stack = stack.pop_all()
@@ -164,6 +176,7 @@ class LocalBackend(SandboxBackend):
         for sandbox in list(self._open):
             await sandbox.close()
         try:
+            await self._images.close()
             await ended(self._bury)
         finally:
             if self._dying:
@@ -177,24 +190,45 @@ class LocalBackend(SandboxBackend):
         image: Image | None = None,
         timeout_s: float = 60.0,
     ) -> LocalSandbox:
-        if image is not None:
-            raise SandboxError(f"the {self.name} sandbox starts no images")
-        if self._stack is None:
-            raise SandboxLost("the local sandbox backend is not open: use `async with backend:`")
+        self._check_open()
         limits = limits or self._limits
         slot = await self._acquire(limits, timeout_s)
+        place = slot
+        if image is not None:
+            # The slot in turn stays unused: it only counts among the most sandboxes at once.
+            try:
+                place = await self._images.start(image, limits)
+            except BaseException:
+                self._stats.in_use -= 1
+                self._recycle(slot)
+                raise
         self._stats.created += 1
         sandbox = LocalSandbox(
             f"{self._prefix}-{self._stats.created}",
-            slot,
+            place,
             limits,
             self._capabilities,
             stats=self._stats,
-            on_close=self._give_back,
+            on_close=lambda sandbox: self._give_back(sandbox, slot),
             renewed=self._renewed,
+            image=image,
         )
         self._open.add(sandbox)
         return sandbox
+
+    async def prepare(
+        self,
+        recipe: ImageRecipe,
+        *,
+        timeout_s: float = 600.0,
+        report: Callable[[str], None] | None = None,
+    ) -> Image:
+        self._check_open()
+        return await self._images.prepare(recipe, timeout_s, report)
+
+    def _check_open(self) -> None:
+        if self._stack is None:
+            raise SandboxLost("the local sandbox backend is not open: use `async with backend:`")
 
     async def probe(self) -> ProbeReport:
         report, _, _ = await self._examine()
@@ -311,9 +345,12 @@ class LocalBackend(SandboxBackend):
         if slot.disk_mb != limits.disk_mb:
             slot.fresh(limits.disk_mb)
 
-    def _renewed(self, sandbox: LocalSandbox) -> Slot:
+    async def _renewed(self, sandbox: LocalSandbox) -> Slot:
         """Return a clean slot: a free one with its next process ready, or the sandbox's own."""
         limits, slot = sandbox.limits, sandbox.slot
+        if sandbox.image is not None:
+            slot.close("the sandbox was reset")
+            return await self._images.start(sandbox.image, limits)
         total_mb = limits.memory_mb + limits.disk_mb
         for other in reversed(self._free):
             fits = other.disk_mb == limits.disk_mb and other.limited(
@@ -326,12 +363,14 @@ class LocalBackend(SandboxBackend):
         slot.fresh(limits.disk_mb, "the sandbox was reset")
         return slot
 
-    def _give_back(self, sandbox: LocalSandbox) -> None:
+    def _give_back(self, sandbox: LocalSandbox, slot: Slot) -> None:
         self._open.discard(sandbox)
         self._stats.in_use -= 1
         if sandbox.slot.dead and not self._closing and not sandbox.blamed:
             self._stats.lost += 1
-        self._recycle(sandbox.slot)
+        if sandbox.image is not None:
+            sandbox.slot.close("its sandbox was closed")
+        self._recycle(slot)
 
     def _recycle(self, slot: Slot) -> None:
         if slot.executions >= self._max_executions:
@@ -385,6 +424,7 @@ class LocalBackend(SandboxBackend):
             await asyncio.sleep(LOOK_EVERY_S)
             for slot in list(self._slots):
                 slot.look()
+            self._images.look()
 
     def _lost(self, slot: Slot) -> None:
         if slot.was_ready and slot.executions < self._max_executions and not self._closing:

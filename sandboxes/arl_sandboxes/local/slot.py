@@ -9,10 +9,12 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import arl_isolation
 from agentgym_rl import SandboxError, SandboxLost, SandboxUnavailable
@@ -60,6 +62,11 @@ class SlotConfig:
     """The environment of the zygote while it starts; no program receives it."""
     isolation: str = "namespaces"
 
+    def ahead(self) -> list[str]:
+        """Return the modules to load before the namespaces: those of the standard library alone."""
+        known = sys.stdlib_module_names
+        return [name for name in self.preimport if name.split(".")[0] in known]
+
     def command(self, script: Path | None = None) -> list[str]:
         """Return the command that runs a file of `inside/`: by default, a slot's first process."""
         script = script or (LONE if self.isolation == "landlock" else ZYGOTE)
@@ -83,6 +90,8 @@ class Slot:
         self.executions = 0
         self.box = -1
         """The descriptor of the work folder, once a child waits; else -1."""
+        self.root = -1
+        """The descriptor of an image's root, once a child waits; else -1."""
         self.child: Child | None = None
         """The child that waits for a program."""
         self.dead = ""
@@ -115,8 +124,11 @@ class Slot:
         self._control: socket.socket | None = None
 
     # ------------------------------------------------------------------ life
-    async def start(self) -> None:
+    async def start(self, *, ahead: bool = False) -> None:
         """Start the process and wait until it is in its namespaces.
+
+        ahead: True for a process that only prepares what all images have in common: `enter` gives
+            it an image, once.
 
         Raises:
             SandboxUnavailable: the kernel refused a step.
@@ -135,14 +147,30 @@ class Slot:
                 "path": self._config.path,
                 "preimport": self._config.preimport,
                 "tmp": tempfile.gettempdir(),
+                "ahead": self._config.ahead() if ahead else [],
             }
-            if self._control is None:
-                raise SandboxLost(self.dead)
-            self._control.send(json.dumps(config).encode())
-            await self._wait("start")
+            await self._order(config, "start")
         except BaseException as error:
             self.close(f"it did not start: {str(error) or type(error).__name__}")
             raise
+
+    async def enter(self, image: Mapping[str, Any]) -> None:
+        """Go on from `start(ahead=True)`: enter the namespaces, and the image of the order
+        `LayerCache.order`.
+
+        Raises: see `start`.
+        """
+        try:
+            await self._order({"image": image}, "start from its image")
+        except BaseException as error:
+            self.close(f"its image did not start: {str(error) or type(error).__name__}")
+            raise
+
+    async def _order(self, order: Mapping[str, Any], what: str) -> None:
+        if self._control is None:
+            raise SandboxLost(self.dead)
+        self._control.send(json.dumps(order).encode())
+        await self._wait(what)
 
     def _spawn(self) -> None:
         # Not in a thread: the process dies with the thread that started it.
@@ -338,9 +366,10 @@ class Slot:
             child.fail(error)
         self._children.clear()
         self.child = None
-        if self.box >= 0:
-            os.close(self.box)
-            self.box = -1
+        for folder in (self.box, self.root):
+            if folder >= 0:
+                os.close(folder)
+        self.box = self.root = -1
         self._tell(error)
 
     async def _wait(self, what: str) -> None:
@@ -377,7 +406,7 @@ class Slot:
         assert self._control is not None
         try:
             message, handles, flags, _ = socket.recv_fds(
-                self._control, 8192, 2, socket.MSG_CMSG_CLOEXEC
+                self._control, 8192, 3, socket.MSG_CMSG_CLOEXEC
             )
         except BlockingIOError:
             return
@@ -396,7 +425,7 @@ class Slot:
         elif kind == wire.DONE:
             number, *ended = wire.DONE_BODY.unpack(body)
             self._done(number, Ended(*ended))
-        elif kind == wire.READY:
+        elif kind in (wire.READY, wire.AHEAD):
             self._tell()
         elif kind == wire.FAILED:
             self.dead = body[4:].decode("utf-8", "replace")
@@ -412,7 +441,7 @@ class Slot:
                 os.close(handle)
             return
         if len(handles) > 1:
-            self.box = handles[1]
+            self.box, self.root = handles[1], handles[2] if len(handles) > 2 else -1
         self.child = self._children[number] = Child(
             number, socket.socket(fileno=handles[0]), self._life
         )

@@ -16,9 +16,10 @@ ANOTHER = b"A"  # make another child, in the present work folder
 LASTING = b"L"  # that child is a session: the end of another program does not end it
 KILL, INTERRUPT = b"K", b"I"  # of that child
 
+AHEAD = b"H"  # started, without namespaces: another JSON object completes the first
 READY = b"R"
 FAILED = b"E"  # errno (int), text
-CHILD = b"P"  # NUMBER; handles: the child's socket, and the work folder after FRESH
+CHILD = b"P"  # NUMBER; handles: the child's socket; after FRESH the work folder, an image's root
 NUMBER = struct.Struct("<I")
 DONE = b"D"
 DONE_BODY = struct.Struct("<IIIdq")  # number, wait status, others killed, CPU s, max RSS kB

@@ -49,14 +49,22 @@ def enter_namespaces(config: dict) -> None:
     # The new root is made as the machine's root if possible: folders like /root are closed to
     # others. Root in a container may not mount before it has a user namespace.
     at_once = os.getuid() == 0 and kernel.may_mount()
+    image = config.get("image")
+
+    def build(owner: int | None) -> None:
+        if image:
+            root.build_of_image(read_only, unseen, image, owner)
+        else:
+            root.build(read_only, unseen)
+
     if at_once:
         kernel.unshare(kernel.CLONE_NEWNS, "mount")
-        root.build(read_only, unseen)
+        build(config["host_uid"])
     enter_user_namespace(config["host_uid"])
     kernel.unshare(INNER | kernel.CLONE_NEWNS, "mount, pid, net, ipc, uts, cgroup")
     kernel.set_host_name("sandbox")
     if not at_once:
-        root.build(read_only, unseen)
+        build(None)
     # The machine's /proc, which must exist before a namespace can mount its own over it.
     kernel.make_read_only("/proc")
 
@@ -114,7 +122,12 @@ class MapsFromOutside:
 class Zygote:
     def __init__(self, control: socket.socket, config: dict, last_pid: int | None) -> None:
         self._control, self._last_pid = control, last_pid
-        program.warm_up(config["preimport"], config["path"])
+        self._image = config.get("image")
+        if self._image:
+            program.load(config["preimport"], config["path"])
+            program.set_environment(self._image["env"])
+        else:
+            program.warm_up(config["preimport"], config["path"])
         self._domain = kernel.memory_domain()
         locks.Filter(seccomp.program(without=seccomp.ZYGOTES)).install()
         self._filter = locks.Filter(seccomp.only(seccomp.ZYGOTES))
@@ -163,14 +176,15 @@ class Zygote:
             self._count_from_2()
             overwrite_figures()
             if self._has_box:
+                assert not self._image, "a sandbox of an image has a slot of its own"
                 root.drop_box()
             self._has_box = True
             self._had_sessions = False
             self._lasting.clear()
             self._marks.clear()
-            self._prepare(box=root.fresh_box(number))
+            self._prepare(self._folders(number))
         elif command == wire.ANOTHER:
-            self._prepare(box=None)
+            self._prepare([])
         elif command == wire.LASTING:
             self._lasting.add(number)
             self._had_sessions = True
@@ -196,7 +210,14 @@ class Zygote:
             if kind == signal.SIGINT:
                 return
 
-    def _prepare(self, box: int | None) -> None:
+    def _folders(self, disk_mb: int) -> list[int]:
+        """Return the handles of a new work folder, or of the image's and its root."""
+        if not self._image:
+            return [root.fresh_box(disk_mb)]
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        return [os.open(self._image["work_dir"], flags), os.open("/", flags)]
+
+    def _prepare(self, folders: list[int]) -> None:
         """Fork the next child, which prepares itself and waits for its program."""
         mine, theirs = socket.socketpair()
         self._count += 1
@@ -212,20 +233,20 @@ class Zygote:
                     os.close(fd)
                 if self._last_pid is not None:
                     os.close(self._last_pid)
-                if box is not None:
-                    os.close(box)
-                program.main(theirs, self._filter, self._domain)
+                for folder in folders:
+                    os.close(folder)
+                place = self._image["work_dir"] if self._image else root.BOX
+                program.main(theirs, self._filter, self._domain, place)
             except BaseException as error:
                 program.give_up(theirs, error)
             os._exit(125)
         theirs.close()
         self._children[pid] = self._count
-        handles = [mine.fileno()] if box is None else [mine.fileno(), box]
         message = wire.CHILD + wire.NUMBER.pack(self._count)
-        socket.send_fds(self._control, [message], handles)
+        socket.send_fds(self._control, [message], [mine.fileno(), *folders])
         mine.close()
-        if box is not None:
-            os.close(box)
+        for folder in folders:
+            os.close(folder)
 
     def _reap(self) -> bool:
         """Reap dead processes and report the known ones; return True if there may be more."""
@@ -361,6 +382,14 @@ def main() -> None:
         no_core_dumps()
         lower_group = give_way()
         counter = last_pid()  # before the new root, whose /proc shows only processes
+        if config["ahead"]:
+            # The start of the interpreter takes longer than all else, and is the same for all.
+            program.warm_up(config["ahead"], [])
+            control.send(wire.AHEAD)
+            order = control.recv(wire.CONFIG_BYTES)
+            if not order:
+                os._exit(0)
+            config |= json.loads(order)
         enter_namespaces(config)
         first = os.fork()
         if first:
