@@ -311,10 +311,10 @@ def _check(parser: ArgumentParser) -> None:
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
     names = (
-        "adaptive, all, clients, code, controller, crash, engine, env, exactness, faults, gateway, "
+        "adaptive, all, clients, code, coding, controller, crash, engine, env, exactness, faults, "
     )
     names += (
-        "gpu, inspector, math, plan, real, sandbox, staleness, train, trainer, verifier, weights"
+        "gateway, gpu, inspector, math, plan, real, sandbox, staleness, train, trainer, verifier, weights"
     )
     parser.add_argument("name", help=f"a file of benchmarks/: {names}")
     parser.add_argument(

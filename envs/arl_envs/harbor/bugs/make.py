@@ -44,7 +44,7 @@ def make(task: Task) -> HarborTask:
     return packed(
         "bugs",
         task.data,
-        instruction=_instruction(program, wrong, failing, level),
+        instruction=instruction(program, wrong, failing, level),
         repo={path: text.encode() for path, text in repo.items()},
         order={"mode": "calls", "cases": cases},
         solved={path: program.modules[path].encode() for path in wrong},
@@ -61,7 +61,7 @@ def _failing(program: Program, wrong: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _instruction(
+def instruction(
     program: Program, wrong: Mapping[str, str], failing: Sequence[str], level: int
 ) -> str:
     if level == 1:

@@ -115,7 +115,7 @@ def drawn_bugs(rng: random.Random, program: Program, level: int) -> tuple[Mutati
         if not of_kind:
             return ()
         bugs.append(rng.choice(of_kind))
-    if not _apart(program, bugs) or (level == 1 and not _one_line(program, bugs[0])):
+    if not _apart(program, bugs) or (level == 1 and not one_line(program, bugs[0])):
         return ()
     try:
         return tuple(bugs) if _told(program, bugs, level) else ()
@@ -129,7 +129,7 @@ def _apart(program: Program, bugs: Sequence[Mutation]) -> bool:
     return len(places) == len(bugs)
 
 
-def _one_line(program: Program, bug: Mutation) -> bool:
+def one_line(program: Program, bug: Mutation) -> bool:
     """Return whether the wrong line occurs once in its file, so that an edit can name it."""
     text = bug.applied(program.modules[bug.path])
     line = text[: bug.start + len(bug.new)].rpartition("\n")[2]
