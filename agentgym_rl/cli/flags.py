@@ -314,8 +314,9 @@ def _bench(parser: ArgumentParser) -> None:
         "adaptive, all, clients, code, coding, controller, crash, engine, env, exactness, faults, "
     )
     names += (
-        "gateway, gpu, inspector, math, plan, real, sandbox, staleness, train, trainer, verifier, weights"
+        "gateway, gpu, inspector, math, plan, real, sandbox, staleness, train, trainer, verifier, "
     )
+    names += "weights"
     parser.add_argument("name", help=f"a file of benchmarks/: {names}")
     parser.add_argument(
         "--model", type=Path, metavar="FOLDER", help="a real model (engine, gpu, real)"
