@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -207,8 +208,9 @@ def _mutable_default(source: Source, function: ast.FunctionDef) -> Iterator[Chan
         if not isinstance(default, ast.Constant) or default.value is not None:
             continue
         for node in ast.walk(function):
-            empty = isinstance(node, ast.Assign) and source.said(node.value) in ("[]", "{}")
-            if empty and source.said(node.targets[0]) == name:
+            if not isinstance(node, ast.Assign) or source.said(node.targets[0]) != name:
+                continue
+            if source.said(node.value) in ("[]", "{}"):
                 yield *source.span(default), source.said(node.value)
 
 
@@ -285,8 +287,8 @@ def _keys(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
 def _early_return(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
     """Yield returns after a loop that move into it."""
     for node in ast.walk(function):
-        body = getattr(node, "body", None)
-        for before, after in zip(body or (), (body or ())[1:], strict=False):
+        body = node.body if isinstance(node, ast.FunctionDef | ast.If | ast.For) else []
+        for before, after in itertools.pairwise(body):
             if isinstance(before, ast.For | ast.While) and isinstance(after, ast.Return):
                 start = source.span(after)[0]
                 yield start, start, "    "

@@ -11,11 +11,15 @@ from agentgym_rl import ConfigError, EnvError, Task, TaskSource
 from agentgym_rl.core.task import Split
 from arl_envs.splits import split_of
 
+from .cases import LIBRARIES
+from .library import library_program
 from .mutations import EASY, KINDS, Mutation, mutations_of
 from .program import Endless, Program, differing
 from .short import short_program
 
 LEVELS = (1, 2, 3, 4)
+SHORT = "short"
+"""The name of the short modules among the libraries."""
 TRIES = 2_000
 NUM_BUGS = {1: 1, 2: 1, 3: 2, 4: 1}
 
@@ -84,12 +88,16 @@ def bugs_of(data: Any) -> tuple[Program, tuple[Mutation, ...]]:
 @functools.lru_cache(maxsize=512)
 def program_of(library: str, variant: int) -> Program:
     """Return a variant of a library, right and with its cases."""
-    return short_program(variant)
+    if library == SHORT:
+        return short_program(variant)
+    return library_program(LIBRARIES[library], variant)
 
 
 def drawn_program(rng: random.Random, level: int) -> tuple[str, int]:
     """Return the name of a library for a level, and the number of a variant."""
-    return "short", rng.getrandbits(40)
+    if level == 1:
+        return SHORT, rng.getrandbits(40)
+    return rng.choice(list(LIBRARIES)), rng.getrandbits(20)
 
 
 def changed_text(program: Program, bugs: Sequence[Mutation]) -> str:
@@ -110,8 +118,8 @@ def drawn_bugs(rng: random.Random, program: Program, level: int) -> tuple[Mutati
     sites = [one for path, text in program.modules.items() for one in mutations_of(path, text)]
     bugs: list[Mutation] = []
     for _ in range(NUM_BUGS[level]):
-        kinds = [kind for kind in (EASY if level == 1 else KINDS)]
-        of_kind = [one for one in sites if one.kind == rng.choice(kinds)]
+        kind = rng.choice(EASY if level == 1 else list(KINDS))
+        of_kind = [one for one in sites if one.kind == kind]
         if not of_kind:
             return ()
         bugs.append(rng.choice(of_kind))
