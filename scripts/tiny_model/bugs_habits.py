@@ -49,8 +49,7 @@ def demonstrate(rng: random.Random, stage: Stage) -> list[Message]:
     while True:
         program = short_program(rng.getrandbits(40))
         ((path, text),) = program.modules.items()
-        kind = rng.choice(EASY)
-        found = [bug for bug in mutations_of(path, text) if bug.kind == kind]
+        found = mutations_of(path, text, [rng.choice(EASY)])
         if found:
             bug = rng.choice(found)
             if one_line(program, bug) and split_of(changed_text(program, [bug])) == "train":
@@ -140,7 +139,7 @@ BUGS = Family(
     demonstrate=demonstrate,
     needs_sandboxes=True,
     max_tokens=96,
-    plan=WarmUp(clean_steps=500, mixed_steps=400),
+    plan=WarmUp(clean_steps=1400, mixed_steps=500),
     # Names, digits and signs are cut out of their lines: they are the same tokens everywhere.
     vocabulary=Vocabulary(
         splits=("[0-9]", "\n", r"(?<= )(?:[<>]=?|//|[-+*%]=?)(?= )", rf"\b(?:{'|'.join(_WORDS)})\b"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,12 +75,14 @@ class Source:
         return " " * node.col_offset
 
 
-def mutations_of(path: str, text: str) -> list[Mutation]:
-    """Return all changes of a file, in the order of the text; some change nothing that matters."""
+def mutations_of(path: str, text: str, kinds: Sequence[str] = ()) -> list[Mutation]:
+    """Return all changes of a file (of some kinds alone), in the order of the text; some change
+    nothing that matters."""
     source = Source.of(text)
     found = [
         Mutation(kind, path, *change)
         for kind, changes in KINDS.items()
+        if not kinds or kind in kinds
         for function in _functions(source.tree)
         for change in changes(source, function)
     ]
