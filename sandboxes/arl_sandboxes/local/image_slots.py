@@ -18,8 +18,9 @@ from agentgym_rl import SandboxError
 from agentgym_rl.gym.sandbox import Limits
 
 from .cgroup import Hierarchy
+from .interpreter import SlotConfig
 from .processes import ended
-from .slot import Slot, SlotConfig
+from .slot import Slot
 
 log = logging.getLogger(__name__)
 

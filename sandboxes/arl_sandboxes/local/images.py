@@ -22,9 +22,10 @@ from arl_sandboxes.dockerfile import Run
 from . import tree
 from .cgroup import Hierarchy
 from .image_slots import USER_INDEX, ImageSlots
+from .interpreter import SlotConfig
 from .layers import LayerCache, default_folder
 from .sandbox import LocalSandbox
-from .slot import HOST_UID, Slot, SlotConfig
+from .slot import HOST_UID, Slot
 
 BUILD_LIMITS = Limits(
     memory_mb=2048, processes=256, disk_mb=1024, file_mb=512, open_files=1024, output_bytes=1 << 20
@@ -40,7 +41,6 @@ class Images:
         config: SlotConfig,
         groups: Hierarchy | None,
         capabilities: Capabilities,
-        *,
         prefix: str,
         folder: str,
         bound_mb: int,

@@ -227,7 +227,7 @@ class LocalSandbox(Sandbox):
         def work() -> _T:
             mine = [handles.pop() for _ in range(len(handles))][::-1]
             try:
-                place = box_files.Place.of_image(*mine) if self.image else box_files.Place(*mine)
+                place = box_files.Place.of_image(*mine) if self.image else box_files.Place(mine[0])
                 return look(place, *args, **options)
             finally:
                 for each in mine:
