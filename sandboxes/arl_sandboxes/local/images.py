@@ -60,17 +60,21 @@ class Images:
     async def prepare(
         self, recipe: ImageRecipe, timeout_s: float, report: Callable[[str], None] | None
     ) -> Image:
-        if not self._capabilities.images:
-            raise SandboxError(
-                "the local sandbox starts no images on this machine (`arl doctor sandbox` says why)"
-            )
+        self._check()
         self._slots.use()
         return await self._layers.prepare(recipe, timeout_s, report or (lambda line: None))
 
     async def start(self, image: Image, limits: Limits) -> Slot:
         """Return a slot of its own for a sandbox of the image."""
+        self._check()
         self._layers.check(image)
         return await self._slots.start(self._layers.order(image, limits.disk_mb), limits)
+
+    def _check(self) -> None:
+        if not self._capabilities.images:
+            raise SandboxError(
+                "the local sandbox starts no images on this machine (`arl doctor sandbox` says why)"
+            )
 
     async def _run(self, image: Image, step: Run, timeout_s: float, after: Path) -> ExecResult:
         """Run a step of a build in a sandbox of the unfinished layer; copy the files it leaves."""
