@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -166,6 +168,93 @@ def test_limits_hold(images, image):
 
     images.needs("disk")
     assert int(images.run(play())) < 20 << 20
+
+
+# ---------------------------------------------------------------------- one address of the host
+ASK = """
+import concurrent.futures, socket, sys, urllib.request
+def ask(n): return urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/{n}", timeout=30).read()
+with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    print(*(text.decode() for text in pool.map(ask, range(40))))
+"""
+REFUSED = """
+import socket, sys
+for host, port in (("127.0.0.1", PORT), ("127.0.0.1", 9), ("10.0.0.1", 80), ("1.1.1.1", 53)):
+    try: socket.create_connection((host, port), 3); print(host, port, "answers")
+    except OSError as error: pass
+"""
+STREAM = """
+import socket
+conn = socket.create_connection(("127.0.0.1", 8123), 30)
+conn.sendall(b"GET /stream HTTP/1.0\\r\\n\\r\\n")
+reader = conn.makefile("rb")
+while reader.readline().strip(): pass
+print(reader.readline().decode(), end="", flush=True)
+conn.sendall(b"go on\\n")
+print(reader.read().decode(), end="")
+"""
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[str]:
+    """A server on this host; its /stream says more only once the first piece has arrived."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readline()).split()[1].decode()
+        while (await reader.readline()).strip():
+            pass
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n")
+        if path == "/stream":
+            writer.write(b"one\n")
+            await writer.drain()
+            assert await reader.readline() == b"go on\n"
+        writer.write(path.encode())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        yield f"{host}:{port}"
+
+
+def test_one_address_is_forwarded_and_nothing_else(images, sandbox):
+    async def play() -> tuple[str, ...]:
+        async with served() as address:
+            refused = REFUSED.replace("PORT", address.rpartition(":")[2])
+            async with sandbox.forward(8123, address):
+                many = await sandbox.exec(["python3", "-c", ASK, "8123"])
+                stream = await sandbox.run_python(STREAM)
+                others = await sandbox.run_python(refused)
+            after = await sandbox.run_python(refused.replace("9)", "8123)"))
+        return many.stdout_text, stream.stdout_text, others.stdout_text, after.stdout_text
+
+    many, stream, others, after = images.run(play())
+    assert many.split() == [f"/{number}" for number in range(40)]
+    assert stream == "one\n/stream"
+    assert (others, after) == ("", "")
+
+
+def test_what_is_no_address_of_the_host(images, sandbox):
+    async def play(port: int, to: str) -> None:
+        async with sandbox.forward(port, to):
+            pass
+
+    for port, to in ((0, "a:1"), (1, "a"), (1, "a:b"), (1, ":1"), (1 << 16, "a:1")):
+        with pytest.raises(ValueError, match="expected"):
+            images.run(play(port, to))
+
+
+def test_a_port_that_a_program_uses_cannot_be_forwarded(images, sandbox):
+    code = "import socket; s = socket.create_server(('127.0.0.1', 8124))"
+
+    async def play() -> None:
+        session = await sandbox.open_session("python")
+        assert (await session.run(code)).ok
+        async with sandbox.forward(8124, "127.0.0.1:9"):
+            pass
+
+    with pytest.raises(SandboxError, match="8124"):
+        images.run(play())
 
 
 # ---------------------------------------------------------------------- builds

@@ -110,18 +110,6 @@ class Slot:
             self.close(f"it did not start: {str(error) or type(error).__name__}")
             raise
 
-    async def enter(self, image: Mapping[str, Any]) -> None:
-        """Go on from `start(ahead=True)`: enter the namespaces, and the image of the order
-        `LayerCache.order`.
-
-        Raises: see `start`.
-        """
-        try:
-            await self._order({"image": image}, "start from its image")
-        except BaseException as error:
-            self.close(f"its image did not start: {str(error) or type(error).__name__}")
-            raise
-
     async def _order(self, order: Mapping[str, Any], what: str) -> None:
         if self._control is None:
             raise SandboxLost(self.dead)
@@ -388,6 +376,12 @@ class Slot:
             number = struct.unpack("i", body[:4])[0]
             text = f"{self.dead} (errno {number})" if number else self.dead
             self._tell(SandboxUnavailable(f"the slot could not start: {text}"))
+        else:
+            self._hear(kind, body, handles)
+
+    def _hear(self, kind: bytes, body: bytes, handles: list[int]) -> None:
+        """Handle a message that only another kind of slot sends."""
+        raise AssertionError(f"a slot said {kind!r}")
 
     def _add(self, number: int, handles: list[int]) -> None:
         if len(handles) > 1:

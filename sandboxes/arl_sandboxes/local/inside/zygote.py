@@ -66,6 +66,8 @@ def enter_namespaces(config: dict) -> None:
     enter_user_namespace(config["host_uid"])
     kernel.unshare(INNER | kernel.CLONE_NEWNS, "mount, pid, net, ipc, uts, cgroup")
     kernel.set_host_name("sandbox")
+    if image:
+        kernel.loopback_up()
     if not at_once:
         build(None)
     # The machine's /proc, which must exist before a namespace can mount its own over it.
@@ -132,7 +134,8 @@ class Zygote:
         else:
             program.warm_up(config["preimport"], config["path"])
         self._domain = kernel.memory_domain()
-        locks.Filter(seccomp.program(without=seccomp.ZYGOTES)).install()
+        families = seccomp.WITH_INET if self._image else seccomp.UNIX
+        locks.Filter(seccomp.program(without=seccomp.ZYGOTES, families=families)).install()
         self._filter = locks.Filter(seccomp.only(seccomp.ZYGOTES))
         self._children: dict[int, int] = {}  # pid -> its number
         self._lasting: set[int] = set()  # numbers of the children that are sessions
@@ -190,12 +193,25 @@ class Zygote:
         elif command == wire.LASTING:
             self._lasting.add(number)
             self._had_sessions = True
+        elif command == wire.LISTEN:
+            self._listen(number)
         elif command in (wire.KILL, wire.INTERRUPT):
             kind = signal.SIGKILL if command == wire.KILL else signal.SIGINT
             for pid, child in self._children.items():
                 if child == number:
                     self._signal(pid, kind)
         return True
+
+    def _listen(self, port: int) -> None:
+        """Give the host a socket that listens in this network namespace."""
+        message = wire.LISTENER + wire.NUMBER.pack(port)
+        try:
+            listener = socket.create_server(("127.0.0.1", port))
+        except OSError as error:
+            self._control.send(message + str(error.strerror).encode())
+            return
+        with listener:
+            socket.send_fds(self._control, [message], [listener.fileno()])
 
     def _count_from_2(self) -> None:
         """Reset the pid counter to 2, so that no program learns how many processes came before."""
