@@ -72,6 +72,10 @@ class Env(ABC):
     """The flag that `reset` needs `options["sandboxes"]`, a started `SandboxBackend`; a run uses
     the backend that `--sandbox` names."""
 
+    holds_sandboxes: bool = False
+    """The flag that an episode keeps a sandbox from one step to the next: no more episodes than
+    there are sandboxes can go on at the same time."""
+
     reward_range: tuple[float, float] | None = (0.0, 1.0)
     """The lowest and highest reward of an episode: `arl check` compares empty replies and gold
     answers with it. None: any play may win an episode, as in games of chance."""
