@@ -28,7 +28,6 @@ PLACES = [("local", name) for name in CLASSES]
 PLACES += [("docker", name) for name in CLASSES if WITH_DOCKER]
 AT_ONCE = 3
 EXPLOIT_S = 400.0
-HONEST = ("ok",)
 UNPAID = ("wrong", "tampered", "timeout", "crash", "no_reward", "too_large")
 
 
@@ -68,8 +67,9 @@ async def is_not_paid(exploit: Exploit, number: int, sandboxes: SandboxBackend) 
     commands = exploit.commands(target_of(make_task(task)))
     try:
         step = await played(task, [*map(calling, range(9), commands)], sandboxes)
-    except InfraError as error:
-        assert exploit.may_lose, f"lost: {error}"
+    except InfraError:
+        if not exploit.may_lose:
+            raise
         return
     assert step.reward == 0.0, step.info
     assert step.info["verifier"] in UNPAID, step.info
