@@ -51,6 +51,8 @@ class Options:
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise TypeError(f"{name}: got {value!r}, expected seconds above 0")
         if self.split_by not in get_args(SplitBy):
-            raise TypeError(f"split_by: got {self.split_by!r}; allowed: {', '.join(get_args(SplitBy))}")
+            raise TypeError(
+                f"split_by: got {self.split_by!r}; allowed: {', '.join(get_args(SplitBy))}"
+            )
         if not isinstance(self.offline, bool):
             raise TypeError(f"offline: got {self.offline!r}; allowed: true, false")
