@@ -78,6 +78,10 @@ class Env(ABC):
     sandbox: Sandbox | None = None
     """The sandbox of the episode, for agents that run inside of it; `reset` may set it."""
 
+    holds_sandboxes: bool = False
+    """The flag that an episode keeps a sandbox from one step to the next: no more episodes than
+    there are sandboxes can go on at the same time."""
+
     reward_range: tuple[float, float] | None = (0.0, 1.0)
     """The lowest and highest reward of an episode: `arl check` compares empty replies and gold
     answers with it. None: any play may win an episode, as in games of chance."""

@@ -65,7 +65,7 @@ class HarborEnv(ToolEnv):
         self._harbor: HarborTask
         self._config: TaskConfig
         self._verifier: Verifier
-        self._sandbox: Sandbox | None = None
+        self.sandbox: Sandbox | None = None
         self._terminal: Terminal
 
     @classmethod
@@ -75,17 +75,6 @@ class HarborEnv(ToolEnv):
 
     def task_options(self) -> dict[str, Any]:
         return asdict(self._options)
-
-    @property
-    def sandbox(self) -> Sandbox:
-        """The agent's sandbox, from `reset` to the end of the episode.
-
-        Raises:
-            EnvError: there is no episode.
-        """
-        if self._sandbox is None:
-            raise EnvError("no sandbox without an episode: call reset first")
-        return self._sandbox
 
     async def begin(self, task: Task) -> list[Message]:
         await self._release()
@@ -100,7 +89,7 @@ class HarborEnv(ToolEnv):
         limits = self._limits()
         assert self.sandboxes is not None
         with OffTheClock():
-            self._sandbox = await self.sandboxes.create(
+            self.sandbox = await self.sandboxes.create(
                 limits=limits, image=image, timeout_s=CREATE_TIMEOUT_S
             )
         self._verifier = Verifier(
@@ -112,7 +101,7 @@ class HarborEnv(ToolEnv):
             digest=digest_of(self._harbor),
         )
         self._terminal = Terminal(
-            self._sandbox,
+            self.sandbox,
             env=resolved(self._config.environment.env),
             output_chars=self._options.output_chars,
             command_timeout_s=self._options.command_timeout_s,
@@ -120,7 +109,7 @@ class HarborEnv(ToolEnv):
         )
         if check := self._config.environment.healthcheck:
             with OffTheClock():
-                await self._healthy(self._sandbox, check)
+                await self._healthy(self.sandbox, check)
         asked = f"{self._harbor.instruction.strip()}\n\nWork folder: {image.work_dir}"
         return [
             {"role": "system", "content": SYSTEM_PROMPT},
@@ -170,7 +159,7 @@ class HarborEnv(ToolEnv):
         return Step([], verdict.reward, True, False, self._told(verdict, "answer"))
 
     def solve(self) -> list[Message] | None:
-        return oracle.messages_of(self._harbor, self._config) if self._sandbox else None
+        return oracle.messages_of(self._harbor, self._config) if self.sandbox else None
 
     async def close(self) -> None:
         await super().close()
@@ -238,14 +227,15 @@ class HarborEnv(ToolEnv):
             await asyncio.sleep(check.start_interval_sec if starting else check.interval_sec)
 
     async def _verify(self) -> Verdict:
-        sandbox, self._sandbox = self.sandbox, None
+        sandbox, self.sandbox = self.sandbox, None
+        assert sandbox is not None  # an episode is on
         with OffTheClock():
             try:
                 await self._terminal.close()
             except BaseException:
                 await sandbox.close()
                 raise
-            return await self._verifier.of_sandbox(sandbox)
+            return await self._verifier.of_sandbox(sandbox, used=self._terminal.num_calls > 0)
 
     def _told(self, verdict: Verdict, stop_reason: str) -> dict[str, Any]:
         metrics = {name: value for name, value in verdict.metrics.items() if name != "reward"}
@@ -266,7 +256,7 @@ class HarborEnv(ToolEnv):
         }
 
     async def _release(self) -> None:
-        sandbox, self._sandbox = self._sandbox, None
+        sandbox, self.sandbox = self.sandbox, None
         if sandbox is not None:
             await sandbox.close()
 

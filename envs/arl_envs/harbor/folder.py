@@ -102,6 +102,15 @@ def _search(path: Path, depth: int) -> Iterator[Path]:
             yield from _search(path / name, depth - 1)
 
 
+def read_files(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield (relative path, contents) of the files of any folder, within the limits of a task.
+
+    Raises:
+        ValueError: a link leads out of it, a file is of another kind, or a limit is passed.
+    """
+    yield from _files(folder, root=folder.resolve())
+
+
 def _text(path: Path) -> str:
     """Return the text of a file of the task itself.
 

@@ -184,10 +184,11 @@ def play(steps: list[dict[str, Any]], app: str, out: int) -> None:
     for number in (0, 1, 2):
         os.dup2(null, number)
     os.closerange(4, 1024)
-    resource.setrlimit(resource.RLIMIT_CPU, (CASE_CPU_S, CASE_CPU_S + 1))
-    resource.setrlimit(resource.RLIMIT_AS, (PLAYER_MEMORY_BYTES, PLAYER_MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (PLAYER_FILE_BYTES, PLAYER_FILE_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    lower(resource.RLIMIT_CPU, CASE_CPU_S, CASE_CPU_S + 1)
+    lower(resource.RLIMIT_AS, PLAYER_MEMORY_BYTES, PLAYER_MEMORY_BYTES)
+    lower(resource.RLIMIT_FSIZE, PLAYER_FILE_BYTES, PLAYER_FILE_BYTES)
+    if resource.getrlimit(resource.RLIMIT_CORE)[1] > 1:  # sandboxes set 1, and refuse all others
+        lower(resource.RLIMIT_CORE, 0, 0)
     os.chdir(app)
     sys.path.insert(0, app)
     current: Any = None
@@ -208,6 +209,14 @@ def play(steps: list[dict[str, Any]], app: str, out: int) -> None:
     data = json.dumps(said).encode()
     while data:
         data = data[os.write(3, data) :]
+
+
+def lower(kind: int, soft: int, hard: int) -> None:
+    """Lower a limit of this process; a sandbox may have set a lower one already."""
+    most = resource.getrlimit(kind)[1]
+    if most != resource.RLIM_INFINITY:
+        soft, hard = min(soft, most), min(hard, most)
+    resource.setrlimit(kind, (soft, hard))
 
 
 def named(target: str) -> Any:

@@ -18,7 +18,7 @@ class Options:
     folder of task folders. `--env harbor:SOURCE` sets it."""
     level: int | None = None
     """The level of generated tasks; None: 1."""
-    split: SplitBy = "hash"
+    split_by: SplitBy = "hash"
     """The split of folders into training and held-out tasks: `hash` of their names, or `all` in
     both. A single task is always in both."""
     offline: bool = False
@@ -50,7 +50,9 @@ class Options:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise TypeError(f"{name}: got {value!r}, expected seconds above 0")
-        if self.split not in get_args(SplitBy):
-            raise TypeError(f"split: got {self.split!r}; allowed: {', '.join(get_args(SplitBy))}")
+        if self.split_by not in get_args(SplitBy):
+            raise TypeError(
+                f"split_by: got {self.split_by!r}; allowed: {', '.join(get_args(SplitBy))}"
+            )
         if not isinstance(self.offline, bool):
             raise TypeError(f"offline: got {self.offline!r}; allowed: true, false")

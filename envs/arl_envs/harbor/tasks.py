@@ -112,12 +112,12 @@ class FolderTasks(TaskSource):
                 f"{path}: none of its {len(folders)} tasks can be played; the first: "
                 f"{self.left_out[0]}"
             )
-        both = options.split == "all" or len(entries) == 1
+        both = options.split_by == "all" or len(entries) == 1
         self._entries = [each for each in entries if both or split_of(each.name) == split]
         if not self._entries:
             raise ConfigError(
                 f"{path}: by the hash of their names, none of its {len(entries)} tasks is in the "
-                f"{split} split: --env.options.split=all plays all of them in both"
+                f"{split} split: --env.options.split_by=all plays all of them in both"
             )
 
     def __getitem__(self, index: int, /) -> Task:

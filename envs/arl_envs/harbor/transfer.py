@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from agentgym_rl import Sandbox, SandboxError
-from agentgym_rl.gym.sandbox import Image, Status
+from agentgym_rl.gym.sandbox import ExecResult, Image, Status
 
 from .hooks import Hooks
 
@@ -145,11 +145,13 @@ async def read_tree(sandbox: Sandbox) -> Tree:
         raise TooMuch(f"more than {MAX_FILES} files")
     if sum(sizes.values()) > MAX_BYTES:
         raise TooMuch(f"more than {MAX_BYTES >> 20} MB")
-    files: dict[str, bytes] = {}
-    for chunk in _chunks(sizes):
-        result = await sandbox.exec(["true"], collect=chunk)
-        files |= {path: data for path, data in result.files.items() if path in sizes}
-    return Tree(files, frozenset(sizes.keys() - files.keys()), await _entries(sandbox))
+    first, *further = [*_chunks(sizes)] or [[]]
+    listed = await sandbox.run_python(_LIST, collect=first)
+    files = dict(listed.files)
+    for chunk in further:
+        files |= (await sandbox.exec(["true"], collect=chunk)).files
+    files = {path: data for path, data in files.items() if path in sizes}
+    return Tree(files, frozenset(sizes.keys() - files.keys()), _entries(listed))
 
 
 def _chunks(sizes: Mapping[str, int]) -> Iterable[list[str]]:
@@ -165,8 +167,7 @@ def _chunks(sizes: Mapping[str, int]) -> Iterable[list[str]]:
         yield chunk
 
 
-async def _entries(sandbox: Sandbox) -> dict[str, Entry]:
-    result = await sandbox.run_python(_LIST)
+def _entries(result: ExecResult) -> dict[str, Entry]:
     if result.status is not Status.OK or result.truncated:
         return {}
     try:
@@ -292,13 +293,19 @@ class ImageTrees:
             TooMuch: it is too large to be played.
             SandboxError: the sandbox failed.
         """
-        key = f"{image.key} {image.work_dir}"
-        tree = self._trees.pop(key, None)
+        tree = self.known(image)
         if tree is None:
             tree = await read_tree(sandbox)
-        self._trees[key] = tree
+            self._trees[image.key] = tree
         while len(self._trees) > 1 and sum(t.size for t in self._trees.values()) > CACHED_BYTES:
             self._trees.popitem(last=False)
+        return tree
+
+    def known(self, image: Image) -> Tree | None:
+        """Return the work folder of `image` if it is remembered."""
+        tree = self._trees.get(image.key)
+        if tree is not None:
+            self._trees.move_to_end(image.key)
         return tree
 
 

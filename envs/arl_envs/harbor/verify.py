@@ -37,10 +37,9 @@ DETAIL_CHARS = 400
 ROOM_MB = 64
 """The disk of a verification beyond the agent's: the tests and their logs."""
 _PREPARE = (
-    f"mkdir -p {LOGS} /logs/agent && rm -rf {LOGS}/reward.txt {LOGS}/reward.json && "
-    f"chmod +x {TESTS}/test.sh"
+    f"rm -rf {TESTS} {LOGS}/reward.txt {LOGS}/reward.json && mkdir -p {LOGS} /logs/agent {TESTS}"
 )
-_RUN = f"exec {TESTS}/test.sh > {OUTPUT} 2>&1"
+_RUN = f"chmod +x {TESTS}/test.sh && exec {TESTS}/test.sh > {OUTPUT} 2>&1"
 PAID = 1.0
 
 
@@ -93,15 +92,21 @@ class Verifier:
         self._digest = digest
         self._agent_limits = limits
 
-    async def of_sandbox(self, sandbox: Sandbox) -> Verdict:
+    async def of_sandbox(self, sandbox: Sandbox, *, used: bool = True) -> Verdict:
         """Collect the agent's files from its sandbox, close it, and verify them.
+
+        A work folder that no call has changed gets the verdict on the image itself, which is found
+        once in this process.
+
+        Args:
+            used: False if the agent has made no call.
 
         Raises:
             InfraError: a sandbox failed, or the tests give no reward for the solution either.
         """
         try:
-            tree = await read_tree(sandbox)
-            artifacts = await self._artifacts(sandbox)
+            tree = await read_tree(sandbox) if used else None
+            artifacts = await self._artifacts(sandbox) if used else {}
         except TooMuch as error:
             return Verdict("too_large", detail=f"the work folder has {error}")
         finally:
@@ -128,40 +133,44 @@ class Verifier:
     async def _grade(self, tree: Tree | None, artifacts: Mapping[str, bytes]) -> Verdict:
         """Run the tests on the agent's files; None: on the image as it is."""
         begun = time.perf_counter()
+        known = TREES.known(self._image)
+        is_image = tree is None or (known is not None and self._changes(tree, known).empty)
+        if is_image and not artifacts and self._digest in _UNTOUCHED:
+            return _UNTOUCHED[self._digest]
         fresh = await self._sandboxes.create(
             limits=self._limits, image=self._image, timeout_s=CREATE_TIMEOUT_S
         )
         async with fresh:
             base = await TREES.of(self._image, fresh)
-            changes = Changes()
-            if tree is not None:
-                hooks = Hooks(
-                    base.names,
-                    keep=self._config.kept,
-                    bins=bins_of(self._image.env, self._image.work_dir),
-                )
-                changes = changes_of(tree, base, hooks, work_dir=self._image.work_dir)
-                await apply(fresh, changes)
+            changes = Changes() if tree is None else self._changes(tree, base)
+            await apply(fresh, changes)
             if artifacts:
                 await fresh.write_files(artifacts)
             verdict = await self._run_tests(fresh)
-        return replace(
+        verdict = replace(
             verdict,
             patch=patch_of(changes, base),
             dropped=tuple(sorted(changes.dropped)),
             duration_ms=1000 * (time.perf_counter() - begun),
         )
+        if changes.empty and not artifacts:
+            _remember(_UNTOUCHED, self._digest, verdict)
+        return verdict
+
+    def _changes(self, tree: Tree, base: Tree) -> Changes:
+        bins = bins_of(self._image.env, self._image.work_dir)
+        hooks = Hooks(base.names, keep=self._config.kept, bins=bins)
+        return changes_of(tree, base, hooks, work_dir=self._image.work_dir)
 
     async def _run_tests(self, sandbox: Sandbox) -> Verdict:
-        tests = {f"{TESTS}/{path}": data for path, data in self._task.tests.items()}
-        await sandbox.exec(["rm", "-rf", TESTS])
-        await sandbox.write_files(tests)
         prepared = await sandbox.exec(["sh", "-c", _PREPARE])
         if not prepared.ok:
             raise InfraError(
                 f"task {self._task.name}: its image has no room for the tests: "
                 f"{prepared.stderr_text[-DETAIL_CHARS:]}"
             )
+        tests = {f"{TESTS}/{path}": data for path, data in self._task.tests.items()}
+        await sandbox.write_files(tests)
         nonce = secrets.token_hex(16)
         env = resolved(self._config.environment.env) | resolved(self._config.verifier.env)
         result = await sandbox.exec(
@@ -206,9 +215,7 @@ class Verifier:
         key = self._digest
         if key not in _SOUND:
             found = await self._grade(await self._solved(), {})
-            _SOUND[key] = "" if found.has_reward else f"{found.status}: {found.detail}"
-            while len(_SOUND) > MAX_SOUND:
-                del _SOUND[next(iter(_SOUND))]
+            _remember(_SOUND, key, "" if found.has_reward else f"{found.status}: {found.detail}")
         if why := _SOUND[key]:
             what = "its solution" if self._task.solution else "its untouched image"
             raise InfraError(
@@ -240,9 +247,17 @@ class Verifier:
                 raise InfraError(f"task {self._task.name}: its solution fails: {error}") from error
 
 
-MAX_SOUND = 10_000
+MAX_REMEMBERED = 10_000
+_UNTOUCHED: dict[str, Verdict] = {}
+"""The verdict on the untouched image, by the digest of the task."""
 _SOUND: dict[str, str] = {}
 """The reason that the tests of a task give its solution no reward ("": they do), by its digest."""
+
+
+def _remember(verdicts: dict[str, Any], digest: str, found: Any) -> None:
+    verdicts[digest] = found
+    while len(verdicts) > MAX_REMEMBERED:
+        del verdicts[next(iter(verdicts))]
 
 
 class _Tampered(Exception):

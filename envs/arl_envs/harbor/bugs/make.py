@@ -16,6 +16,7 @@ from .tasks import bugs_of, with_bugs
 
 TEST_FILE = "tests/test_program.py"
 RUN_TESTS = "python3 -m unittest"
+"""The command in texts; calls of the oracle leave out the time that it prints."""
 
 
 def make(task: Task) -> HarborTask:
@@ -119,12 +120,12 @@ def _steps(
         after = with_bugs(program, left).get(bug.path, program.modules[bug.path])
         edits.append(edit(bug.path, *snippets(before, after)))
     if level == 1:
-        return [*edits, bash(RUN_TESTS)]
+        return [*edits, bash(f"{RUN_TESTS} 2>&1 | tail -n 1")]
     look = [bash("ls -R . && cat README.md")]
     if failing and level < 4:
-        look.append(bash(f"{RUN_TESTS} 2>&1 | tail -n 30"))
+        look.append(bash(f"{RUN_TESTS} 2>&1 | grep -v '^Ran ' | tail -n 30"))
     read = [bash(f"cat {path}") for path in dict.fromkeys(bug.path for bug in bugs)]
-    return [*look, *read, *edits, bash(RUN_TESTS)]
+    return [*look, *read, *edits, bash(f"{RUN_TESTS} 2>&1 | tail -n 1")]
 
 
 def snippets(before: str, after: str) -> tuple[str, str]:
