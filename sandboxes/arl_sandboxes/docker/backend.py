@@ -345,18 +345,18 @@ class DockerBackend(SandboxBackend):
             self._wanted.clear()
             if self._stack is None:
                 return
-            while self._stack is not None and (lacking := self._lacking()) is not None:
-                made = await self._start(self._limits, lacking[0])
-                if isinstance(made, Container):
-                    self._idle(lacking[0]).append(made)
+            while self._stack is not None and (key := self._lacking()) is not None:
+                image = self._images.of_key(key) if key else None
+                made = await self._start(self._limits, image)
+                if isinstance(made, Container) and key in self._warm:
+                    self._warm[key].append(made)
+                elif isinstance(made, Container):
+                    await self._dispose(made)
                 else:
                     log.error("no warm container: %s", made)
                     await asyncio.sleep(RETRY_S)
 
-    def _lacking(self) -> tuple[Image | None] | None:
-        """Return an image (or None in it, for a sandbox without one) that lacks idle containers;
-        None if none lacks any. The last used one comes first."""
-        for key, idle in reversed(self._warm.items()):
-            if len(idle) < self._num_warm:
-                return (self._images.of_key(key) if key else None,)
-        return None
+    def _lacking(self) -> str | None:
+        """Return the key of the image that lacks idle containers, the last used first."""
+        lacking = (key for key in reversed(self._warm) if len(self._warm[key]) < self._num_warm)
+        return next(lacking, None)

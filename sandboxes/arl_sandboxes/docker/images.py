@@ -160,15 +160,14 @@ class Images:
         context = _context({**recipe.files, NAME: changed.encode()})
         loop = asyncio.get_running_loop()
 
-        def build() -> str:
-            return _build(
-                self._daemon.api, context, label, until,
-                lambda line: loop.call_soon_threadsafe(report, f"{recipe.name}: {line}"),
-            )  # fmt: skip
+        def tell(line: str) -> None:
+            loop.call_soon_threadsafe(report, f"{recipe.name}: {line}")
 
         left_s = max(1.0, until - time.monotonic())
         try:
-            id = await self._daemon.call_for(left_s + 10, build)
+            id = await self._daemon.call_for(
+                left_s + 10, _build, self._daemon.api, context, label, until, tell
+            )
         except _Failed as error:
             hint = f"\n(without a build: {why})" if why else ""
             raise ImageError(f"{recipe.name}: docker build failed: {error}{hint}") from None
@@ -192,7 +191,7 @@ def _build(
         _Failed: a step failed, or took too long.
     """
     name, _, value = label.partition("=")
-    said, id = "", ""
+    said, id, steps = "", "", None
     left_s = max(1, int(until - time.monotonic()))
     try:
         steps = api.build(
@@ -212,6 +211,9 @@ def _build(
         raise _Failed(str(error)) from None
     except sdk.RequestException as error:
         raise _Failed(f"it took longer than it may ({error})\n{said[-SHOWN_CHARS:]}") from None
+    finally:
+        if steps is not None:
+            steps.close()  # and so the daemon's answer, of which there may be more
     if not id:
         raise _Failed(f"the daemon named no image\n{said[-SHOWN_CHARS:]}")
     return id
