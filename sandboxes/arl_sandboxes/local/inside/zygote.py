@@ -14,9 +14,9 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable
 
 import kernel
+import outer
 import program
 import root
 import seccomp
@@ -31,10 +31,6 @@ INNER = (
     | kernel.CLONE_NEWPID
     | kernel.CLONE_NEWCGROUP
 )
-NICE = 5
-PROMPT_S = 0.5
-"""The time in which process 1 of an image's slot, for which a caller waits, is ready at the full
-priority of the machine's other work."""
 PROC = "subset=pid,hidepid=ptraceable"
 REAP_AT_ONCE = 64
 """The number of processes reaped before commands are read, so that no flood delays the host."""
@@ -373,30 +369,6 @@ def no_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (value, value))
 
 
-def give_way() -> Callable[[], None]:
-    """Lower the priority below the machine's other work, so that 16 programs at once do not hold up
-    the event loop that waits for them. Return a function for the group, which may take a while.
-
-    If each session is a group for the scheduler, nice counts within the group only. The nice value
-    of the group (https://man7.org/linux/man-pages/man7/sched.7.html, "The autogroup feature") can
-    be changed by a user ten times per second, for all slots together.
-    """
-    try:
-        file = os.open("/proc/self/autogroup", os.O_WRONLY | os.O_CLOEXEC)
-    except OSError:
-        return lambda: None  # a kernel without autogroups
-
-    def lower_group() -> None:
-        for _ in range(100):
-            try:
-                os.write(file, str(NICE).encode())
-                return
-            except BlockingIOError:
-                time.sleep(0.1)
-
-    return lower_group
-
-
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     config = json.loads(control.recv(wire.CONFIG_BYTES))
@@ -404,9 +376,9 @@ def main() -> None:
         os.setsid()
         os.umask(0o022)
         no_core_dumps()
-        lower_group = give_way()
+        lower_group = outer.give_way()
         if not config["ahead"]:
-            os.nice(NICE)
+            os.nice(outer.NICE)
         counter = last_pid()  # before the new root, whose /proc shows only processes
         if config["ahead"]:
             # The start of the interpreter takes longer than all else, and is the same for all.
@@ -422,10 +394,9 @@ def main() -> None:
         if first:
             control.close()
             locks.die_with_parent()
-            if config["ahead"]:
-                time.sleep(PROMPT_S)
-            lower_group()
-            os.waitpid(first, 0)
+            outer.watch(
+                first, lower_group, time.monotonic() + (outer.PROMPT_S if config["ahead"] else 0)
+            )
             os._exit(0)
         if os.getpid() != 1:
             raise OSError(f"process {os.getpid()} where process 1 of new namespaces was expected")
@@ -436,7 +407,7 @@ def main() -> None:
         kernel.forgo_capabilities()  # once for all children, which inherit it
         zygote = Zygote(control, config, counter)
         if config["ahead"]:
-            os.nice(NICE)
+            os.nice(outer.NICE)
         zygote.run()
     except Exception as error:
         number = struct.pack("i", getattr(error, "errno", 0) or 0)
