@@ -71,7 +71,7 @@ def test_the_task_passes_the_check(tmp_path):
 
 def test_a_task_is_written_by_the_command(tmp_path, capsys):
     folder = tmp_path / "totals"
-    with pytest.raises(SystemExit, match="^0$"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         cli.main(["new", "env", "--harbor", "totals", "--into", str(folder)])
     assert f"next: arl check harbor:{folder}" in capsys.readouterr().out
 
