@@ -14,7 +14,8 @@ import pytest
 import uvloop
 from arl_sandboxes.local import LocalBackend
 from arl_sandboxes.local.cgroup import find
-from arl_sandboxes.local.slot import ZYGOTE, Slot
+from arl_sandboxes.local.interpreter import ZYGOTE
+from arl_sandboxes.local.slot import Slot
 
 from agentgym_rl.core.errors import SandboxError, SandboxLost, SandboxUnavailable
 

@@ -30,11 +30,11 @@ from agentgym_rl.runtime.log import Repeated
 
 from . import cgroup
 from .images import Images
-from .interpreter import slot_config
+from .interpreter import SlotConfig, slot_config
 from .probes import probe
 from .processes import ended
 from .sandbox import LocalSandbox
-from .slot import Slot, SlotConfig
+from .slot import Slot
 
 log = logging.getLogger(__name__)
 
@@ -82,10 +82,8 @@ class LocalBackend(SandboxBackend):
         image_cache_mb: int = 4096,
     ) -> None:
         if slots < 0 or max_executions < 1 or image_cache_mb < 1:
-            raise ConfigError(
-                f"slots {slots}, max_executions {max_executions}, image_cache_mb {image_cache_mb}: "
-                "expected >= 0, >= 1 and >= 1"
-            )
+            got = f"slots {slots}, max_executions {max_executions}, image_cache_mb {image_cache_mb}"
+            raise ConfigError(f"{got}: expected >= 0, >= 1 and >= 1")
         if cgroup not in ("auto", "off"):
             raise ConfigError(f"cgroup {cgroup!r}: expected 'auto' or 'off'")
         if isolation not in ("namespaces", "landlock"):
@@ -101,7 +99,7 @@ class LocalBackend(SandboxBackend):
         self._cgroup = cgroup
         self._isolation = isolation
         self._max_executions = max_executions
-        self._image_cache, self._image_cache_mb = image_cache, image_cache_mb
+        self._image_cache = (image_cache, image_cache_mb)
         self._stats = SandboxStats()
         self._free: deque[Slot] = deque()
         self._waiting: deque[asyncio.Future[Slot]] = deque()
@@ -135,8 +133,7 @@ class LocalBackend(SandboxBackend):
             )
         self._capabilities = report.capabilities
         self._images = Images(
-            self._config, self._groups, self._capabilities,
-            prefix=self._prefix, folder=self._image_cache, bound_mb=self._image_cache_mb,
+            self._config, self._groups, self._capabilities, self._prefix, *self._image_cache
         )  # fmt: skip
         self._indices = list(range(self._num_slots))
         self._closing = False
@@ -248,19 +245,10 @@ class LocalBackend(SandboxBackend):
         config = await asyncio.to_thread(
             slot_config, self._python, self._packages, self._preimport, self._isolation
         )
-        groups, words = await asyncio.to_thread(self._find_groups)
+        groups, words = await asyncio.to_thread(
+            cgroup.wanted, self._cgroup, f"{self._prefix}-probe"
+        )
         return await probe(config, groups, words), config, groups
-
-    def _find_groups(self) -> tuple[cgroup.Hierarchy | None, str]:
-        """Find a place for control groups, and describe it for `probe`."""
-        if self._cgroup == "off":
-            return None, "not wanted (cgroup 'off')"
-        groups, words = cgroup.find()
-        if groups is not None and (refused := cgroup.usable(groups, f"{self._prefix}-probe")):
-            return None, f"{words}, refuses: {refused}"
-        if groups is not None:
-            groups.sweep()
-        return groups, words
 
     # ------------------------------------------------------------------ in and out
     async def _acquire(self, limits: Limits, timeout_s: float) -> Slot:

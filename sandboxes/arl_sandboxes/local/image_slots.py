@@ -10,16 +10,19 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import socket
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agentgym_rl import SandboxError
+from agentgym_rl import SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import Limits
 
 from .cgroup import Hierarchy
+from .inside import wire
+from .interpreter import SlotConfig
 from .processes import ended
-from .slot import Slot, SlotConfig
+from .slot import START_TIMEOUT_S, Slot
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,66 @@ AHEAD = 4
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 2.0
 
 
+class ImageSlot(Slot):
+    """A slot that is started ahead, and then enters one image."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._listeners: dict[int, asyncio.Future[socket.socket]] = {}
+        """The sockets that are to listen in the slot, by port."""
+
+    async def enter(self, image: Mapping[str, Any]) -> None:
+        """Go on from `start(ahead=True)`: enter the namespaces, and the image of the order
+        `LayerCache.order`.
+
+        Raises: see `start`.
+        """
+        try:
+            await self._order({"image": image}, "start from its image")
+        except BaseException as error:
+            self.close(f"its image did not start: {str(error) or type(error).__name__}")
+            raise
+
+    async def listen(self, port: int) -> socket.socket:
+        """Return a socket that listens at 127.0.0.1 in the slot of an image.
+
+        Raises:
+            SandboxError: it cannot, for example since a program does already.
+        """
+        if port in self._listeners:
+            raise SandboxError(f"port {port} is being opened already")
+        listening = self._listeners[port] = self._loop.create_future()
+        self._command(wire.LISTEN, port)
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                return await listening
+        except TimeoutError:
+            raise SandboxError(f"port {port} was not opened within {START_TIMEOUT_S:g} s") from None
+        finally:
+            self._listeners.pop(port, None)
+
+    def _hear(self, kind: bytes, body: bytes, handles: list[int]) -> None:
+        assert kind == wire.LISTENER, kind
+        port = wire.NUMBER.unpack_from(body)[0]
+        made = socket.socket(fileno=handles[0]) if handles else None
+        listening = self._listeners.get(port)
+        if listening is None or listening.done():
+            if made is not None:
+                made.close()
+        elif made is None:
+            why = body[wire.NUMBER.size :].decode("utf-8", "replace")
+            listening.set_exception(SandboxError(f"port {port} cannot be opened: {why}"))
+        else:
+            made.setblocking(False)
+            listening.set_result(made)
+
+    def close(self, why: str = "closed") -> None:
+        super().close(why)
+        for listening in self._listeners.values():
+            if not listening.done():
+                listening.set_exception(SandboxLost(self.dead))
+
+
 class ImageSlots:
     """The slots in use, and the processes started ahead; `keep` runs while the backend is open."""
 
@@ -42,7 +105,7 @@ class ImageSlots:
     ) -> None:
         self._config, self._groups, self._prefix = config, groups, prefix
         self._wanted = ahead
-        self._ahead: deque[Slot] = deque()
+        self._ahead: deque[ImageSlot] = deque()
         self._living: set[Slot] = set()
         self._dying: set[Slot] = set()
         self._count = itertools.count()
@@ -55,7 +118,7 @@ class ImageSlots:
             self._used = True
             self._work.set()
 
-    async def start(self, order: Mapping[str, Any], limits: Limits) -> Slot:
+    async def start(self, order: Mapping[str, Any], limits: Limits) -> ImageSlot:
         """Return a slot that runs programs in the image of an order.
 
         Raises:
@@ -76,7 +139,7 @@ class ImageSlots:
             raise SandboxError(f"a sandbox of an image could not start: {error}") from error
         return slot
 
-    def _take(self) -> Slot | None:
+    def _take(self) -> ImageSlot | None:
         while self._ahead:
             slot = self._ahead.popleft()
             self._work.set()
@@ -84,10 +147,10 @@ class ImageSlots:
                 return slot
         return None
 
-    async def _start_ahead(self) -> Slot:
+    async def _start_ahead(self) -> ImageSlot:
         name = f"{self._prefix}-image-{next(self._count)}"
         group = self._groups.make(name) if self._groups is not None else None
-        slot = Slot(USER_INDEX, self._config, group, on_death=self._lost)
+        slot = ImageSlot(USER_INDEX, self._config, group, on_death=self._lost)
         self._living.add(slot)
         await slot.start(ahead=True)
         return slot
@@ -96,7 +159,7 @@ class ImageSlots:
         self._living.discard(slot)
         self._dying.add(slot)
         with contextlib.suppress(ValueError):
-            self._ahead.remove(slot)
+            self._ahead.remove(slot)  # type: ignore[arg-type]
         self._work.set()
 
     def look(self) -> None:

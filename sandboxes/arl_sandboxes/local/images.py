@@ -22,9 +22,10 @@ from arl_sandboxes.dockerfile import Run
 from . import tree
 from .cgroup import Hierarchy
 from .image_slots import USER_INDEX, ImageSlots
+from .interpreter import SlotConfig
 from .layers import LayerCache, default_folder
 from .sandbox import LocalSandbox
-from .slot import HOST_UID, Slot, SlotConfig
+from .slot import HOST_UID, Slot
 
 BUILD_LIMITS = Limits(
     memory_mb=2048, processes=256, disk_mb=1024, file_mb=512, open_files=1024, output_bytes=1 << 20
@@ -40,7 +41,6 @@ class Images:
         config: SlotConfig,
         groups: Hierarchy | None,
         capabilities: Capabilities,
-        *,
         prefix: str,
         folder: str,
         bound_mb: int,
@@ -60,17 +60,21 @@ class Images:
     async def prepare(
         self, recipe: ImageRecipe, timeout_s: float, report: Callable[[str], None] | None
     ) -> Image:
-        if not self._capabilities.images:
-            raise SandboxError(
-                "the local sandbox starts no images on this machine (`arl doctor sandbox` says why)"
-            )
+        self._check()
         self._slots.use()
         return await self._layers.prepare(recipe, timeout_s, report or (lambda line: None))
 
     async def start(self, image: Image, limits: Limits) -> Slot:
         """Return a slot of its own for a sandbox of the image."""
+        self._check()
         self._layers.check(image)
         return await self._slots.start(self._layers.order(image, limits.disk_mb), limits)
+
+    def _check(self) -> None:
+        if not self._capabilities.images:
+            raise SandboxError(
+                "the local sandbox starts no images on this machine (`arl doctor sandbox` says why)"
+            )
 
     async def _run(self, image: Image, step: Run, timeout_s: float, after: Path) -> ExecResult:
         """Run a step of a build in a sandbox of the unfinished layer; copy the files it leaves."""

@@ -27,7 +27,7 @@ from agentgym_rl.gym.sandbox import ExecResult, Image, ImageRecipe
 from arl_sandboxes.dockerfile import Copy, Dockerfile, Folder, Plan, Run, digest, mode_of
 
 from . import tree
-from .slot import SlotConfig
+from .interpreter import SlotConfig
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +47,9 @@ SPARE_S = 10.0
 _LOCK_PAUSE_S = 0.05
 _OFFICIAL = re.compile(r"(?:docker\.io/)?(?:library/)?([a-z0-9._/-]+)(?::[\w.-]+)?(?:@[\w:]+)?")
 
-Runs = Callable[[Image, Run, float, int], Awaitable[ExecResult]]
+Runs = Callable[[Image, Run, float, Path], Awaitable[ExecResult]]
 """A function that runs a step in a sandbox of an unfinished layer, with a time limit in seconds,
-and copies the file system that it leaves to the folder with the last argument's descriptor."""
+and copies the file system that it leaves to a folder."""
 
 
 def default_folder() -> Path:

@@ -17,8 +17,9 @@ from agentgym_rl.gym.sandbox import Capabilities, Probe, ProbeReport
 
 from .cgroup import Hierarchy
 from .check import checked
+from .interpreter import SlotConfig
 from .processes import ended
-from .slot import Slot, SlotConfig
+from .slot import Slot
 
 MACHINES = ("x86_64", "aarch64")
 LOWEST_KERNEL = (5, 14)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -21,9 +22,11 @@ from agentgym_rl.gym.sandbox import (
     Status,
 )
 from arl_sandboxes.arguments import check_words, sandbox_path
+from arl_sandboxes.forward import address_of, relayed
 
 from . import files as box_files
 from .child import Child
+from .image_slots import ImageSlot
 from .output import Output
 from .run import Order, Run, null, rlimits
 from .session import LocalSession
@@ -158,6 +161,21 @@ class LocalSandbox(Sandbox):
             self.slot = await self._renewed(self)
             await self.slot.prepared()
 
+    @contextlib.asynccontextmanager
+    async def forward(self, port: int, to: str) -> AsyncIterator[None]:
+        address = address_of(port, to)
+        self.check_open()
+        if not isinstance(self.slot, ImageSlot):
+            raise SandboxError(f"{self.id} has no network at all: forward needs an image")
+        loop = asyncio.get_running_loop()
+        with await self.slot.listen(port) as listener:
+
+            async def accept() -> socket.socket:
+                return (await loop.sock_accept(listener))[0]
+
+            async with relayed(accept, address):
+                yield
+
     async def close(self) -> None:
         on_close, self._on_close = self._on_close, None
         if on_close is None:
@@ -227,7 +245,7 @@ class LocalSandbox(Sandbox):
         def work() -> _T:
             mine = [handles.pop() for _ in range(len(handles))][::-1]
             try:
-                place = box_files.Place.of_image(*mine) if self.image else box_files.Place(*mine)
+                place = box_files.Place.of_image(*mine) if self.image else box_files.Place(mine[0])
                 return look(place, *args, **options)
             finally:
                 for each in mine:

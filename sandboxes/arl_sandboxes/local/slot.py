@@ -9,34 +9,19 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import arl_isolation
 from agentgym_rl import SandboxError, SandboxLost, SandboxUnavailable
 from agentgym_rl.runtime.frozen import Vital
 
 from .cgroup import Cgroup
 from .child import Child, Ended
 from .inside import wire
+from .interpreter import SlotConfig
 from .processes import LoneEnd, descends, kill_process_1
 
-ZYGOTE = Path(__file__).parent / "inside" / "zygote.py"
-LONE = ZYGOTE.with_name("lone.py")
-"""The launcher for machines without namespaces (isolation "landlock")."""
-_START = """
-import os, sys
-folder, name = os.path.split(sys.argv.pop(1))
-sys.path[:] = [folder, *sys.path, sys.argv.pop(1)]
-module = __import__(name[:-3])
-sys.path[:] = sys.path[1:-1]
-module.main()
-"""
-"""The start of a file of `inside/`, which imports others beside it, and then `arl_isolation`."""
 KILL_GRACE_S = 5.0
 """The longest wait for a slot to end a program; then the slot itself is killed."""
 START_TIMEOUT_S = 30.0
@@ -44,35 +29,6 @@ MAX_REPLACED = 8
 """The number of waiting processes that may be killed between two fresh work folders."""
 HOST_UID = 200_000
 """The uid of slot 0, if root runs this; slot 1 has the next uid, and so on."""
-
-
-@dataclass(frozen=True)
-class SlotConfig:
-    """The settings that all slots of a backend are started with."""
-
-    python: str
-    read_only: Sequence[tuple[str, str]]
-    """The pairs (folder of the machine, path at which programs see it)."""
-    hidden: Sequence[str]
-    """The real paths, in those folders, that programs do not see."""
-    path: Sequence[str]
-    """The folders added to `sys.path`."""
-    preimport: Sequence[str]
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """The environment of the zygote while it starts; no program receives it."""
-    isolation: str = "namespaces"
-
-    def ahead(self) -> list[str]:
-        """Return the modules to load before the namespaces: those of the standard library alone."""
-        known = sys.stdlib_module_names
-        return [name for name in self.preimport if name.split(".")[0] in known]
-
-    def command(self, script: Path | None = None) -> list[str]:
-        """Return the command that runs a file of `inside/`: by default, a slot's first process."""
-        script = script or (LONE if self.isolation == "landlock" else ZYGOTE)
-        place = Path(arl_isolation.__file__).parents[1]
-        start = [self.python, "-I", "-S", "-B", "-X", "utf8", "-c", _START]
-        return [*start, str(script), str(place)]
 
 
 class Slot:
@@ -152,18 +108,6 @@ class Slot:
             await self._order(config, "start")
         except BaseException as error:
             self.close(f"it did not start: {str(error) or type(error).__name__}")
-            raise
-
-    async def enter(self, image: Mapping[str, Any]) -> None:
-        """Go on from `start(ahead=True)`: enter the namespaces, and the image of the order
-        `LayerCache.order`.
-
-        Raises: see `start`.
-        """
-        try:
-            await self._order({"image": image}, "start from its image")
-        except BaseException as error:
-            self.close(f"its image did not start: {str(error) or type(error).__name__}")
             raise
 
     async def _order(self, order: Mapping[str, Any], what: str) -> None:
@@ -432,6 +376,12 @@ class Slot:
             number = struct.unpack("i", body[:4])[0]
             text = f"{self.dead} (errno {number})" if number else self.dead
             self._tell(SandboxUnavailable(f"the slot could not start: {text}"))
+        else:
+            self._hear(kind, body, handles)
+
+    def _hear(self, kind: bytes, body: bytes, handles: list[int]) -> None:
+        """Handle a message that only another kind of slot sends."""
+        raise AssertionError(f"a slot said {kind!r}")
 
     def _add(self, number: int, handles: list[int]) -> None:
         if len(handles) > 1:

@@ -24,7 +24,8 @@ from arl_isolation import locks
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/box", "LANG": "C.UTF-8"}
 _OWN_MODULES = (
     "alone", "arl_isolation", "arl_isolation.bpf", "arl_isolation.locks", "boxes", "kernel",
-    "landlock", "lone", "program", "root", "seccomp", "session", "syscalls", "wire", "zygote",
+    "landlock", "lone", "outer", "program", "root", "seccomp", "session", "syscalls", "wire",
+    "zygote",
 )  # fmt: skip
 _MANY = 1 << 20
 _ALWAYS = (

@@ -14,9 +14,9 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable
 
 import kernel
+import outer
 import program
 import root
 import seccomp
@@ -31,7 +31,6 @@ INNER = (
     | kernel.CLONE_NEWPID
     | kernel.CLONE_NEWCGROUP
 )
-NICE = 5
 PROC = "subset=pid,hidepid=ptraceable"
 REAP_AT_ONCE = 64
 """The number of processes reaped before commands are read, so that no flood delays the host."""
@@ -63,6 +62,8 @@ def enter_namespaces(config: dict) -> None:
     enter_user_namespace(config["host_uid"])
     kernel.unshare(INNER | kernel.CLONE_NEWNS, "mount, pid, net, ipc, uts, cgroup")
     kernel.set_host_name("sandbox")
+    if image:
+        kernel.loopback_up()
     if not at_once:
         build(None)
     # The machine's /proc, which must exist before a namespace can mount its own over it.
@@ -129,7 +130,8 @@ class Zygote:
         else:
             program.warm_up(config["preimport"], config["path"])
         self._domain = kernel.memory_domain()
-        locks.Filter(seccomp.program(without=seccomp.ZYGOTES)).install()
+        families = seccomp.WITH_INET if self._image else seccomp.UNIX
+        locks.Filter(seccomp.program(without=seccomp.ZYGOTES, families=families)).install()
         self._filter = locks.Filter(seccomp.only(seccomp.ZYGOTES))
         self._children: dict[int, int] = {}  # pid -> its number
         self._lasting: set[int] = set()  # numbers of the children that are sessions
@@ -148,9 +150,8 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # for process 1: no process inside can send it
         self._own = {woken.fileno(), wake.fileno()}
-        gc.collect()
-        gc.freeze()
-        gc.disable()
+        if not self._image:
+            settle_memory()
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(woken, select.POLLIN)
@@ -188,12 +189,25 @@ class Zygote:
         elif command == wire.LASTING:
             self._lasting.add(number)
             self._had_sessions = True
+        elif command == wire.LISTEN:
+            self._listen(number)
         elif command in (wire.KILL, wire.INTERRUPT):
             kind = signal.SIGKILL if command == wire.KILL else signal.SIGINT
             for pid, child in self._children.items():
                 if child == number:
                     self._signal(pid, kind)
         return True
+
+    def _listen(self, port: int) -> None:
+        """Give the host a socket that listens in this network namespace."""
+        message = wire.LISTENER + wire.NUMBER.pack(port)
+        try:
+            listener = socket.create_server(("127.0.0.1", port))
+        except OSError as error:
+            self._control.send(message + str(error.strerror).encode())
+            return
+        with listener:
+            socket.send_fds(self._control, [message], [listener.fileno()])
 
     def _count_from_2(self) -> None:
         """Reset the pid counter to 2, so that no program learns how many processes came before."""
@@ -320,6 +334,13 @@ def _mark_of(pid: int | str) -> str:
         return ""
 
 
+def settle_memory() -> None:
+    """Collect garbage for the last time, so that children share the memory of what is left."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+
 def overwrite_figures() -> None:
     """Overwrite the memory of freed numbers and bytes, in which the next child, a copy of this
     process, would otherwise find the CPU seconds that a program has used."""
@@ -348,31 +369,6 @@ def no_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (value, value))
 
 
-def give_way() -> Callable[[], None]:
-    """Lower the priority below the machine's other work, so that 16 programs at once do not hold up
-    the event loop that waits for them. Return a function for the rest, which may take a while.
-
-    If each session is a group for the scheduler, nice counts within the group only. The nice value
-    of the group (https://man7.org/linux/man-pages/man7/sched.7.html, "The autogroup feature") can
-    be changed by a user ten times per second, for all slots together.
-    """
-    os.nice(NICE)
-    try:
-        file = os.open("/proc/self/autogroup", os.O_WRONLY | os.O_CLOEXEC)
-    except OSError:
-        return lambda: None  # a kernel without autogroups
-
-    def lower_group() -> None:
-        for _ in range(100):
-            try:
-                os.write(file, str(NICE).encode())
-                return
-            except BlockingIOError:
-                time.sleep(0.1)
-
-    return lower_group
-
-
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     config = json.loads(control.recv(wire.CONFIG_BYTES))
@@ -380,11 +376,14 @@ def main() -> None:
         os.setsid()
         os.umask(0o022)
         no_core_dumps()
-        lower_group = give_way()
+        lower_group = outer.give_way()
+        if not config["ahead"]:
+            os.nice(outer.NICE)
         counter = last_pid()  # before the new root, whose /proc shows only processes
         if config["ahead"]:
             # The start of the interpreter takes longer than all else, and is the same for all.
             program.warm_up(config["ahead"], [])
+            settle_memory()  # now: after a fork it would copy every page of the heap
             control.send(wire.AHEAD)
             order = control.recv(wire.CONFIG_BYTES)
             if not order:
@@ -395,8 +394,9 @@ def main() -> None:
         if first:
             control.close()
             locks.die_with_parent()
-            lower_group()
-            os.waitpid(first, 0)
+            outer.watch(
+                first, lower_group, time.monotonic() + (outer.PROMPT_S if config["ahead"] else 0)
+            )
             os._exit(0)
         if os.getpid() != 1:
             raise OSError(f"process {os.getpid()} where process 1 of new namespaces was expected")
@@ -405,7 +405,10 @@ def main() -> None:
         kernel.mount("proc", "/proc", "proc", flags, PROC)
         locks.set_dumpable(False)
         kernel.forgo_capabilities()  # once for all children, which inherit it
-        Zygote(control, config, counter).run()
+        zygote = Zygote(control, config, counter)
+        if config["ahead"]:
+            os.nice(outer.NICE)
+        zygote.run()
     except Exception as error:
         number = struct.pack("i", getattr(error, "errno", 0) or 0)
         text = f"{type(error).__name__}: {error}"
