@@ -84,7 +84,8 @@ HOSTILE = {
     "    open(f'/proc/{stat[3]}/mem', 'rb')\n    return 2 * n",
     "the server's channel taken": "def double(n):\n"
     "    os.readlink(f'/proc/{os.getppid()}/fd/0')\n    return 2 * n",
-    "a result written twice": "def double(n):\n    os.write(3, b'[{\"value\": 2}]')\n    return 2 * n",
+    "a result written twice": "def double(n):\n"
+    "    os.write(3, b'[{\"value\": 2}]')\n    return 2 * n",
     "the channel closed": "def double(n):\n    os.close(3)\n    return 2 * n",
     "the channel flooded": "def double(n):\n    while True: os.write(3, b'x' * 65536)",
     "the reward forged": "def double(n):\n    import pathlib\n"
@@ -96,7 +97,8 @@ HOSTILE = {
 }
 SLOW = {
     "a loop without end": "def double(n):\n    while True: pass",
-    "the server stopped": "def double(n):\n    os.kill(os.getppid(), signal.SIGSTOP)\n    return 2 * n",
+    "the server stopped": "def double(n):\n"
+    "    os.kill(os.getppid(), signal.SIGSTOP)\n    return 2 * n",
     "a fork at every turn": "def double(n):\n    while True:\n        if os.fork(): os._exit(0)",
 }
 
