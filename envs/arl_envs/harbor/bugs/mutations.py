@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,14 +75,17 @@ class Source:
         return " " * node.col_offset
 
 
-def mutations_of(path: str, text: str) -> list[Mutation]:
-    """Return all changes of a file, in the order of the text; some change nothing that matters."""
+def mutations_of(path: str, text: str, kinds: Iterable[str] = ()) -> list[Mutation]:
+    """Return the changes of a file of some `kinds` (none: all), in the order of the text.
+
+    Some change nothing that matters.
+    """
     source = Source.of(text)
     found = [
         Mutation(kind, path, *change)
-        for kind, changes in KINDS.items()
+        for kind in kinds or KINDS
         for function in _functions(source.tree)
-        for change in changes(source, function)
+        for change in KINDS[kind](source, function)
     ]
     return sorted(found, key=lambda one: (one.start, one.end, one.kind, one.new))
 
@@ -207,8 +211,9 @@ def _mutable_default(source: Source, function: ast.FunctionDef) -> Iterator[Chan
         if not isinstance(default, ast.Constant) or default.value is not None:
             continue
         for node in ast.walk(function):
-            empty = isinstance(node, ast.Assign) and source.said(node.value) in ("[]", "{}")
-            if empty and source.said(node.targets[0]) == name:
+            if not isinstance(node, ast.Assign) or source.said(node.targets[0]) != name:
+                continue
+            if source.said(node.value) in ("[]", "{}"):
                 yield *source.span(default), source.said(node.value)
 
 
@@ -285,8 +290,8 @@ def _keys(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
 def _early_return(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
     """Yield returns after a loop that move into it."""
     for node in ast.walk(function):
-        body = getattr(node, "body", None)
-        for before, after in zip(body or (), (body or ())[1:], strict=False):
+        body = node.body if isinstance(node, ast.FunctionDef | ast.If | ast.For) else []
+        for before, after in itertools.pairwise(body):
             if isinstance(before, ast.For | ast.While) and isinstance(after, ast.Return):
                 start = source.span(after)[0]
                 yield start, start, "    "

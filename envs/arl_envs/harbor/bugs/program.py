@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from arl_envs.harbor.harness import Unfit, decode, encode
 
-MAX_TICKS = 20_000
+MAX_TICKS = 10_000
 """The most loop turns and calls of a case: a program that takes more is called endless."""
+MAX_SIZE = 10_000
+"""The most bits or items of what is added up: a program that reaches more is called endless."""
 
 Step = Mapping[str, Any]
 Case = Sequence[Step]
@@ -57,8 +61,8 @@ class Endless(BaseException):
     """A case that takes too many turns."""
 
 
-class _Ticking(ast.NodeTransformer):
-    """A counter in every loop and function."""
+class _Bounded(ast.NodeTransformer):
+    """A counter in every loop and function, and a bound on sums and products."""
 
     def _counted(self, node: Any) -> Any:
         self.generic_visit(node)
@@ -67,6 +71,43 @@ class _Ticking(ast.NodeTransformer):
         return node
 
     visit_For = visit_While = visit_FunctionDef = _counted
+
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        self.generic_visit(node)
+        return self._grown(node, node.left, node.right)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        self.generic_visit(node)
+        if not isinstance(node.target, ast.Name):
+            return node
+        read = ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)
+        grown = self._grown(node, read, node.value)
+        return node if grown is node else ast.copy_location(ast.Assign([node.target], grown), node)
+
+    def _grown(self, node: Any, left: ast.expr, right: ast.expr) -> Any:
+        if not isinstance(node.op, ast.Add | ast.Mult):
+            return node
+        prefix = "i" if isinstance(node, ast.AugAssign) else ""
+        name = prefix + ("add" if isinstance(node.op, ast.Add) else "mul")
+        grow = ast.Call(ast.Name("__grow__", ast.Load()), [ast.Constant(name), left, right], [])
+        return ast.fix_missing_locations(ast.copy_location(grow, node))
+
+
+def _grow(name: str, left: Any, right: Any) -> Any:
+    """Return a sum or product that is not too large."""
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one, int) and one.bit_length() > MAX_SIZE:
+            raise Endless
+        if isinstance(one, str | list | tuple):
+            factor = other if isinstance(other, int) else 1
+            if len(one) * factor > MAX_SIZE:
+                raise Endless
+    return getattr(operator, name)(left, right)
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(name: str, text: str) -> CodeType:
+    return compile(_Bounded().visit(ast.parse(text)), f"<{name}>", "exec")
 
 
 class Running:
@@ -113,9 +154,9 @@ class Running:
         if name not in self._modules:
             module = self._modules[name] = ModuleType(name)
             known = {**vars(builtins), "__import__": self._import, "__tick__": self._tick}
+            known["__grow__"] = _grow
             module.__dict__["__builtins__"] = known
-            tree = _Ticking().visit(ast.parse(self._sources[name]))
-            exec(compile(tree, f"<{name}>", "exec"), module.__dict__)
+            exec(_compiled(name, self._sources[name]), module.__dict__)
         return self._modules[name]
 
     def _import(

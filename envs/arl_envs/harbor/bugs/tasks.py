@@ -11,11 +11,15 @@ from agentgym_rl import ConfigError, EnvError, Task, TaskSource
 from agentgym_rl.core.task import Split
 from arl_envs.splits import split_of
 
+from .cases import LIBRARIES
+from .library import library_program
 from .mutations import EASY, KINDS, Mutation, mutations_of
 from .program import Endless, Program, differing
 from .short import short_program
 
 LEVELS = (1, 2, 3, 4)
+SHORT = "short"
+"""The name of the short modules among the libraries."""
 TRIES = 2_000
 NUM_BUGS = {1: 1, 2: 1, 3: 2, 4: 1}
 
@@ -52,7 +56,8 @@ class BugTasks(TaskSource):
             library, variant = drawn_program(rng, self._level)
             program = program_of(library, variant)
             bugs = drawn_bugs(rng, program, self._level)
-            if bugs and split_of(changed_text(program, bugs)) == self._split:
+            split = split_of(changed_text(program, bugs)) if bugs else None
+            if split == self._split and told(program, bugs, self._level):
                 data = {
                     "kind": "bugs",
                     "level": self._level,
@@ -73,7 +78,9 @@ def bugs_of(data: Any) -> tuple[Program, tuple[Mutation, ...]]:
     try:
         program = program_of(data["library"], data["variant"])
         bugs = tuple(Mutation(*bug) for bug in data["bugs"])
-        known = all(bug in mutations_of(bug.path, program.modules[bug.path]) for bug in bugs)
+        known = all(
+            bug in mutations_of(bug.path, program.modules[bug.path], [bug.kind]) for bug in bugs
+        )
         if not known or data["level"] not in LEVELS or len(bugs) != NUM_BUGS[data["level"]]:
             raise ValueError("a bug or level that is not of this program")
     except (KeyError, TypeError, ValueError) as error:
@@ -84,12 +91,16 @@ def bugs_of(data: Any) -> tuple[Program, tuple[Mutation, ...]]:
 @functools.lru_cache(maxsize=512)
 def program_of(library: str, variant: int) -> Program:
     """Return a variant of a library, right and with its cases."""
-    return short_program(variant)
+    if library == SHORT:
+        return short_program(variant)
+    return library_program(LIBRARIES[library], variant)
 
 
 def drawn_program(rng: random.Random, level: int) -> tuple[str, int]:
     """Return the name of a library for a level, and the number of a variant."""
-    return "short", rng.getrandbits(40)
+    if level == 1:
+        return SHORT, rng.getrandbits(40)
+    return rng.choice(list(LIBRARIES)), rng.getrandbits(20)
 
 
 def changed_text(program: Program, bugs: Sequence[Mutation]) -> str:
@@ -106,21 +117,21 @@ def with_bugs(program: Program, bugs: Sequence[Mutation]) -> dict[str, str]:
 
 
 def drawn_bugs(rng: random.Random, program: Program, level: int) -> tuple[Mutation, ...]:
-    """Return bugs that the cases tell; nothing if those drawn are not told, or do not end."""
-    sites = [one for path, text in program.modules.items() for one in mutations_of(path, text)]
+    """Return bugs on different lines; nothing if the program has none of the kinds drawn."""
     bugs: list[Mutation] = []
     for _ in range(NUM_BUGS[level]):
-        kinds = [kind for kind in (EASY if level == 1 else KINDS)]
-        of_kind = [one for one in sites if one.kind == rng.choice(kinds)]
+        kind = rng.choice(EASY if level == 1 else list(KINDS))
+        of_kind = [
+            bug
+            for path, text in program.modules.items()
+            for bug in mutations_of(path, text, [kind])
+        ]
         if not of_kind:
             return ()
         bugs.append(rng.choice(of_kind))
     if not _apart(program, bugs) or (level == 1 and not _one_line(program, bugs[0])):
         return ()
-    try:
-        return tuple(bugs) if _told(program, bugs, level) else ()
-    except (Endless, SyntaxError, NameError):
-        return ()
+    return tuple(bugs)
 
 
 def _apart(program: Program, bugs: Sequence[Mutation]) -> bool:
@@ -137,9 +148,18 @@ def _one_line(program: Program, bug: Mutation) -> bool:
     return text.count(line.strip()) == 1
 
 
+def told(program: Program, bugs: Sequence[Mutation], level: int) -> bool:
+    """Return whether the hidden cases tell each bug alone and all together, and every case ends.
+
+    The visible tests tell them too, except at level 4, where those that would are left out.
+    """
+    try:
+        return _told(program, bugs, level)
+    except (Endless, SyntaxError, NameError):
+        return False
+
+
 def _told(program: Program, bugs: Sequence[Mutation], level: int) -> bool:
-    """Return whether the hidden cases tell each bug alone and all together; the visible ones tell
-    them too, except at level 4, whose visible tests that would tell are left out."""
     right = program.modules
     for some in [[bug] for bug in bugs] + ([list(bugs)] if len(bugs) > 1 else []):
         wrong = {**right, **with_bugs(program, some)}
