@@ -330,6 +330,9 @@ def _new(parser: ArgumentParser) -> None:
     parser.add_argument("what", choices=["env"], help="the part to write")
     parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and _")
     parser.add_argument("--into", type=Path, metavar="DIR", help="folder to write; default: NAME")
+    parser.add_argument(
+        "--harbor", action="store_true", help="a task in Harbor's format, for --env harbor:NAME"
+    )
     _json(parser)
 
 

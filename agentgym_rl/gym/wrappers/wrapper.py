@@ -87,6 +87,10 @@ class Wrapper(Env):
         return self.env.sandbox
 
     @property
+    def holds_sandboxes(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.env.holds_sandboxes
+
+    @property
     def reward_range(self) -> tuple[float, float] | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.env.reward_range
 

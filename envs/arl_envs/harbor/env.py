@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from agentgym_rl import (
@@ -212,7 +212,8 @@ class HarborEnv(ToolEnv):
         """
         clock = asyncio.get_running_loop().time
         begun, failed = clock(), 0
-        limits = Limits(**{**asdict(sandbox.limits), "wall_s": check.timeout_sec})
+        wall_s = min(check.timeout_sec, sandbox.limits.wall_s)
+        limits = replace(sandbox.limits, wall_s=wall_s)
         while True:
             result = await sandbox.exec(["sh", "-c", check.command], limits=limits)
             if result.ok:

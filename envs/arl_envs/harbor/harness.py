@@ -38,11 +38,14 @@ MAX_OVERTIME = 3
 """The number of cases that may run over their time: the others are then not played."""
 CASE_CPU_S = 2
 CASE_WALL_S = 10.0
-REAP_S = 10.0
+REAP_S = 5.0
 PLAYER_MEMORY_BYTES = 1 << 30
 PLAYER_FILE_BYTES = 16 << 20
-DUMPABLE, SUBREAPER = 4, 36
-"""The options of prctl(2): whether others of the user may read the memory; who adopts orphans."""
+DUMPABLE, SUBREAPER, NO_NEW_PRIVILEGES = 4, 36, 38
+"""The options of prctl(2): whether others of the user may read the memory; who adopts orphans;
+whether a program gets more rights by what it starts."""
+CAPABILITIES_VERSION = 0x20080522
+LIBC = ctypes.CDLL(None, use_errno=True)
 DONE, OVERTIME, LEFTOVERS = b"d", b"o", b"l"
 
 
@@ -120,10 +123,30 @@ def harden() -> None:
     Raises:
         OSError: the kernel refuses.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    for option, on in ((DUMPABLE, 0), (SUBREAPER, 1)):
-        if libc.prctl(option, on, 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), f"prctl({option}, {on}) failed")
+    control(DUMPABLE, 0)
+    control(SUBREAPER, 1)
+
+
+def control(option: int, value: int) -> None:
+    """Call prctl(2) on this process.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    if LIBC.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value}) failed")
+
+
+def surrender() -> None:
+    """Give up all rights of a superuser, who could read the memory of the judge.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    control(NO_NEW_PRIVILEGES, 1)
+    header, none = struct.pack("=Ii", CAPABILITIES_VERSION, 0), bytes(24)
+    if LIBC.capset(header, none) != 0:
+        raise OSError(ctypes.get_errno(), "capset failed")
 
 
 def children() -> list[int]:
@@ -180,15 +203,16 @@ def play(steps: list[dict[str, Any]], app: str, out: int) -> None:
     """Play a case in this process and write what came of each step to `out`; never return."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(out, 3)
     for number in (0, 1, 2):
         os.dup2(null, number)
+    os.dup2(out, 3)
     os.closerange(4, 1024)
     lower(resource.RLIMIT_CPU, CASE_CPU_S, CASE_CPU_S + 1)
     lower(resource.RLIMIT_AS, PLAYER_MEMORY_BYTES, PLAYER_MEMORY_BYTES)
     lower(resource.RLIMIT_FSIZE, PLAYER_FILE_BYTES, PLAYER_FILE_BYTES)
     if resource.getrlimit(resource.RLIMIT_CORE)[1] > 1:  # sandboxes set 1, and refuse all others
         lower(resource.RLIMIT_CORE, 0, 0)
+    surrender()
     os.chdir(app)
     sys.path.insert(0, app)
     current: Any = None

@@ -184,7 +184,7 @@ class Verifier:
             return _ended(result, detail)
         try:
             rewards = await self._rewards(sandbox, nonce)
-        except _Tampered:
+        except Tampered:
             return Verdict("tampered", detail="the reward file has not the nonce of the tests")
         except (OSError, ValueError) as error:
             return Verdict("no_reward", detail=f"{error}; {detail}"[-DETAIL_CHARS:])
@@ -260,8 +260,8 @@ def _remember(verdicts: dict[str, Any], digest: str, found: Any) -> None:
         del verdicts[next(iter(verdicts))]
 
 
-class _Tampered(Exception):
-    pass
+class Tampered(Exception):
+    """The error of a reward file without the nonce of the tests."""
 
 
 def rewards_of(data: bytes, nonce: str | None) -> dict[str, float]:
@@ -269,15 +269,16 @@ def rewards_of(data: bytes, nonce: str | None) -> dict[str, float]:
 
     Raises:
         ValueError: the file is no JSON object of finite numbers.
+        Tampered: it has not the nonce.
     """
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
         if nonce is not None:
-            raise _Tampered from error
+            raise Tampered from error
         raise ValueError(f"reward.json is no JSON: {error}") from error
     if nonce is not None and not (isinstance(found, dict) and found.pop("nonce", None) == nonce):
-        raise _Tampered
+        raise Tampered
     found = found if isinstance(found, dict) else {"reward": found}
     if not found:
         raise ValueError("reward.json is empty")

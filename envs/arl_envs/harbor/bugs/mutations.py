@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,16 +75,17 @@ class Source:
         return " " * node.col_offset
 
 
-def mutations_of(path: str, text: str, kinds: Sequence[str] = ()) -> list[Mutation]:
-    """Return all changes of a file (of some kinds alone), in the order of the text; some change
-    nothing that matters."""
+def mutations_of(path: str, text: str, kinds: Iterable[str] = ()) -> list[Mutation]:
+    """Return the changes of a file of some `kinds` (none: all), in the order of the text.
+
+    Some change nothing that matters.
+    """
     source = Source.of(text)
     found = [
         Mutation(kind, path, *change)
-        for kind, changes in KINDS.items()
-        if not kinds or kind in kinds
+        for kind in kinds or KINDS
         for function in _functions(source.tree)
-        for change in changes(source, function)
+        for change in KINDS[kind](source, function)
     ]
     return sorted(found, key=lambda one: (one.start, one.end, one.kind, one.new))
 

@@ -56,7 +56,8 @@ class BugTasks(TaskSource):
             library, variant = drawn_program(rng, self._level)
             program = program_of(library, variant)
             bugs = drawn_bugs(rng, program, self._level)
-            if bugs and split_of(changed_text(program, bugs)) == self._split:
+            split = split_of(changed_text(program, bugs)) if bugs else None
+            if split == self._split and told(program, bugs, self._level):
                 data = {
                     "kind": "bugs",
                     "level": self._level,
@@ -77,7 +78,9 @@ def bugs_of(data: Any) -> tuple[Program, tuple[Mutation, ...]]:
     try:
         program = program_of(data["library"], data["variant"])
         bugs = tuple(Mutation(*bug) for bug in data["bugs"])
-        known = all(bug in mutations_of(bug.path, program.modules[bug.path]) for bug in bugs)
+        known = all(
+            bug in mutations_of(bug.path, program.modules[bug.path], [bug.kind]) for bug in bugs
+        )
         if not known or data["level"] not in LEVELS or len(bugs) != NUM_BUGS[data["level"]]:
             raise ValueError("a bug or level that is not of this program")
     except (KeyError, TypeError, ValueError) as error:
@@ -114,21 +117,21 @@ def with_bugs(program: Program, bugs: Sequence[Mutation]) -> dict[str, str]:
 
 
 def drawn_bugs(rng: random.Random, program: Program, level: int) -> tuple[Mutation, ...]:
-    """Return bugs that the cases tell; nothing if those drawn are not told, or do not end."""
-    sites = [one for path, text in program.modules.items() for one in mutations_of(path, text)]
+    """Return bugs on different lines; nothing if the program has none of the kinds drawn."""
     bugs: list[Mutation] = []
     for _ in range(NUM_BUGS[level]):
         kind = rng.choice(EASY if level == 1 else list(KINDS))
-        of_kind = [one for one in sites if one.kind == kind]
+        of_kind = [
+            bug
+            for path, text in program.modules.items()
+            for bug in mutations_of(path, text, [kind])
+        ]
         if not of_kind:
             return ()
         bugs.append(rng.choice(of_kind))
     if not _apart(program, bugs) or (level == 1 and not one_line(program, bugs[0])):
         return ()
-    try:
-        return tuple(bugs) if _told(program, bugs, level) else ()
-    except (Endless, SyntaxError, NameError):
-        return ()
+    return tuple(bugs)
 
 
 def _apart(program: Program, bugs: Sequence[Mutation]) -> bool:
@@ -145,9 +148,18 @@ def one_line(program: Program, bug: Mutation) -> bool:
     return text.count(line.strip()) == 1
 
 
+def told(program: Program, bugs: Sequence[Mutation], level: int) -> bool:
+    """Return whether the hidden cases tell each bug alone and all together, and every case ends.
+
+    The visible tests tell them too, except at level 4, where those that would are left out.
+    """
+    try:
+        return _told(program, bugs, level)
+    except (Endless, SyntaxError, NameError):
+        return False
+
+
 def _told(program: Program, bugs: Sequence[Mutation], level: int) -> bool:
-    """Return whether the hidden cases tell each bug alone and all together; the visible ones tell
-    them too, except at level 4, whose visible tests that would tell are left out."""
     right = program.modules
     for some in [[bug] for bug in bugs] + ([list(bugs)] if len(bugs) > 1 else []):
         wrong = {**right, **with_bugs(program, some)}

@@ -120,7 +120,7 @@ def broken_links(rng: random.Random, level: int) -> Chore:
     ]
     return Chore(
         f"Some symbolic links below {top}/ lead to files that do not exist. Write the paths of "
-        f"these links to broken.txt: one a line, beginning with {top}/, in the order of their bytes.",
+        f"these links to broken.txt, one a line, beginning with {top}/, in the order of bytes.",
         encoded({path: drawn_text(rng, 1) for path in paths}),
         [text_is("broken.txt", broken)],
         [f"find {top} -xtype l | LC_ALL=C sort > broken.txt"],
@@ -162,7 +162,7 @@ def disk_usage(rng: random.Random, level: int) -> Chore:
     lines = [f"{name} {sizes[name]}" for name in names]
     return Chore(
         "For each folder directly below disk/, write its name, a blank, and the sum of the sizes "
-        "in bytes of all files in it (also in folders below it) to usage.txt, in the order of names.",
+        "in bytes of all files in it (at any depth) to usage.txt, in the order of names.",
         encoded(files),
         [text_is("usage.txt", lines)],
         [
