@@ -1,12 +1,11 @@
 """What a publication takes: bytes, seconds, and the memory of every process, by model, transport
-and number of ranks.
+and number of ranks: the part "publication" of `arl bench weights`.
 
 Trainer ranks without an optimizer load a model, and publish two versions of it, whose weights all
 differ. Their peak is measured over both publications, after the model was loaded; the times are
 those of the second one. Over `shm`, a small model goes from one rank to an embedded engine, which
-samples nothing; all else goes to a process that only stages it, as an engine does.
-
-    python -m benchmarks._publication [CASE …]        prints one JSON object a case
+samples nothing; all else goes to a process that only stages it, as an engine does. Versions are in
+shared memory, those of the large model in the system's temporary folder.
 """
 
 from __future__ import annotations
@@ -18,23 +17,28 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ._kept import read_rows, rows_file
+
 DEADLINE_S = 900
+LARGE = "1.3B"
 SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+"""The place of versions, but for large ones, which would need too much memory beside the processes.
+Names in it must not begin with "arl-": runs remove such folders of dead ones, and empty ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model in a dtype, over a transport, from some ranks."""
+    """A model in the dtype in which engines hold it, over a transport, from some ranks."""
 
     model: str
-    """A folder, or "1.3B": a random Qwen3 in bfloat16, masters included."""
+    """ "1.3B": a random Qwen3, whose masters are in bfloat16, too; other masters are in float32."""
     dtype: str
     transport: str
     ranks: int
@@ -42,26 +46,65 @@ class Case:
     @property
     def is_large(self) -> bool:
         """Return whether no engine is started for it."""
-        return self.model == "1.3B"
+        return self.model == LARGE
+
+    @property
+    def serves(self) -> bool:
+        """Return whether it goes to an engine."""
+        return self.transport == "shm" and not self.is_large and self.ranks == 1
 
 
-def cases(model_dir: str) -> list[Case]:
-    """Return what is measured with a real model of 135M parameters, and with a random one."""
+def cases(model: str, dtypes: Sequence[str]) -> list[Case]:
+    """Return what is measured with a model."""
     return [
         Case(model, dtype, transport, ranks)
-        for model, dtypes in ((model_dir, ("float32", "bfloat16")), ("1.3B", ("bfloat16",)))
         for dtype in dtypes
         for transport in ("shm", "gloo")
         for ranks in (1, 2)
     ]
 
 
+def measured(folder: Path | None, *, large: bool) -> list[dict[str, Any]]:
+    """Measure the cases of the real model in `folder`, if there is one, and, if asked for, those of
+    the `large` one; return a row for each. Rows that ARL_BENCH_ROWS keeps are not measured again.
+    """
+    from ._common import say
+
+    found = cases("135M", ("float32", "bfloat16")) if folder else []
+    found += cases(LARGE, ("bfloat16",)) if large else []
+    file = rows_file()
+    kept = {_key(row): row for row in read_rows(file)}
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="arl-bench-") as scratch:
+        made = Path(scratch) / LARGE
+        for case in found:
+            row = kept.get(_key(asdict(case)))
+            if row is None:
+                say(f"publication of {case.model} in {case.dtype}: {case.transport}, {case.ranks}")
+                if case.is_large and not made.exists():
+                    random_model(made)
+                place = made if case.is_large else folder
+                assert place is not None
+                row = measure(case, place)
+                if file is not None:
+                    with file.open("a") as lines:
+                        lines.write(json.dumps(row) + "\n")
+            rows.append(row)
+    return rows
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row.get(field.name) for field in fields(Case))
+
+
 def measure(case: Case, folder: Path) -> dict[str, Any]:
-    """Measure one case with the model in `folder`."""
+    """Measure one case with the model in `folder`; return its row."""
     with contextlib.ExitStack() as stack:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="arl-b-", dir=SCRATCH))
+        place = None if case.is_large else SCRATCH
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=place))
         url, pid = "", 0
-        if case.transport == "shm" and not case.is_large and case.ranks == 1:
+        if case.serves:
+            # not above: its imports are more than a receiver's
             from ._common import engine_process, model_config
 
             overrides = [("engine.dtype", case.dtype), ("engine.max_model_len", 512)]
@@ -72,19 +115,25 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
             told.append("large")
         ranks = [_child(stack, "rank", str(rank), *told) for rank in range(case.ranks)]
         receiver = None if url else _child(stack, "receiver", *told)
-        found = [_result(child) for child in ranks]
-        engine = _peak(pid) if pid else _result(receiver)["peak"]
-    first, *others = found
+        first, *others = [_result(child) for child in ranks]
+        receives = _peak(pid) if pid else _result(receiver)["peak"]
     return {
         **asdict(case),
-        "model": folder.name,
-        **{name: first[name] for name in ("bytes", "write_s", "send_s", "pause_s")},
-        "rank_0_before": first["before"],
-        "rank_0_peak": first["peak"],
-        "other_before": max((it["before"] for it in others), default=0),
-        "other_peak": max((it["peak"] for it in others), default=0),
-        "engine_peak": engine,
+        "to": "embedded engine" if url else "a process that stages",
+        "bytes": first["bytes"],
+        "write_s": round(first["write_s"], 2),
+        "send_s": round(first["send_s"], 2),
+        "pause_ms": round(first["pause_s"] * 1e3) if url else None,
+        "rank_0_before_gb": _gb(first["before"]),
+        "rank_0_gb": _gb(first["peak"]),
+        "other_rank_gb": _gb(max(it["peak"] for it in others)) if others else None,
+        "receiver_gb": _gb(receives),
+        "load": round(os.getloadavg()[0], 1),
     }
+
+
+def _gb(size: int) -> float:
+    return round(size / 1e9, 2)
 
 
 def _child(stack: contextlib.ExitStack, *arguments: str) -> subprocess.Popen[str]:
@@ -134,16 +183,22 @@ def rank_process(rank: str, told: Sequence[str]) -> None:
         kind = "embedded" if url else "vllm"
         engine = load_config(overrides={"engine.type": kind, "engine.dtype": dtype}).own_engine
         out = make_way_out(policy, Path(scratch), engine, transport, url)
+        change(policy, by=1.0)  # their files are read only now
         give_back_memory()
         world.barrier()
         _reset_peak()
         before, found = _peak(what="VmRSS"), {}
         for version in (1, 2):
-            with torch.no_grad():
-                for parameter in policy.model.parameters():
-                    parameter.mul_(1.01)
+            change(policy, by=1.01)
             found = out(version)
         print(json.dumps({"before": before, "peak": _peak(), **found}))
+
+
+@torch.no_grad()
+def change(policy: Any, *, by: float) -> None:
+    """Multiply all weights."""
+    for parameter in policy.model.parameters():
+        parameter.mul_(by)
 
 
 def bare_policy(folder: Path, world: Any, dtype: torch.dtype) -> Any:
@@ -279,12 +334,9 @@ def read_staged(path: Path) -> Any:
     return read_version(path)
 
 
-def random_model(folder: Path) -> Path:
-    """Save a random Qwen3 of 1.3B parameters in bfloat16, one tensor after the other."""
+def large_model() -> Any:
+    """A random Qwen3 of 1.3B parameters, on the device "meta"."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    from agentgym_rl.weights.files import Kind, KnownKinds
-    from agentgym_rl.weights.parts import save_tensors
 
     shape = Qwen3Config(
         vocab_size=4096,
@@ -300,7 +352,16 @@ def random_model(folder: Path) -> Path:
     shape.dtype = "bfloat16"
     shape.architectures = ["Qwen3ForCausalLM"]
     with torch.device("meta"):
-        parameters = dict(Qwen3ForCausalLM(shape).named_parameters())
+        return Qwen3ForCausalLM(shape)
+
+
+def random_model(folder: Path) -> None:
+    """Save the large model in bfloat16, one tensor after the other."""
+    from agentgym_rl.weights.files import Kind, KnownKinds
+    from agentgym_rl.weights.parts import save_tensors
+
+    model = large_model()
+    parameters = dict(model.named_parameters())
 
     class Random(KnownKinds):
         def kinds(self) -> dict[str, Kind]:
@@ -311,35 +372,10 @@ def random_model(folder: Path) -> Path:
         return (torch.randn(parameters[name].shape, generator=generator) * 0.02).bfloat16()
 
     folder.mkdir(parents=True, exist_ok=True)
-    shape.save_pretrained(folder)
+    model.config.save_pretrained(folder)
     save_tensors(Random(parameters, read), folder / "model.safetensors")
-    return folder
-
-
-@contextlib.contextmanager
-def model_of(case: Case) -> Iterator[Path]:
-    """Give the folder of a case's model."""
-    if not case.is_large:
-        yield Path(case.model)
-        return
-    folder = Path(tempfile.gettempdir()) / "arl-bench-1.3B"
-    if not (folder / "model.safetensors").exists():
-        random_model(folder)
-    yield folder
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Measure the cases of the model folder that is named first; others select by number."""
-    model_dir, *numbers = arguments
-    for number, case in enumerate(cases(model_dir)):
-        if not numbers or str(number) in numbers:
-            with model_of(case) as folder:
-                print(json.dumps(measure(case, folder)), flush=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        kind, *told = sys.argv[2:]
-        rank_process(told[0], told[1:]) if kind == "rank" else receiver_process(told)
-    else:
-        main(sys.argv[1:])
+    _, kind, *told = sys.argv[1:]
+    rank_process(told[0], told[1:]) if kind == "rank" else receiver_process(told)

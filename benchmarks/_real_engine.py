@@ -239,7 +239,7 @@ def peaks(folder: Path, dtype: str, tensors: dict[str, Tensor]) -> dict[str, int
     its imports: at most while it loads, then; at most in two updates to `tensors`, then."""
     # /dev/shm, where the shm transport keeps versions: their pages count when they are mapped.
     shared = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="arl-bench-", dir=shared) as scratch:
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=shared) as scratch:
         for version in (1, 2):
             write_version(Path(scratch), version, tensors)
         command = [sys.executable, "-m", "benchmarks._real_memory", str(folder), dtype, scratch]

@@ -60,6 +60,20 @@ _FEATURES = (
 )
 _FORKS = ("history_edit", "think_drop", "n_sibling", "sibling", "new_root", "seam", "args_edit")
 
+_PAUSES = Pivot(
+    ["system", "parameters"],
+    ["interrupt"],
+    ["pause_median_ms", "pause_max_ms", "tokens_per_s"],
+)
+_PUBLICATION = Grid(
+    {"model": "model", "engines' dtype": "dtype", "transport": "transport"}
+    | {"ranks": "ranks", "to": "to", "bytes": "bytes", "write, s": "write_s"}
+    | {"stage and swap, s": "send_s", "pause, ms": "pause_ms"}
+    | {"rank 0, loaded, GB": "rank_0_before_gb", "its peak": "rank_0_gb"}
+    | {"peak of the other rank": "other_rank_gb", "of the receiver": "receiver_gb"}
+    | {"load": "load"}
+)
+
 TABLES: Mapping[str, Sequence[Grid | Pivot]] = {
     "env": [Pivot(["system"], ["env", "live"], ["cpu_us_per_step"])],
     "math": [
@@ -126,13 +140,10 @@ TABLES: Mapping[str, Sequence[Grid | Pivot]] = {
         Grid({"trainer": "phase", "CPU s": "cpu_s", "peak, in weights": "peak_times_weights"}),
         Grid({"a publication": "phase", "ms": "wall_ms", "times a copy": "times_copy"}),
     ],
-    "weights": [
-        Pivot(
-            ["system", "parameters"],
-            ["interrupt"],
-            ["pause_median_ms", "pause_max_ms", "tokens_per_s"],
-        )
-    ],
+    "weights": [_PAUSES],
+    "weights-sglang": [_PAUSES],
+    "publication": [_PUBLICATION],
+    "publication-1.3B": [_PUBLICATION],
     "trainer": [
         Grid(
             {"lengths": "lengths", "system": "system", "micro-batches": "micro_batches"}

@@ -28,6 +28,7 @@ from ._kept import Job, measure, read, write
 from ._said import verdict
 from .real import lacking
 
+_PUBLICATION = {"ARL_BENCH_PARTS": "publication"}
 # The quick ones first.
 JOBS = (
     Job("env", "env"),
@@ -40,7 +41,10 @@ JOBS = (
     Job("code", "code"),
     Job("engine", "engine", {"OMP_NUM_THREADS": "1"}),
     Job("real", "real", {"OMP_NUM_THREADS": "1"}),
-    Job("weights", "weights"),
+    Job("weights", "weights", {"ARL_BENCH_PARTS": "embedded,vllm"}),
+    Job("weights-sglang", "weights", {"ARL_BENCH_PARTS": "sglang", "ARL_BENCH_MODELS": "1M"}),
+    Job("publication", "weights", _PUBLICATION | {"ARL_BENCH_MODELS": "135M"}),
+    Job("publication-1.3B", "weights", _PUBLICATION | {"ARL_BENCH_MODELS": "1.3B"}),
     Job("trainer", "trainer"),
     Job("gpu", "gpu"),
     Job("train", "train"),
@@ -98,7 +102,7 @@ def _asked() -> list[Job]:
 
 def _impossible(job: Job) -> str:
     """What this machine lacks for it; "": nothing."""
-    if job.name == "real":
+    if job.name in ("real", "publication"):
         return lacking()
     if job.name == "gpu":
         return "" if torch.cuda.is_available() else "needs a GPU"

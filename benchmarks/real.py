@@ -37,7 +37,7 @@ def run(*, model: Path | None = None) -> dict[str, Any]:
     Raises:
         ConfigError: there is no such model, or no such part.
     """
-    folder = _folder(model)
+    folder = folder_of(model)
     rounds = int(os.environ.get("ARL_BENCH_ROUNDS", "5"))
     rows: list[dict[str, Any]] = []
     ratios: dict[str, float] = {}
@@ -73,7 +73,12 @@ def lacking(model: Path | None = None) -> str:
     )
 
 
-def _folder(model: Path | None) -> Path:
+def folder_of(model: Path | None) -> Path:
+    """The folder of the real model.
+
+    Raises:
+        ConfigError: there is none.
+    """
     if lacks := lacking(model):
         raise ConfigError(lacks)
     return _named(model).resolve()

@@ -1,20 +1,28 @@
-"""What a weight update costs: how long sampling stands still, by interruption mode and model size.
+"""What a weight update costs: how long sampling stands still, by interruption mode and model size;
+and the bytes, seconds and memory of a publication, by transport and number of ranks.
 
-In each case eight long turns are in flight, and versions are published one after the other at
-random moments, as the trainer does it. "pause" is the time in which the engine samples nothing;
-staging goes on beside sampling. Bytes a second are set beside a plain copy of the same tensors in
-memory, taken in the same run.
+ARL_BENCH_PARTS=embedded,sglang measures these parts alone; ARL_BENCH_MODELS=1M,12M these sizes.
+Publications (the part "publication", see `_publication.py`) are of sizes of their own: 135M is the
+folder of `--model FOLDER`, or of ARL_REAL_MODEL; 1.3B, which takes 6 GB of memory and many minutes,
+is measured only if it is named. ARL_BENCH_ROWS=FILE keeps each case of it, and does not measure
+again what is there.
+
+In each case of the other parts eight long turns are in flight, and versions are published one after
+the other at random moments, as the trainer does it. "pause" is the time in which the engine samples
+nothing; staging goes on beside sampling. Bytes a second are set beside a plain copy of the same
+tensors in memory, taken in the same run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -24,6 +32,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from agentgym_rl.core.engine import Interrupt, SamplingParams
+from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines.client.client import EngineClient, HttpEngine
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.engines.sglang.client import SglangEngine
@@ -31,6 +40,7 @@ from agentgym_rl.storage.weights_folder import WeightsFolder
 from agentgym_rl.weights.publish import Published, Publisher
 from agentgym_rl.weights.transport import SharedFiles
 
+from . import _publication, real
 from ._common import (
     SGLANG_PYTHON,
     VLLM_PYTHON,
@@ -47,46 +57,76 @@ UPDATES = 20
 IN_FLIGHT = 8
 MODELS: Mapping[str, tuple[int, int]] = {"1M": (128, 3), "12M": (384, 6), "42M": (640, 8)}
 """Hidden size and layers of random Qwen3 models in float32."""
+SIZES = (*MODELS, "135M", _publication.LARGE)
 PYTHONS = {"vllm": VLLM_PYTHON, "sglang": SGLANG_PYTHON}
+PARTS = ("embedded", *PYTHONS, "publication")
 GOAL = (
     "every update lands, no turn fails; the pause is below one second up to 42M parameters "
     "(not counted: SGLang's abort, which looks once a second whether all requests are gone)"
 )
+NO_GOAL = "none here: a test holds bytes and memory against the formulas of docs/scale.md"
 _TIMEOUT_S = 120.0
 _REST_S = 1.0
 """Longest random wait between two updates."""
 _WARM_UP_S = 2.0
 
 
-def run(*, updates: int = UPDATES, models: Sequence[str] = tuple(MODELS)) -> dict[str, Any]:
-    """Measure every engine, model and mode; `met` says whether the goal holds."""
+def run(
+    *, updates: int = UPDATES, models: Sequence[str] = (), model: Path | None = None
+) -> dict[str, Any]:
+    """Measure every part and model that is asked for; `met` says whether the goal holds. `models`
+    are names of sizes; empty: those of ARL_BENCH_MODELS.
+
+    Raises:
+        ConfigError: there is no such part or size.
+    """
     torch.set_num_threads(1)
-    rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="arl-bench-") as scratch:
-        for name in models:
-            hidden, layers = MODELS[name]
-            folder = Path(scratch) / name
-            size = qwen3(folder, hidden=hidden, layers=layers)
-            for engine in _engines():
-                say(f"{engine}, {size / 1e6:.1f}M parameters")
-                rows += _measure(engine, folder, size, updates)
-    worst = max(row["pause_max_ms"] for row in rows if _counts(row))
-    skipped = [no_peer(name) for name, python in PYTHONS.items() if not python]
+    parts = _asked("ARL_BENCH_PARTS", PARTS, PARTS)
+    sizes = models or _asked(
+        "ARL_BENCH_MODELS", SIZES, [it for it in SIZES if it != _publication.LARGE]
+    )
+    skipped = [no_peer(name) for name, python in PYTHONS.items() if name in parts and not python]
+    engines = [it for it in parts if it == "embedded" or PYTHONS.get(it)]
+    rows = _pauses(engines, [it for it in sizes if it in MODELS], updates)
+    worst = max((row["pause_max_ms"] for row in rows if _counts(row)), default=0)
+    met = worst < 1000 and all(row["failed_turns"] == 0 for row in rows)
+    ratios = _ratios(rows)
+    if "publication" in parts:
+        lacks = real.lacking(model) if "135M" in sizes else ""
+        folder = None if lacks or "135M" not in sizes else real.folder_of(model)
+        skipped += [f"publication of 135M: {lacks}"] if lacks else []
+        rows += _publication.measured(folder, large=_publication.LARGE in sizes)
     return {
         "name": "weights",
         "hardware": hardware("1 thread a process"),
         "versions": versions(),
         "rows": rows,
-        "ratios": _ratios(rows),
+        "ratios": ratios,
         "skipped": skipped,
-        "goal": GOAL,
-        "met": worst < 1000 and all(row["failed_turns"] == 0 for row in rows),
+        "goal": GOAL if engines else NO_GOAL,
+        "met": met if engines else None,
     }
 
 
-def _engines() -> Iterator[str]:
-    yield "embedded"
-    yield from (name for name, python in PYTHONS.items() if python)
+def _asked(name: str, known: Sequence[str], default: Sequence[str]) -> list[str]:
+    """Return what an environment variable lists, in its order."""
+    asked = [it for it in os.environ.get(name, "").split(",") if it]
+    if odd := sorted(set(asked) - set(known)):
+        raise ConfigError(f"{name} names {', '.join(odd)}; there are {', '.join(known)}")
+    return asked or list(default)
+
+
+def _pauses(engines: Sequence[str], models: Sequence[str], updates: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="arl-bench-") as scratch:
+        for name in models if engines else ():
+            hidden, layers = MODELS[name]
+            folder = Path(scratch) / name
+            size = qwen3(folder, hidden=hidden, layers=layers)
+            for engine in engines:
+                say(f"{engine}, {size / 1e6:.1f}M parameters")
+                rows += _measure(engine, folder, size, updates)
+    return rows
 
 
 def _counts(row: Mapping[str, Any]) -> bool:

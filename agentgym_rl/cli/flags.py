@@ -319,7 +319,7 @@ def _bench(parser: ArgumentParser) -> None:
     names += "weights"
     parser.add_argument("name", help=f"a file of benchmarks/: {names}")
     parser.add_argument(
-        "--model", type=Path, metavar="FOLDER", help="a real model (engine, gpu, real)"
+        "--model", type=Path, metavar="FOLDER", help="a real model (engine, gpu, real, weights)"
     )
     parser.add_argument("--dry-run", action="store_true", help="toy sizes on the CPU (gpu)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder of the report (gpu)")

@@ -10,7 +10,6 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from agentgym_rl.algo.packing import PackedRows, micro_batches
 from agentgym_rl.config import LoraConfig, TrainerConfig
@@ -35,7 +34,7 @@ from .packing_trial import (
     forward_packed,
     pack_tokens,
 )
-from .sharding import shard
+from .sharding import Gathering, shard
 from .usage import FlopCount
 from .world import World
 
@@ -239,22 +238,28 @@ class PackedModel:
             return self.names.pieces(own)
         return [Piece((name,), kinds_of({name: tensor})) for name, tensor in own.items()]
 
-    def gathered(self) -> Iterator[dict[str, Tensor]]:
-        """Yield the unsharded tensors of each of the `pieces`, by their names there, on any device;
-        they may share memory with the parameters.
+    def gathered(self, owners: Sequence[int] | None = None) -> Iterator[dict[str, Tensor]]:
+        """Yield for each of the `pieces` its unsharded tensors, by their names there, on any
+        device, to the rank that owns it, and {} to the others. `owners` has the rank of each piece;
+        None: rank 0 owns all. The tensors may share memory with the parameters.
 
         Collective: every rank takes all of them, in step with the others. Only one piece is in
         memory beside the shards.
         """
-        trained = self._trained()
-        for piece in self.pieces():
-            own = {name: _unsharded(trained[name]) for name in piece.own}
-            if self.adapter is not None:
+        trained, rank = self._trained(), self.world.rank
+        owners = [0] * len(self.pieces()) if owners is None else owners
+        gathering = Gathering(rank=rank)
+        for piece, owner in zip(self.pieces(), owners, strict=True):
+            own = {name: gathering.gather(owner, trained[name]) for name in piece.own}
+            if rank != owner:
+                yield {}
+            elif self.adapter is not None:
                 yield self.adapter.version(own)
             elif self.names is None:
                 yield own
             else:
                 yield self.names.of(own) if own else {n: self.names.ignored[n] for n in piece.kinds}
+        gathering.finish()
 
     def _trained(self) -> dict[str, Tensor]:
         if self.adapter is None:
@@ -282,8 +287,7 @@ class PackedModel:
         """
         state: dict[str, Tensor] = {}
         for tensors in self.gathered():
-            if self.world.rank == 0:
-                state |= {name: tensor.cpu() for name, tensor in tensors.items()}
+            state |= {name: tensor.cpu() for name, tensor in tensors.items()}
         return state
 
     def full_state(self) -> Mapping[str, Tensor]:
@@ -319,11 +323,6 @@ class PackedModel:
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
-
-
-def _unsharded(tensor: Tensor) -> Tensor:
-    whole = tensor.detach()
-    return whole.full_tensor() if isinstance(whole, DTensor) else whole
 
 
 class _OnePass(KnownKinds):

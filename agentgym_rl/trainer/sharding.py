@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     MixedPrecisionPolicy,
     fully_shard,
 )
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from transformers import AttentionInterface
@@ -138,6 +140,54 @@ class KeptByLight(TorchDispatchMode):
 
     def _add(self, tensors: Iterable[Any]) -> None:
         self.total += sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
+
+
+class Gathering:
+    """Parameters on their way to one rank each, on which all ranks agree (collective).
+
+    Shards travel to that rank alone, each straight to its place. Sending ranks do not wait, so that
+    they do not keep step with each parameter; they `finish` before a parameter changes.
+    """
+
+    def __init__(self, *, rank: int) -> None:
+        self._rank = rank
+        self._sent: list[tuple[dist.Work, Tensor]] = []
+
+    def gather(self, owner: int, parameter: Tensor) -> Tensor:
+        """Return a parameter, unsharded, on the rank `owner`, and an empty tensor on other ranks.
+
+        A parameter that is not sharded, as with a single rank, is not copied.
+        """
+        shards, empty = parameter.detach(), torch.empty(0)
+        if not isinstance(shards, DTensor):
+            return shards if self._rank == owner else empty
+        mesh, (*outer, last) = shards.device_mesh, shards.placements
+        assert last.is_shard(0), last
+        assert all(it.is_replicate() for it in outer), outer
+        group = mesh.get_group(mesh.ndim - 1)
+        ranks, own = dist.get_process_group_ranks(group), shards.to_local().contiguous()
+        if owner not in ranks:  # another replica's
+            return empty
+        if self._rank != owner:
+            if own.numel():
+                sent = dist.batch_isend_irecv([dist.P2POp(dist.isend, own, owner, group)])
+                self._sent += [(work, own) for work in sent]
+            return empty
+        whole = torch.empty(shards.shape, dtype=own.dtype, device=own.device)
+        places = dict(zip(ranks, whole.chunk(len(ranks)), strict=False))  # some may have nothing
+        if owner in places:
+            places.pop(owner).copy_(own)
+        if places:
+            parts = [dist.P2POp(dist.irecv, place, r, group) for r, place in places.items()]
+            for work in dist.batch_isend_irecv(parts):
+                work.wait()
+        return whole
+
+    def finish(self) -> None:
+        """Wait until all that was sent has arrived."""
+        for work, _ in self._sent:
+            work.wait()
+        self._sent.clear()
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:

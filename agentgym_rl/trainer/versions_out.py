@@ -154,7 +154,7 @@ class VersionFiles:
         return _Place(part, old, self._previous)
 
     def _pass(self, plan: Plan, parts: PartsWriter | None) -> dict[str, str]:
-        """Gather all pieces; write the own ones; return the digests of their masters.
+        """Gather each piece to its owner; write the own ones; return the digests of their masters.
 
         A thread writes a piece while the next ones are gathered, so that ranks write at the same
         time; it has one piece at a time. After a failure to write, the other pieces are still
@@ -168,9 +168,9 @@ class VersionFiles:
 
         with ThreadPoolExecutor(1, "version") as thread:
             last: Future[None] | None = None
-            pieces = zip(plan.owners, self._kinds, self._policy.gathered(), strict=True)
-            for owner, kinds, tensors in pieces:
-                if owner != self._world.rank:
+            pieces = zip(self._kinds, self._policy.gathered(plan.owners), strict=True)
+            for kinds, tensors in pieces:
+                if not tensors:  # another rank's
                     continue
                 if last is not None and last.exception() is not None:
                     continue

@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from agentgym_rl.config import load_config
 from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.trainer.versions_out import VersionFiles
 from agentgym_rl.weights.files import StoredVersion, read_version
 
 CHILD = Path(__file__).parent / "versions_child.py"
@@ -68,6 +71,38 @@ def test_a_version_is_the_cast_of_the_masters(folders):
         assert torch.equal(found[name], expected.to(found[name].dtype))
     loaded = AutoModelForCausalLM.from_pretrained(folder / "2" / "shm" / "v4", dtype=torch.float32)
     assert torch.equal(loaded.state_dict()["model.norm.weight"], found["model.norm.weight"])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("engine", ["vllm float32", "vllm bfloat16", "embedded bfloat16"])
+def test_versions_have_the_bytes_that_scale_md_says(world, tmp_path, engine, tied):
+    """V = b P, parameters that are tied once; and the folder has `keep` times V."""
+    shape = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
+    shape |= {"vocab_size": 2000, "num_attention_heads": 4, "num_key_value_heads": 2}
+    model = Qwen3ForCausalLM(Qwen3Config(**shape, head_dim=64, tie_word_embeddings=tied))
+    model.save_pretrained(tmp_path / "model")
+    kind, dtype = engine.split()
+    matrices = sum(p.numel() for n, p in model.named_parameters() if n.endswith("proj.weight"))
+    others = model.num_parameters() - matrices
+    b = {"vllm float32": (4, 4), "vllm bfloat16": (2, 2), "embedded bfloat16": (2, 4)}[engine]
+    expected = b[0] * matrices + b[1] * others
+    policy = Policy.load(tmp_path / "model", world)
+    told = load_config(overrides={"engine.type": kind, "engine.dtype": dtype}).own_engine
+    (tmp_path / "shm").mkdir()
+    files = VersionFiles(policy, tmp_path / "shm", engine=told, keep=2)
+    for version in (1, 2, 3):
+        with torch.no_grad():
+            for parameter in policy.model.parameters():
+                parameter.mul_(1.5)
+        stored = files.write(version).stored
+        assert stored is not None
+        assert stored.total_size == expected
+        assert _bytes(stored.path) == pytest.approx(expected, rel=0.01)
+    assert _bytes(tmp_path / "shm") == pytest.approx(2 * expected, rel=0.01)
+
+
+def _bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 @pytest.mark.slow
