@@ -42,6 +42,8 @@ _WORDS = sorted(
     reverse=True,
 )
 """The names of modules: each is the same token wherever it stands."""
+_SIGNS = r"(?<= )(?:[<>]=?|//|[-+*%]=?)(?= )"
+_NAMES = rf"\b(?:{'|'.join(_WORDS)})\b"
 
 
 def demonstrate(rng: random.Random, stage: Stage) -> list[Message]:
@@ -100,9 +102,7 @@ def _misdone(rng: random.Random, habit: str, wrong: str, old: str, new: str) -> 
 def _altered(rng: random.Random, module: str, line: str, *, but: str = "") -> str:
     """A line with another name, number or sign of its module in one place."""
     names = sorted({name for name in re.findall(r"[a-z_]+", module) if name in _WORDS})
-    places = [
-        (match, [str(digit) for digit in range(1, 10)]) for match in _NUMBER.finditer(line)
-    ]
+    places = [(match, [str(digit) for digit in range(1, 10)]) for match in _NUMBER.finditer(line)]
     places += [(match, ["<", ">", "<=", ">="]) for match in re.finditer(r"[<>]=?", line)]
     places += [(match, ["+", "-", "*"]) for match in re.finditer(r"(?<= )[-+*](?= )", line)]
     places += [(match, names) for match in re.finditer(r"[a-z_]+", line) if match[0] in names]
@@ -141,8 +141,5 @@ BUGS = Family(
     max_tokens=96,
     plan=WarmUp(clean_steps=1400, mixed_steps=500),
     # Names, digits and signs are cut out of their lines: they are the same tokens everywhere.
-    vocabulary=Vocabulary(
-        splits=("[0-9]", "\n", r"(?<= )(?:[<>]=?|//|[-+*%]=?)(?= )", rf"\b(?:{'|'.join(_WORDS)})\b"),
-        max_size=1120,
-    ),
+    vocabulary=Vocabulary(splits=("[0-9]", "\n", _SIGNS, _NAMES), max_size=1120),
 )
