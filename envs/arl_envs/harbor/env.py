@@ -236,7 +236,7 @@ class HarborEnv(ToolEnv):
             except BaseException:
                 await sandbox.close()
                 raise
-            return await self._verifier.of_sandbox(sandbox, used=self._terminal.num_calls > 0)
+            return await self._verifier.of_sandbox(sandbox)
 
     def _told(self, verdict: Verdict, stop_reason: str) -> dict[str, Any]:
         metrics = {name: value for name, value in verdict.metrics.items() if name != "reward"}

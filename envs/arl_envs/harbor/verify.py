@@ -92,21 +92,18 @@ class Verifier:
         self._digest = digest
         self._agent_limits = limits
 
-    async def of_sandbox(self, sandbox: Sandbox, *, used: bool = True) -> Verdict:
+    async def of_sandbox(self, sandbox: Sandbox) -> Verdict:
         """Collect the agent's files from its sandbox, close it, and verify them.
 
-        A work folder that no call has changed gets the verdict on the image itself, which is found
+        A work folder that nothing has changed gets the verdict on the image itself, which is found
         once in this process.
-
-        Args:
-            used: False if the agent has made no call.
 
         Raises:
             InfraError: a sandbox failed, or the tests give no reward for the solution either.
         """
         try:
-            tree = await read_tree(sandbox) if used else None
-            artifacts = await self._artifacts(sandbox) if used else {}
+            tree = await read_tree(sandbox)
+            artifacts = await self._artifacts(sandbox)
         except TooMuch as error:
             return Verdict("too_large", detail=f"the work folder has {error}")
         finally:
