@@ -41,7 +41,7 @@ _SUFFIXES = (".py", ".so", ".pyd")
 
 
 class Hooks:
-    """The judgement of paths of a work folder (relative, as in "src/conftest.py").
+    """The judgement of paths of a work folder (relative to it).
 
     Args:
         image: The image's files in the work folder, which show where Python looks for modules.
