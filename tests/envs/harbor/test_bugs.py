@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from arl_envs.harbor.bugs import LEVELS, make, task_source
-from arl_envs.harbor.bugs.cases import LIBRARIES
+from arl_envs.harbor.bugs.catalog import LIBRARIES
 from arl_envs.harbor.bugs.library import FOLDER, library_program
 from arl_envs.harbor.bugs.mutations import EASY, KINDS, mutations_of
 from arl_envs.harbor.bugs.program import Endless, Running, differing

@@ -249,9 +249,8 @@ def test_a_check_follows_no_link_and_waits_for_no_pipe(tmp_path: Path):
 
 def test_an_unreadable_archive_is_no_answer(tmp_path: Path):
     (tmp_path / "a.tar.gz").write_bytes(b"\x1f\x8bnothing")
-    (tmp_path / "a.zip").write_bytes(b"PK\x03\x04nothing")
-    for kind, path in (("tar", "a.tar.gz"), ("zip", "a.zip"), ("json", "a.zip")):
-        check = {"is": kind, "path": path, "files": {}, "value": {}}
+    for kind in ("tar", "json"):
+        check = {"is": kind, "path": "a.tar.gz", "files": {}, "value": {}}
         assert not holds(check, str(tmp_path))
 
 
@@ -266,4 +265,4 @@ def test_an_archive_that_swells_is_refused():
         info.size = 64 << 20
         archive.addfile(info, io.BytesIO(bytes(info.size)))
     with pytest.raises(Unfit):
-        members("tar", gzip.compress(data.getvalue(), 1))
+        members(gzip.compress(data.getvalue(), 1))

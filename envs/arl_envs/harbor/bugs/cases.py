@@ -1,10 +1,9 @@
-"""The libraries with their cases: each group draws calls that meet the edges of what it tests."""
+"""The cases of the libraries: each function draws calls that meet the edges of what it tests."""
 
 from __future__ import annotations
 
 import random
 
-from .library import Library
 from .program import Case, call, do, new
 
 WORDS = ("a", "we", "red", "tree", "stone", "planet", "window", "elephant")
@@ -16,7 +15,8 @@ def _spans(rng: random.Random, most: int = 4) -> list[tuple[int, int]]:
     return [(start, start + rng.randint(-1, 5)) for start in starts]
 
 
-def _ranges(rng: random.Random) -> Case:
+def ranges_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_ranges."""
     low = rng.randint(0, 6)
     return [
         call("spans.ranges:merge", _spans(rng)),
@@ -25,7 +25,8 @@ def _ranges(rng: random.Random) -> Case:
     ]
 
 
-def _holds(rng: random.Random) -> Case:
+def holds_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_holds."""
     first, second = _spans(rng, 3), _spans(rng, 3)
     edges = [place for span in first for place in span] or [1]
     return [
@@ -35,7 +36,8 @@ def _holds(rng: random.Random) -> Case:
     ]
 
 
-def _room(rng: random.Random) -> Case:
+def room_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_room."""
     case = [new("spans.bookings:Room", *rng.choice([(), (8, 18), (6, 14), (9,)]))]
     for _ in range(rng.randint(2, 5)):
         start = rng.randint(6, 17)
@@ -49,7 +51,8 @@ def _line(rng: random.Random, most: int = 6) -> str:
     return " ".join(rng.choice(WORDS) for _ in range(rng.randint(0, most)))
 
 
-def _wrap(rng: random.Random) -> Case:
+def wrap_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_wrap."""
     width = rng.randint(4, 14)
     line = _line(rng, 3)
     return [
@@ -58,7 +61,8 @@ def _wrap(rng: random.Random) -> Case:
     ]
 
 
-def _cut(rng: random.Random) -> Case:
+def cut_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_cut."""
     text = _line(rng, 4)
     width = rng.choice([len(text), max(len(text) - 1, 0), rng.randint(0, 9)])
     lines = [rng.choice(WORDS) for _ in range(rng.randint(1, 3))]
@@ -69,7 +73,8 @@ def _cut(rng: random.Random) -> Case:
     ]
 
 
-def _table(rng: random.Random) -> Case:
+def table_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_table."""
     cells = [*WORDS, "7", "42", "1000", "a b c d e f g"]
     columns = rng.randint(1, 3)
     rows = [[rng.choice(cells) for _ in range(columns)] for _ in range(rng.randint(1, 3))]
@@ -90,7 +95,8 @@ def _expression(rng: random.Random, depth: int = 3) -> str:
     return rng.choice([text, text, f"({text})", f"-{left}"])
 
 
-def _parse(rng: random.Random) -> Case:
+def parse_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_parse."""
     bad = rng.choice(["1 +", "(1", "2 3", "a $ b", ")", "1 + * 2", "(2 + 3", "a_1b2 + 4"])
     return [
         call("calc.parser:parse", _expression(rng, 2)),
@@ -99,7 +105,8 @@ def _parse(rng: random.Random) -> Case:
     ]
 
 
-def _value(rng: random.Random) -> Case:
+def value_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_value."""
     numbers = {name: rng.randint(1, 9) for name in ("a", "b", "x1")}
     tree = ("-", ("*", ("name", "b"), ("name", "a")), ("/", ("name", "b"), ("number", 2)))
     lines = [f"{name} = {number}" for name, number in numbers.items()]
@@ -116,7 +123,8 @@ def _matrix(rng: random.Random, rows: int, columns: int) -> list[list[int]]:
     return [[rng.randint(-4, 6) for _ in range(columns)] for _ in range(rows)]
 
 
-def _basic(rng: random.Random) -> Case:
+def basic_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_basic."""
     rows, inner, columns = (rng.randint(1, 3) for _ in range(3))
     first = _matrix(rng, rows, inner)
     other = _matrix(rng, rng.choice([rows, rows, inner]), inner)
@@ -130,7 +138,8 @@ def _basic(rng: random.Random) -> Case:
     ]
 
 
-def _deep(rng: random.Random) -> Case:
+def deep_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_deep."""
     size = rng.randint(1, 3)
     costs = [[rng.randint(1, 9) for _ in range(size + 1)] for _ in range(rng.randint(1, 4))]
     return [
@@ -142,7 +151,8 @@ def _deep(rng: random.Random) -> Case:
     ]
 
 
-def _cache(rng: random.Random) -> Case:
+def cache_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_cache."""
     case = [new("lru.cache:Cache", *rng.choice([(), (1,), (2,), (0,)]))]
     if case[0]["args"] == [0]:
         return case
@@ -154,7 +164,8 @@ def _cache(rng: random.Random) -> Case:
     return [*case, do("drop", rng.choice("abcd")), do("keys"), do("rate")]
 
 
-def _aging(rng: random.Random) -> Case:
+def aging_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_aging."""
     case = [new("lru.aging:AgingCache", *rng.choice([(), (2,), (2, 3), (3, 2)]))]
     for _ in range(rng.randint(5, 10)):
         key = rng.choice("abcd")
@@ -163,7 +174,8 @@ def _aging(rng: random.Random) -> Case:
     return [*case, do("get", "a"), do("fresh")]
 
 
-def _account(rng: random.Random) -> Case:
+def account_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_account."""
     case = [new("bank.account:Account", "ann", *rng.choice([(), (100,)]))]
     for _ in range(rng.randint(3, 7)):
         amount = rng.choice([0, 20, 50, 100, 200])
@@ -173,7 +185,8 @@ def _account(rng: random.Random) -> Case:
     return [*case, do("total", rng.choice(["in", "out", "fee", "interest"]))]
 
 
-def _bank(rng: random.Random) -> Case:
+def bank_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_bank."""
     case = [new("bank.bank:Bank", *rng.choice([(), (0,), (10,)]))]
     for name in NAMES[:3]:
         case.append(do("open", name, rng.choice([0, 100, 200]), rng.choice([0, 50])))
@@ -184,7 +197,8 @@ def _bank(rng: random.Random) -> Case:
     return [*case, do("balance", "ann"), do("balance", rng.choice(["bob", "zoe"]))]
 
 
-def _statement(rng: random.Random) -> Case:
+def statement_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_statement."""
     kinds = ("in", "out", "fee", "interest")
     bookings = [(rng.choice(kinds), rng.randint(1, 2000)) for _ in range(rng.randint(0, 4))]
     return [
@@ -200,7 +214,8 @@ def _date(rng: random.Random) -> tuple[int, int, int]:
     return rng.choice([1900, 2000, 2023, 2024, 2025, 2100]), month, day
 
 
-def _days(rng: random.Random) -> Case:
+def days_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_days."""
     first = _date(rng)
     year = first[0] + rng.randint(0, 2)
     return [
@@ -212,7 +227,8 @@ def _days(rng: random.Random) -> Case:
     ]
 
 
-def _weeks(rng: random.Random) -> Case:
+def weeks_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_weeks."""
     date = (rng.choice([2023, 2024, 2025]), rng.randint(1, 12), rng.randint(1, 28))
     text = rng.choice(["2024-02-29", "2025-02-29", "2025-1", "2024-13-1", "2024-4-0", "2024-4-30"])
     return [
@@ -226,7 +242,8 @@ def _weeks(rng: random.Random) -> Case:
     ]
 
 
-def _roads(rng: random.Random) -> Case:
+def roads_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_roads."""
     case = [new("routes.roads:Roads")]
     for _ in range(rng.randint(3, 7)):
         one, other = rng.choice("abcdef"), rng.choice("abcdef")
@@ -237,7 +254,8 @@ def _roads(rng: random.Random) -> Case:
     return [*case, do("length"), do("islands"), do("neighbors", start)]
 
 
-def _order(rng: random.Random) -> Case:
+def order_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_order."""
     names = list("abcdef")
     rng.shuffle(names)
     needs = {
@@ -263,7 +281,8 @@ def _sections(rng: random.Random) -> dict[str, dict[str, object]]:
     return {name: _values(rng) for name in rng.sample(["main", "page", "net"], 2)}
 
 
-def _reading(rng: random.Random) -> Case:
+def reading_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_reading."""
     lines = [
         "[main]",
         "size = 5",
@@ -288,7 +307,8 @@ def _reading(rng: random.Random) -> Case:
     ]
 
 
-def _using(rng: random.Random) -> Case:
+def using_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_using."""
     one, other = _sections(rng), _sections(rng)
     path = rng.choice(["main.size", "page", "net.on", "none.x", "page.top"])
     changes = {**other, "main": {"size": None, "on": 1}}
@@ -300,13 +320,15 @@ def _using(rng: random.Random) -> Case:
     ]
 
 
-def _roman(rng: random.Random) -> Case:
+def roman_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_roman."""
     number = rng.choice([0, 4000, 1, 3999, 40, 49, 944, rng.randint(1, 3999)])
     text = rng.choice(["XIV", "MCMXC", "IIII", "", "ABC", "CDXLIV", "VX", "MMXXIV"])
     return [call("numerals.roman:to_roman", number), call("numerals.roman:from_roman", text)]
 
 
-def _in_words(rng: random.Random) -> Case:
+def in_words_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_words."""
     number = rng.choice([0, 19, 20, 45, 99, 100, 101, 999, 1000, 2005, 7120, -12, 90817])
     return [
         call("numerals.words:in_words", rng.choice([number, rng.randint(0, 99999)])),
@@ -316,7 +338,8 @@ def _in_words(rng: random.Random) -> Case:
     ]
 
 
-def _runs(rng: random.Random) -> Case:
+def runs_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_runs."""
     text = "".join(rng.choice("abc") * rng.choice([1, 1, 2, 3, 11]) for _ in range(4))
     packed = rng.choice(["3ab2c", "12x", "a2", "", "4a4b", "a1b"])
     return [
@@ -327,7 +350,8 @@ def _runs(rng: random.Random) -> Case:
     ]
 
 
-def _numbers(rng: random.Random) -> Case:
+def numbers_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_steps."""
     numbers = [rng.randint(-9, 20) for _ in range(rng.randint(0, 5))]
     data = [rng.choice([1, 127, 128, 129, 255]) for _ in range(rng.randint(0, 4))]
     number = rng.choice([0, 127, 128, 129, 300, 16384, -1, rng.randint(0, 10**6)])
@@ -340,7 +364,8 @@ def _numbers(rng: random.Random) -> Case:
     ]
 
 
-def _heap(rng: random.Random) -> Case:
+def heap_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_heap."""
     items = [rng.randint(0, 9) for _ in range(rng.randint(0, 7))]
     case = [new("planner.heap:Heap", *rng.choice([[], [items]]))]
     case += [do("push", rng.randint(0, 9)) for _ in range(rng.randint(1, 6))]
@@ -348,7 +373,8 @@ def _heap(rng: random.Random) -> Case:
     return [*case, do("pop"), do("pop"), do("pop"), new("planner.heap:Heap"), do("pop")]
 
 
-def _jobs(rng: random.Random) -> Case:
+def jobs_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_jobs."""
     case = [new("planner.jobs:Jobs", *rng.choice([(), (2,), (4,)]))]
     for name in rng.sample(NAMES, rng.randint(2, 5)):
         case.append(do("add", name, *rng.choice([[], [3], [7], [4]])))
@@ -358,7 +384,8 @@ def _jobs(rng: random.Random) -> Case:
     return [*case, do("take"), do("add", "fay"), do("take"), do("take"), do("take")]
 
 
-def _goods(rng: random.Random) -> Case:
+def goods_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_goods."""
     case = [new("stock.goods:Goods", *rng.choice([(), (2,), (4,)]))]
     for _ in range(rng.randint(3, 7)):
         name, count = rng.choice(["nut", "pin", "rod"]), rng.randint(0, 4)
@@ -373,7 +400,8 @@ def _list(rng: random.Random, most: int = 3) -> list[tuple[str, int]]:
     return [(rng.choice(["nut", "pin", "rod"]), rng.randint(1, 6)) for _ in range(count)]
 
 
-def _orders(rng: random.Random) -> Case:
+def orders_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_orders."""
     prices = {"nut": 10, "pin": 5, "rod": 20}
     return [
         call("stock.orders:price", _list(rng), prices, *rng.choice([[], [50], [80, 25], [20, 5]])),
@@ -384,7 +412,8 @@ def _orders(rng: random.Random) -> Case:
     ]
 
 
-def _store(rng: random.Random) -> Case:
+def store_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_store."""
     case = [new("stock.store:Store", {"nut": 10, "pin": 5, "rod": 30}, *rng.choice([[], [5]]))]
     for name in ("nut", "pin", "rod"):
         case.append(do("arrive", name, rng.randint(1, 9)))
@@ -392,7 +421,8 @@ def _store(rng: random.Random) -> Case:
     return [*case, do("wanted"), do("report")]
 
 
-def _convert(rng: random.Random) -> Case:
+def convert_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_convert."""
     lengths, times = ("mm", "cm", "m", "km"), ("s", "min", "h", "d")
     one, other = rng.choice([rng.sample(lengths, 2), rng.sample(times, 2), ["m", "h"]])
     amount = rng.choice([1, 5, 49, 50, 90, 150, 1499, 1500, 86400])
@@ -404,7 +434,8 @@ def _convert(rng: random.Random) -> Case:
     ]
 
 
-def _spoken(rng: random.Random) -> Case:
+def spoken_case(rng: random.Random) -> Case:
+    """Draw a case of the visible test test_spoken."""
     seconds = rng.choice([0, 59, 60, 61, 3600, 3661, 86400, 90061, rng.randint(0, 200000)])
     unit = rng.choice(["mm", "cm", "m", "km"])
     pairs = rng.choice([("1 m", "100 cm"), ("1 m", "99 cm"), ("2 h", "121 min"), ("3 s", "1 min")])
@@ -416,113 +447,3 @@ def _spoken(rng: random.Random) -> Case:
         call("units.spoken:total", texts, rng.choice(["cm", "m"])),
         call("units.spoken:compare", *rng.choice([pairs, pairs[::-1]])),
     ]
-
-
-_ALL = (
-    Library(
-        "spans",
-        "Package spans: lists of spans (start, end), and rooms that are booked by the hour.",
-        {"test_ranges": _ranges, "test_holds": _holds, "test_room": _room},
-        {"spans": ("ranks", "strips"), "merge": ("unite", "fuse"), "merged": ("united", "kept")},
-    ),
-    Library(
-        "textfit",
-        "Package textfit: text in lines of limited width, and plain tables.",
-        {"test_wrap": _wrap, "test_cut": _cut, "test_table": _table},
-        {"textfit": ("columns", "typeset"), "wrap": ("fold", "fill"), "word": ("part", "piece")},
-    ),
-    Library(
-        "calc",
-        "Package calc: a calculator of whole numbers with names.",
-        {"test_parse": _parse, "test_value": _value},
-        {"calc": ("reckon", "sums"), "tree": ("node", "form"), "letter": ("char", "sign_at")},
-    ),
-    Library(
-        "grid",
-        "Package grid: matrices of whole numbers, as lists of rows.",
-        {"test_basic": _basic, "test_deep": _deep},
-        {
-            "grid": ("matrices", "arrays"),
-            "total": ("result", "value"),
-            "row": ("line_of", "across"),
-        },
-    ),
-    Library(
-        "lru",
-        "Package lru: caches of limited size, with and without an age of entries.",
-        {"test_cache": _cache, "test_aging": _aging},
-        {"lru": ("memo", "keeper"), "used": ("recent", "uses"), "key": ("name", "label")},
-    ),
-    Library(
-        "bank",
-        "Package bank: accounts, transfers and statements; amounts are in cents.",
-        {"test_account": _account, "test_bank": _bank, "test_statement": _statement},
-        {
-            "balance": ("saldo", "funds"),
-            "amount": ("cents_in", "sum_of"),
-            "owner": ("holder", "name_of"),
-        },
-    ),
-    Library(
-        "dates",
-        "Package dates: arithmetic with dates (year, month, day), and days of the week.",
-        {"test_days": _days, "test_weeks": _weeks},
-        {
-            "dates": ("almanac", "agenda"),
-            "between": ("days_from", "distance"),
-            "after": ("later", "plus"),
-        },
-    ),
-    Library(
-        "routes",
-        "Package routes: a map of places and roads, and work in the order of its needs.",
-        {"test_roads": _roads, "test_order": _order},
-        {"routes": ("atlas", "journey"), "place": ("town", "spot"), "needs": ("wants", "asks")},
-    ),
-    Library(
-        "settings",
-        "Package settings: files of settings with sections, read, compared and written.",
-        {"test_reading": _reading, "test_using": _using},
-        {
-            "settings": ("options", "prefs"),
-            "sections": ("groups", "parts"),
-            "key": ("name_of", "field"),
-        },
-    ),
-    Library(
-        "numerals",
-        "Package numerals: Roman numerals, numbers in words, groups of digits, ordinals.",
-        {"test_roman": _roman, "test_words": _in_words},
-        {
-            "numerals": ("figures", "spell"),
-            "number": ("amount", "count_of"),
-            "rest": ("left", "more"),
-        },
-    ),
-    Library(
-        "packing",
-        "Package packing: run lengths, differences, and numbers as bytes of seven bits.",
-        {"test_runs": _runs, "test_steps": _numbers},
-        {"packing": ("squeeze", "coding"), "count": ("times", "size"), "found": ("result", "made")},
-    ),
-    Library(
-        "planner",
-        "Package planner: a heap, a queue of jobs by rank, and machines that share work.",
-        {"test_heap": _heap, "test_jobs": _jobs},
-        {"planner": ("schedule", "queueing"), "place": ("spot", "at"), "items": ("data", "stored")},
-    ),
-    Library(
-        "stock",
-        "Package stock: the goods of a store, orders, boxes, and sales.",
-        {"test_goods": _goods, "test_orders": _orders, "test_store": _store},
-        {"stock": ("depot", "shop"), "order": ("request", "wishes"), "total": ("result", "value")},
-    ),
-    Library(
-        "units",
-        "Package units: lengths and times in other units, and as people say them.",
-        {"test_convert": _convert, "test_spoken": _spoken},
-        {"units": ("measures", "gauge"), "amount": ("number", "many"), "table": ("kinds", "sizes")},
-    ),
-)
-LIBRARIES = {library.name: library for library in _ALL}
-"""The libraries by name."""

@@ -11,7 +11,7 @@ from agentgym_rl import ConfigError, EnvError, Task, TaskSource
 from agentgym_rl.core.task import Split
 from arl_envs.splits import split_of
 
-from .cases import LIBRARIES
+from .catalog import LIBRARIES
 from .library import library_program
 from .mutations import EASY, KINDS, Mutation, mutations_of
 from .program import Endless, Program, differing
