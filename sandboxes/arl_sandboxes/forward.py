@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Protocol
 
 log = logging.getLogger(__name__)
 
@@ -16,7 +17,55 @@ CONNECT_S = 20.0
 """The longest time the host's address may take to accept a connection."""
 CHUNK_BYTES = 1 << 16
 
-Accept = Callable[[], Awaitable[socket.socket]]
+
+class Stream(Protocol):
+    """The end of a connection, to which pieces of data are passed on, and from which they come."""
+
+    async def receive(self) -> bytes:
+        """Return the next piece; b"" at the end.
+
+        Raises:
+            OSError: the connection has failed.
+        """
+        ...
+
+    async def send(self, data: bytes) -> None:
+        """Pass a piece on, and wait until there is room for another.
+
+        Raises:
+            OSError: the connection has failed.
+        """
+
+    def end(self) -> None:
+        """Send nothing more."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class SocketStream:
+    """The end of a connection that is a socket of this process."""
+
+    def __init__(self, conn: socket.socket) -> None:
+        conn.setblocking(False)
+        self._conn = conn
+        self._loop = asyncio.get_running_loop()
+
+    async def receive(self) -> bytes:
+        return await self._loop.sock_recv(self._conn, CHUNK_BYTES)
+
+    async def send(self, data: bytes) -> None:
+        await self._loop.sock_sendall(self._conn, data)
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError):  # the other direction has ended already
+            self._conn.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._conn.close()
+
+
+Accept = Callable[[], Awaitable[Stream]]
 """A function that waits for the next connection of a program."""
 
 
@@ -56,13 +105,10 @@ async def _relay(accept: Accept, address: tuple[str, int]) -> None:
             tasks.create_task(_connected(await accept(), address, room), name="relay")
 
 
-async def _connected(
-    inside: socket.socket, address: tuple[str, int], room: asyncio.Semaphore
-) -> None:
+async def _connected(inside: Stream, address: tuple[str, int], room: asyncio.Semaphore) -> None:
     """Relay one connection; its failures end it, and nothing else."""
     outside = None
     try:
-        inside.setblocking(False)
         outside = await _connect(address)
         async with asyncio.TaskGroup() as both:
             both.create_task(_pump(inside, outside), name="to the host")
@@ -76,7 +122,7 @@ async def _connected(
         room.release()
 
 
-async def _connect(address: tuple[str, int]) -> socket.socket:
+async def _connect(address: tuple[str, int]) -> SocketStream:
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(CONNECT_S):
         found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
@@ -89,13 +135,11 @@ async def _connect(address: tuple[str, int]) -> socket.socket:
         except BaseException:
             made.close()
             raise
-    return made
+    return SocketStream(made)
 
 
-async def _pump(source: socket.socket, target: socket.socket) -> None:
+async def _pump(source: Stream, target: Stream) -> None:
     """Pass on each piece as it comes, and the end."""
-    loop = asyncio.get_running_loop()
-    while data := await loop.sock_recv(source, CHUNK_BYTES):
-        await loop.sock_sendall(target, data)
-    with contextlib.suppress(OSError):  # the other direction has ended already
-        target.shutdown(socket.SHUT_WR)
+    while data := await source.receive():
+        await target.send(data)
+    target.end()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -22,7 +21,7 @@ from agentgym_rl.gym.sandbox import (
     Status,
 )
 from arl_sandboxes.arguments import check_words, sandbox_path
-from arl_sandboxes.forward import address_of, relayed
+from arl_sandboxes.forward import SocketStream, address_of, relayed
 
 from . import files as box_files
 from .child import Child
@@ -170,8 +169,8 @@ class LocalSandbox(Sandbox):
         loop = asyncio.get_running_loop()
         with await self.slot.listen(port) as listener:
 
-            async def accept() -> socket.socket:
-                return (await loop.sock_accept(listener))[0]
+            async def accept() -> SocketStream:
+                return SocketStream((await loop.sock_accept(listener))[0])
 
             async with relayed(accept, address):
                 yield

@@ -102,7 +102,7 @@ class Tree:
         self._left = MAX_ENTRIES
         top = os.dup(self._top)
         try:
-            self._copy_folder(root, top, 0, None)
+            self._copy_folder(root, top, 0, os.fstat(root).st_dev)
         finally:
             os.close(top)
 
@@ -117,11 +117,11 @@ class Tree:
             if self._left < 0:
                 raise OSError(errno.EMFILE, f"more than {MAX_ENTRIES} files")
             if stat.S_ISDIR(about.st_mode):
-                # The folders of one file system have one number; /usr may be one of its own.
-                usr = depth == 0 and name == "usr"
-                expected = device if device is not None else os.fstat(source).st_dev
-                if about.st_dev == expected or usr:
-                    self._copy_below(name, source, target, depth, about)
+                # All folders of the overlay have one number, except that /usr has overlays of its
+                # own, in which only what programs made belongs to them.
+                below = None if depth == 0 and name == "usr" else device
+                if below is None or about.st_dev == below:
+                    self._copy_below(name, source, target, depth, below)
             elif stat.S_ISLNK(about.st_mode):
                 os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
                 if self._owner is not None:
@@ -130,15 +130,15 @@ class Tree:
                 self._copy_file(name, source, target, about)
 
     def _copy_below(
-        self, name: str, source: int, target: int, depth: int, about: os.stat_result
+        self, name: str, source: int, target: int, depth: int, device: int | None
     ) -> None:
         os.mkdir(name, 0o700, dir_fd=target)
         inner = os.open(name, _FOLDER, dir_fd=source)
         try:
             outer = os.open(name, _FOLDER, dir_fd=target)
             try:
-                self._copy_folder(inner, outer, depth + 1, about.st_dev)
-                self._own(outer, stat.S_IMODE(about.st_mode) & 0o1777)
+                self._copy_folder(inner, outer, depth + 1, device)
+                self._own(outer, stat.S_IMODE(os.fstat(inner).st_mode) & 0o1777)
             finally:
                 os.close(outer)
         finally:

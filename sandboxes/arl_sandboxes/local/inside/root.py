@@ -91,7 +91,16 @@ def build_of_image(
         # the machine's root.
         _overlay(f"{layer}/usr:/usr", changes, "usr", f"{top}/usr", owner)
         _fill(top, [pair for pair in read_only if pair[1] != "/usr"], unseen, f"{_STAGE}/empty")
-        _hide(unseen, os.path.realpath("/usr"), f"{top}/usr", f"{_STAGE}/empty")
+        usr = os.path.realpath("/usr")
+        own = [
+            path
+            for path in unseen
+            if path.startswith(usr + "/") and os.path.isdir(layer + "/usr" + path[len(usr) :])
+        ]
+        _hide([path for path in unseen if path not in own], usr, f"{top}/usr", f"{_STAGE}/empty")
+        for number, path in enumerate(own):  # the image's files instead of the machine's
+            place = "/usr" + path[len(usr) :]
+            _overlay(layer + place, changes, f"usr.{number}", top + place, owner)
     else:
         _fill(top, read_only, unseen, f"{_STAGE}/empty")
     os.chdir(top)
