@@ -38,6 +38,8 @@ SYSTEM_PROMPT = (
 OUTPUT_BYTES = 4 << 20
 """The most output of a command that leaves the sandbox."""
 OPEN_FILES = 1024
+NO_WORK_DIRS = ("tests", "solution", "logs", "proc", "sys", "dev", "usr", "bin", "lib", "etc")
+"""The first parts of paths that are no work folders."""
 STATUSES = ("ok", "wrong", "tampered", "timeout", "crash", "no_reward", "too_large")
 
 
@@ -190,10 +192,11 @@ class HarborEnv(ToolEnv):
             image = await self.sandboxes.prepare(
                 recipe, timeout_s=self._config.environment.build_timeout_sec
             )
-        if image.work_dir == "/":
+        if image.work_dir == "/" or image.work_dir.split("/")[1] in NO_WORK_DIRS:
             raise EnvError(
-                f"task {self._harbor.name}: its work folder is '/': write WORKDIR in the "
-                "Dockerfile, or environment.workdir in task.toml"
+                f"task {self._harbor.name}: its work folder is {image.work_dir!r}, which the "
+                "verification cannot take over: write another WORKDIR in the Dockerfile, or "
+                "environment.workdir in task.toml, such as /app"
             )
         return image
 

@@ -22,7 +22,7 @@ from agentgym_rl.gym.sandbox import ExecResult, Image, Limits, SandboxBackend, S
 
 from . import oracle
 from .config import TaskConfig, resolved
-from .hooks import Hooks, bins_of
+from .hooks import Hooks, bins_of, path_without
 from .task import HarborTask
 from .terminal import Terminal
 from .transfer import TREES, Changes, TooMuch, Tree, apply, changes_of, read_tree
@@ -173,6 +173,9 @@ class Verifier:
         await sandbox.write_files(tests)
         nonce = secrets.token_hex(16)
         env = resolved(self._config.environment.env) | resolved(self._config.verifier.env)
+        given = {**self._image.env, **env}
+        if (path := path_without(given, self._image.work_dir)) != given.get("PATH", ""):
+            env["PATH"] = path
         result = await sandbox.exec(
             ["sh", "-c", _RUN],
             stdin=f"{nonce}\n".encode(),
