@@ -92,25 +92,26 @@ class Verifier:
         self._digest = digest
         self._agent_limits = limits
 
-    async def of_sandbox(self, sandbox: Sandbox, *, used: bool = True) -> Verdict:
+    async def of_sandbox(self, sandbox: Sandbox | None) -> Verdict:
         """Collect the agent's files from its sandbox, close it, and verify them.
 
         A work folder that no call has changed gets the verdict on the image itself, which is found
         once in this process.
 
         Args:
-            used: False if the agent has made no call.
+            sandbox: The agent's; None if it has made no call.
 
         Raises:
             InfraError: a sandbox failed, or the tests give no reward for the solution either.
         """
         try:
-            tree = await read_tree(sandbox) if used else None
-            artifacts = await self._artifacts(sandbox) if used else {}
+            tree = None if sandbox is None else await read_tree(sandbox)
+            artifacts = {} if sandbox is None else await self._artifacts(sandbox)
         except TooMuch as error:
             return Verdict("too_large", detail=f"the work folder has {error}")
         finally:
-            await sandbox.close()
+            if sandbox is not None:
+                await sandbox.close()
         verdict = await self._grade(tree, artifacts)
         if not verdict.has_reward:
             await self._blame(verdict)

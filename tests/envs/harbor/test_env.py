@@ -180,7 +180,7 @@ echo ${pay:-0} > /logs/verifier/reward.txt
     assert steps[-1].reward == 1.0, steps[-1].info
     sick = {"environment": {"healthcheck": {"command": "false", "retries": 2, "interval_sec": 0}}}
     with pytest.raises(InfraError, match="its healthcheck failed 2 times"):
-        played(world, written(tmp_path / "b", config=sick), END)
+        played(world, written(tmp_path / "b", config=sick), call("bash", command="ls"))
 
 
 def test_a_solution_of_several_files_and_of_steps(world: Opened, tmp_path: Path) -> None:
