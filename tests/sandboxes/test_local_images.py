@@ -74,10 +74,10 @@ def test_two_backends_build_a_layer_once(tmp_path):
 
     async def scenario(one: LocalBackend) -> None:
         text = "FROM debian\nRUN sleep 0.3"
-        async with LocalBackend(slots=1, image_cache=str(tmp_path)) as two:
-            async with asyncio.TaskGroup() as tasks:
-                for backend in (one, two):
-                    tasks.create_task(backend.prepare(recipe(text), report=said.append))
+        two = LocalBackend(slots=1, image_cache=str(tmp_path))
+        async with two, asyncio.TaskGroup() as tasks:
+            for backend in (one, two):
+                tasks.create_task(backend.prepare(recipe(text), report=said.append))
 
     use(tmp_path, scenario)
     assert len(said) == 1

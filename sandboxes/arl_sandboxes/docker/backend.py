@@ -262,11 +262,14 @@ class DockerBackend(SandboxBackend):
         """Return another container of the image, in place of one that is removed.
 
         Raises:
-            SandboxError: none starts.
+            SandboxLost: none starts.
         """
         self._check_open()
         await self._dispose(container)
-        return await self._obtain(container.limits, image)
+        try:
+            return await self._obtain(container.limits, image)
+        except SandboxError as error:
+            raise SandboxLost(f"the sandbox could not be reset: {error}") from error
 
     async def _obtain(self, limits: Limits, image: Image | None) -> Container:
         idle = self._idle(image)

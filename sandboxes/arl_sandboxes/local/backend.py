@@ -338,7 +338,7 @@ class LocalBackend(SandboxBackend):
         limits, slot = sandbox.limits, sandbox.slot
         if sandbox.image is not None:
             slot.close("the sandbox was reset")
-            return await self._images.start(sandbox.image, limits)
+            return await self._images.restart(sandbox.image, limits)
         total_mb = limits.memory_mb + limits.disk_mb
         for other in reversed(self._free):
             fits = other.disk_mb == limits.disk_mb and other.limited(
@@ -351,14 +351,17 @@ class LocalBackend(SandboxBackend):
         slot.fresh(limits.disk_mb, "the sandbox was reset")
         return slot
 
-    def _give_back(self, sandbox: LocalSandbox, slot: Slot) -> None:
+    def _give_back(self, sandbox: LocalSandbox, counted: Slot) -> None:
+        """Take back the slot of a sandbox; of one with an image, the slot that is `counted`."""
         self._open.discard(sandbox)
         self._stats.in_use -= 1
         if sandbox.slot.dead and not self._closing and not sandbox.blamed:
             self._stats.lost += 1
-        if sandbox.image is not None:
+        if sandbox.image is None:
+            counted = sandbox.slot  # after a reset it may be another
+        else:
             sandbox.slot.close("its sandbox was closed")
-        self._recycle(slot)
+        self._recycle(counted)
 
     def _recycle(self, slot: Slot) -> None:
         if slot.executions >= self._max_executions:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from agentgym_rl import SandboxError
+from agentgym_rl import SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import (
     Capabilities,
     ExecResult,
@@ -69,6 +69,17 @@ class Images:
         self._check()
         self._layers.check(image)
         return await self._slots.start(self._layers.order(image, limits.disk_mb), limits)
+
+    async def restart(self, image: Image, limits: Limits) -> Slot:
+        """Return another slot for a sandbox that is reset.
+
+        Raises:
+            SandboxLost: none starts.
+        """
+        try:
+            return await self.start(image, limits)
+        except SandboxError as error:
+            raise SandboxLost(f"the sandbox could not be reset: {error}") from error
 
     def _check(self) -> None:
         if not self._capabilities.images:
