@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from agentgym_rl.core.chat import Message, ToolSpec
+from agentgym_rl.core.errors import EnvError
 from agentgym_rl.core.task import SeededTasks, Split, TaskSource
 
 if TYPE_CHECKING:
@@ -75,9 +76,6 @@ class Env(ABC):
     """The flag that `reset` needs `options["sandboxes"]`, a started `SandboxBackend`; a run uses
     the backend that `--sandbox` names."""
 
-    sandbox: Sandbox | None = None
-    """The sandbox of the episode, for agents that run inside of it; `reset` may set it."""
-
     holds_sandboxes: bool = False
     """The flag that an episode keeps a sandbox from one step to the next: no more episodes than
     there are sandboxes can go on at the same time."""
@@ -102,6 +100,17 @@ class Env(ABC):
     @abstractmethod
     async def step(self, action: Message) -> Step:
         """Answer one assistant message, tool calls included. Hostile input never raises."""
+
+    async def open_sandbox(self) -> Sandbox:
+        """Return the sandbox of the episode, for agents that run inside of it. It is the
+        environment's, and ends with the episode.
+
+        Raises:
+            EnvError: the environment has none for agents.
+        """
+        raise EnvError(
+            "the environment has no sandbox for programs; use one that has, such as harbor:bugs"
+        )
 
     async def close(self) -> None:
         """Release everything. Idempotent, bounded in time, safe after a failed reset."""

@@ -10,7 +10,7 @@ import pytest
 from arl_agents.command.agent import Command
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.errors import AgentError, ConfigError
+from agentgym_rl.core.errors import AgentError, EnvError
 from agentgym_rl.core.task import Task
 from agentgym_rl.engines.scripted import ScriptedEngine
 from agentgym_rl.gateway.client import AgentClients
@@ -102,9 +102,10 @@ class Given(Env):
         self.env, self.options, self.steps = env, options, steps
 
     async def reset(self, *, seed=None, options=None):
-        first = await self.env.reset(options=self.options)
-        self.sandbox = self.env.sandbox
-        return first
+        return await self.env.reset(options=self.options)
+
+    async def open_sandbox(self):
+        return await self.env.open_sandbox()
 
     async def step(self, action) -> Step:
         self.steps.append(await self.env.step(action))
@@ -146,5 +147,5 @@ def test_an_environment_without_a_sandbox_is_refused():
         api_key = "k"
 
     agent = Command(argv=["true"], inside=True)
-    with pytest.raises(ConfigError, match="no sandbox for programs"):
+    with pytest.raises(EnvError, match="no sandbox for programs"):
         asyncio.run(agent.run(Plain(), Client(), model="m", task=Task("t", 0)))

@@ -46,8 +46,8 @@ def _docker() -> SandboxBackend:
     from arl_sandboxes.docker import DockerBackend
     from arl_sandboxes.docker.probes import DEFAULT_IMAGE
 
-    # The image of scripts/sandbox_image.py stands for a base that would have to be pulled.
-    bases = {"debian:12": DEFAULT_IMAGE}
+    # The image of scripts/sandbox_image.py stands for bases that would have to be pulled.
+    bases = dict.fromkeys(("debian:12", "python:3.11-slim"), DEFAULT_IMAGE)
     return DockerBackend(containers=3, warm=1, limits=LIMITS, bases=bases)
 
 

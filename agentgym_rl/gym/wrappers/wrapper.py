@@ -83,10 +83,6 @@ class Wrapper(Env):
         return self.env.needs_sandboxes
 
     @property
-    def sandbox(self) -> Sandbox | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.env.sandbox
-
-    @property
     def holds_sandboxes(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.env.holds_sandboxes
 
@@ -109,6 +105,9 @@ class Wrapper(Env):
 
     async def step(self, action: Message) -> Step:
         return await self.env.step(action)
+
+    async def open_sandbox(self) -> Sandbox:
+        return await self.env.open_sandbox()
 
     async def close(self) -> None:
         await self.env.close()

@@ -20,7 +20,7 @@ from agentgym_rl.gym.tool_env.calls import text_of
 from arl_agents.bridge import EnvTools
 from arl_agents.extras import import_extra
 
-from .inside import run_inside, sandbox_of
+from .inside import run_inside
 from .presets import PRESETS, Launch, Preset, preset_start
 from .program import Program, Start, running
 from .tool_server import Calls, serving_tools
@@ -92,7 +92,7 @@ class Command(Agent):
         if self._inside:
             told = {**told_variables(Path("/"), client, model=model), **self._own}
             answer = await run_inside(
-                sandbox_of(env),
+                await env.open_sandbox(),
                 self.argv,
                 self._preset,
                 told,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
-from agentgym_rl import AgentError, ConfigError, Env, Sandbox
+from agentgym_rl import AgentError, Sandbox
 from agentgym_rl.gym.sandbox import ExecResult, Status
 
 from .presets import Launch, Preset, command_line, launch_of
@@ -20,20 +20,6 @@ FOLDER = "/tmp/agent"
 MAX_BYTES = 1 << 20
 STOPPED = (Status.TIMEOUT, Status.CPU_LIMIT, Status.OUTPUT_LIMIT)
 """The ends by a limit of the episode, after which the task's files are graded as they are."""
-
-
-def sandbox_of(env: Env) -> Sandbox:
-    """Return the sandbox of an episode that has begun.
-
-    Raises:
-        ConfigError: the environment has none.
-    """
-    if env.sandbox is None:
-        raise ConfigError(
-            "inside: the environment has no sandbox for programs; use one that has, such as "
-            "--env harbor:bugs"
-        )
-    return env.sandbox
 
 
 async def run_inside(

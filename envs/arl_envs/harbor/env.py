@@ -38,13 +38,16 @@ SYSTEM_PROMPT = (
 OUTPUT_BYTES = 4 << 20
 """The most output of a command that leaves the sandbox."""
 OPEN_FILES = 1024
+NO_WORK_DIRS = ("tests", "solution", "logs", "proc", "sys", "dev", "usr", "bin", "lib", "etc")
+"""The first parts of paths that are no work folders."""
 STATUSES = ("ok", "wrong", "tampered", "timeout", "crash", "no_reward", "too_large")
 
 
 class HarborEnv(ToolEnv):
     """An environment of tasks in Harbor's format; a message without tool calls is the end.
 
-    The agent works in a sandbox of the task's image. At the end its files go into a fresh sandbox,
+    The agent works in a sandbox of the task's image, started by its first tool call. At the end its
+    files go into a fresh sandbox,
     where the tests run (`verify.py`); the reward is theirs. `options` are the fields of `Options`.
 
     Every step's `info["commands"]` has its tool calls (`terminal.Record`); the last step's `info`
@@ -64,9 +67,9 @@ class HarborEnv(ToolEnv):
         self._options = Options(**options)
         self._harbor: HarborTask
         self._config: TaskConfig
-        self._verifier: Verifier
-        self.sandbox: Sandbox | None = None
-        self._terminal: Terminal
+        self._image: Image
+        self._sandbox: Sandbox | None = None
+        self._terminal: Terminal | None = None
 
     @classmethod
     def task_source(cls, split: Split, *, seed: int, **options: Any) -> TaskSource:
@@ -75,6 +78,25 @@ class HarborEnv(ToolEnv):
 
     def task_options(self) -> dict[str, Any]:
         return asdict(self._options)
+
+    async def open_sandbox(self) -> Sandbox:
+        """Return the agent's sandbox, started now if no call has started it before. It is the
+        environment's, and ends with the episode.
+
+        Raises:
+            EnvError: there is no episode.
+            SandboxError: it does not start.
+        """
+        if not self._playing or self.sandboxes is None:
+            raise EnvError("no sandbox without an episode: call reset first")
+        if self._sandbox is None:
+            with OffTheClock():
+                self._sandbox = await self.sandboxes.create(
+                    limits=self._limits(), image=self._image, timeout_s=CREATE_TIMEOUT_S
+                )
+                if check := self._config.environment.healthcheck:
+                    await self._healthy(self._sandbox, check)
+        return self._sandbox
 
     async def begin(self, task: Task) -> list[Message]:
         await self._release()
@@ -85,32 +107,8 @@ class HarborEnv(ToolEnv):
             )
         except ConfigError as error:
             raise EnvError(str(error)) from error
-        image = await self._image()
-        limits = self._limits()
-        assert self.sandboxes is not None
-        with OffTheClock():
-            self.sandbox = await self.sandboxes.create(
-                limits=limits, image=image, timeout_s=CREATE_TIMEOUT_S
-            )
-        self._verifier = Verifier(
-            self.sandboxes,
-            task=self._harbor,
-            config=self._config,
-            image=image,
-            limits=limits,
-            digest=digest_of(self._harbor),
-        )
-        self._terminal = Terminal(
-            self.sandbox,
-            env=resolved(self._config.environment.env),
-            output_chars=self._options.output_chars,
-            command_timeout_s=self._options.command_timeout_s,
-            total_s=self._agent_s(),
-        )
-        if check := self._config.environment.healthcheck:
-            with OffTheClock():
-                await self._healthy(self.sandbox, check)
-        asked = f"{self._harbor.instruction.strip()}\n\nWork folder: {image.work_dir}"
+        self._image = await self._prepared()
+        asked = f"{self._harbor.instruction.strip()}\n\nWork folder: {self._image.work_dir}"
         return [
             {"role": "system", "content": SYSTEM_PROMPT},
             {"role": "user", "content": asked},
@@ -124,7 +122,7 @@ class HarborEnv(ToolEnv):
             command: The command, of any number of lines.
             timeout_s: The seconds after which it is interrupted.
         """
-        return await self._terminal.bash(command, timeout_s)
+        return await (await self._hands()).bash(command, timeout_s)
 
     @tool
     async def edit(self, path: str, old: str, new: str) -> str:
@@ -135,7 +133,7 @@ class HarborEnv(ToolEnv):
             old: The text to replace, which must occur exactly once.
             new: The text in its place.
         """
-        return await self._terminal.edit(path, old, new)
+        return await (await self._hands()).edit(path, old, new)
 
     async def step(self, action: Message) -> Step:
         """Run the tool calls of a message, or verify the agent's work if it has none.
@@ -145,13 +143,14 @@ class HarborEnv(ToolEnv):
             InfraError: a sandbox failed, so no reward is known.
         """
         step = await super().step(action)
-        if not step.terminated and self._terminal.left_s <= 0:
+        terminal = self._terminal
+        if not step.terminated and terminal is not None and terminal.left_s <= 0:
             verdict = await self._verify()
             info = {**step.info, **self._told(verdict, "agent_timeout")}
             info["metrics"] = {**step.info["metrics"], **info["metrics"]}
             step = step._replace(reward=verdict.reward, truncated=True, info=info)
             self._playing = False
-        step.info["commands"] = self._terminal.take_records()
+        step.info["commands"] = terminal.take_records() if terminal is not None else []
         return step
 
     async def finish(self, text: str) -> Step:
@@ -159,14 +158,26 @@ class HarborEnv(ToolEnv):
         return Step([], verdict.reward, True, False, self._told(verdict, "answer"))
 
     def solve(self) -> list[Message] | None:
-        return oracle.messages_of(self._harbor, self._config) if self.sandbox else None
+        return oracle.messages_of(self._harbor, self._config) if self._playing else None
 
     async def close(self) -> None:
         await super().close()
         await self._release()
 
     # ------------------------------------------------------------------ the episode
-    async def _image(self) -> Image:
+    async def _hands(self) -> Terminal:
+        """Return the terminal of the episode, opened now if this is the first call."""
+        if self._terminal is None:
+            self._terminal = Terminal(
+                await self.open_sandbox(),
+                env=resolved(self._config.environment.env),
+                output_chars=self._options.output_chars,
+                command_timeout_s=self._options.command_timeout_s,
+                total_s=self._agent_s(),
+            )
+        return self._terminal
+
+    async def _prepared(self) -> Image:
         """Return the image of the task, built at most once.
 
         Raises:
@@ -179,10 +190,11 @@ class HarborEnv(ToolEnv):
             image = await self.sandboxes.prepare(
                 recipe, timeout_s=self._config.environment.build_timeout_sec
             )
-        if image.work_dir == "/":
+        if image.work_dir == "/" or image.work_dir.split("/")[1] in NO_WORK_DIRS:
             raise EnvError(
-                f"task {self._harbor.name}: its work folder is '/': write WORKDIR in the "
-                "Dockerfile, or environment.workdir in task.toml"
+                f"task {self._harbor.name}: its work folder is {image.work_dir!r}, which the "
+                "verification cannot take over: write another WORKDIR in the Dockerfile, or "
+                "environment.workdir in task.toml, such as /app"
             )
         return image
 
@@ -228,15 +240,25 @@ class HarborEnv(ToolEnv):
             await asyncio.sleep(check.start_interval_sec if starting else check.interval_sec)
 
     async def _verify(self) -> Verdict:
-        sandbox, self.sandbox = self.sandbox, None
-        assert sandbox is not None  # an episode is on
+        assert self.sandboxes is not None
+        verifier = Verifier(
+            self.sandboxes,
+            task=self._harbor,
+            config=self._config,
+            image=self._image,
+            limits=self._limits(),
+            digest=digest_of(self._harbor),
+        )
+        sandbox, self._sandbox = self._sandbox, None
         with OffTheClock():
             try:
-                await self._terminal.close()
+                if self._terminal is not None:
+                    await self._terminal.close()
             except BaseException:
-                await sandbox.close()
+                if sandbox is not None:
+                    await sandbox.close()
                 raise
-            return await self._verifier.of_sandbox(sandbox)
+            return await verifier.of_sandbox(sandbox)
 
     def _told(self, verdict: Verdict, stop_reason: str) -> dict[str, Any]:
         metrics = {name: value for name, value in verdict.metrics.items() if name != "reward"}
@@ -250,14 +272,15 @@ class HarborEnv(ToolEnv):
             "patch": verdict.patch,
             "dropped_files": list(verdict.dropped),
             "metrics": {
-                "commands": self._terminal.num_calls,
+                "commands": self._terminal.num_calls if self._terminal is not None else 0,
                 "dropped_files": len(verdict.dropped),
                 **counted,
             },
         }
 
     async def _release(self) -> None:
-        sandbox, self.sandbox = self.sandbox, None
+        self._terminal = None
+        sandbox, self._sandbox = self._sandbox, None
         if sandbox is not None:
             await sandbox.close()
 

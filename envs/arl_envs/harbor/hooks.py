@@ -41,7 +41,7 @@ _SUFFIXES = (".py", ".so", ".pyd")
 
 
 class Hooks:
-    """The judgement of paths of a work folder (relative, as in "src/conftest.py").
+    """The judgement of paths of a work folder (relative to it).
 
     Args:
         image: The image's files in the work folder, which show where Python looks for modules.
@@ -98,8 +98,17 @@ class Hooks:
         return folder in self._folders and f"{folder}/__init__.py" not in self._image
 
 
+def path_without(env: Mapping[str, str], work_dir: str) -> str:
+    """Return PATH without the work folder itself, in which every file of the agent would be a
+    program with a name of its choice."""
+    parts = env.get("PATH", "").split(":")
+    return ":".join(
+        each for each in parts if each not in ("", ".") and each.rstrip("/") != work_dir
+    )
+
+
 def bins_of(env: Mapping[str, str], work_dir: str) -> list[str]:
-    """Return the folders of PATH in the work folder, relative to it; "." for itself is none."""
+    """Return the folders of PATH below the work folder, relative to it."""
     found: list[str] = []
     for each in env.get("PATH", "").split(":"):
         path = PurePosixPath(each or "/")

@@ -1,8 +1,8 @@
 """A runner of chosen tests, a file of its own in /tests: it pays if all of them pass.
 
-ids.json names the tests: ids of pytest ("tests/test_a.py::Class::test_b", "tests/test_a.py") or
-of unittest ("test_b (tests.test_a.Class)"). pytest runs them if it is there, else unittest; plain
-functions without parameters are tests, too. Only the standard library is needed.
+ids.json names the tests: ids of pytest ("FILE::Class::test_b", "FILE") or of unittest
+("test_b (tests.test_a.Class)"). pytest runs them if it is there, else unittest; plain functions
+without parameters are tests, too. Only the standard library is needed.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from agentgym_rl.gym.sandbox import ExecResult, Image, Limits, SandboxBackend, S
 
 from . import oracle
 from .config import TaskConfig, resolved
-from .hooks import Hooks, bins_of
+from .hooks import Hooks, bins_of, path_without
 from .task import HarborTask
 from .terminal import Terminal
 from .transfer import TREES, Changes, TooMuch, Tree, apply, changes_of, read_tree
@@ -92,22 +92,26 @@ class Verifier:
         self._digest = digest
         self._agent_limits = limits
 
-    async def of_sandbox(self, sandbox: Sandbox) -> Verdict:
+    async def of_sandbox(self, sandbox: Sandbox | None) -> Verdict:
         """Collect the agent's files from its sandbox, close it, and verify them.
 
-        A work folder that nothing has changed gets the verdict on the image itself, which is found
+        A work folder that no call has changed gets the verdict on the image itself, which is found
         once in this process.
+
+        Args:
+            sandbox: The agent's; None if it has made no call.
 
         Raises:
             InfraError: a sandbox failed, or the tests give no reward for the solution either.
         """
         try:
-            tree = await read_tree(sandbox)
-            artifacts = await self._artifacts(sandbox)
+            tree = None if sandbox is None else await read_tree(sandbox)
+            artifacts = {} if sandbox is None else await self._artifacts(sandbox)
         except TooMuch as error:
             return Verdict("too_large", detail=f"the work folder has {error}")
         finally:
-            await sandbox.close()
+            if sandbox is not None:
+                await sandbox.close()
         verdict = await self._grade(tree, artifacts)
         if not verdict.has_reward:
             await self._blame(verdict)
@@ -170,6 +174,9 @@ class Verifier:
         await sandbox.write_files(tests)
         nonce = secrets.token_hex(16)
         env = resolved(self._config.environment.env) | resolved(self._config.verifier.env)
+        given = {**self._image.env, **env}
+        if (path := path_without(given, self._image.work_dir)) != given.get("PATH", ""):
+            env["PATH"] = path
         result = await sandbox.exec(
             ["sh", "-c", _RUN],
             stdin=f"{nonce}\n".encode(),

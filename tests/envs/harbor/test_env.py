@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from arl_envs.harbor.env import HarborEnv
 
-from agentgym_rl import ConfigError, InfraError, spec
+from agentgym_rl import ConfigError, EnvError, InfraError, spec
 from agentgym_rl.gym.env import Step
 from tests.contracts.sandboxes import Opened, opened
 
@@ -180,7 +180,7 @@ echo ${pay:-0} > /logs/verifier/reward.txt
     assert steps[-1].reward == 1.0, steps[-1].info
     sick = {"environment": {"healthcheck": {"command": "false", "retries": 2, "interval_sec": 0}}}
     with pytest.raises(InfraError, match="its healthcheck failed 2 times"):
-        played(world, written(tmp_path / "b", config=sick), END)
+        played(world, written(tmp_path / "b", config=sick), call("bash", command="ls"))
 
 
 def test_a_solution_of_several_files_and_of_steps(world: Opened, tmp_path: Path) -> None:
@@ -194,6 +194,21 @@ def test_a_solution_of_several_files_and_of_steps(world: Opened, tmp_path: Path)
     played_steps = played(world, written(tmp_path / "b", solution=files))
     assert len(played_steps) == 3
     assert played_steps[-1].reward == 1.0
+
+
+def test_wrappers_in_a_work_folder_on_path_do_not_run(world: Opened, tmp_path: Path) -> None:
+    files = {"Dockerfile": b"FROM python:3.11-slim\nWORKDIR /app\nENV PATH=/app:$PATH\n"}
+    path = written(tmp_path / "a", environment=files)
+    command = "printf '#!/bin/sh\\necho 42' > cat; chmod +x cat; ./cat; echo no > answer.txt"
+    steps = played(world, path, call("bash", command=command), END)
+    assert texts(steps)[0] == "42"
+    assert (steps[-1].reward, steps[-1].info["verifier"]) == (0.0, "wrong")
+
+
+def test_some_folders_are_no_work_folders(world: Opened, tmp_path: Path) -> None:
+    files = {"Dockerfile": b"FROM python:3.11-slim\nWORKDIR /tests/x\n"}
+    with pytest.raises(EnvError, match="its work folder is '/tests/x'"):
+        played(world, written(tmp_path / "a", environment=files), END)
 
 
 def test_huge_work_folders_are_not_taken_over(world: Opened, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from arl_envs.harbor.hooks import Hooks, bins_of
+from arl_envs.harbor.hooks import Hooks, bins_of, path_without
 from arl_envs.harbor.transfer import Changes, Entry, Tree, changes_of
 from arl_envs.harbor.verify import Tampered, patch_of, reward_of, rewards_of
 
@@ -51,6 +51,12 @@ def test_a_task_may_ask_for_a_hook() -> None:
 
 def test_folders_of_programs_are_those_of_path_in_the_work_folder() -> None:
     assert bins_of({"PATH": "/usr/bin:/app/bin:/app::/app/a/b"}, "/app") == ["bin", "a/b"]
+
+
+def test_the_work_folder_is_no_folder_of_programs() -> None:
+    path = {"PATH": "/app:/usr/bin:.::/app/:/app/bin"}
+    assert path_without(path, "/app") == "/usr/bin:/app/bin"
+    assert path_without({}, "/app") == ""
 
 
 def tree(files: dict[str, bytes], entries: dict[str, Entry] | None = None) -> Tree:
