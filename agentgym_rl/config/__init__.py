@@ -153,11 +153,8 @@ class Config(Section):
                 f"lora.rank {self.lora.rank} publishes adapters, which weights.transport "
                 f"{self.weights.transport!r}, vLLM's own, has no way to merge; use shm or gloo"
             )
-        if self.lora.serve == "adapter" and self.engine.type != "vllm":
-            raise ValueError(
-                f"lora.serve 'adapter' needs engine.type 'vllm'; the {self.engine.type} engine "
-                "merges each version into its weights: set lora.serve to merged"
-            )
+        if self.lora.serve == "adapter":
+            self._check_adapter()
         room = self.trainer.max_tokens_per_microbatch
         is_set = "max_tokens_per_microbatch" in self.trainer.model_fields_set
         if isinstance(self.engine, OwnEngineConfig) and self.engine.max_model_len > room and is_set:
@@ -198,6 +195,29 @@ class Config(Section):
                 f"critic: algo.baseline is {algo.baseline!r}; leave it out, or use baseline critic"
             )
         return self
+
+    def _check_adapter(self) -> None:
+        """Check that the engine computes adapters, and that each token's version is known."""
+        if self.engine.type not in ("vllm", "sglang"):
+            raise ValueError(
+                f"lora.serve 'adapter' needs engine.type 'vllm' or 'sglang'; the "
+                f"{self.engine.type} engine merges each version into its weights: set lora.serve "
+                "to merged"
+            )
+        if self.engine.type == "vllm":
+            return
+        if self.rollout.interrupt not in ("abort", "wait"):
+            raise ValueError(
+                f"rollout.interrupt {self.rollout.interrupt!r} with lora.serve 'adapter' on "
+                "SGLang, which samples a request to its end with the adapter that it began with: "
+                "set rollout.interrupt to abort or wait, or lora.serve to merged"
+            )
+        if self.weights.transport != "shm":
+            raise ValueError(
+                f"weights.transport {self.weights.transport!r} with lora.serve 'adapter' on "
+                "SGLang, which gets adapters as files: set weights.transport to shm, or "
+                "lora.serve to merged"
+            )
 
     def _check_cluster(self) -> None:
         """Refuse features that work only on one machine."""

@@ -57,8 +57,8 @@ class LoraConfig(Section):
     """The names of layers that get no adapter in any case."""
     serve: Literal["merged", "adapter"] = "merged"
     """The weights that engines sample with. `merged`: each version is merged into the engine's
-    weights. `adapter` (engine.type vllm): the engine keeps its base and computes the adapter beside
-    it, so an update replaces the adapter alone, but every token costs two more small products."""
+    weights. `adapter` (vLLM, SGLang): the engine keeps its base and computes the adapter beside it,
+    so an update replaces the adapter alone, but every token costs two more small products."""
 
     @field_validator("target_modules", "exclude_modules", mode="before")
     @classmethod

@@ -222,6 +222,11 @@ def version_label(version: int, *, incarnation: int = 0) -> str:
     return f"{incarnation}.{version}"
 
 
+def adapter_name(label: str) -> str:
+    """Return the name of the adapter that is the version `label`, on servers with several."""
+    return f"arl-{label}"
+
+
 UNKNOWN_LABEL = version_label(UNKNOWN_VERSION)
 """The label of weights that are of no version, since a transfer into them broke off: tokens that
 are sampled from them have an unknown version."""

@@ -17,6 +17,7 @@
     ├ ContextLengthError(EpisodeError, ValueError)   the prompt leaves no room to sample
     ├ TooManyErrors               episodes fail too often for the run to make sense
     ├ WeightsError                a policy version could not be published or loaded
+    │  └ AdapterRefused           it is an adapter, which only a publication can merge
     ├ TrainerError                the trainer could not do its step
     ├ StorageError                a file that a run must keep could not be written
     └ ProcessDied                 a supervised child process ended too early
@@ -106,6 +107,11 @@ class TooManyErrors(ArlError):
 
 class WeightsError(ArlError):
     """A failure to write, verify or load a policy version; the old one keeps serving."""
+
+
+class AdapterRefused(WeightsError):
+    """The refusal of a version that is an adapter by a client that cannot merge it into the weights
+    of its server; a publication can."""
 
 
 class TrainerError(ArlError):

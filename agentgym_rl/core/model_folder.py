@@ -1,5 +1,5 @@
-"""The safetensors files of a model folder: their names, and the contents of their headers; the
-model's settings; and whether weights fit the model.
+"""The safetensors files of a model folder: their names, headers, bytes and digests; the model's
+settings; and whether weights fit the model.
 
 The module imports little, since vLLM's processes import it, too.
 """
@@ -9,10 +9,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Mapping
+from functools import cache
+from hashlib import blake2b
 from io import RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
 
 from .chat import is_dict
 from .errors import ConfigError, WeightsError
@@ -129,6 +134,86 @@ def link_weights(version: Path, model_dir: Path, folder: Path) -> None:
     for file in version.glob("model*"):
         (folder / file.name).symlink_to(file.resolve())
     shutil.copyfile(model_dir / "config.json", folder / "config.json")
+
+
+# ------------------------------------------------------------------ bytes
+_TORCH_NAMES = {
+    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"},
+    **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8"},
+}
+_ROWS, _COLUMNS = 128, 32
+"""The shape of a block of 64-bit words; a sum is taken over each of its columns."""
+_WORD, _BLOCK = 8, 8 * _ROWS * _COLUMNS
+
+
+class Stored(NamedTuple):
+    """A tensor as it is stored."""
+
+    dtype: str
+    """The dtype in the spelling of files: `F32`."""
+    shape: tuple[int, ...]
+    data: np.ndarray
+    """The bytes of it, uint8 [n]."""
+
+
+def read_stored(head: TensorHead) -> Stored:
+    """Return a tensor of a file.
+
+    Raises:
+        WeightsError: the file cannot be read, or ends before.
+    """
+    try:
+        with head.file.open("rb", buffering=0) as file:
+            file.seek(head.start)
+            data = np.fromfile(file, np.uint8, head.stop - head.start)
+    except OSError as error:
+        raise WeightsError(f"cannot read {head.file}: {error}") from error
+    if len(data) != head.stop - head.start:
+        raise WeightsError(f"{head.file} is cut short")
+    return Stored(head.dtype, head.shape, data)
+
+
+def summed(name: str, tensor: Stored) -> bytes:
+    """Return the name, dtype, shape and sums over the bits of a tensor, to be hashed.
+
+    Words of 64 bits are added modulo 2**64, over each column of blocks of 32 KB; the bytes after
+    the last block are taken as they are. So a change of one element always changes the result. This
+    takes a third of the time of a copy.
+    """
+    dtype, shape, data = tensor
+    if data.ctypes.data % _WORD:  # in files written by others
+        data = data.copy()
+    head = f"{name}:torch.{_TORCH_NAMES.get(dtype, dtype)}:{tuple(shape)};".encode()
+    whole = len(data) // _BLOCK * _BLOCK
+    sums = b""
+    if whole:
+        words = data[:whole].view(np.int64).reshape(-1, _ROWS, _COLUMNS)
+        sums = np.einsum("ijk->ik", words).tobytes()  # twice as fast as words.sum(1)
+    return head + sums + data[whole:].tobytes()
+
+
+def digest(name: str, tensor: Stored) -> str:
+    """Return 64 bits, in hex, over name, dtype, shape and every bit of a tensor. It detects torn
+    and damaged copies, not an adversary."""
+    return blake2b(summed(name, tensor), digest_size=8).hexdigest()
+
+
+@cache
+def base_checksum(model_dir: Path) -> int:
+    """Return the CRC-32 of the tensors of a model folder, however split into files; cached per
+    process.
+
+    Raises:
+        WeightsError: there are none, or they cannot be read.
+    """
+    try:
+        heads = tensor_heads(model_dir)
+    except (OSError, ConfigError) as error:
+        raise WeightsError(f"cannot read the weights in {model_dir}: {error}") from error
+    crc = 0
+    for name in sorted(heads):
+        crc = zlib.crc32(summed(name, read_stored(heads[name])), crc)
+    return crc
 
 
 def text_settings(folder: Path) -> dict[str, Any]:

@@ -141,8 +141,7 @@ async def _checked(ask: _Ask, url: str, fit: _Fit) -> tuple[Checked, list[str]]:
 def _lacks(server: ServerInfo, context: int, fit: _Fit) -> Iterator[str]:
     """Yield what the command line of an SGLang server lacks, a line each."""
     config = fit.config
-    if fit.lora.serve == "adapter":
-        yield "with vLLM instead, or set lora.serve to merged (SGLang replaces no adapter in place)"
+    yield from _lacks_lora(server, fit)
     if not server.incremental_streaming_output:
         yield "--incremental-streaming-output (its streams repeat all tokens in every message)"
     if not server.enable_metrics:
@@ -169,6 +168,26 @@ def _lacks(server: ServerInfo, context: int, fit: _Fit) -> Iterator[str]:
         yield "neither --tokenizer-worker-num nor --dp-size (its parts would not pause together)"
     if server.speculative_algorithm:
         yield "no --speculative-algorithm (its log-probs are of another distribution)"
+
+
+def _lacks_lora(server: ServerInfo, fit: _Fit) -> Iterator[str]:
+    """Yield what an SGLang server lacks, or has too much of, to serve versions as `lora.serve`
+    says."""
+    if fit.lora.serve == "merged":
+        if server.enable_lora:
+            yield "no --enable-lora (lora.serve is 'merged')"
+        return
+    if not server.enable_lora or (server.max_lora_rank or 0) < fit.lora.rank:
+        # `arl engine` of the run's configuration starts such a server.
+        yield (
+            f"--enable-lora --max-lora-rank {fit.lora.rank} --lora-target-modules and the names of "
+            "the layers (lora.serve is 'adapter')"
+        )
+    if fit.interrupt not in ("abort", "wait") or fit.transport != "shm":
+        yield (
+            "no --enable-lora, and lora.serve merged; or set rollout.interrupt to abort or wait, "
+            f"got {fit.interrupt!r}, and weights.transport to shm, got {fit.transport!r}"
+        )
 
 
 async def _server_config(ask: _Ask) -> dict[str, Any]:

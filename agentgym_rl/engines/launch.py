@@ -1,5 +1,5 @@
 """The processes of engines, specified but not run (`cluster/` starts them); the common part of the
-servers of other projects: their interpreter, seed and GPUs."""
+servers of other projects: their interpreter, seed, GPUs and first adapter."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
+from safetensors.numpy import save_file
+
 from agentgym_rl.cluster.spec import ProcessSpec
-from agentgym_rl.config import OwnEngineConfig, ServerEngineConfig, may_use_gpu
+from agentgym_rl.config import LoraConfig, OwnEngineConfig, ServerEngineConfig, may_use_gpu
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.model_folder import Heads, tensor_heads
+from agentgym_rl.runtime.atomic_file import replacing
+from agentgym_rl.storage.weights_folder import EMPTY_ADAPTER, LORA_A, LORA_B, PREFIX, joined_with
 
 _IMPORTS = (
     "agentgym_rl.engines.embedded.main",
@@ -167,3 +173,58 @@ def visible_gpus(config: ServerEngineConfig, index: int) -> dict[str, str]:
                 f"{each * servers} GPUs, CUDA_VISIBLE_DEVICES is {visible!r}"
             )
     return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[each * index : each * (index + 1)])}
+
+
+def adapted_layers(heads: Heads, lora: LoraConfig, model_dir: Path) -> list[str]:
+    """Return the names of the model's linear layers that get an adapter.
+
+    Raises:
+        ConfigError: it has none of the configured names.
+    """
+    targets = () if lora.target_modules == "all-linear" else lora.target_modules
+    layers = [
+        name.removesuffix(".weight")
+        for name, head in sorted(heads.items())
+        if re.search(r"\.\d+\..*_proj\.weight$", name) and len(head.shape) == 2
+        if ".experts." not in name
+        if not targets or name.split(".")[-2] in targets
+    ]
+    if not layers:
+        raise ConfigError(
+            f"lora.serve 'adapter': {model_dir} has no linear layer named like q_proj among "
+            f"lora.target_modules {lora.target_modules!r}; set lora.serve to merged"
+        )
+    return layers
+
+
+def empty_adapter(model_dir: Path, lora: LoraConfig, parent: Path) -> Path:
+    """Write an adapter that changes nothing, in peft's format, to a folder in `parent`; return the
+    folder. A server answers requests for an adapter only if it has one.
+
+    Raises:
+        ConfigError: the model has no linear layer of the configured names, or is not readable.
+    """
+    heads = tensor_heads(model_dir)
+    layers = adapted_layers(heads, lora, model_dir)
+    rows, columns = heads[f"{layers[0]}.weight"].shape
+    written = [layer for layer in joined_with(layers[0]) if f"{layer}.weight" in heads]
+    # The parent may be a folder of the user's, with adapters of other models and ranks.
+    folder = parent / f"{EMPTY_ADAPTER}-{rows}x{columns}-{lora.rank}"
+    if folder.exists():  # another server of the run has written it
+        return folder
+    settings = {
+        "peft_type": "LORA",
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "target_modules": [layer.rpartition(".")[2] for layer in written],
+    }
+    tensors: dict[str, np.ndarray] = {}
+    for layer in written:
+        shape = heads[f"{layer}.weight"].shape
+        tensors[f"{PREFIX}{layer}{LORA_A}"] = np.zeros((lora.rank, shape[1]), np.float32)
+        tensors[f"{PREFIX}{layer}{LORA_B}"] = np.zeros((shape[0], lora.rank), np.float32)
+    with replacing(folder, part=parent / f".{folder.name}.{os.getpid()}") as part:
+        part.mkdir(parents=True)
+        (part / "adapter_config.json").write_text(json.dumps(settings))
+        save_file(tensors, part / "adapter_model.safetensors")
+    return folder

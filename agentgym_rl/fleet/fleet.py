@@ -20,7 +20,13 @@ from agentgym_rl.cluster.health import was_awake
 from agentgym_rl.cluster.processes import Processes
 from agentgym_rl.cluster.restarts import Supervisor
 from agentgym_rl.core.engine import UNKNOWN_VERSION, EngineInfo
-from agentgym_rl.core.errors import ConfigError, EngineError, ProcessDied, WeightsError
+from agentgym_rl.core.errors import (
+    AdapterRefused,
+    ConfigError,
+    EngineError,
+    ProcessDied,
+    WeightsError,
+)
 from agentgym_rl.engines.client.client import EngineClient
 from agentgym_rl.runtime.tasks import together
 from agentgym_rl.runtime.waiting import Wait, watched
@@ -418,7 +424,10 @@ class Fleet(Supervisor[Server]):
             path = self._weights_dir / version_name(self._version, incarnation=self._incarnation)
         if not path.exists():
             return False
-        await server.engine.update_weights(str(path), version=self._version)
+        try:
+            await server.engine.update_weights(str(path), version=self._version)
+        except AdapterRefused:
+            return False
         return True
 
     def _serve(self, server: Server) -> None:

@@ -1,37 +1,299 @@
-"""The run's folder for policy versions, in shared memory while the run lives (no torch here).
+"""The bytes of policy versions, and the run's folder for them (no torch here).
 
-A folder `arl-<run id>` is alive while a process holds the flock on its `lock` file. The kernel
-releases the lock when that process dies, for any reason. A folder is made under another name,
-locked, then renamed: a visible folder is either locked or of a dead run. Only the holder of the
-lock may remove a folder, and it removes the lock file last.
+A version is checked by every bit before an engine gets it that checks nothing itself: for a
+publication, or by a client of such an engine.
+
+The run's folder is in shared memory while the run lives. A folder `arl-<run id>` is alive while a
+process holds the flock on its `lock` file. The kernel releases the lock when that process dies, for
+any reason. A folder is made under another name, locked, then renamed: a visible folder is either
+locked or of a dead run. Only the holder of the lock may remove a folder, and it removes the lock
+file last.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import os
 import re
 import shutil
 import tempfile
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
+from typing import Any
+
+import numpy as np
 
 from agentgym_rl.core.engine import version_label
-from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.core.errors import ConfigError, WeightsError
+from agentgym_rl.core.model_folder import (
+    Shapes,
+    Stored,
+    TensorHead,
+    base_checksum,
+    check_shapes,
+    digest,
+    read_stored,
+    tensor_heads,
+)
 
 _log = logging.getLogger(__name__)
 
-SHARED_MEMORY = Path("/dev/shm")
-_PREFIX = "arl-"
-_UNBORN = ".arl-new-"
-_LOCK = "lock"
+INDEX = "model.safetensors.index.json"
+"""The index of a version's folder, which is written last."""
+SCALING = "lora_scaling"
+"""The name of an adapter's scaling, alpha / rank, float64 []."""
+BASE = "lora_base"
+"""The name of the `base_checksum` of the model that an adapter was trained on, int64 []."""
+PREFIX, LORA_A, LORA_B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+"""The parts of the names of an adapter's tensors around the name of a layer: peft's."""
+
+EMPTY_ADAPTER = "empty-adapter"
+"""The beginning of the names of folders with the first adapter of a server, which changes
+nothing."""
+FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+"""The layers of a model folder that SGLang keeps in one, joined along the first axis."""
+
+_EXPONENTS: Mapping[str, tuple[Any, int]] = {
+    "F64": (np.uint64, 0x7FF0_0000_0000_0000),
+    "F32": (np.uint32, 0x7F80_0000),
+    "F16": (np.uint16, 0x7C00),
+    "BF16": (np.uint16, 0x7F80),
+}
+"""The bits of the exponent by dtype: all are set in infinity and NaN alone."""
+_AT_ONCE = 1 << 20
+"""The number of values that are looked at together, in bytes of temporary memory."""
 
 
 def version_name(version: int, *, incarnation: int = 0) -> str:
     """Return the name of a version's folder: `v7`, or `v2.7` in incarnation 2."""
     label = version_label(version, incarnation=incarnation) if incarnation else str(version)
     return f"v{label}"
+
+
+def seal(index: Mapping[str, object]) -> str:
+    """Return 64 bits, in hex, over the contents of an index."""
+    return blake2b(json.dumps(index, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def read_index(version: Path) -> dict[str, Any]:
+    """Return the index of a version's folder.
+
+    Raises:
+        WeightsError: it is missing, damaged, or not one of a version.
+    """
+    try:
+        found = json.loads((version / INDEX).read_text(encoding="utf-8"))
+        intact = found["metadata"].pop("seal") == seal(found) and "digests" in found
+    except (OSError, ValueError) as error:
+        raise unreadable(version, error) from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise WeightsError(
+            f"weights {version} carry no digests: not written by write_version ({error!r})"
+        ) from error
+    if not intact:
+        raise WeightsError(f"weights {version} are damaged: {INDEX} was changed")
+    return found
+
+
+def unreadable(version: Path, error: Exception) -> WeightsError:
+    """Return the error of a version that cannot be read."""
+    return WeightsError(f"cannot read weights {version} (missing, truncated or damaged): {error}")
+
+
+@contextmanager
+def held(version: Path) -> Generator[None]:
+    """Keep a version from being pruned or written over, for a context.
+
+    Raises:
+        WeightsError: it is missing, is being replaced, or was.
+    """
+    index = version / INDEX
+    try:
+        opened = index.open("rb", buffering=0)
+    except OSError as error:
+        raise unreadable(version, error) from error
+    with opened:
+        try:
+            _lock(index, opened.fileno())
+        except OSError as error:
+            raise unreadable(version, error) from error
+        yield
+
+
+def _lock(path: Path, fd: int) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise BlockingIOError(f"{path} is being replaced") from error
+    except OSError:  # a file system without locks: no version is written over there either
+        return
+    if not os.path.samestat(os.fstat(fd), path.stat()):
+        raise FileNotFoundError(f"{path} was replaced")
+
+
+def check_version(version: Path, model_dir: Path) -> bool:
+    """Check every bit of a version that is `held`, and that it fits the model in `model_dir`;
+    return whether it is an adapter.
+
+    Raises:
+        WeightsError: it is damaged, has values that are not finite, or is of another model.
+    """
+    index, what = read_index(version), f"weights {version}"
+    try:
+        heads = tensor_heads(version)
+    except (OSError, ConfigError) as error:
+        raise unreadable(version, error) from error
+
+    def read(name: str) -> Stored:
+        tensor, promised = read_stored(heads[name]), index["digests"].get(name)
+        if (found := digest(name, tensor)) != promised:
+            raise WeightsError(
+                f"{what} are damaged: {name} has digest {found}, the index says {promised}"
+            )
+        return tensor
+
+    return check_fits(heads, read, model_dir, what=what)
+
+
+def check_fits(
+    names: Collection[str], read: Callable[[str], Stored], model_dir: Path, *, what: str
+) -> bool:
+    """Check the names, shapes, kinds of numbers and values of a version's tensors, each of which is
+    `read` once; return whether the version is an adapter.
+
+    Raises:
+        WeightsError: they are not those of the model in `model_dir`, or not finite.
+    """
+    try:
+        model = tensor_heads(model_dir)
+    except (OSError, ConfigError) as error:
+        raise WeightsError(f"cannot check {what}: {error}") from error
+    is_adapter = SCALING in names
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name in names:
+        tensor = read(name)
+        shapes[name] = tuple(tensor.shape)
+        head = model.get(name)
+        if head is not None and (head.dtype in _EXPONENTS) != (tensor.dtype in _EXPONENTS):
+            raise WeightsError(f"{what}: {name} is {tensor.dtype}, the model has {head.dtype}")
+        if not _is_finite(tensor):
+            raise WeightsError(f"{what}: {name} has values that are not finite")
+    if not is_adapter:
+        check_shapes(shapes, {name: head.shape for name, head in model.items()}, what=what)
+        return False
+    base = np.frombuffer(read(BASE).data, np.int64) if BASE in names else [0]
+    check_adapter(shapes, model_dir, base=int(base[0]))
+    return True
+
+
+def check_adapter(shapes: Shapes, model_dir: Path, *, base: int) -> dict[str, str]:
+    """Check that an adapter has a pair of matrices for each of its layers, that they fit, and that
+    it was trained on the model in `model_dir`; return the model's tensor of each layer.
+
+    Raises:
+        WeightsError: it has not, or they do not.
+    """
+    if (ours := base_checksum(model_dir)) != base:
+        raise WeightsError(
+            f"the adapter was trained on other weights (crc32 {base:08x}) than those in "
+            f"{model_dir} ({ours:08x})"
+        )
+    model = tensor_heads(model_dir)
+    layers: dict[str, str] = {}
+    for name in sorted(shapes.keys() - {SCALING, BASE}):
+        layer = name.removesuffix(LORA_A).removesuffix(LORA_B)
+        weight = f"{layer.removeprefix(PREFIX)}.weight"
+        pair = [shapes.get(layer + end, ()) for end in (LORA_A, LORA_B)]
+        head = model.get(weight)
+        if head is None or [len(shape) for shape in (*pair, head.shape)] != [2, 2, 2]:
+            fits = False
+        else:
+            (rank, columns), (rows, inner) = pair
+            fits = rank == inner and (rows, columns) == head.shape
+        if not fits:
+            raise WeightsError(f"the adapter's {layer} does not fit {weight} of {model_dir}")
+        layers[layer] = weight
+    return layers
+
+
+def joined_with(layer: str) -> list[str]:
+    """Return the layers that SGLang joins with `layer`, by their names, itself included."""
+    parent, _, name = layer.rpartition(".")
+    members = next((names for names in FUSED.values() if name in names), (name,))
+    return [f"{parent}.{member}" for member in members]
+
+
+def _adapter_tensors(version: Path, model_dir: Path) -> dict[str, tuple[TensorHead, bool]]:
+    """Return the tensors of an adapter, and whether each is only zeros: SGLang leaves out a layer
+    without those that it joins it with, or fails."""
+    heads, model = tensor_heads(version), tensor_heads(model_dir)
+    tensors = {name: (head, False) for name, head in heads.items() if name not in (SCALING, BASE)}
+    for name in [name for name in tensors if name.endswith(LORA_A)]:
+        layer = name.removesuffix(LORA_A)
+        a, b = heads[layer + LORA_A], heads[layer + LORA_B]
+        for other in joined_with(layer):
+            weight = model.get(f"{other.removeprefix(PREFIX)}.weight")
+            if weight is not None and other + LORA_A not in heads:
+                size = weight.shape[0] * (b.stop - b.start) // b.shape[0]
+                shape = (weight.shape[0], b.shape[1])
+                tensors[other + LORA_A] = a, True
+                tensors[other + LORA_B] = b._replace(shape=shape, stop=b.start + size), True
+    return tensors
+
+
+def write_adapter(version: Path, parent: Path, model_dir: Path) -> Path:
+    """Write a version that is an adapter, is `held` and was checked, to a folder of `parent` in
+    peft's format; return the folder, whose name differs for other contents.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    folder = parent / f"adapter-{seal(read_index(version))}"
+    folder.mkdir()
+    scaling = float(np.frombuffer(read_stored(tensor_heads(version)[SCALING]).data, np.float64)[0])
+    tensors = _adapter_tensors(version, model_dir)
+    layers = [name.removesuffix(LORA_A) for name in tensors if name.endswith(LORA_A)]
+    rank = max(tensors[layer + LORA_A][0].shape[0] for layer in layers)
+    settings = {
+        "peft_type": "LORA",
+        "r": rank,
+        "lora_alpha": scaling * rank,
+        "target_modules": sorted({layer.rpartition(".")[2] for layer in layers}),
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    header: dict[str, Any] = {}
+    end = 0
+    for name, (head, _) in tensors.items():
+        start, end = end, end + head.stop - head.start
+        header[name] = {"dtype": head.dtype, "shape": head.shape, "data_offsets": (start, end)}
+    text = json.dumps(header).encode()
+    with (folder / "adapter_model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for head, is_zero in tensors.values():
+            file.write(bytes(head.stop - head.start) if is_zero else read_stored(head).data.data)
+    return folder
+
+
+def _is_finite(tensor: Stored) -> bool:
+    """Return whether no value is infinite or NaN."""
+    if tensor.dtype not in _EXPONENTS:
+        return True
+    kind, exponent = _EXPONENTS[tensor.dtype]
+    bits = tensor.data.view(kind)
+    parts = (bits[start : start + _AT_ONCE] for start in range(0, len(bits), _AT_ONCE))
+    return not any(((part & kind(exponent)) == exponent).any() for part in parts)
+
+
+# ------------------------------------------------------------------ the run's folder
+SHARED_MEMORY = Path("/dev/shm")
+_PREFIX = "arl-"
+_UNBORN = ".arl-new-"
+_LOCK = "lock"
 
 
 class WeightsFolder:

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from agentgym_rl.config import LoraConfig
 from agentgym_rl.core.errors import ConfigError, TrainerError, WeightsError
+from agentgym_rl.core.model_folder import base_checksum
 from agentgym_rl.weights import adapter as version
-from agentgym_rl.weights.adapter import base_checksum, merged, read_base
+from agentgym_rl.weights.adapter import merged, read_base
 from agentgym_rl.weights.files import LazyTensors
 
 _NAME = "default"

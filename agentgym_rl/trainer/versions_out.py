@@ -24,8 +24,8 @@ from torch import Tensor
 from agentgym_rl.config import Config, OwnEngineConfig, WeightsConfig
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.runtime.atomic_file import remove
-from agentgym_rl.storage.weights_folder import version_name
-from agentgym_rl.weights.files import Kind, StoredVersion, combined, digest, prune
+from agentgym_rl.storage.weights_folder import digest, version_name
+from agentgym_rl.weights.files import Kind, StoredVersion, combined, prune, stored
 from agentgym_rl.weights.gloo import Broadcasts
 from agentgym_rl.weights.parts import (
     PartsWriter,
@@ -203,10 +203,10 @@ class VersionFiles:
 def _store(name: str, tensor: Tensor, kind: Kind, parts: PartsWriter | None) -> str:
     """Write a tensor as it is published; return the digest of the tensor itself."""
     if parts is None:
-        return digest(name, tensor)
+        return digest(name, stored(tensor))
     cast = tensor.to(kind.dtype)
     parts.write(name, cast)
-    return parts.digests[name] if cast.dtype == tensor.dtype else digest(name, tensor)
+    return parts.digests[name] if cast.dtype == tensor.dtype else digest(name, stored(tensor))
 
 
 def published_kinds(policy: Policy, engine: OwnEngineConfig) -> Callable[[Piece], dict[str, Kind]]:

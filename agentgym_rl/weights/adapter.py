@@ -12,10 +12,8 @@ import hashlib
 import math
 import shutil
 import threading
-import zlib
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
-from functools import cache
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -23,22 +21,23 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from agentgym_rl.core.errors import ConfigError, WeightsError
-from agentgym_rl.core.model_folder import (
-    check_shapes,
-    link_weights,
-    tensor_heads,
-    weight_files,
+from agentgym_rl.core.model_folder import link_weights, weight_files
+from agentgym_rl.storage.weights_folder import (
+    BASE,
+    FUSED,
+    LORA_A,
+    LORA_B,
+    PREFIX,
+    SCALING,
+    check_adapter,
+    check_fits,
+    check_version,
+    held,
+    write_adapter,
 )
 
-from .files import LazyTensors, bytes_of, opened_version, summed
+from .files import LazyTensors, StoredVersion, bytes_of, stored
 from .parts import write_version
-
-SCALING = "lora_scaling"
-"""The name of the scaling, alpha / rank, float64 []."""
-BASE = "lora_base"
-"""The name of the base's `base_checksum`, int64 []."""
-PREFIX = "base_model.model."
-_A, _B = ".lora_A.weight", ".lora_B.weight"
 
 
 def is_adapter(tensors: Mapping[str, Tensor]) -> bool:
@@ -55,7 +54,7 @@ def named(
         BASE: torch.tensor(base, dtype=torch.int64),
     }
     for layer, (a, b) in pairs.items():
-        tensors |= {f"{PREFIX}{layer}{_A}": a, f"{PREFIX}{layer}{_B}": b}
+        tensors |= {f"{PREFIX}{layer}{LORA_A}": a, f"{PREFIX}{layer}{LORA_B}": b}
     return tensors
 
 
@@ -74,23 +73,13 @@ def merged(adapter: Mapping[str, Tensor], model_dir: Path) -> Mapping[str, Tenso
         WeightsError: the adapter was trained on another base, or does not fit this one.
     """
     base = read_base(model_dir)
-    ours, theirs = base_checksum(model_dir), int(adapter[BASE])
-    if ours != theirs:
-        raise WeightsError(
-            f"the adapter was trained on other weights (crc32 {theirs:08x}) than those in "
-            f"{model_dir} ({ours:08x})"
-        )
+    shapes = {name: tuple(tensor.shape) for name, tensor in adapter.items()}
+    layers = check_adapter(shapes, model_dir, base=int(adapter[BASE]))
     scaling = float(adapter[SCALING])
-    pairs: dict[str, tuple[Tensor, Tensor]] = {}
-    for name, a in peft_tensors(adapter).items():
-        if not name.endswith(_A):
-            continue
-        layer = name.removesuffix(_A)
-        weight, b = f"{layer.removeprefix(PREFIX)}.weight", adapter.get(layer + _B)
-        old = base.get(weight)
-        if old is None or b is None or not _fits(old, a, b):
-            raise WeightsError(f"the adapter's {layer} does not fit {weight} of {model_dir}")
-        pairs[weight] = a, b
+    pairs = {
+        weight: (adapter[layer + LORA_A], adapter[layer + LORA_B])
+        for layer, weight in layers.items()
+    }
 
     def read(name: str) -> Tensor:
         if name not in pairs:
@@ -100,11 +89,6 @@ def merged(adapter: Mapping[str, Tensor], model_dir: Path) -> Mapping[str, Tenso
         return torch.addmm(old.to(dtype), b.to(dtype), a.to(dtype), alpha=scaling)
 
     return LazyTensors(base, read)
-
-
-def _fits(weight: Tensor, a: Tensor, b: Tensor) -> bool:
-    """Return whether B A has the shape of `weight`."""
-    return b.shape[1] == a.shape[0] and (b.shape[0], a.shape[1]) == weight.shape
 
 
 def read_base(model_dir: Path) -> dict[str, Tensor]:
@@ -125,20 +109,6 @@ def read_base(model_dir: Path) -> dict[str, Tensor]:
     return tensors
 
 
-@cache
-def base_checksum(model_dir: Path) -> int:
-    """Return the CRC-32 of the tensors of `read_base`, however split into files; cached per
-    process.
-
-    Raises:
-        WeightsError: see `read_base`.
-    """
-    crc = 0
-    for sums in summed(read_base(model_dir)):
-        crc = zlib.crc32(sums, crc)
-    return crc
-
-
 def check_finite(name: str, tensor: Tensor, *, what: str) -> None:
     """Check that no value is infinite or NaN, without a temporary of the tensor's size.
 
@@ -155,10 +125,6 @@ def check_finite(name: str, tensor: Tensor, *, what: str) -> None:
 # ------------------------------------------------------------------ for engines that check nothing
 
 
-_FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-"""The tensors of a model folder that SGLang keeps in one, joined along the first axis."""
-_FLOATS = ("F", "BF")
-"""The first letters of the dtypes of fractions in safetensors files."""
 _ROWS = 64
 """The number of rows of an embedding is a multiple of this in SGLang; the rest is zero."""
 
@@ -176,9 +142,10 @@ class WholeVersion:
         self._lock = threading.Lock()
         self._open = ExitStack()
         self._failure = ""
+        self._given: Mapping[str, Tensor] | None = None
         self._tensors: Mapping[str, Tensor] | None = None
         self._is_adapter = False
-        self._folder: Path | None = None
+        self._folders: dict[str, Path] = {}
         self._sums: dict[tuple[str, torch.dtype], frozenset[str]] = {}
 
     def tensors(self) -> Mapping[str, Tensor]:
@@ -189,14 +156,9 @@ class WholeVersion:
             WeightsError: they are damaged, or are not those of the model.
         """
         with self._lock:
-            if self._failure:
-                raise WeightsError(self._failure)
+            given = self._checked()
             if self._tensors is None:
-                try:
-                    self._tensors = self._checked()
-                except WeightsError as failure:
-                    self._failure = str(failure)
-                    raise
+                self._tensors = self._merged(given) if self._is_adapter else given
             return self._tensors
 
     def folder(self) -> Path:
@@ -206,15 +168,61 @@ class WholeVersion:
             WeightsError: see `tensors`; or the folder cannot be made.
         """
         tensors = self.tensors()
+        assert isinstance(self._source, Path)
+        if not self._is_adapter and (self._source / "config.json").is_file():
+            return self._source  # it is such a folder itself
+        return self._folder("whole", tensors)
+
+    def adapter(self) -> Path:
+        """Return a folder in peft's format with the version; it is there until `close`.
+
+        Raises:
+            WeightsError: see `tensors`; the version is no adapter; or the folder cannot be made.
+        """
+        with self._lock:
+            self._checked()
+        if not self._is_adapter:
+            raise WeightsError(
+                f"{self._what} are no adapter, and a server started with --enable-lora takes no "
+                "other weights"
+            )
+        return next(self._folder("adapter", None).iterdir())
+
+    def changes_nothing(self) -> bool:
+        """Return whether the version is an adapter that leaves its base as it is: a first one.
+
+        Raises:
+            WeightsError: see `tensors`.
+        """
+        with self._lock:
+            given = self._checked()
+        seconds = (given[name] for name in given if name.endswith(LORA_B))
+        return self._is_adapter and not any(tensor.any() for tensor in seconds)
+
+    @property
+    def _what(self) -> str:
+        return f"weights {self._source}" if isinstance(self._source, Path) else "the weights"
+
+    def _folder(self, kind: str, tensors: Mapping[str, Tensor] | None) -> Path:
+        """Return the folder of a kind, made once: with all `tensors`, or of the adapter alone."""
         with self._lock:
             assert isinstance(self._source, Path)
             assert self._model_dir is not None
-            if not self._is_adapter and (self._source / "config.json").is_file():
-                return self._source  # it is such a folder itself
-            if self._folder is None:
-                whole = tensors if self._is_adapter else None
-                self._folder = _loadable(self._source, self._model_dir, tensors=whole)
-            return self._folder
+            if kind not in self._folders:
+                folder = self._source.with_name(f".sglang-{self._source.name}-{kind}")
+                try:
+                    shutil.rmtree(folder, ignore_errors=True)  # left by a trainer that died
+                    folder.mkdir()
+                    self._folders[kind] = folder  # so that it is removed
+                    if tensors is None:
+                        write_adapter(self._source, folder, self._model_dir)
+                    else:
+                        is_merged = self._is_adapter
+                        path = write_version(folder, 0, tensors) if is_merged else self._source
+                        link_weights(path, self._model_dir, folder)
+                except OSError as error:
+                    raise WeightsError(f"cannot make {folder} for SGLang: {error}") from error
+            return self._folders[kind]
 
     def expected(self, name: str, dtype: torch.dtype) -> frozenset[str]:
         """Return the checksums that SGLang may report for its tensor `name`, which it has in
@@ -222,7 +230,7 @@ class WholeVersion:
         key, tensors = (name, dtype), self.tensors()
         if key not in self._sums:
             parts = [name]
-            for fused, members in _FUSED.items():
+            for fused, members in FUSED.items():
                 if f".{fused}." in name:
                     parts = [name.replace(f".{fused}.", f".{member}.") for member in members]
             if all(part in tensors for part in parts):
@@ -235,59 +243,50 @@ class WholeVersion:
         return self._sums[key]
 
     def close(self) -> None:
-        """Close the file, and remove the folder that was made."""
+        """Close the file, and remove the folders that were made."""
         with self._lock:
-            with suppress(WeightsError):  # a damaged file says so again
-                self._open.close()
-            if self._folder is not None:
-                shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder, self._tensors = None, None
+            self._open.close()
+            for folder in self._folders.values():
+                shutil.rmtree(folder, ignore_errors=True)
+            self._folders.clear()
+            self._given, self._tensors = None, None
 
     def _checked(self) -> Mapping[str, Tensor]:
-        if self._model_dir is None:
-            raise WeightsError("the publisher has no model folder to check a version against")
-        if isinstance(self._source, Path):
-            what = f"weights {self._source}"
-            # It stays open: nobody writes over the file of a version that somebody reads.
-            stored = self._open.enter_context(opened_version(self._source))
-            whole = self._fitting(stored, what=what)
-            stored.verify()
-            return whole
-        return self._fitting(self._source, what="the weights")
+        """Return the tensors of the version, or of its adapter; they are checked once."""
+        if self._failure:
+            raise WeightsError(self._failure)
+        if self._given is None:
+            try:
+                self._given = self._check()
+            except WeightsError as failure:
+                self._failure = str(failure)
+                raise
+        return self._given
 
-    def _fitting(self, given: Mapping[str, Tensor], *, what: str) -> Mapping[str, Tensor]:
-        """Return all tensors after a check of names, shapes, kinds of numbers, and values."""
+    def _check(self) -> Mapping[str, Tensor]:
+        source, model_dir = self._source, self._model_dir
+        if model_dir is None:
+            raise WeightsError("the publisher has no model folder to check a version against")
+        if not isinstance(source, Path):
+            self._is_adapter = _check_all(source, model_dir, what=self._what)
+            return source
+        # It is held until the end: nobody writes over a version that somebody reads.
+        self._open.enter_context(held(source))
+        self._is_adapter = check_version(source, model_dir)
+        version = StoredVersion(source)
+        self._open.callback(version.close)
+        return version
+
+    def _merged(self, adapter: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         assert self._model_dir is not None
-        self._is_adapter = is_adapter(given)
-        whole = merged(dict(given), self._model_dir) if self._is_adapter else given
-        try:
-            heads = tensor_heads(self._model_dir)
-        except ConfigError as error:
-            raise WeightsError(f"cannot check {what}: {error}") from error
-        found: dict[str, tuple[int, ...]] = {}
-        for name, tensor in whole.items():
-            found[name] = tuple(tensor.shape)
-            head = heads.get(name)
-            if head is not None and head.dtype.startswith(_FLOATS) != tensor.is_floating_point():
-                raise WeightsError(f"{what}: {name} is {tensor.dtype}, the model has {head.dtype}")
-            check_finite(name, tensor, what=what)
-        check_shapes(found, {name: head.shape for name, head in heads.items()}, what=what)
+        whole = merged(dict(adapter), self._model_dir)
+        _check_all(whole, self._model_dir, what=self._what)
         return whole
 
 
-def _loadable(path: Path, model_dir: Path, *, tensors: Mapping[str, Tensor] | None) -> Path:
-    """Return a new folder that SGLang can load: the model's config.json and the version at `path`,
-    or `tensors`."""
-    folder = path.with_name(f".sglang-{path.name}")
-    try:
-        shutil.rmtree(folder, ignore_errors=True)  # left by a trainer that died
-        folder.mkdir()
-        if tensors is not None:
-            path = write_version(folder, 0, tensors)
-        link_weights(path, model_dir, folder)
-    except OSError as error:
-        raise WeightsError(f"cannot make {folder} for SGLang: {error}") from error
-    return folder
+def _check_all(tensors: Mapping[str, Tensor], model_dir: Path, *, what: str) -> bool:
+    """Check tensors as `check_fits` does."""
+    return check_fits(tensors, lambda name: stored(tensors[name]), model_dir, what=what)
 
 
 def _sum(tensor: Tensor) -> str:

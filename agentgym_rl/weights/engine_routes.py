@@ -61,13 +61,14 @@ class RemoteEngine:
         path: Path,
         *,
         whole: Any,
+        label: str,
         interrupt: Interrupt,
         deadline: float,
         polls: bool,
         timeout_s: float,
     ) -> None:
-        """Load the version in the file `path`, and check it. `polls`: the engine answers before it
-        has staged; `timeout_s` is the longest that its `swap` may wait for that."""
+        """Load the version `label` in the file `path`, and check it. `polls`: the engine answers
+        before it has staged; `timeout_s` is the longest that its `swap` may wait for that."""
         # Initialize each time: an engine may have been restarted behind the same URL.
         init = {"init_info": {"timeout_s": timeout_s}}
         self.post("/init_weight_transfer_engine", init, deadline=deadline)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import weakref
@@ -26,44 +25,22 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.core.errors import ConfigError, WeightsError
-from agentgym_rl.core.model_folder import Heads, TensorHead, read_header
+from agentgym_rl.core.model_folder import Heads, Stored, TensorHead, digest, read_header
 from agentgym_rl.runtime.atomic_file import remove
-
-_ROWS, _COLUMNS = 128, 32
-"""The shape of a block of 64-bit words; a sum is taken over each of its columns."""
-_WORD, _BLOCK = 8, 8 * _ROWS * _COLUMNS
+from agentgym_rl.storage.weights_folder import INDEX, held, read_index, unreadable
 
 
-def summed(tensors: Mapping[str, Tensor]) -> Iterator[bytes]:
-    """Yield for each tensor, by name, its name, dtype, shape and sums over its bits, to be hashed.
+def stored(tensor: Tensor, data: np.ndarray | None = None) -> Stored:
+    """Return a tensor as it is stored; `data` are its bytes, if they are known.
 
-    Words of 64 bits are added modulo 2**64, over each column of blocks of 32 KB; the bytes after
-    the last block are taken as they are. So a change of one element always changes the result, and
-    the order of the mapping does not matter. This takes half the time of a copy.
+    Raises:
+        WeightsError: it has a dtype that versions do not have.
     """
-    for name in sorted(tensors):
-        yield _summed(name, tensors[name])
-
-
-def _summed(name: str, tensor: Tensor, data: np.ndarray | None = None) -> bytes:
-    """Return `summed` of one tensor; `data` are its bytes, if they are known."""
+    if tensor.dtype not in DTYPES:
+        raise WeightsError(f"{tensor.dtype} is not stored; expected one of {list(DTYPES)}")
     if data is None:
         data = bytes_of(tensor).numpy()
-    if data.ctypes.data % _WORD:  # in files written by others
-        data = data.copy()
-    head = f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode()
-    whole = len(data) // _BLOCK * _BLOCK
-    sums = b""
-    if whole:
-        words = data[:whole].view(np.int64).reshape(-1, _ROWS, _COLUMNS)
-        sums = torch.from_numpy(words).sum(1).numpy().tobytes()
-    return head + sums + data[whole:].tobytes()
-
-
-def digest(name: str, tensor: Tensor, data: np.ndarray | None = None) -> str:
-    """Return 64 bits, in hex, over name, dtype, shape and every bit of a tensor; `data` are its
-    bytes, if they are known. It detects torn and damaged copies, not an adversary."""
-    return blake2b(_summed(name, tensor, data), digest_size=8).hexdigest()
+    return Stored(DTYPES[tensor.dtype], tuple(tensor.shape), data)
 
 
 def combined(digests: Mapping[str, str]) -> str:
@@ -77,7 +54,7 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     """Return `combined` of the digests of the tensors; a stored version's are in its index."""
     if isinstance(tensors, StoredVersion | StoredTensors):
         return combined(tensors.digests)
-    return combined({name: digest(name, tensors[name]) for name in tensors})
+    return combined({name: digest(name, stored(tensors[name])) for name in tensors})
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
@@ -160,15 +137,6 @@ class KnownKinds(LazyTensors, ABC):
         """
 
 
-INDEX = "model.safetensors.index.json"
-"""The index of a version's folder, which is written last."""
-
-
-def seal(index: Mapping[str, object]) -> str:
-    """Return 64 bits, in hex, over the contents of an index."""
-    return blake2b(json.dumps(index, sort_keys=True).encode(), digest_size=8).hexdigest()
-
-
 _MOST_OPEN = 64
 """The number of a version's parts that a reader has open at a time."""
 
@@ -184,10 +152,8 @@ class StoredVersion(KnownKinds):
             WeightsError: it is missing, damaged, or not written by `parts.py`.
         """
         self.path = path
+        found = read_index(path)
         try:
-            found = json.loads((path / INDEX).read_text(encoding="utf-8"))
-            if found["metadata"].pop("seal") != seal(found):
-                raise WeightsError(f"weights {path} are damaged: {INDEX} was changed")
             self.label = str(found["metadata"]["label"])
             """The label of the version, "incarnation.version"."""
             self.version = int(found["metadata"]["version"])
@@ -200,9 +166,7 @@ class StoredVersion(KnownKinds):
             self.since = {str(name): int(it) for name, it in found["since"].items()}
             """The earliest version of the sequence from which on a tensor has these bytes."""
             self._file_of = {str(name): str(it) for name, it in found["weight_map"].items()}
-        except (OSError, ValueError) as error:
-            raise _unreadable(path, error) from error
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise WeightsError(
                 f"weights {path} carry no digests: not written by write_version ({error!r})"
             ) from error
@@ -251,7 +215,7 @@ class StoredVersion(KnownKinds):
                 with open(os.dup(fd), "rb", buffering=0) as opened:
                     self._heads[file] = read_header(path, opened)[1]
             except (OSError, ConfigError) as error:
-                raise _unreadable(path, error) from error
+                raise unreadable(path, error) from error
         head = self._heads[file].get(name)
         if head is None or head.dtype not in _TORCH:
             raise WeightsError(f"weights {self.path / file} are damaged: {name} is not in them")
@@ -275,7 +239,7 @@ class StoredVersion(KnownKinds):
             if not read_at(fd, data, head.start):
                 raise WeightsError(f"weights {path} are cut short in {name}")
         except OSError as error:
-            raise _unreadable(path, error) from error
+            raise unreadable(path, error) from error
         try:
             plain = data.view(_NUMPY[head.dtype]).reshape(head.shape)
         except ValueError as error:
@@ -287,7 +251,7 @@ class StoredVersion(KnownKinds):
         if head.dtype == _BFLOAT16:
             tensor = tensor.view(torch.bfloat16)
         if name not in self._verified:
-            found = digest(name, tensor, data)
+            found = digest(name, Stored(head.dtype, head.shape, data))
             if found != self.digests[name]:
                 raise WeightsError(
                     f"weights {path} are damaged: {name} has digest {found}, the index says "
@@ -365,20 +329,11 @@ def opened_version(path: Path) -> Iterator[StoredVersion]:
     Raises:
         WeightsError: it is missing, truncated, damaged, or not written by this package.
     """
-    with contextlib.ExitStack() as stack:
-        try:
-            index = stack.enter_context((path / INDEX).open("rb", buffering=0))
-            _hold(path / INDEX, index.fileno())
-        except OSError as error:
-            raise _unreadable(path, error) from error
+    with held(path):
         version = StoredVersion(path)
-        stack.callback(version.close)
-        yield version
-        version.verify()
-
-
-def _unreadable(path: Path, error: Exception) -> WeightsError:
-    return WeightsError(f"cannot read weights {path} (missing, truncated or damaged): {error}")
+        with contextlib.closing(version):
+            yield version
+            version.verify()
 
 
 def read_version(path: Path) -> dict[str, Tensor]:
@@ -389,22 +344,6 @@ def read_version(path: Path) -> dict[str, Tensor]:
     """
     with opened_version(path) as tensors:
         return dict(tensors)
-
-
-def _hold(path: Path, fd: int) -> None:
-    """Keep a version from being removed or written over while its index is open.
-
-    Raises:
-        OSError: it is being replaced, or was.
-    """
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise BlockingIOError(f"{path} is being replaced") from error
-    except OSError:  # a file system without locks: no version is written over there either
-        return
-    if not os.path.samestat(os.fstat(fd), path.stat()):
-        raise FileNotFoundError(f"{path} was replaced")
 
 
 def take(version: Path, to: Path) -> bool:

@@ -26,19 +26,18 @@ from torch import Tensor
 
 from agentgym_rl.core.engine import version_label
 from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.core.model_folder import digest
 from agentgym_rl.runtime.atomic_file import remove, replacing
-from agentgym_rl.storage.weights_folder import version_name
+from agentgym_rl.storage.weights_folder import INDEX, seal, version_name
 
 from .files import (
     DTYPES,
-    INDEX,
     Kind,
     StoredVersion,
     bytes_of,
-    digest,
     kinds_of,
     read_at,
-    seal,
+    stored,
     stored_versions,
     take,
 )
@@ -171,7 +170,7 @@ class PartsWriter:
             OSError: it cannot be written.
         """
         data = bytes_of(tensor).numpy()
-        self.digests[name] = digest(name, tensor, data)
+        self.digests[name] = digest(name, stored(tensor, data))
         if self._writers[name].write(name, data):
             self.changed.append(name)
 

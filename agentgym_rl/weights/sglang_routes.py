@@ -5,6 +5,10 @@ damaged ones without a word (missing or narrowed tensors, NaN). So a version is 
 server is touched, and the server is paused before it is written to. While it is written to it
 carries the label of an unknown version, which it keeps if the update breaks off anywhere: a server
 with that label is never resumed, and tokens that it should sample all the same are marked unknown.
+
+A server with LoRA (lora.serve = "adapter") keeps its weights. An adapter is loaded under the name
+of its version beside those that serve, and then becomes the one that new requests name. A request
+keeps the adapter that it named, so no pause is needed, and nothing can be mixed.
 """
 
 from __future__ import annotations
@@ -24,9 +28,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from agentgym_rl.core.engine import UNKNOWN_LABEL, Interrupt
+from agentgym_rl.core.engine import UNKNOWN_LABEL, Interrupt, adapter_name
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.runtime.tasks import in_thread
+from agentgym_rl.storage.weights_folder import EMPTY_ADAPTER
 
 from .adapter import WholeVersion
 from .broadcast import BroadcastGroup, buckets
@@ -41,6 +46,9 @@ Way = Literal["gloo", "nccl", "ipc"]
 _MODES: Mapping[Interrupt, str] = {"keep": "in_place", "recompute": "retract", "abort": "abort"}
 """The pause of SGLang by its effect. There is none for `wait`: an update without a pause waits for
 the requests in flight, and lets new ones wait."""
+_FLUSHED: tuple[Interrupt, ...] = ("recompute", "abort")
+"""The modes in which the prefix cache is emptied. In `wait` it may not be: a scheduler that still
+holds a finished request refuses that, with the weights written. Prefixes are salted by version."""
 _GROUP = "agentgym-rl"
 _MEETING_TIMEOUT_S = 10.0
 """The longest meeting of a broadcast group, in seconds."""
@@ -53,6 +61,8 @@ class _State:
     write: Callable[[str, Interrupt, float], None] | None = None
     """The update that is staged; its arguments are label, interrupt and deadline."""
     version: WholeVersion | None = None
+    staged: str = ""
+    """The label of the adapter that is loaded and does not serve yet."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """The answer to /server_info."""
     group: BroadcastGroup | None = None
@@ -79,18 +89,23 @@ class SglangEngine(RemoteEngine):
         path: Path,
         *,
         whole: WholeVersion,
+        label: str,
         interrupt: Interrupt,
         deadline: float,
         polls: bool = False,
         timeout_s: float = 0.0,
     ) -> None:
-        """Check the version, and prepare the folder that the server will load in its pause."""
-        folder = str(whole.folder())
+        """Check the version, and prepare the folder that the server will load in its pause; load an
+        adapter at once."""
         self._check_mode(interrupt, deadline)
+        if self._has_lora(deadline):
+            self._load_adapter(whole, label, deadline)
+            return
+        folder = str(whole.folder())
         self._sum_known(whole, deadline)
 
         def write(label: str, interrupt: Interrupt, deadline: float) -> None:
-            flush = interrupt != "keep"
+            flush = interrupt in _FLUSHED
             body = {"model_path": folder, "weight_version": label, "flush_cache": flush}
             self.post("/update_weights_from_disk", body, deadline=deadline)
 
@@ -106,8 +121,13 @@ class SglangEngine(RemoteEngine):
         deadline: float,
     ) -> None:
         """Check the version, and meet the server's workers, which get it in their pause."""
-        tensors = whole.tensors()
         self._check_mode(interrupt, deadline)
+        if self._has_lora(deadline):
+            raise WeightsError(
+                f"{self}: was started with --enable-lora, and gets adapters as files alone: set "
+                f"weights.transport to 'shm', got {way!r}"
+            )
+        tensors = whole.tensors()
         if interrupt == "wait":
             raise WeightsError(
                 f"{self}: rollout.interrupt 'wait' needs weights.transport 'shm' on SGLang, which "
@@ -138,6 +158,8 @@ class SglangEngine(RemoteEngine):
         After a failure before the first write the server samples on. After any other one it stays
         paused, with the label of an unknown version. `may_sleep` has no effect.
         """
+        if self._has_lora(deadline):
+            return self._serve_adapter(label, interrupt, deadline)
         write, self.state.write = self.state.write, None
         if write is None:
             raise WeightsError(f"{self}: nothing is staged")
@@ -156,8 +178,8 @@ class SglangEngine(RemoteEngine):
         return start, time.monotonic()
 
     def rename(self, before: str, label: str, *, deadline: float) -> bool:
-        if self.label(deadline=deadline) != before:
-            return False
+        if self._has_lora(deadline) or self.label(deadline=deadline) != before:
+            return False  # an adapter has the name of its version
         self._name(label, deadline)
         self.check_label(label, deadline=deadline)
         return True
@@ -167,7 +189,7 @@ class SglangEngine(RemoteEngine):
         return False
 
     def discard(self, *, deadline: float) -> None:
-        self.state.write = None
+        self.state.write, self.state.staged = None, ""
 
     def label(self, *, deadline: float) -> str:
         return self._value("/model_info", "weight_version", str, deadline)
@@ -176,6 +198,49 @@ class SglangEngine(RemoteEngine):
         if self.state.group is not None:
             self.state.group.close()
         self.state.group = None
+
+    # ------------------------------------------------------------------ adapters
+    def _has_lora(self, deadline: float) -> bool:
+        return bool(self._server_info(deadline).get("enable_lora"))
+
+    def _load_adapter(self, whole: WholeVersion, label: str, deadline: float) -> None:
+        """Load an adapter beside the one that serves; unload all others, when the last requests
+        that named them are done."""
+        folder = whole.adapter()
+        name, served = (adapter_name(it) for it in (label, self.label(deadline=deadline)))
+        loaded = self._adapters(deadline)
+        for old in loaded.keys() - {served}:
+            self.post("/unload_lora_adapter", {"lora_name": old}, deadline=deadline)
+        if name != served:
+            body = {"lora_name": name, "lora_path": str(folder)}
+            self.post("/load_lora_adapter", body, deadline=deadline)
+        else:
+            there = Path(loaded.get(name, "")).name
+            is_empty = there.startswith(EMPTY_ADAPTER) and whole.changes_nothing()
+            if there != folder.name and not is_empty:
+                raise WeightsError(f"{self}: serves other weights as {label!r}")
+        self.state.staged = label
+
+    def _adapters(self, deadline: float) -> dict[str, str]:
+        """Return the folders that the server's adapters were loaded from, by name."""
+        reply = self.get("/v1/models", deadline=deadline)
+        try:
+            found = {str(card["id"]): str(card["root"]) for card in reply["data"]}
+        except (TypeError, KeyError):
+            raise WeightsError(f"{self}: GET /v1/models: answered {reply!r:.200}") from None
+        return {name: root for name, root in found.items() if name.startswith(adapter_name(""))}
+
+    def _serve_adapter(self, label: str, interrupt: Interrupt, deadline: float) -> Pause:
+        """Let new requests name the adapter that is staged; `abort`: end all others."""
+        staged, self.state.staged = self.state.staged, ""
+        if staged != label:
+            raise WeightsError(f"{self}: nothing is staged as {label!r}")
+        self._name(label, deadline)
+        self.check_label(label, deadline=deadline)
+        if interrupt == "abort":
+            self.post("/abort_request", {"abort_all": True}, deadline=deadline)
+        now = time.monotonic()
+        return now, now
 
     # ------------------------------------------------------------------ steps of a swap
     def _stop(self, interrupt: Interrupt, deadline: float) -> None:
@@ -212,6 +277,12 @@ class SglangEngine(RemoteEngine):
 
     def _check_mode(self, interrupt: Interrupt, deadline: float) -> None:
         info = self._server_info(deadline)
+        if info.get("enable_lora") and interrupt not in ("abort", "wait"):
+            raise WeightsError(
+                f"{self}: rollout.interrupt {interrupt!r} with lora.serve 'adapter': SGLang "
+                "samples a request to its end with the adapter that it began with; use 'abort' or "
+                "'wait'"
+            )
         if interrupt == "keep" and not info.get("disable_overlap_schedule"):
             raise WeightsError(
                 f"{self}: rollout.interrupt 'keep' needs a server started with "
@@ -327,7 +398,7 @@ class SglangEngine(RemoteEngine):
         for number, part in enumerate(parts, start=1):
             message = {names[index]: tensors[names[index]] for index in part}
             is_last = number == len(parts)
-            self._send(message, way, flush=is_last and interrupt != "keep", deadline=deadline)
+            self._send(message, way, flush=is_last and interrupt in _FLUSHED, deadline=deadline)
         self.post("/end_weight_update", {}, deadline=deadline)
         self._name(label, deadline)
 

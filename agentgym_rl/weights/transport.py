@@ -205,6 +205,7 @@ class SharedFiles(Transport):
             lambda engine: engine.stage_file(
                 self.path,
                 whole=whole,
+                label=publication.label,
                 interrupt=publication.interrupt,
                 deadline=deadline,
                 polls=publication.polls_staging,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.abc
 import sys
+from collections.abc import Callable
 from typing import Any
 
 _OPERATORS = ("nms", "qnms")
@@ -34,4 +35,32 @@ class _BeforeTorchvision(importlib.abc.MetaPathFinder):
                     self._library.define(name + _SIGNATURE)
 
 
-sys.meta_path.insert(0, _BeforeTorchvision())
+class _BeforeLora(importlib.abc.MetaPathFinder):
+    """A finder that finds nothing, and lets tensors stay unpinned when SGLang's LoRA is looked for:
+    its backend of torch pins memory, which needs an accelerator."""
+
+    def __init__(self) -> None:
+        self._is_done = False
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        """Return None, so that the next finder is asked."""
+        if fullname != "sglang.srt.lora" or self._is_done:
+            return
+        self._is_done = True
+        import torch
+
+        for name in ("tensor", "zeros", "empty"):
+            setattr(torch, name, _unpinned(getattr(torch, name)))
+        torch.Tensor.pin_memory = lambda tensor, *_: tensor
+
+
+def _unpinned(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `make` without its parameter `pin_memory`."""
+
+    def made(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
+        return make(*args, **kwargs)
+
+    return made
+
+
+sys.meta_path[:0] = [_BeforeTorchvision(), _BeforeLora()]

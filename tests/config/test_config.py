@@ -215,6 +215,35 @@ def test_what_an_endpoint_cannot_have_is_refused(overrides, said):
 
 
 @cases(
+    "overrides, said",
+    [
+        ({"engine.type": "embedded"}, "needs engine.type 'vllm' or 'sglang'"),
+        ({"engine.type": "sglang"}, "set rollout.interrupt to abort or wait"),
+        (
+            {"engine.type": "sglang", "rollout.interrupt": "recompute"},
+            "set rollout.interrupt to abort or wait",
+        ),
+        (
+            {
+                "engine.type": "sglang",
+                "rollout.interrupt": "abort",
+                "weights.transport": "gloo",
+            },
+            "set weights.transport to shm",
+        ),
+    ],
+)
+def test_an_adapter_beside_its_base_is_refused_where_it_cannot_be_exact(overrides, said):
+    assert said in refusal({"lora.rank": "4", "lora.serve": "adapter"} | overrides)
+
+
+def test_an_adapter_beside_its_base():
+    adapter = {"lora.rank": 4, "lora.serve": "adapter"}
+    for more in ({"engine.type": "vllm"}, {"engine.type": "sglang", "rollout.interrupt": "abort"}):
+        assert load_config(None, adapter | more).lora.serve == "adapter"
+
+
+@cases(
     "overrides",
     [
         {"engine.api_key_env": "sk-0123"},

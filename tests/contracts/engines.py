@@ -279,7 +279,6 @@ MEMBERS: Mapping[str, Member] = {
                 "context": "a prompt must leave six positions free",
                 "cuts": "it is a share of the whole distribution",
                 "told_waits": "no such pause",
-                "sums": "its client compares names and shapes",
                 "sleep": "it releases memory only without requests",
                 "deep_sleep": "it does not sleep",
                 "held": "a pause of mode abort ends it",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -46,6 +47,8 @@ class SglangServer:
         self.label = "0.0"
         self.paused = ""
         """The mode of the pause; empty while it runs."""
+        self.adapters: dict[str, dict[str, Any]] = {}
+        """The settings of the adapters by name."""
         self._chunks = chunks
         self._broken = broken
         self._server = {
@@ -82,6 +85,8 @@ class SglangServer:
         app.router.add_post("/continue_generation", self._resume)
         app.router.add_post("/update_weights_from_disk", self._update)
         app.router.add_post("/update_weight_version", self._name)
+        app.router.add_post("/load_lora_adapter", self._load)
+        app.router.add_post("/unload_lora_adapter", self._unload)
         runner = web.AppRunner(app)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -149,6 +154,19 @@ class SglangServer:
     async def _update(self, request: web.Request) -> web.Response:
         assert self.paused == "retract"
         self.label = (await request.json())["weight_version"]
+        return web.json_response({"success": True})
+
+    async def _load(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if body["lora_name"] in self.adapters:
+            message = f"Failed to load {body['lora_name']} because it is already loaded"
+            return web.json_response({"success": False, "error_message": message}, status=400)
+        settings = (Path(body["lora_path"]) / "adapter_config.json").read_text()
+        self.adapters[body["lora_name"]] = json.loads(settings)
+        return web.json_response({"success": True})
+
+    async def _unload(self, request: web.Request) -> web.Response:
+        del self.adapters[(await request.json())["lora_name"]]
         return web.json_response({"success": True})
 
     async def _name(self, request: web.Request) -> web.Response:

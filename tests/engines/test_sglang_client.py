@@ -14,16 +14,20 @@ from safetensors.torch import load_file
 
 from agentgym_rl.core.engine import UNKNOWN_VERSION, Delta, SamplingParams
 from agentgym_rl.core.errors import (
+    AdapterRefused,
     ContextLengthError,
     EngineError,
     RequestRefused,
     WeightsError,
 )
+from agentgym_rl.core.model_folder import base_checksum
 from agentgym_rl.engines.sglang.client import SglangEngine
 from agentgym_rl.fleet.loads import NAMES
 from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.weights.adapter import named
 from agentgym_rl.weights.parts import write_version
 from tests.kit.cases import cases
+from tests.kit.versions import part_of
 
 from .sglang_routes import SglangServer, chunk
 
@@ -105,6 +109,22 @@ def test_a_seed_is_sent_only_where_it_counts(deterministic, seed):
     )
     run(server, lambda engine: deltas(engine, SamplingParams(9, seed=3)))
     assert sent(server)["sampling_params"].get("sampling_seed") == seed
+
+
+def test_requests_without_a_seed_are_not_drawn_alike():
+    """SGLang's deterministic inference gives all of them the same one."""
+    server = replying(
+        chunk([2], 1, finish=STOP, spans=[("0.0", 0, 1)]), enable_deterministic_inference=True
+    )
+
+    async def twice(engine):
+        await deltas(engine)
+        await deltas(engine)
+
+    run(server, twice)
+    bodies = [body for path, body in server.seen if path == "/generate"]
+    one, other = (body["sampling_params"]["sampling_seed"] for body in bodies)
+    assert one != other
 
 
 @cases(
@@ -293,7 +313,66 @@ def test_a_file_that_does_not_fit_is_never_loaded(tmp_path, change, says):
     server = SglangServer()
     with pytest.raises(WeightsError, match=says):
         updated(server, version)
-    assert server.calls == []
+    assert server.calls == ["/server_info", "/v1/models"]
+
+
+@cases(
+    "harm, says",
+    [
+        (lambda data: data[:-1000], "cut short"),
+        (lambda data: data[:-1000] + bytes([data[-1000] ^ 1]) + data[-999:], "has digest"),
+    ],
+)
+def test_a_damaged_file_is_never_loaded(tmp_path, harm, says):
+    version = write_version(tmp_path, 7, load_file(BUNDLED / "model.safetensors"))
+    part = part_of(version)
+    part.write_bytes(harm(part.read_bytes()))
+    server = SglangServer()
+    with pytest.raises(WeightsError, match=says):
+        updated(server, version)
+    assert server.calls == ["/server_info", "/v1/models"]
+
+
+# ---------------------------------------------------------------- adapters
+def adapter(model_dir: Path = BUNDLED, *, rank: int = 2) -> dict[str, torch.Tensor]:
+    layer = "model.layers.0.self_attn.q_proj"
+    rows, columns = load_file(BUNDLED / "model.safetensors")[f"{layer}.weight"].shape
+    pair = torch.ones(rank, columns, dtype=torch.bfloat16), torch.ones(rows, rank)
+    return named({layer: pair}, scaling=0.25, base=base_checksum(model_dir))
+
+
+def test_an_adapter_is_refused_by_name_where_it_would_have_to_be_merged(tmp_path):
+    server = SglangServer()
+    with pytest.raises(AdapterRefused, match="are a LoRA adapter, which only a publication"):
+        updated(server, write_version(tmp_path, 7, adapter()))
+    assert server.label == "0.0"
+
+
+def test_an_adapter_is_loaded_without_a_pause_and_again_under_its_name(tmp_path):
+    server = SglangServer(enable_lora=True)
+    for rank in (2, 3):
+        (tmp_path / str(rank)).mkdir()
+        updated(server, write_version(tmp_path / str(rank), 7, adapter(rank=rank)))
+    assert server.label == "1.7"
+    settings = server.adapters["arl-1.7"]
+    assert (settings["r"], settings["lora_alpha"]) == (3, 0.75)
+    assert settings["target_modules"] == ["k_proj", "q_proj", "v_proj"]  # joined in SGLang
+    assert "/pause_generation" not in server.calls
+    with pytest.raises(WeightsError, match="are no adapter"):
+        updated(server, write_version(tmp_path, 8, load_file(BUNDLED / "model.safetensors")))
+
+
+def test_a_request_names_the_adapter_of_its_version(tmp_path):
+    """The versions of the reply tell when the server got another label, and nothing of it."""
+    server = replying(
+        chunk([7, 8], 2),
+        chunk([9, 2], 4, finish=STOP, spans=[("0.3", 0, 3), ("0.4", 3, 4)]),
+        enable_lora=True,
+    )
+    server.label = "0.3"
+    first, last = run(server, deltas)
+    assert sent(server)["lora_path"] == "arl-0.3"
+    assert (first.versions, last.versions) == ([3, 3], [3, 3])
 
 
 def test_a_server_that_failed_to_load_is_not_resumed(tmp_path):

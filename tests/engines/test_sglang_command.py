@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file
 
-from agentgym_rl.config import SglangEngineConfig
+from agentgym_rl.config import LoraConfig, SglangEngineConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines.sglang import server
 from agentgym_rl.engines.sglang.command import (
@@ -27,7 +28,7 @@ CPU = SglangBuild("/v/bin/python", "0.5.23", is_cpu=True)
 GPU = SglangBuild("/v/bin/python", "0.5.23", is_cpu=False)
 
 
-def command(build: SglangBuild, *, index: int = 0, interrupt="recompute", **fields):
+def command(build: SglangBuild, *, index: int = 0, interrupt="recompute", lora=None, **fields):
     return server_command(
         SglangEngineConfig(**fields),
         model_dir=BUNDLED,
@@ -38,6 +39,7 @@ def command(build: SglangBuild, *, index: int = 0, interrupt="recompute", **fiel
         interrupt=interrupt,
         seed=0,
         label="3.0",
+        lora=lora,
         build=build,
     )
 
@@ -88,6 +90,22 @@ def test_the_prefix_cache_may_be_off_and_flags_and_variables_are_passed_on():
 def test_servers_have_different_seeds():
     seeds = {value(command(CPU, index=index)[0], "--random-seed") for index in range(3)}
     assert len(seeds) == 3
+
+
+@cases("build", [CPU, GPU])
+def test_a_server_that_computes_adapters_begins_with_an_empty_one(build):
+    lora = LoraConfig(rank=6, target_modules=("q_proj", "down_proj"), serve="adapter")
+    argv, _ = command(build, interrupt="abort", lora=lora)
+    assert value(argv, "--max-lora-rank") == "6"
+    name, _, folder = value(argv, "--lora-paths").partition("=")
+    assert name == "arl-3.0"
+    tensors = load_file(Path(folder) / "adapter_model.safetensors")
+    assert tensors
+    assert not any(tensor.any() for tensor in tensors.values())
+    at = argv.index("--lora-target-modules")
+    assert argv[at + 1 : at + 3] == ["down_proj", "q_proj"]
+    assert ("--lora-backend" in argv) == build.is_cpu
+    assert "--enable-lora" not in command(build, lora=LoraConfig(rank=6))[0]
 
 
 @cases("version", ["0.5.15", "0.5.24", "0.6.0", "nightly"])

@@ -13,11 +13,11 @@ from safetensors.numpy import load_file
 import agentgym_rl
 from agentgym_rl.config import LoraConfig, VllmEngineConfig
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.engines.launch import empty_adapter
 from agentgym_rl.engines.vllm.command import (
     VllmBuild,
     adapter_flags,
     check_version,
-    empty_adapter,
     find_build,
     parse_release,
     server_command,

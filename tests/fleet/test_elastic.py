@@ -20,7 +20,7 @@ from agentgym_rl.fleet.servers import EngineSetup, check_joins
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.run.admin_api import FILE, ElasticApi, told
 from agentgym_rl.runtime.http_server import serving
-from agentgym_rl.weights.files import INDEX
+from agentgym_rl.storage.weights_folder import INDEX
 from agentgym_rl.weights.parts import write_version
 
 from .fleets import NAMES, Running, running, somebody_elses_engine

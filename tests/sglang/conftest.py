@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentgym_rl.cluster.spec import free_port
-from agentgym_rl.config import SglangEngineConfig
+from agentgym_rl.config import LoraConfig, SglangEngineConfig
 from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.engines.sglang.client import SglangEngine
 from agentgym_rl.engines.sglang.command import server_command
@@ -59,9 +59,9 @@ def sglang_python() -> str:
 def start_sglang(
     sglang_python: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StartSglang]:
-    """`start_sglang(interrupt=..., model_dir=..., waits=..., **fields of SglangEngineConfig)`: a
-    server that is ready, unless it is not waited for; it ends with the session, or by its
-    `stop`."""
+    """`start_sglang(interrupt=..., model_dir=..., lora=..., waits=..., **fields of
+    SglangEngineConfig)`: a server that is ready, unless it is not waited for; it ends with the
+    session, or by its `stop`."""
     started: list[SglangServer] = []
     folder = tmp_path_factory.mktemp("sglang")
 
@@ -69,6 +69,7 @@ def start_sglang(
         *,
         interrupt: Interrupt = "recompute",
         model_dir: Path = BUNDLED,
+        lora: LoraConfig | None = None,
         waits: bool = True,
         **fields: Any,
     ) -> SglangServer:
@@ -83,6 +84,8 @@ def start_sglang(
             interrupt=interrupt,
             seed=1,
             label="0.0",
+            lora=lora,
+            run_dir=folder,
         )
         log = folder / f"server-{len(started)}.log"
         process = launched(argv, env, log)

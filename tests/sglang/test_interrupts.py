@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from agentgym_rl.core.engine import Delta, Interrupt, SamplingParams, version_label
+from agentgym_rl.weights.parts import write_version
 from tests.vllm.plain import PlainForward, endless_model, weights_of, worst_difference
 
 from .test_client import reply
@@ -131,11 +132,14 @@ def test_every_token_is_of_its_version(endless, folders, weights, interrupt):
     load(endless, folders, 0)
 
 
-def test_an_update_of_the_client_serves_exactly(endless, folders, weights):
+@pytest.mark.timeout(900)
+def test_an_update_of_the_client_serves_exactly(endless, folders, weights, tmp_path):
+    version = write_version(tmp_path, 3, weights[3])
+
     async def scenario():
         engine = endless.client()
         try:
-            await engine.update_weights(str(folders[3]), version=3)
+            await engine.update_weights(str(version), version=3)
             return await engine.served_version(), await reply(engine, SamplingParams(50))
         finally:
             await engine.close()
@@ -150,6 +154,7 @@ def test_an_update_of_the_client_serves_exactly(endless, folders, weights):
     load(endless, folders, 0)
 
 
+@pytest.mark.timeout(900)
 def test_requests_that_arrive_in_a_pause_wait_for_its_end(endless, folders):
     async def scenario():
         engine = endless.client()

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from agentgym_rl.runtime.http_call import call
+from agentgym_rl.weights.adapter import is_adapter
+from agentgym_rl.weights.files import read_version
 from tests.kit.servers import servers_of, wait_at_work
 from tests.vllm.conftest import running, start_vllm, vllm_python  # noqa: F401 - fixtures
 from tests.vllm.test_train import audit, finished, start_training
@@ -43,6 +45,22 @@ def test_every_trained_token_is_exact(sglang_python, tmp_path, interrupt):
     assert report["max"] <= 1e-4
     # `wait` and `abort` never let a request see two versions; a turn goes on after an abort.
     assert (report["places"]["after_update"]["tokens"] > 0) == (interrupt != "wait")
+
+
+@pytest.mark.timeout(RUN_TIMEOUT_S)
+@pytest.mark.parametrize("interrupt", ["abort", "wait"])
+def test_every_token_of_a_run_with_adapters_beside_the_weights_is_exact(
+    sglang_python, tmp_path, interrupt
+):
+    flags = ("--lora.rank=8", "--lora.serve=adapter", f"--rollout.interrupt={interrupt}")
+    result = train(sglang_python, tmp_path / "run", *SMALL, *flags)
+    assert result["steps"] == 6
+    assert set(result["outcomes"]) <= {"completed", "truncated"}
+    code, report = audit(tmp_path / "run")
+    assert (code, report["passed"], report["coverage"]) == (0, True, 1.0)
+    assert report["max"] <= 1e-4
+    versions = (tmp_path / "run" / "weights").iterdir()
+    assert {is_adapter(read_version(path)) for path in versions} == {True}
 
 
 @pytest.mark.timeout(RUN_TIMEOUT_S)

@@ -20,9 +20,10 @@ from transformers import AutoModelForCausalLM
 from agentgym_rl.config import Config, load_config
 from agentgym_rl.core.batch import BatchRow
 from agentgym_rl.core.errors import ConfigError, TrainerError, WeightsError
+from agentgym_rl.core.model_folder import base_checksum
 from agentgym_rl.storage.checkpoints import read_manifest
 from agentgym_rl.trainer.main import run
-from agentgym_rl.weights.adapter import base_checksum, is_adapter, merged
+from agentgym_rl.weights.adapter import is_adapter, merged
 from agentgym_rl.weights.files import fingerprint, read_version
 from tests.kit.versions import part_of
 

@@ -20,7 +20,7 @@ from agentgym_rl.engines.vllm.command import server_command
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.servers import ServerProcess, launched
 
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 900.0
 
 
 @dataclass

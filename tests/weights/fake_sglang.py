@@ -56,6 +56,8 @@ class FakeSglang(ThreadingHTTPServer):
         self.mode = ""
         self.dead = self.session = False
         self.weights: dict[str, Tensor] = {}
+        self.adapters: dict[str, dict[str, Tensor]] = {}
+        self.folders: dict[str, str] = {}
         self.group: Any = None
 
     @property
@@ -63,7 +65,7 @@ class FakeSglang(ThreadingHTTPServer):
         return [path for path, _ in self.log]
 
     def answer(self, path: str, body: Any) -> tuple[int, Any]:
-        handle = getattr(self, "_" + path.strip("/"), None)
+        handle = getattr(self, "_" + path.strip("/").replace("/", "_"), None)
         return handle(body) if handle else (404, {"detail": "Not Found"})
 
     def _model_info(self, body: Any) -> tuple[int, Any]:
@@ -139,6 +141,27 @@ class FakeSglang(ThreadingHTTPServer):
         self.group.broadcast([flat]).wait()
         parts = zip(kinds, flat.split(sizes), strict=True)
         return self._load({n: p.view(d).reshape(s) for (n, d, s), p in parts}, body)
+
+    def _v1_models(self, body: Any) -> tuple[int, Any]:
+        names = {"policy": "policy", **self.folders}
+        return 200, {"data": [{"id": name, "root": root} for name, root in names.items()]}
+
+    def _load_lora_adapter(self, body: Any) -> tuple[int, Any]:
+        name, folder = body["lora_name"], Path(body["lora_path"])
+        if name in self.adapters:
+            return 400, {"success": False, "error_message": f"{name} is already loaded"}
+        settings = json.loads((folder / "adapter_config.json").read_text())
+        self.adapters[name] = load_file(folder / "adapter_model.safetensors")
+        self.adapters[name]["scaling"] = torch.tensor(settings["lora_alpha"] / settings["r"])
+        self.folders[name] = str(folder)
+        return 200, {"success": True}
+
+    def _unload_lora_adapter(self, body: Any) -> tuple[int, Any]:
+        del self.adapters[body["lora_name"]], self.folders[body["lora_name"]]
+        return 200, {"success": True}
+
+    def _abort_request(self, body: Any) -> tuple[int, Any]:
+        return 200, None
 
     def _weights_checker(self, body: Any) -> tuple[int, Any]:
         sums = {}

@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM
 from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.core.model_folder import tensor_heads
 from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.storage.weights_folder import INDEX
 from agentgym_rl.weights.files import (
-    INDEX,
     StoredVersion,
     fingerprint,
     kinds_of,

@@ -14,7 +14,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from agentgym_rl.core.engine import UNKNOWN_LABEL
+from agentgym_rl.core.model_folder import base_checksum
 from agentgym_rl.weights import broadcast
+from agentgym_rl.weights.adapter import named, peft_tensors
 from agentgym_rl.weights.gloo import Broadcasts
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
 from agentgym_rl.weights.transport import InPauses, SharedFiles
@@ -164,7 +166,7 @@ DAMAGE = {
     "not finite": (_not_finite, "model.b.weight has values that are not finite"),
     "whole numbers": (
         lambda it: it.update({"model.a.weight": torch.zeros(2, 3, dtype=torch.int64)}),
-        "model.a.weight is torch.int64, the model has F32",
+        "model.a.weight is I64, the model has F32",
     ),
 }
 
@@ -295,3 +297,91 @@ def test_tensors_reach_no_server_of_several_pipelines(model_dir):
 def test_a_vllm_server_cannot_take_part_in_a_transport_of_sglang(model_dir):
     with engine() as server, pytest.raises(PublicationFailed, match="use 'shm' or 'gloo'"):
         Run(model_dir, "ipc").publish(3, a=server)
+
+
+# ---------------------------------------------------------------- adapters beside the weights
+LAYER = "model.a"
+
+
+def adapter(number: float, model_dir: Path) -> dict[str, Tensor]:
+    pair = (torch.full((1, 3), number), torch.full((2, 1), number))
+    return named({LAYER: pair}, scaling=0.5, base=base_checksum(model_dir))
+
+
+@cases("interrupt", ["abort", "wait"])
+def test_an_adapter_is_loaded_beside_those_that_serve(model_dir, interrupt):
+    with sglang(enable_lora=True) as server:
+        run = Run(model_dir, interrupt=interrupt)
+        for version in (3, 4, 5):
+            done = run.publish(version, adapter(version, model_dir), a=server)
+        aborts = [body for path, body in server.log if path == "/abort_request"]
+        paths, loaded = server.paths, set(server.adapters)
+        # The same version again, as for one of several servers: nothing is left to do.
+        server.log.clear()
+        run.publisher.publish({"a": server.url}, 5)
+        run.publisher.close()
+    assert server.label == "0.5"
+    assert loaded == {"arl-0.4", "arl-0.5"}  # 4: for requests that have named it
+    last = server.adapters["arl-0.5"]
+    assert last.pop("scaling") == 0.5
+    assert same(last, peft_tensors(adapter(5, model_dir)))
+    assert aborts == [{"abort_all": True}] * (3 if interrupt == "abort" else 0)
+    assert not [path for path in paths if "pause" in path or "from_disk" in path]
+    assert "/load_lora_adapter" not in server.paths
+    assert done.pause_s == 0
+    assert not [path for path in run.folder.iterdir() if "sglang" in path.name]
+
+
+@cases(
+    "options, why",
+    [
+        ({"interrupt": "keep"}, "use 'abort' or 'wait'"),
+        ({"interrupt": "recompute"}, "use 'abort' or 'wait'"),
+        ({"interrupt": "abort", "way": "gloo"}, "weights.transport to 'shm'"),
+        ({"interrupt": "abort", "way": "ipc"}, "weights.transport to 'shm'"),
+    ],
+)
+def test_updates_that_adapters_cannot_have_are_refused(model_dir, options, why):
+    with sglang(enable_lora=True) as server, pytest.raises(PublicationFailed, match=why):
+        Run(model_dir, **options).publish(3, adapter(3, model_dir), a=server)
+    assert (server.label, server.adapters) == ("default", {})
+
+
+def test_a_server_of_adapters_takes_no_other_weights(model_dir):
+    with sglang(enable_lora=True) as server:
+        run = Run(model_dir, interrupt="abort")
+        run.publish(3, adapter(3, model_dir), a=server)
+        with pytest.raises(PublicationFailed, match="are no adapter"):
+            run.publish(4, weights(4), a=server)
+        assert server.label == "0.3"
+        # Another trainer has numbered its versions alike.
+        other = Run(model_dir, interrupt="abort")
+        with pytest.raises(PublicationFailed, match=r"serves other weights as '0\.3'"):
+            other.publish(3, adapter(9, model_dir), a=server)
+    assert server.adapters.keys() == {"arl-0.3"}
+
+
+def test_a_first_version_may_have_the_name_of_the_empty_adapter(model_dir, tmp_path):
+    """Neither changes anything; requests that have named it are not waited for."""
+    with sglang(enable_lora=True) as server:
+        server.label = "0.0"
+        server.adapters["arl-0.0"] = {}
+        server.folders["arl-0.0"] = str(tmp_path / "empty-adapter-2x3-1")
+        run = Run(model_dir, interrupt="abort")
+        with pytest.raises(PublicationFailed, match=r"serves other weights as '0\.0'"):
+            run.publish(0, adapter(1, model_dir), a=server)
+        run = Run(model_dir, interrupt="abort")
+        assert run.publish(0, adapter(0, model_dir), a=server).served == ("a",)
+    assert server.label == "0.0"
+    assert server.adapters == {"arl-0.0": {}}
+
+
+def test_equal_adapters_have_a_name_each(model_dir):
+    """A request names the one of its version: a new number alone would leave none to name."""
+    with sglang(enable_lora=True) as server:
+        run = Run(model_dir, interrupt="abort")
+        run.publish(3, adapter(3, model_dir), a=server)
+        run.publisher.prepare(4, adapter(3, model_dir))
+        run.publisher.publish({"a": server.url}, 4, same_as=3)
+    assert server.label == "0.4"
+    assert same(server.adapters["arl-0.4"], server.adapters["arl-0.3"])

@@ -53,6 +53,10 @@ def engine(args: Namespace) -> int:
     from agentgym_rl.engines.sglang.command import server_command as sglang_command
     from agentgym_rl.engines.vllm.command import server_command as vllm_command
 
+    adapters: dict[str, Any] = {
+        "lora": config.lora,
+        "run_dir": args.config.parent if args.config else None,
+    }
     if engine.type == "sglang":
         argv, env = sglang_command(
             engine,
@@ -60,6 +64,7 @@ def engine(args: Namespace) -> int:
             index=args.index,
             interrupt=config.rollout.interrupt,
             label=args.weight_version,
+            **adapters,
         )
     else:
         argv, env = vllm_command(
@@ -68,8 +73,7 @@ def engine(args: Namespace) -> int:
             index=args.index,
             transport=config.weights.transport,
             sleeps=config.cluster.colocated,
-            lora=config.lora,
-            run_dir=args.config.parent if args.config else None,
+            **adapters,
         )
     exec_server(argv, env)
 

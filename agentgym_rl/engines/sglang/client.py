@@ -9,13 +9,17 @@ Differences from vLLM that the exactness of tokens depends on (SGLang 0.5.23, me
 - With the overlap scheduler, the last token before a pause in place is labelled with the version
   after it. That pause is refused there.
 - An id outside of the vocabulary ends the server; an abort ends all requests whose ids begin alike.
+- A server with LoRA keeps the adapters of several versions apart, prefix cache included. A request
+  names the one that it is sampled with to its end, which gives the version of all its tokens.
 """
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -30,26 +34,27 @@ from agentgym_rl.core.engine import (
     Memory,
     SamplingParams,
     SleepLevel,
+    adapter_name,
     version_label,
 )
 from agentgym_rl.core.errors import (
+    AdapterRefused,
     ConfigError,
     ContextLengthError,
     EngineError,
     RequestRefused,
     WeightsError,
 )
-from agentgym_rl.core.model_folder import (
-    check_shapes,
-    link_weights,
-    tensor_heads,
-    text_settings,
-)
+from agentgym_rl.core.model_folder import link_weights, text_settings
 from agentgym_rl.engines import protocol
 from agentgym_rl.engines.client.client import Asked, EngineClient, Route, wired
 from agentgym_rl.engines.client.deltas import NO_LOGPROB, decode, read_counters, streamed
+from agentgym_rl.storage.weights_folder import check_version, held, write_adapter
 
 GENERATE = "/generate"
+LOAD_ADAPTER, UNLOAD_ADAPTER = "/load_lora_adapter", "/unload_lora_adapter"
+ALREADY_LOADED = "already loaded"
+"""The words of SGLang's refusal of a second adapter with the same name."""
 SERVER_INFO = "/server_info"
 
 _encode = msgspec.json.Encoder().encode
@@ -75,6 +80,9 @@ class ServerInfo(Struct, kw_only=True):
     tokenizer_worker_num: int = 1
     dp_size: int = 1
     speculative_algorithm: str | None = None
+    enable_lora: bool | None = None
+    """A flag, true if the server computes adapters beside its weights, which stay as they are."""
+    max_lora_rank: int | None = None
 
 
 class _Finish(Struct):
@@ -190,10 +198,14 @@ class SglangEngine(EngineClient):
         }
         if cache_salt:
             body["extra_key"] = cache_salt
+        label = ""
+        if known.server.enable_lora:
+            label = (await self._get(self._label_path, protocol.WeightInfo)).weight_version
+            body["lora_path"] = adapter_name(label)
         if masked:
             body["return_sampling_mask"] = True
         greedy = sampling.truncated_by == "top_k" and sampling.top_k == 1
-        reader = _Reader(masked=masked, greedy=greedy)
+        reader = _Reader(masked=masked, greedy=greedy, label=label)
         return Asked(GENERATE, _encode(body), reader)
 
     def _sampling(self, sampling: SamplingParams, known: _Known, room: int) -> dict[str, Any]:
@@ -213,8 +225,9 @@ class SglangEngine(EngineClient):
             params["stop"] = list(sampling.stop)
         if sampling.stop_token_ids:
             params["stop_token_ids"] = list(sampling.stop_token_ids)
-        if sampling.seed is not None and server.enable_deterministic_inference:
-            params["sampling_seed"] = sampling.seed % 2**63
+        if server.enable_deterministic_inference:  # without one, SGLang draws all alike, with 42
+            seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+            params["sampling_seed"] = seed % 2**63
         if sampling.grammar is not None:
             if server.grammar_backend != "llguidance":
                 raise RequestRefused(
@@ -291,48 +304,73 @@ class SglangEngine(EngineClient):
     # ------------------------------------------------------------------ versions
     async def update_weights(self, path: str, *, version: int) -> None:
         """Load a version; see `Engine.update_weights`. The engine is paused while it loads, and
-        runs afterwards.
+        runs afterwards; for an adapter that it computes beside its weights it is not paused.
 
-        SGLang loads any tensors that it gets, so the version is compared with the model first. The
-        server must see its folder.
+        SGLang loads any tensors that it gets, so all of the version is checked first, as for a
+        publication. The server must see its folder.
 
         Raises:
-            WeightsError: the version does not fit the model, or the engine did not load it. In the
-                latter case it stays paused: it may have tensors of both versions.
+            AdapterRefused: the version is an adapter, and the server has no LoRA.
+            WeightsError: the version is damaged, does not fit the model, or was not loaded. In the
+                last case the engine stays paused: it may have tensors of both versions. A failed
+                adapter leaves the old one.
             EngineError: the engine could not be reached or failed.
         """
-        self._check_fits(Path(path))
+        source = Path(path)
         label = version_label(version, incarnation=self.incarnation)
-        with self._as_folder(Path(path)) as folder:
-            await self.pause(interrupt="recompute")
-            await self._weights(
-                "/update_weights_from_disk",
-                {"model_path": str(folder), "weight_version": label, "flush_cache": True},
-            )
+        has_lora = (await self._known()).server.enable_lora
+        with held(source):
+            is_adapter = await asyncio.to_thread(check_version, source, self._model_dir)
+            if is_adapter and not has_lora:
+                raise AdapterRefused(
+                    f"{self.url}: weights {source} are a LoRA adapter, which only a publication "
+                    "merges for this server, as it was started without --enable-lora"
+                )
+            if has_lora and not is_adapter:
+                raise WeightsError(
+                    f"{self.url}: weights {source} are no adapter, and a server started with "
+                    "--enable-lora takes no other weights"
+                )
+            with self._beside(source, is_adapter=is_adapter) as folder:
+                if is_adapter:
+                    await self._take_adapter(folder, label)
+                else:
+                    await self._take_weights(folder, label)
+
+    async def _take_weights(self, folder: Path, label: str) -> None:
+        await self.pause(interrupt="recompute")
+        await self._weights(
+            "/update_weights_from_disk",
+            {"model_path": str(folder), "weight_version": label, "flush_cache": True},
+        )
         await self.resume()
 
-    def _check_fits(self, path: Path) -> None:
-        """Compare names and shapes of a version with those of the model."""
+    async def _take_adapter(self, folder: Path, label: str) -> None:
+        """Load an adapter; requests are sampled with it from now on, others go on with theirs."""
+        body = {"lora_name": adapter_name(label), "lora_path": str(folder)}
         try:
-            found, expected = (
-                {name: head.shape for name, head in tensor_heads(folder).items()}
-                for folder in (path, self._model_dir)
-            )
-        except (OSError, ConfigError) as error:
-            raise WeightsError(f"{path}: {error}") from error
-        check_shapes(found, expected, what=f"weights {path}")
+            await self._call("POST", LOAD_ADAPTER, body)
+        except RequestRefused as refusal:
+            if ALREADY_LOADED not in str(refusal):
+                raise WeightsError(str(refusal)) from refusal
+            await self._weights(UNLOAD_ADAPTER, body)
+            await self._weights(LOAD_ADAPTER, body)
+        await self._weights("/update_weight_version", {"new_version": label} | self._naming)
 
     @contextmanager
-    def _as_folder(self, path: Path) -> Iterator[Path]:
-        """Yield a model folder with the weights of the version in `path`, beside that folder."""
+    def _beside(self, version: Path, *, is_adapter: bool) -> Generator[Path]:
+        """Yield a folder that SGLang can load the version from, beside its own."""
         try:
-            with tempfile.TemporaryDirectory(prefix=".sglang-", dir=path.parent) as name:
+            with tempfile.TemporaryDirectory(prefix=".sglang-", dir=version.parent) as name:
                 folder = Path(name)
                 folder.chmod(0o755)  # the server may have another user
-                link_weights(path, self._model_dir, folder)
+                if is_adapter:
+                    folder = write_adapter(version, folder, self._model_dir)
+                else:
+                    link_weights(version, self._model_dir, folder)
                 yield folder
         except OSError as error:
-            raise WeightsError(f"{path} as a model folder: {error}") from error
+            raise WeightsError(f"{version} as a folder for SGLang: {error}") from error
 
     # ------------------------------------------------------------------ what it tells of itself
     async def info(self) -> EngineInfo:
@@ -371,11 +409,13 @@ class _Reader:
     """A reader of the replies to one request; see `deltas.Read`.
 
     `masked`: the request has asked for the sampling mask. `greedy`: it left one token to draw from.
+    `label`: the version whose adapter the request has named; empty: the reply tells the versions.
     """
 
-    def __init__(self, *, masked: bool, greedy: bool) -> None:
+    def __init__(self, *, masked: bool, greedy: bool, label: str) -> None:
         self._masked = masked
         self._greedy = greedy
+        self._label = label
 
     def __call__(self, raw: bytes, url: str, before: int) -> protocol.Choice:
         reply = decode(raw, _Reply, url)
@@ -398,8 +438,15 @@ class _Reader:
             finish_reason=None if finish is None else finish.type,
             stop_reason=None if finish is None else finish.matched,
             sampling_mask=self._mask(reply),
-            weight_versions=meta.weight_versions,
+            weight_versions=self._versions(reply),
         )
+
+    def _versions(self, reply: _Reply) -> list[protocol.VersionSpan] | None:
+        """Return the versions of all tokens so far. On a server with adapters those of the reply
+        only tell when the server was given another label."""
+        if not self._label:
+            return reply.meta_info.weight_versions
+        return [protocol.VersionSpan(self._label, 0, reply.meta_info.completion_tokens)]
 
     def _logprobs(self, reply: _Reply, url: str, before: int) -> list[protocol.TokenLogprob]:
         meta, ids = reply.meta_info, reply.output_ids

@@ -3,15 +3,19 @@ found without importing it."""
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from agentgym_rl.config import SglangEngineConfig
-from agentgym_rl.core.engine import Interrupt
+from agentgym_rl.config import LoraConfig, SglangEngineConfig
+from agentgym_rl.core.engine import Interrupt, adapter_name
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.model_folder import tensor_heads
 from agentgym_rl.engines.launch import (
+    adapted_layers,
     ask_packages,
+    empty_adapter,
     interpreter,
     parse_release,
     server_seed,
@@ -109,6 +113,8 @@ def server_command(
     interrupt: Interrupt,
     seed: int,
     label: str,
+    lora: LoraConfig | None = None,
+    run_dir: Path | None = None,
     build: SglangBuild | None = None,
 ) -> tuple[list[str], dict[str, str]]:
     """Return the argv of server `index`, and the additions to its environment.
@@ -117,8 +123,12 @@ def server_command(
     model folder. `build` is the result of `find_build(config.python)`, which is called if it is
     None.
 
+    `lora`: with `serve` "adapter", the server computes adapters beside the model; its first one,
+    which changes nothing, is written to `run_dir` (default: a temporary folder).
+
     Raises:
-        ConfigError: see `find_build`; or the model's config.json has no sizes of its KV cache.
+        ConfigError: see `find_build` and `empty_adapter`; or the model's config.json has no sizes
+            of its KV cache.
     """
     build = build or find_build(config.python)
     argv = [
@@ -155,7 +165,30 @@ def server_command(
         ]
     elif config.gpu_memory_utilization:
         argv += ["--mem-fraction-static", f"{config.gpu_memory_utilization:g}"]
+    if lora is not None and lora.serve == "adapter":
+        argv += _adapter_flags(lora, model_dir, run_dir, label)
+        if build.is_cpu:
+            argv += ["--lora-backend", "torch_native"]
     return [*argv, *config.flags], _environment(config, build, index)
+
+
+_ADAPTERS_AT_ONCE = 4
+"""The number of adapters that are computed in one step: those of the version that serves, of the
+one before, of requests that are even older, and none."""
+
+
+def _adapter_flags(
+    lora: LoraConfig, model_dir: Path, run_dir: Path | None, label: str
+) -> list[str]:
+    """Return the flags of a server that computes adapters; the one of version `label` is empty."""
+    folder = empty_adapter(model_dir, lora, run_dir or Path(tempfile.mkdtemp(prefix="arl-")))
+    layers = adapted_layers(tensor_heads(model_dir), lora, model_dir)
+    return [
+        *("--enable-lora", "--max-lora-rank", str(lora.rank)),
+        *("--max-loras-per-batch", str(_ADAPTERS_AT_ONCE)),
+        *("--lora-paths", f"{adapter_name(label)}={folder}"),
+        *("--lora-target-modules", *sorted({layer.rpartition(".")[2] for layer in layers})),
+    ]
 
 
 def _environment(config: SglangEngineConfig, build: SglangBuild, index: int) -> dict[str, str]:

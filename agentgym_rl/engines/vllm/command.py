@@ -4,30 +4,24 @@ without importing it."""
 from __future__ import annotations
 
 import json
-import os
-import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-from safetensors.numpy import save_file
-
 from agentgym_rl.config import LoraConfig, VllmEngineConfig
 from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.model_folder import tensor_heads
 from agentgym_rl.engines.launch import (
     ask_packages,
+    empty_adapter,
     interpreter,
     parse_release,
     server_seed,
     visible_gpus,
 )
 from agentgym_rl.engines.protocol import SERVED_ADAPTER
-from agentgym_rl.runtime.atomic_file import replacing
 
 from .plugin import DIE_WITH_PARENT, GLOO, SHM
 
@@ -257,49 +251,6 @@ def adapter_flags(lora: LoraConfig, folder: Path | str) -> list[str]:
         *("--max-lora-rank", str(rank)),
         *("--lora-modules", f"{SERVED_ADAPTER}={folder}"),
     ]
-
-
-def empty_adapter(model_dir: Path, lora: LoraConfig, parent: Path) -> Path:
-    """Write an adapter that changes nothing, in peft's format, to a folder in `parent`; return the
-    folder. vLLM answers requests for an adapter only if it was started with one.
-
-    Raises:
-        ConfigError: the model has no linear layer of the configured names, or is not readable.
-    """
-    targets = () if lora.target_modules == "all-linear" else lora.target_modules
-    heads = tensor_heads(model_dir)
-    layers = [
-        name.removesuffix(".weight")
-        for name, head in sorted(heads.items())
-        if re.search(r"\.\d+\..*_proj\.weight$", name) and len(head.shape) == 2
-        if ".experts." not in name
-        if not targets or name.split(".")[-2] in targets
-    ]
-    if not layers:
-        raise ConfigError(
-            f"lora.serve 'adapter': {model_dir} has no linear layer named like q_proj among "
-            f"lora.target_modules {lora.target_modules!r}; set lora.serve to merged"
-        )
-    rows, columns = heads[f"{layers[0]}.weight"].shape
-    # The parent may be a folder of the user's, with adapters of other models and ranks.
-    folder = parent / f"empty-adapter-{rows}x{columns}-{lora.rank}"
-    if folder.exists():  # another server of the run has written it
-        return folder
-    settings = {
-        "peft_type": "LORA",
-        "r": lora.rank,
-        "lora_alpha": lora.alpha,
-        "target_modules": [layers[0].rpartition(".")[2]],
-    }
-    tensors = {
-        f"base_model.model.{layers[0]}.lora_{kind}.weight": np.zeros(shape, np.float32)
-        for kind, shape in (("A", (lora.rank, columns)), ("B", (rows, lora.rank)))
-    }
-    with replacing(folder, part=parent / f".{folder.name}.{os.getpid()}") as part:
-        part.mkdir(parents=True)
-        (part / "adapter_config.json").write_text(json.dumps(settings))
-        save_file(tensors, part / "adapter_model.safetensors")
-    return folder
 
 
 def _environment(

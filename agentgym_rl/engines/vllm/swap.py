@@ -20,7 +20,8 @@ from vllm.model_executor.model_loader.reload import (
 )
 
 from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.weights.adapter import SCALING, peft_tensors
+from agentgym_rl.storage.weights_folder import SCALING
+from agentgym_rl.weights.adapter import peft_tensors
 
 ADAPTER_ID = 1
 """The number of the first adapter of --lora-modules, the only one of a server."""
