@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -22,7 +23,9 @@ WORKDIR /app
 COPY . .
 COPY tool.sh bin/tool
 """
-BUILT = f"{DOCKERFILE}\nRUN echo built by $(id -u) > made.txt && mkdir -p /data && mv b.txt /data\n"
+NEW = f"{DOCKERFILE}\nENV RUN_OF_TESTS={uuid.uuid4().hex}\n"
+"""A file that no daemon has built for an earlier run of the tests."""
+BUILT = f"{NEW}RUN echo built by $(id -u) > made.txt && mkdir -p /data && mv b.txt /data\n"
 FILES = {"a.txt": b"A", "b.txt": b"B", "sub/c.txt": b"C", "tool.sh": b"#!/bin/sh\necho tool $1\n"}
 
 
@@ -276,7 +279,7 @@ def test_steps_run(images):
 
 def test_one_build_serves_all(images):
     said: list[str] = []
-    text = f"{DOCKERFILE}\nRUN sleep 0.2; date +%N > stamp\n"
+    text = f"{NEW}RUN sleep 0.2; date +%N > stamp\n"
 
     async def play() -> list[Image]:
         async with asyncio.TaskGroup() as tasks:
