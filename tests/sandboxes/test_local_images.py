@@ -15,7 +15,7 @@ from typing import TypeVar
 import pytest
 from arl_sandboxes.local import LocalBackend
 
-from agentgym_rl.core.errors import ImageError
+from agentgym_rl.core.errors import ImageError, SandboxError
 from agentgym_rl.gym.sandbox import ImageRecipe
 from tests.kit.cases import cases
 
@@ -108,6 +108,34 @@ def test_the_cache_is_bounded_but_for_what_is_in_use(tmp_path):
         image_cache_mb=1,
     )
     assert len(layers(tmp_path)) == 1
+
+
+def open_layers(cache: Path) -> set[str]:
+    """The layers whose lock this process has open."""
+    paths = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+    return {Path(path).stem for path in paths if path.startswith(str(cache))}
+
+
+def test_many_images_take_few_open_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("arl_sandboxes.local.layers.MAX_UNUSED", 2)
+
+    async def scenario(backend: LocalBackend) -> None:
+        texts = [f"FROM python:3\nWORKDIR /app{number}\n" for number in range(6)]
+        first = await backend.prepare(recipe(texts[0]), timeout_s=120)
+        async with await backend.create(image=first) as sandbox:
+            images = [await backend.prepare(recipe(text), timeout_s=120) for text in texts[1:]]
+            kept = {Path(image.place).name for image in (first, *images[-2:])}
+            assert open_layers(tmp_path) == kept, "one is in use, two were used last"
+            assert (await sandbox.exec(["pwd"])).stdout == b"/app0\n"
+        with pytest.raises(SandboxError, match="prepare it again"):
+            await backend.create(image=images[0])
+        again = await backend.prepare(recipe(texts[1]), timeout_s=120)
+        assert again == images[0]
+        async with await backend.create(image=again) as sandbox:
+            assert (await sandbox.exec(["pwd"])).stdout == b"/app1\n"
+
+    use(tmp_path, scenario)
+    assert open_layers(tmp_path) == set()
 
 
 def test_a_step_leaves_what_it_changed(tmp_path):

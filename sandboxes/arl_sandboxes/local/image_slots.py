@@ -101,8 +101,15 @@ class ImageSlots:
     """The slots in use, and the processes started ahead; `keep` runs while the backend is open."""
 
     def __init__(
-        self, config: SlotConfig, groups: Hierarchy | None, prefix: str, *, ahead: int = AHEAD
+        self,
+        config: SlotConfig,
+        groups: Hierarchy | None,
+        prefix: str,
+        *,
+        on_end: Callable[[Slot], None],
+        ahead: int = AHEAD,
     ) -> None:
+        self._on_end = on_end
         self._config, self._groups, self._prefix = config, groups, prefix
         self._wanted = ahead
         self._ahead: deque[ImageSlot] = deque()
@@ -186,7 +193,10 @@ class ImageSlots:
             await asyncio.sleep(pause_s)
 
     def _bury(self) -> bool:
-        self._dying -= {slot for slot in self._dying if slot.gone()}
+        gone = {slot for slot in self._dying if slot.gone()}
+        self._dying -= gone
+        for slot in gone:
+            self._on_end(slot)
         return not self._dying
 
     async def close(self, until_gone: Callable[..., Any] = ended) -> None:

@@ -47,7 +47,8 @@ class Images:
     ) -> None:
         self._capabilities = capabilities
         self._owner = HOST_UID + USER_INDEX if os.getuid() == 0 else None
-        self._slots = ImageSlots(config, groups, prefix)
+        self._slots = ImageSlots(config, groups, prefix, on_end=self._ended)
+        self._started: dict[Slot, Image] = {}
         place = Path(folder) if folder else default_folder()
         self._layers = LayerCache(place.absolute(), bound_mb, self._owner, config, self._run)
         self._building = asyncio.Semaphore(max(1, (os.cpu_count() or 1) // 2))
@@ -67,8 +68,14 @@ class Images:
     async def start(self, image: Image, limits: Limits) -> Slot:
         """Return a slot of its own for a sandbox of the image."""
         self._check()
-        self._layers.check(image)
-        return await self._slots.start(self._layers.order(image, limits.disk_mb), limits)
+        self._layers.use(image)
+        try:
+            slot = await self._slots.start(self._layers.order(image, limits.disk_mb), limits)
+        except BaseException:
+            self._layers.release(image)
+            raise
+        self._started[slot] = image
+        return slot
 
     async def restart(self, image: Image, limits: Limits) -> Slot:
         """Return another slot for a sandbox that is reset.
@@ -80,6 +87,12 @@ class Images:
             return await self.start(image, limits)
         except SandboxError as error:
             raise SandboxLost(f"the sandbox could not be reset: {error}") from error
+
+    def _ended(self, slot: Slot) -> None:
+        """Give the image of a slot up, whose processes are gone."""
+        image = self._started.pop(slot, None)
+        if image is not None:
+            self._layers.release(image)
 
     def _check(self) -> None:
         if not self._capabilities.images:

@@ -17,6 +17,7 @@ import logging
 import os
 import re
 import time
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ MACHINES = ("/bin", "/dev", "/lib", "/lib64", "/proc", "/sbin", "/sys", LINKS)
 """The folders in which an image can have no files of its own."""
 OUTPUT_CHARS = 2000
 """The length of the end of a failing RUN's output, in its error."""
+MAX_UNUSED = 256
+"""The most images that are kept for later sandboxes."""
 SPARE_S = 10.0
 """The time to end a build whose last RUN has used all of it."""
 _LOCK_PAUSE_S = 0.05
@@ -74,8 +77,11 @@ class LayerCache:
     ) -> None:
         self._folder, self._bound, self._owner = folder, bound_mb << 20, owner
         self._config, self._run = config, run
-        self._held: dict[str, int] = {}
-        """The lock files of the layers that this process has handed out, by name."""
+        self._held: OrderedDict[str, int] = OrderedDict()
+        """The lock files of the layers that this process has handed out, by name; those used last
+        at the end."""
+        self._users: Counter[str] = Counter()
+        """The number of sandboxes of each layer."""
         self._locks: dict[str, asyncio.Lock] = {}
 
     def close(self) -> None:
@@ -105,12 +111,16 @@ class LayerCache:
                     until = time.monotonic() + timeout_s
                     build = functools.partial(self._build, recipe, plan, until, report)
                     await self._hold(name, build)
+                self._let_go(name)
         except TimeoutError:
             raise SandboxError(
                 f"{recipe.name}: the image was not built within {timeout_s:g} s"
             ) from None
         except OSError as error:
             raise SandboxError(f"{recipe.name}: the image's files: {error}") from error
+        finally:
+            if name in self._locks and not self._locks[name].locked():
+                del self._locks[name]
         return image
 
     def order(self, image: Image, disk_mb: int) -> dict[str, Any]:
@@ -125,14 +135,34 @@ class LayerCache:
             "disk_mb": disk_mb,
         }
 
-    def check(self, image: Image) -> None:
-        """Check that the image is one of this cache's, and in use by this process.
+    def use(self, image: Image) -> None:
+        """Keep the image for one more sandbox, until `release`.
 
         Raises:
-            SandboxError: it is not.
+            SandboxError: the image is none of this cache's, or was given up for newer ones.
         """
-        if Path(image.place).name not in self._held:
-            raise SandboxError(f"the image {image.key[:12]} was not prepared by this backend")
+        name = Path(image.place).name
+        if name not in self._held:
+            raise SandboxError(
+                f"the image {image.key[:12]} was not prepared by this backend, or {MAX_UNUSED} "
+                "others were since: prepare it again"
+            )
+        self._held.move_to_end(name)
+        self._users[name] += 1
+
+    def release(self, image: Image) -> None:
+        """Take back one `use`."""
+        name = Path(image.place).name
+        self._users[name] -= 1
+        if self._users[name] <= 0:
+            del self._users[name]
+
+    def _let_go(self, newest: str) -> None:
+        """Give up the images used longest ago, and by no sandbox: each costs an open file."""
+        self._held.move_to_end(newest)
+        unused = [name for name in self._held if name not in self._users]
+        for name in unused[:-MAX_UNUSED]:
+            os.close(self._held.pop(name))
 
     # ------------------------------------------------------------------ files of the cache
     async def _hold(self, name: str, build: Callable[[Path], Awaitable[None]]) -> None:
