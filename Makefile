@@ -39,7 +39,8 @@ TWO_AT_ONCE := -n 2 --dist worksteal
 PYTEST_ARGS ?=
 # Run when environments, sandboxes or what they rest on changed (scripts/ci_suites.py).
 ENVS_TESTS := tests/envs tests/security tests/sandboxes tests/gym/check tests/contracts/test_env.py \
-    tests/contracts/test_sandbox.py tests/contracts/test_sandbox_session.py \
+    tests/contracts/test_sandbox.py tests/contracts/test_sandbox_image.py \
+    tests/contracts/test_sandbox_session.py \
     tests/contracts/test_sandbox_reset.py
 WITHOUT_ENVS := $(addprefix --ignore=,$(ENVS_TESTS))
 

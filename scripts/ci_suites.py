@@ -57,6 +57,7 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "sandboxes/",
         "arl_isolation/",
         "envs/arl_envs/code/",
+        "envs/arl_envs/harbor/",
         "scripts/dockerd.py",
         "scripts/sandbox_image.py",
         *_SANDBOX_CONTRACT,

@@ -45,6 +45,7 @@ def chosen(*changed: str) -> set[str]:
         "sandboxes/arl_sandboxes/gone.py": "envs docker",
         "arl_isolation/bpf.py": "envs docker",
         "envs/arl_envs/code/env.py": "envs docker",
+        "envs/arl_envs/harbor/env.py": "envs docker",
         "scripts/dockerd.py": "docker",
         "tests/security/test_hacks.py": "envs docker",
         "tests/contracts/sandboxes.py": "envs docker",

@@ -171,7 +171,7 @@ def test_the_wheel_is_whole(wheel):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["tiny", "tiny-tools", "tiny-frozenlake", "tiny-code", "tiny-agents"]
+    "name", ["tiny", "tiny-tools", "tiny-frozenlake", "tiny-code", "tiny-bugs", "tiny-agents"]
 )
 def test_the_wheel_carries_the_tiny_models(wheel, name):
     files = {p.name for p in (PACKAGE / "models" / name).iterdir() if p.is_file()}

@@ -311,11 +311,12 @@ def _check(parser: ArgumentParser) -> None:
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
     names = (
-        "adaptive, all, clients, code, controller, crash, engine, env, exactness, faults, gateway, "
+        "adaptive, all, clients, code, coding, controller, crash, engine, env, exactness, faults, "
     )
     names += (
-        "gpu, inspector, math, plan, real, sandbox, staleness, train, trainer, verifier, weights"
+        "gateway, gpu, inspector, math, plan, real, sandbox, staleness, train, trainer, verifier, "
     )
+    names += "weights"
     parser.add_argument("name", help=f"a file of benchmarks/: {names}")
     parser.add_argument(
         "--model", type=Path, metavar="FOLDER", help="a real model (engine, gpu, real, weights)"
@@ -329,6 +330,9 @@ def _new(parser: ArgumentParser) -> None:
     parser.add_argument("what", choices=["env"], help="the part to write")
     parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and _")
     parser.add_argument("--into", type=Path, metavar="DIR", help="folder to write; default: NAME")
+    parser.add_argument(
+        "--harbor", action="store_true", help="a task in Harbor's format, for --env harbor:NAME"
+    )
     _json(parser)
 
 

@@ -91,12 +91,15 @@ retry later. The admin key comes from ARL_ADMIN_KEY (serve.admin_key_env); on
 """
 NEW = """\
 Write a small package with an environment of your own; docs/environments.md
-explains its content.
+explains its content. With --harbor: a task in Harbor's format, of which
+docs/coding-gym.md tells.
 
   arl new env shop            write the folder shop/: shop.py, a test, ...
   pip install -e shop         after this, `arl list` shows shop-v0
   arl check shop              test the promises of an environment
   arl train --env shop        train the bundled tiny model, on the CPU
+  arl new env --harbor fix    write the task folder fix/
+  arl check harbor:fix        play its solution, and agents that deserve nothing
 """
 LEDGER = """\
 Verify that every group of episodes was trained exactly once, and none skipped.

@@ -9,7 +9,8 @@
     │     ├ SandboxError          the sandbox (not the program in it) failed
     │     │  ├ SandboxUnavailable it cannot work on this machine, as configured
     │     │  ├ SandboxLost        it died, with its files and sessions
-    │     │  └ SandboxStartTimeout no sandbox was available in time
+    │     │  ├ SandboxStartTimeout no sandbox was available in time
+    │     │  └ ImageError         an image cannot be built
     │     ├ VerifierError         the pool that runs verifiers failed (not the verifier)
     │     └ EngineError           the engine or the connection to it failed
     │        └ RequestRefused     the engine works, but refuses this request
@@ -78,6 +79,10 @@ class SandboxLost(SandboxError):
 
 class SandboxStartTimeout(SandboxError):
     """The error if no sandbox was available in time."""
+
+
+class ImageError(SandboxError):
+    """The error for an image that cannot be built here, however often it is tried."""
 
 
 class VerifierError(InfraError):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from agentgym_rl.core.chat import Message, ToolSpec
+from agentgym_rl.core.errors import EnvError
 from agentgym_rl.core.task import SeededTasks, Split, TaskSource
+
+if TYPE_CHECKING:
+    from .sandbox import Sandbox
 
 RESERVED_INFO = {
     "task_id": "id of the task that is played (from reset)",
@@ -72,6 +76,10 @@ class Env(ABC):
     """The flag that `reset` needs `options["sandboxes"]`, a started `SandboxBackend`; a run uses
     the backend that `--sandbox` names."""
 
+    holds_sandboxes: bool = False
+    """The flag that an episode keeps a sandbox from one step to the next: no more episodes than
+    there are sandboxes can go on at the same time."""
+
     reward_range: tuple[float, float] | None = (0.0, 1.0)
     """The lowest and highest reward of an episode: `arl check` compares empty replies and gold
     answers with it. None: any play may win an episode, as in games of chance."""
@@ -92,6 +100,17 @@ class Env(ABC):
     @abstractmethod
     async def step(self, action: Message) -> Step:
         """Answer one assistant message, tool calls included. Hostile input never raises."""
+
+    async def open_sandbox(self) -> Sandbox:
+        """Return the sandbox of the episode, for agents that run inside of it. It is the
+        environment's, and ends with the episode.
+
+        Raises:
+            EnvError: the environment has none for agents.
+        """
+        raise EnvError(
+            "the environment has no sandbox for programs; use one that has, such as harbor:bugs"
+        )
 
     async def close(self) -> None:
         """Release everything. Idempotent, bounded in time, safe after a failed reset."""

@@ -13,15 +13,47 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import PurePosixPath
 from types import TracebackType
 from typing import Literal, Self
 
+from agentgym_rl.core.errors import SandboxError
+
 WORK_DIR = "/box"
-"""The folder in which programs start, and in which their files are."""
+"""The folder in which programs start, and in which their files are, in a sandbox without an
+image."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRecipe:
+    """A description from which a backend prepares an image: a Dockerfile with the files it copies,
+    or the name of a published image."""
+
+    name: str
+    """The name for messages, such as the task's."""
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """The build context: the contents of files by relative path, "Dockerfile" among them. A script
+    (a file that begins with "#!") is executable."""
+    published: str = ""
+    """The name of a published image, such as "python:3.11-slim", instead of a Dockerfile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A prepared root file system, from which a backend starts any number of sandboxes."""
+
+    key: str
+    """The digest of the recipe's contents; equal recipes give one image."""
+    work_dir: str
+    """The folder in which programs start, an absolute path (the Dockerfile's last WORKDIR)."""
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The variables that every program gets (ENV)."""
+    place: str = ""
+    """The backend's own name of it: a folder, or the id of an image of a daemon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +171,8 @@ class Capabilities:
     """True if any program can run, not Python alone."""
     sessions: frozenset[str] = frozenset()
     fork_snapshot: bool = False
+    images: bool = False
+    """True if sandboxes can start from images (`SandboxBackend.prepare`)."""
 
     def missing(self, required: Sequence[str]) -> list[str]:
         """Return the names in `required` that the backend lacks.
@@ -253,11 +287,15 @@ class Sandbox(ABC):
     """The world of one episode. Programs run in `WORK_DIR`; files last until `reset` or `close`.
 
     Paths are relative to `WORK_DIR`. One program runs at a time; sessions live beside it.
+
+    A sandbox with an image has its complete file system: programs start in `image.work_dir`, paths
+    may be absolute, relative ones are below that folder, and `reset` gives the image's files back.
     """
 
     id: str
     limits: Limits
     capabilities: Capabilities
+    image: Image | None = None
 
     @abstractmethod
     async def run_python(
@@ -349,6 +387,15 @@ class Sandbox(ABC):
     async def close(self) -> None:
         """End every process and remove every file. Idempotent, bounded in time."""
 
+    def forward(self, port: int, to: str) -> AbstractAsyncContextManager[None]:
+        """Let programs reach one address of the host, while the context is open: connections to
+        127.0.0.1:`port` in the sandbox go to `to`, a "host:port". All else stays unreachable.
+
+        Raises:
+            SandboxError: the backend cannot do it, or it failed.
+        """
+        raise SandboxError(f"{self.id} lets programs reach no address of the host")
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -385,13 +432,46 @@ class SandboxBackend(ABC):
         """End every sandbox, and leave nothing behind."""
 
     @abstractmethod
-    async def create(self, *, limits: Limits | None = None, timeout_s: float = 60.0) -> Sandbox:
+    async def create(
+        self,
+        *,
+        limits: Limits | None = None,
+        image: Image | None = None,
+        timeout_s: float = 60.0,
+    ) -> Sandbox:
         """Return a new sandbox; calls wait in their order while the most sandboxes are in use.
+
+        Args:
+            limits: The limits of the sandbox; None: those of the backend.
+            image: The root file system, from `prepare` of this backend; None: an empty `WORK_DIR`.
+            timeout_s: The longest time to wait, in seconds.
 
         Raises:
             SandboxStartTimeout: no sandbox became free within `timeout_s`.
-            SandboxError: the sandbox did not start.
+            SandboxError: the sandbox did not start, or the backend has no images.
         """
+
+    async def prepare(
+        self,
+        recipe: ImageRecipe,
+        *,
+        timeout_s: float = 600.0,
+        report: Callable[[str], None] | None = None,
+    ) -> Image:
+        """Return the image of a recipe, built at most once; concurrent calls share one build.
+
+        Args:
+            timeout_s: The longest time to build it, in seconds.
+            report: A function that is told each step of a build, a line each.
+
+        Raises:
+            ImageError: the image cannot be built here; the message names the recipe, the step and
+                the end of its output.
+            SandboxError: the backend has no images, or failed itself.
+        """
+        raise SandboxError(
+            f"the {self.name} sandbox starts no images: use --sandbox local or docker"
+        )
 
     @abstractmethod
     async def probe(self) -> ProbeReport:

@@ -32,6 +32,7 @@ class SyncEnv(ABC):
     max_turns: int | None = None
     step_timeout_s: float = 10.0
     needs_sandboxes: bool = False
+    holds_sandboxes: bool = False
     reward_range: tuple[float, float] | None = (0.0, 1.0)
     uses_verifier: bool = False
 
@@ -67,6 +68,7 @@ class AsyncOverSync(Env):
         self.max_turns = env.max_turns
         self.step_timeout_s = env.step_timeout_s
         self.needs_sandboxes = env.needs_sandboxes
+        self.holds_sandboxes = env.holds_sandboxes
         self.reward_range = env.reward_range
         self.uses_verifier = env.uses_verifier
         self.tools = env.tools

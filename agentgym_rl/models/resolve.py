@@ -20,6 +20,7 @@ BUNDLED_MODELS = {
     "bundled/tools": _MODELS / "tiny-tools",
     "bundled/frozenlake": _MODELS / "tiny-frozenlake",
     "bundled/code": _MODELS / "tiny-code",
+    "bundled/bugs": _MODELS / "tiny-bugs",
     "bundled/agents": _MODELS / "tiny-agents",
 }
 """The tiny Qwen3-architecture models shipped as package data, each warmed up for one family of
@@ -31,6 +32,7 @@ _WARMED_UP = {
     "tools": "bundled/tools",
     "gymnasium:FrozenLake": "bundled/frozenlake",
     "code": "bundled/code",
+    "harbor:bugs": "bundled/bugs",
 }
 """The bundled model of each environment id without version; for all other environments `bundled`
 means bundled/math, with a warning."""

@@ -26,6 +26,7 @@ from agentgym_rl.gateway.server.gateway import SessionServer
 from agentgym_rl.gateway.session.session import Session, SessionRecord, SessionSampling
 from agentgym_rl.gym.agent import Agent
 from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.gym.sandbox import Sandbox
 from agentgym_rl.gym.services import NO_SERVICES, Services
 from agentgym_rl.gym.wrappers import StepTimeout, within
 from agentgym_rl.runtime.log import Repeated
@@ -186,6 +187,15 @@ class EpisodeEnv(Env):
         self.transcript.answered(step.observation)
         self.terminated, self.truncated = step.terminated, step.truncated
         return step
+
+    async def open_sandbox(self) -> Sandbox:
+        """Return the wrapped environment's sandbox for agents."""
+        try:
+            with self._at_work():
+                return await self._env.open_sandbox()
+        except FOREIGN as error:
+            self._blame("env.open_sandbox", error)
+            raise
 
     @contextlib.contextmanager
     def _at_work(self) -> Generator[None]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 
 from agentgym_rl import SandboxUnavailable
-from agentgym_rl.gym.sandbox import work_path
+from agentgym_rl.gym.sandbox import Image, work_path
 
 
 def require_sdk(name: str) -> None:
@@ -36,8 +37,26 @@ def check_words(argv: Sequence[str], env: Mapping[str, str]) -> None:
             raise ValueError(f"env {name!r}: expected a name without '=', and no NUL")
 
 
-def checked_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the files to be written, with paths normalized by `work_path`.
+def sandbox_path(path: str, image: Image | None) -> PurePosixPath:
+    """Return a path of a sandbox, normalized: relative if it is in the work folder, and absolute
+    if it is elsewhere in an image.
+
+    Raises:
+        ValueError: it is empty, has a NUL or "..", or leads out of a sandbox without an image.
+    """
+    if image is None:
+        return work_path(path)
+    pure = PurePosixPath(path)
+    if not path or "\0" in path or ".." in pure.parts:
+        raise ValueError(f"path {path!r}: expected one without '..' and NUL")
+    if not pure.is_absolute():
+        return pure
+    pure = PurePosixPath("/" + path.lstrip("/"))
+    return pure.relative_to(image.work_dir) if pure.is_relative_to(image.work_dir) else pure
+
+
+def checked_files(files: Mapping[str, bytes], image: Image | None = None) -> dict[str, bytes]:
+    """Return the files to be written, with paths normalized by `sandbox_path`.
 
     Raises:
         ValueError: a path leads out of the work folder, or is the folder itself.
@@ -45,9 +64,9 @@ def checked_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """
     found = {}
     for path, data in files.items():
-        clean = work_path(path)
-        if not clean.parts:
-            raise ValueError(f"path {path!r} is the work folder itself")
+        clean = sandbox_path(path, image)
+        if clean == clean.parent:
+            raise ValueError(f"path {path!r} is the work folder or root itself")
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"file {path!r}: expected bytes, got {type(data).__name__}")
         found[str(clean)] = bytes(data)

@@ -1,7 +1,7 @@
 """The runner: it runs programs inside a container or virtual machine, for a host outside.
 
     python3 -I -X utf8 -c SOURCE [--work /box] [--scratch /tmp,/dev/shm] [--own-pid-namespace]
-        [--preimport json,re]
+        [--preimport json,re] [--image]
 
 SOURCE (or a file with it) is `source()`: the modules of `inside/`, and `arl_isolation.locks`, as
 one standalone text that needs only the standard library of Python 3.8 or newer. The runner lives as
@@ -27,8 +27,12 @@ base64. A request is {"id": N, "op": NAME, ...}; its reply is {"id": N, "ok": {.
     read_file   path, max_bytes                                           -> {"data": bytes}
     list_files                                                            -> {"files": {path: size}}
     collect     paths            -> {"files": {path: bytes}, "skipped_files": [[path, why]]}
+    listen, unlisten  port, for connections to the host (inside/ports.py) -> {}
+    more, send, shut, drop  conn (send: data)                             -> {}
 
-Paths are relative to the work folder. All fields are optional except `code`, `argv`, `kind`,
+Paths are relative to the work folder; with `--image`, which stands for a sandbox whose files are
+its own altogether, they may be absolute, programs keep the environment of the container, and
+`reset` is refused. All fields are optional except `code`, `argv`, `kind`,
 `session`, `path` and `limits`.
 limits: {"wall_s", "cpu_s", "memory_mb", "file_mb", "open_files", "output_bytes"}, and "processes"
 only if the user of the programs has no other process on the machine (the kernel counts processes by
@@ -44,8 +48,8 @@ the folders of `--scratch`, which programs may also write to. A runner that cann
 When a program ends, every process it left is killed, then its files are collected. While sessions
 are open, their processes (by ancestry and by kernel session) are spared. With
 `--own-pid-namespace`, the runner may use kill(-1), which no fork outruns, while no session is open.
-The option is refused for root, and, unless the runner is process 1, if another process of the same
-user exists.
+The option is refused for root (with `--image`: unless the runner is process 1) and, unless the
+runner is process 1, if another process of the same user exists.
 
 Programs and sessions are not forks of this process but of its *zygote*, a separate interpreter that
 receives file descriptors and nothing else: each newborn process reads its order over a socket. So
@@ -66,7 +70,7 @@ from pathlib import Path
 from arl_isolation import locks
 
 PARTS = ("loop", "clear", "files", "domain", "program", "repl", "zygote", "births", "jobs", "sweep")
-PARTS += ("sessions", "serve")
+PARTS += ("sessions", "ports", "serve")
 """The modules of `inside/` in loading order; a later one may import the earlier ones."""
 _PREIMPORT = """
 json re math cmath random collections collections.abc itertools functools heapq bisect string

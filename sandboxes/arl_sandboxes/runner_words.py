@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.gym.sandbox import ExecResult, SkippedFile, Status
+from agentgym_rl.gym.sandbox import ExecResult, Image, SkippedFile, Status
 
 from .arguments import checked_files
 
@@ -28,13 +28,13 @@ def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def pack(files: Mapping[str, bytes]) -> dict[str, str]:
+def pack(files: Mapping[str, bytes], image: Image | None = None) -> dict[str, str]:
     """Return the paths and contents of files in the encoding that the runner reads.
 
     Raises:
         ValueError, TypeError: see `checked_files`.
     """
-    return {path: b64(data) for path, data in checked_files(files).items()}
+    return {path: b64(data) for path, data in checked_files(files, image).items()}
 
 
 def result_of(said: Mapping[str, Any], sandbox_id: str) -> ExecResult:

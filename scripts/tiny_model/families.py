@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from agents_habits import AGENTS
+from bugs_habits import BUGS
 from code_habits import CODE
 from family import Family
 from frozenlake_habits import FROZENLAKE
 from math_habits import MATH
 from tools_habits import TOOLS
 
-_ALL = (MATH, TOOLS, FROZENLAKE, CODE, AGENTS)
+_ALL = (MATH, TOOLS, FROZENLAKE, CODE, AGENTS, BUGS)
 FAMILIES: dict[str, Family] = {family.name: family for family in _ALL}

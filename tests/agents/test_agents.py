@@ -1,4 +1,4 @@
-"""React and SingleTurn against a real gateway, the real SDK, and a scripted model."""
+"""React, SingleTurn and Swe against a real gateway, the real SDK, and a scripted model."""
 
 import asyncio
 import contextlib
@@ -7,6 +7,7 @@ import json
 import pytest
 from arl_agents.react import React
 from arl_agents.single_turn import SingleTurn
+from arl_agents.swe import METHOD, SUMMARY, Swe
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.task import Task
@@ -142,3 +143,40 @@ def test_single_turn_asks_once_and_offers_no_tools(chat):
     assert env.actions == [{"role": "assistant", "content": GOOD}]
     assert record.num_turns == len(engine.journal) == 1
     assert "<tools>" not in chat.text(engine.journal[0].prompt)
+
+
+def test_swe_plays_as_react_does_with_advice(chat):
+    env = Adding()
+    record, engine = play(chat, Swe(), env, [f"Let me add. {GOOD}", "It is 5."])
+    assert env.steps[-1].reward == 1
+    assert METHOD in chat.text(engine.journal[0].prompt)
+    assert len(record.rows) == 1
+    _, plain = play(chat, Swe(advice=""), Adding(), [GOOD, "It is 5."])
+    _, react = play(chat, React(), Adding(), [GOOD, "It is 5."])
+    assert [turn.prompt for turn in plain.journal] == [turn.prompt for turn in react.journal]
+
+
+def test_swe_goes_on_from_its_own_summary(chat):
+    env = Adding()
+    written = "Two and three were added, which gave five; only the answer is missing."
+    replies = [GOOD, written, "It is 5."]
+    record, engine = play(chat, Swe(advice="", summary_tokens=1), env, replies)
+    assert [step.reward for step in env.steps] == [0.0, 1.0]
+    assert record.num_turns == 3
+    assert chat.text(engine.journal[-1].prompt).count(SUMMARY + written) == 1
+    assert "<tool_response>" not in chat.text(engine.journal[-1].prompt)
+    assert (len(record.rows), record.counters["forks_summary"]) == (2, 1)
+    trained = sum(row.num_trained for row in record.rows)
+    assert trained == sum(len(turn.token_ids) for turn in engine.journal)
+
+
+def test_swe_counts_summaries_as_replies(chat):
+    env = Adding()
+    record, _ = play(chat, Swe(max_turns=4, summary_tokens=1), env, [GOOD] * 6)
+    assert record.num_turns == 4
+    assert len(env.actions) == 2
+
+
+def test_swe_refuses_a_negative_number_of_tokens():
+    with pytest.raises(TypeError, match="summary_tokens"):
+        Swe(summary_tokens=-1)

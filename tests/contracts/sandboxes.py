@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,12 +24,14 @@ from tests.kit.cases import chosen
 T = TypeVar("T")
 LIMITS = Limits(wall_s=20.0)
 SYSTEM_PYTHON = "/usr/bin/python3"
+IMAGE_CACHE = tempfile.mkdtemp(prefix="arl-images-")
+atexit.register(shutil.rmtree, IMAGE_CACHE, ignore_errors=True)
 
 
 def _local() -> SandboxBackend:
     from arl_sandboxes.local import LocalBackend
 
-    return LocalBackend(slots=3, limits=LIMITS)
+    return LocalBackend(slots=3, limits=LIMITS, image_cache=IMAGE_CACHE)
 
 
 def _local_landlock() -> SandboxBackend:
@@ -39,8 +44,11 @@ def _local_landlock() -> SandboxBackend:
 
 def _docker() -> SandboxBackend:
     from arl_sandboxes.docker import DockerBackend
+    from arl_sandboxes.docker.probes import DEFAULT_IMAGE
 
-    return DockerBackend(containers=3, warm=1, limits=LIMITS)
+    # The image of scripts/sandbox_image.py stands for bases that would have to be pulled.
+    bases = dict.fromkeys(("debian:12", "python:3.11-slim"), DEFAULT_IMAGE)
+    return DockerBackend(containers=3, warm=1, limits=LIMITS, bases=bases)
 
 
 def _e2b_fake() -> SandboxBackend:

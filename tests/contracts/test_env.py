@@ -22,6 +22,8 @@ EXAMPLES = {
 NEEDS_A_SERVER = {"openenv-v0", "verifiers-v0"}
 """Checked beside their own tests, where there is one."""
 IDS = [row.id for row in listing("env") if row.spec and row.id not in NEEDS_A_SERVER]
+EPISODES = {"harbor-v0": 2}
+"""The number of tasks that are played, for environments whose episodes take seconds; else 4."""
 _NO_TOOLS = {"tool-results", "call-everything"}
 _NO_RANGE = {"gold", "no-op", "echo", "bad-answers"}
 MAY_SKIP = {
@@ -40,6 +42,7 @@ def rows(file: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("id", IDS)
 def test_every_criterion_is_met(id, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
@@ -47,7 +50,7 @@ def test_every_criterion_is_met(id, tmp_path, monkeypatch):
     options = {"data": rows(tmp_path / "rows.jsonl")} if id == "reward-v0" else {}
     if make(name, **options).needs_sandboxes:
         working("local")
-    report = asyncio.run(check_env(name, episodes=4, **options))
+    report = asyncio.run(check_env(name, episodes=EPISODES.get(id, 4), **options))
     assert report.failed == [], str(report)
     skipped = {each.id for each in report.results if each.outcome is Outcome.SKIPPED}
     assert skipped <= MAY_SKIP.get(id, set()), str(report)

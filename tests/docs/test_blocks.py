@@ -133,7 +133,11 @@ def check_python(command: Command) -> None:
     if command.argv[1] == "-m":
         if command.argv[2] in ("venv", "pip"):
             return check_pip(command)
-        file = ROOT / (command.argv[2].replace(".", "/") + ".py")
+        module = command.argv[2].replace(".", "/") + ".py"
+        file = next(
+            (top / module for top in (ROOT, ROOT / "envs") if (top / module).is_file()),
+            ROOT / module,
+        )
     else:
         file = ROOT / command.argv[1]
     assert file.is_file(), command

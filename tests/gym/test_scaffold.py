@@ -2,16 +2,17 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from agentgym_rl import check_env, make
+from agentgym_rl import check_env, make, spec
 from agentgym_rl.cli import main as cli
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gym.scaffold import new_env
+from agentgym_rl.gym.scaffold import new_env, new_task
 from tests.kit.cases import cases
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +48,32 @@ def test_the_environment_plays(package):
 def test_it_passes_the_check(package):
     report = asyncio.run(check_env("corner_shop:CornerShop"))
     assert report.passed, str(report)
+
+
+def test_a_task_in_harbors_format(tmp_path):
+    folder = tmp_path / "totals"
+    new_task("totals", folder)
+    task = spec(f"harbor:{folder}").task_source("train", seed=0)[0]
+    assert task.data["name"] == "totals"
+    solve = folder / "solution/solve.sh"
+    assert "n[$2] += $3" in solve.read_text()
+    assert os.access(solve, os.X_OK)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_task_passes_the_check(tmp_path):
+    folder = tmp_path / "totals"
+    new_task("totals", folder)
+    report = asyncio.run(check_env(f"harbor:{folder}", episodes=1))
+    assert report.passed, str(report)
+
+
+def test_a_task_is_written_by_the_command(tmp_path, capsys):
+    folder = tmp_path / "totals"
+    with pytest.raises(SystemExit, match=r"^0$"):
+        cli.main(["new", "env", "--harbor", "totals", "--into", str(folder)])
+    assert f"next: arl check harbor:{folder}" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -54,6 +54,7 @@ def refusal(path: str) -> str:
         ("gymnasium:FrozenLake-v1", "bundled/frozenlake"),
         ("gymnasium-v0:FrozenLake-v1", "bundled/frozenlake"),
         ("code", "bundled/code"),
+        ("harbor:bugs", "bundled/bugs"),
         ("gymnasium:Taxi-v3", "bundled/math"),
         ("my_module:Tools", "bundled/math"),
     ],
@@ -76,8 +77,7 @@ def test_a_named_model_stays_whatever_the_environment():
 
 
 def test_bundled_alone_is_no_folder():
-    names = "bundled/math, bundled/tools, bundled/frozenlake, bundled/code, bundled/agents"
-    assert names in refusal("bundled")
+    assert ", ".join(BUNDLED_MODELS) in refusal("bundled")
 
 
 @cases("path", ["models/own", "./models/own/", "~/models/own", "models/../models/own"])

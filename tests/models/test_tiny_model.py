@@ -98,6 +98,7 @@ PARAMETERS = {
     "bundled/tools": 902_528,
     "bundled/frozenlake": 372_960,
     "bundled/code": 902_528,
+    "bundled/bugs": 931_200,
     "bundled/agents": 882_048,
 }
 

@@ -14,9 +14,11 @@ import pytest
 import uvloop
 from arl_sandboxes.local import LocalBackend
 from arl_sandboxes.local.cgroup import find
-from arl_sandboxes.local.slot import ZYGOTE, Slot
+from arl_sandboxes.local.interpreter import ZYGOTE
+from arl_sandboxes.local.slot import Slot
 
 from agentgym_rl.core.errors import SandboxError, SandboxLost, SandboxUnavailable
+from agentgym_rl.gym.sandbox import ImageRecipe, Limits
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +53,23 @@ def leaves_nothing(scenario: Callable[[], Awaitable[None]]) -> None:
     before = handles(), processes()
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert (handles(), processes(), groups()) == (*before, [])
+
+
+def test_after_images(tmp_path):
+    async def scenario():
+        async with LocalBackend(slots=2, image_cache=str(tmp_path)) as backend:
+            text = b"FROM debian\nRUN echo x > /x"
+            image = await backend.prepare(ImageRecipe("task", {"Dockerfile": text}))
+            kept = await backend.create(image=image)  # closed with the backend
+            async with await backend.create(image=image) as sandbox:
+                async with sandbox.forward(8080, "127.0.0.1:9"):
+                    await sandbox.exec(["cat", "/x"])
+                await sandbox.reset()
+                await sandbox.open_session("shell")
+            assert (await kept.run_python(HANG, limits=Limits(wall_s=0.2))).status == "timeout"
+
+    leaves_nothing(scenario)
+    assert not list(tmp_path.glob("*.new*"))
 
 
 def test_after_every_kind_of_use():

@@ -22,9 +22,13 @@ from agentgym_rl.gym.sandbox import ExecResult, Limits, Sandbox, SandboxBackend,
 MODES = ("root", "user", "cgroup")
 LONE_MODES = ("landlock", "landlock-user")
 """Isolation "landlock", as root and not: Python alone, and no namespace around it."""
-ALL_MODES = (*MODES, *LONE_MODES)
-PROCESSES = dict.fromkeys(MODES, 3) | dict.fromkeys(LONE_MODES, 2)
+IMAGE_MODES = ("image", "image-user")
+"""Every sandbox starts from an image with the work folder /box, as root and not."""
+ALL_MODES = (*MODES, *IMAGE_MODES, *LONE_MODES)
+PROCESSES = dict.fromkeys(MODES, 3) | dict.fromkeys(LONE_MODES, 2) | dict.fromkeys(IMAGE_MODES, 3)
 """Of a slot in which nothing runs."""
+AHEAD = dict.fromkeys(ALL_MODES, 0) | dict.fromkeys(IMAGE_MODES, 4)
+"""The processes that wait for an image, for all slots together."""
 DOCKER, GVISOR = "docker", "docker-runsc"
 CONTAINER_MODES = (DOCKER, GVISOR)
 """Of the docker backend; see containers.py."""
@@ -121,6 +125,7 @@ def attack(
     modes: tuple[str, ...] = MODES,
     alone: bool = False,
     not_docker: str = "",
+    not_image: str = "",
     gvisor: bool = False,
     may_lose_sandbox: bool = False,
     breaks_box: bool = False,
@@ -129,10 +134,12 @@ def attack(
     """Add a function to the suite, under its own name; `limits` differ from `LIMITS`.
 
     alone: it makes sense, as it stands, for Python programs that no namespace surrounds.
+    not_image: why it is none for sandboxes with images, as every one with namespaces is.
     not_docker: why it is none for containers, as every one with namespaces is; gvisor: there as
         well, where each takes seconds.
     """
-    modes += () if not_docker or modes == LONE_MODES else (DOCKER,)
+    modes += IMAGE_MODES if modes == MODES and not not_image else ()
+    modes += () if not_docker or LONE_MODES[0] in modes else (DOCKER,)
     modes += (GVISOR,) if gvisor else ()
 
     def add(play: Callable[[Case], Awaitable[None]]) -> Callable[[Case], Awaitable[None]]:
@@ -162,6 +169,11 @@ class Case:
     @property
     def alone(self) -> bool:
         return self.mode in LONE_MODES
+
+    @property
+    def in_image(self) -> bool:
+        """It may write its complete file system, and has a loopback device."""
+        return self.mode in IMAGE_MODES
 
     @property
     def in_container(self) -> bool:
@@ -335,7 +347,7 @@ class Arena:
             found = list(slot_processes())
             self.views |= {view for _, view in found}
             strays = strangers(self.views, {pid for pid, _ in found}) + orphans()
-            if len(found) == PROCESSES[self.mode] * num_slots and not strays:
+            if len(found) == PROCESSES[self.mode] * num_slots + AHEAD[self.mode] and not strays:
                 return
             assert time.monotonic() < until, f"left over: {strays}; of the slots: {found}"
             await asyncio.sleep(0.02)

@@ -14,25 +14,41 @@ import logging
 import os
 import platform
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
+from typing import Self
 
 import attacks  # noqa: F401  fills ATTACKS
 import storms
-from arena import ATTACKS, CONTAINER_MODES, LIMITS, LONE_MODES, Arena
+from arena import ATTACKS, CONTAINER_MODES, IMAGE_MODES, LIMITS, LONE_MODES, Arena
 from arl_sandboxes.local import LocalBackend
 
-from agentgym_rl.gym.sandbox import SandboxBackend
+from agentgym_rl.gym.sandbox import ImageRecipe, Limits, Sandbox, SandboxBackend
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 """Programs of mode "landlock" are nobody, and root's own interpreter may be in /root."""
 
 
+class ImagedBackend(LocalBackend):
+    """One whose every sandbox starts from an image."""
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        files = {"Dockerfile": b"FROM debian:12\nWORKDIR /box\n"}
+        self._image = await self.prepare(ImageRecipe("the arena's", files))
+        return self
+
+    async def create(self, *, limits: Limits | None = None, timeout_s: float = 60.0) -> Sandbox:
+        return await super().create(limits=limits, image=self._image, timeout_s=timeout_s)
+
+
 def backend(mode: str, slots: int) -> SandboxBackend:
-    return LocalBackend(
+    return (ImagedBackend if mode in IMAGE_MODES else LocalBackend)(
         slots=slots,
         limits=LIMITS,
+        image_cache=os.path.join(tempfile.gettempdir(), "images"),
         cgroup="auto" if mode == "cgroup" else "off",
         python=SYSTEM_PYTHON if mode == "landlock" and os.path.exists(SYSTEM_PYTHON) else "",
         isolation="landlock" if mode in LONE_MODES else "namespaces",
@@ -49,6 +65,8 @@ def arena_of(mode: str, canary: Path) -> Arena:
         from containers import container_arena  # which needs the docker SDK
 
         return container_arena(mode, **about)
+    if mode in IMAGE_MODES:
+        about["empty"] = "[] [] []\n"
     return Arena(mode, backend(mode, 1), make_backend=lambda slots: backend(mode, slots), **about)
 
 

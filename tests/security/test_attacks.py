@@ -9,7 +9,16 @@ from collections.abc import Callable
 
 import attacks  # noqa: F401  fills ATTACKS
 import pytest
-from arena import ALL_MODES, ATTACKS, CONTAINER_MODES, DOCKER, LONE_MODES, MODES, Attack
+from arena import (
+    ALL_MODES,
+    ATTACKS,
+    CONTAINER_MODES,
+    DOCKER,
+    IMAGE_MODES,
+    LONE_MODES,
+    MODES,
+    Attack,
+)
 from asking import Driver
 
 from tests.exhaustive import EXHAUSTIVE, WITH_DOCKER
@@ -21,7 +30,7 @@ CONTAINERS = CONTAINER_MODES if WITH_DOCKER else ()
 def modes_of(attack: Attack, number: int) -> list[str]:
     """Where it is played alone."""
     modes = list(attack.modes)
-    for alike in () if EXHAUSTIVE else (MODES, LONE_MODES):
+    for alike in () if EXHAUSTIVE else (MODES, IMAGE_MODES, LONE_MODES):
         if possible := [mode for mode in modes if mode in alike]:
             chosen = possible[number % len(possible)]
             modes = [mode for mode in modes if mode == chosen or mode not in alike]

@@ -99,15 +99,17 @@ def _show(result: Result) -> None:
 
 
 def new(args: Namespace) -> int:
-    from agentgym_rl.gym.scaffold import new_env
+    from agentgym_rl.gym.scaffold import new_env, new_task
 
     folder = args.into or Path(args.name)
-    files = [str(file) for file in new_env(args.name, folder)]
+    write = new_task if args.harbor else new_env
+    files = [str(file) for file in write(args.name, folder)]
     if args.json:
         print_json({"files": files})
     else:
         print("\n".join(["wrote", *(f"  {file}" for file in files), ""]))
-        print(f"next: pip install -e {folder} && arl check {args.name}")
+        install = f"pip install -e {folder} && arl check {args.name}"
+        print(f"next: {f'arl check harbor:{folder}' if args.harbor else install}")
     return 0
 
 

@@ -17,6 +17,7 @@ from agentgym_rl.core.credit import added_reward
 from agentgym_rl.core.errors import ConfigError, EnvError
 from agentgym_rl.core.task import TaskSource
 from agentgym_rl.gym.env import Env, Origin, Step
+from agentgym_rl.gym.sandbox import Sandbox
 from agentgym_rl.runtime.imports import import_object
 
 
@@ -82,6 +83,10 @@ class Wrapper(Env):
         return self.env.needs_sandboxes
 
     @property
+    def holds_sandboxes(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.env.holds_sandboxes
+
+    @property
     def reward_range(self) -> tuple[float, float] | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.env.reward_range
 
@@ -100,6 +105,9 @@ class Wrapper(Env):
 
     async def step(self, action: Message) -> Step:
         return await self.env.step(action)
+
+    async def open_sandbox(self) -> Sandbox:
+        return await self.env.open_sandbox()
 
     async def close(self) -> None:
         await self.env.close()

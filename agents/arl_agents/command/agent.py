@@ -20,10 +20,11 @@ from agentgym_rl.gym.tool_env.calls import text_of
 from arl_agents.bridge import EnvTools
 from arl_agents.extras import import_extra
 
+from .inside import run_inside
 from .presets import PRESETS, Launch, Preset, preset_start
 from .program import Program, Start, running
 from .tool_server import Calls, serving_tools
-from .variables import own_variables, search_path, variables, write_task
+from .variables import own_variables, search_path, task_file, told_variables, variables
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -44,6 +45,8 @@ class Command(Agent):
     `preset`: a name of `presets.PRESETS`, as in `command:claude-code`. It sets what that program
     needs; `argv` is then optional: another path of the program, and further arguments.
     `own_tools`: a flag to let a preset's program use its own tools too, on this machine.
+    `inside`: a flag to start the program in the sandbox of the environment, with its own tools
+    alone, instead of on this machine; it has to be in the sandbox's image.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Command(Agent):
         mcp: bool = True,
         preset: str = "",
         own_tools: bool = False,
+        inside: bool = False,
     ) -> None:
         words = shlex.split(argv) if isinstance(argv, str) else list(argv)
         if not (words or preset) or not all(isinstance(word, str) for word in words):
@@ -61,10 +65,14 @@ class Command(Agent):
         if isinstance(env, str):
             raise ConfigError(f"env: got {env!r}, expected a list of NAME or NAME=VALUE")
         self._own = own_variables(env)
-        self._preset = _preset(preset, own_tools=own_tools) if preset else None
+        self._preset = _preset(preset, own_tools=own_tools or inside) if preset else None
+        self._inside = inside
         if self._preset:
             mcp = mcp and self._preset.takes_mcp
             words = words or [self._preset.program]
+        if inside:
+            self.argv, self._mcp, self._own_tools = words, False, True
+            return
         path = search_path(self._own)
         self.argv = [_found(words[0], path, self._preset), *map(_absolute, words[1:])]
         self._mcp, self._own_tools = mcp, own_tools
@@ -81,13 +89,27 @@ class Command(Agent):
     async def _run(self, env: Env, client: AsyncOpenAI, *, model: str, task: Task) -> None:
         messages, _ = await env.reset()
         tools, calls = EnvTools(env), Calls()
+        if self._inside:
+            told = {**told_variables(Path("/"), client, model=model), **self._own}
+            answer = await run_inside(
+                await env.open_sandbox(),
+                self.argv,
+                self._preset,
+                told,
+                task_file=task_file(task_id=task.id, messages=messages, tools=[]),
+                prompt=_prompt(messages),
+                tail_chars=TAIL_CHARS,
+            )
+            await tools.say({"role": "assistant", "content": answer})
+            return
         async with AsyncExitStack() as stack:
             try:
                 folder = _folder(stack, task, messages, tools)
                 url = await self._serve(stack, tools, calls)
             except OSError as error:  # no space, no handles
                 raise InfraError(f"a program cannot be given its task: {error}") from error
-            told = variables(folder, client, model=model, mcp_url=url, own=self._own)
+            about = told_variables(folder, client, model=model)
+            told = variables(about, mcp_url=url, own=self._own)
             start, launch = self._start(folder, told, messages)
             program = stack.enter_context(running(start, max_bytes=MAX_BYTES))
             await _play(program, tools, calls)
@@ -102,9 +124,9 @@ class Command(Agent):
         """Return the way to start the program in the folder of its episode."""
         if self._preset is None:
             return Start(argv=self.argv, cwd=folder, env=told), Launch()
-        prompt = "\n\n".join(map(text_of, messages))
+        prompt, own_tools = _prompt(messages), self._own_tools
         start, launch = preset_start(
-            self._preset, self.argv, folder, told, prompt=prompt, own_tools=self._own_tools
+            self._preset, self.argv, folder, told, prompt=prompt, own_tools=own_tools
         )
         return replace(start, env={**start.env, **self._own}), launch
 
@@ -115,13 +137,18 @@ class Command(Agent):
         return await stack.enter_async_context(serving_tools(tools.specs, calls))
 
 
+def _prompt(messages: Sequence[Message]) -> str:
+    return "\n\n".join(map(text_of, messages))
+
+
 def _folder(
     stack: AsyncExitStack, task: Task, messages: Sequence[Message], tools: EnvTools
 ) -> Path:
     """Make a folder with the task file, removed when the stack closes."""
     made = TemporaryDirectory(prefix="arl-agent-", ignore_cleanup_errors=True)
     folder = Path(stack.enter_context(made))
-    write_task(folder, task_id=task.id, messages=messages, tools=tools.specs)
+    text = task_file(task_id=task.id, messages=messages, tools=tools.specs)
+    (folder / "task.json").write_bytes(text)
     return folder
 
 
@@ -171,6 +198,9 @@ def _answer(program: Program, file: Path, launch: Launch) -> str:
     if too_long:
         raise AgentError(f"the program's final message is longer than {MAX_BYTES} bytes")
     if launch.answer and not file.is_file():
+        source = Path(launch.answer_file)
+        if launch.answer_file:
+            text = source.read_text(errors="replace") if source.is_file() else ""
         text = launch.answer(text)
     return text.strip()
 

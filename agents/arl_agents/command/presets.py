@@ -59,6 +59,8 @@ class Launch:
     prompt is the last argument."""
     answer: Callable[[str], str] | None = None
     """A function from the standard output to the final message; None: it is the whole output."""
+    answer_file: str = ""
+    """The path of a file that `answer` reads instead of the standard output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,14 +239,15 @@ def _mini_swe_agent(told: Told) -> Launch:
         arguments=arguments,
         env=env,
         prompt_option="--task",
-        answer=lambda _: _submission(Path(trajectory)),
+        answer=_submission,
+        answer_file=trajectory,
     )
 
 
-def _submission(trajectory: Path) -> str:
-    """Return the submission in a file of mini-swe-agent; empty if there is none."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads(trajectory.read_text(encoding="utf-8"))["info"]["submission"])
+def _submission(trajectory: str) -> str:
+    """Return the submission in a trajectory of mini-swe-agent; empty if there is none."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return str(json.loads(trajectory)["info"]["submission"])
     return ""
 
 
@@ -309,6 +312,31 @@ def _aider(told: Told) -> Launch:
     return Launch(arguments=arguments, env=env, prompt_option="--message")
 
 
+def launch_of(preset: Preset, told: Mapping[str, str], *, home: str, own_tools: bool) -> Launch:
+    """Return the launch of a preset's program for an episode; `told`: its variables."""
+    return preset.launch(
+        Told(
+            base_url=told["OPENAI_BASE_URL"],
+            key=told["OPENAI_API_KEY"],
+            model=told["ARL_MODEL"],
+            mcp_url=told.get("ARL_MCP_URL", ""),
+            home=home,
+            answer_file=told["ARL_ANSWER_FILE"],
+            own_tools=own_tools,
+        )
+    )
+
+
+def command_line(launch: Launch, argv: Sequence[str], prompt: str) -> tuple[list[str], bool]:
+    """Return the words that start a program, and whether its standard input is the prompt.
+
+    `argv`: the program, and further arguments.
+    """
+    option = launch.prompt_option
+    given = ("--", prompt) if option == "--" else (f"{option}={prompt}",) if option else ()
+    return [argv[0], *launch.arguments, *argv[1:], *given], not given
+
+
 def preset_start(
     preset: Preset,
     argv: Sequence[str],
@@ -318,35 +346,24 @@ def preset_start(
     prompt: str,
     own_tools: bool,
 ) -> tuple[Start, Launch]:
-    """Return the way to start a preset's program; write its files into `folder`.
+    """Return the way to start a preset's program on this machine; write its files into `folder`.
 
     `argv`: the program, and further arguments. `told`: the variables of the episode.
     """
     home, work, asked = folder / "home", folder / "work", folder / "prompt.txt"
-    launch = preset.launch(
-        Told(
-            base_url=told["OPENAI_BASE_URL"],
-            key=told["OPENAI_API_KEY"],
-            model=told["ARL_MODEL"],
-            mcp_url=told.get("ARL_MCP_URL", ""),
-            home=str(home),
-            answer_file=told["ARL_ANSWER_FILE"],
-            own_tools=own_tools,
-        )
-    )
+    launch = launch_of(preset, told, home=str(home), own_tools=own_tools)
     home.mkdir()
     work.mkdir()
     for name, text in launch.files.items():
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(text, encoding="utf-8")
     asked.write_text(prompt, encoding="utf-8")
-    option = launch.prompt_option
-    given = ("--", prompt) if option == "--" else (f"{option}={prompt}",) if option else ()
+    words, reads_prompt = command_line(launch, argv, prompt)
     start = Start(
-        argv=[argv[0], *launch.arguments, *argv[1:], *given],
+        argv=words,
         cwd=work,
         env={**told, "HOME": str(home), **launch.env},
-        stdin=None if given else asked,
+        stdin=asked if reads_prompt else None,
     )
     return start, launch
 

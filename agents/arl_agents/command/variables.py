@@ -46,12 +46,10 @@ def own_variables(named: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def variables(
-    folder: Path, client: AsyncOpenAI, *, model: str, mcp_url: str, own: Mapping[str, str]
-) -> dict[str, str]:
-    """Return all variables of the program; `client` has the address of the model."""
+def told_variables(folder: Path, client: AsyncOpenAI, *, model: str) -> dict[str, str]:
+    """Return the variables about the episode; `client` has the address of the model."""
     url = str(client.base_url).rstrip("/")
-    told = {
+    return {
         "OPENAI_BASE_URL": url,
         "OPENAI_API_KEY": client.api_key,
         "ANTHROPIC_BASE_URL": url.removesuffix("/v1"),
@@ -61,6 +59,10 @@ def variables(
         "ARL_ANSWER_FILE": str(folder / "answer.txt"),
         "TMPDIR": str(folder),
     }
+
+
+def variables(told: Mapping[str, str], *, mcp_url: str, own: Mapping[str, str]) -> dict[str, str]:
+    """Return all variables of a program on this machine."""
     passed = {name: os.environ[name] for name in PASSED if name in os.environ}
     mcp = {"ARL_MCP_URL": mcp_url} if mcp_url else {}
     return {**passed, "PATH": search_path(own), **own, **told, **mcp}
@@ -72,9 +74,7 @@ def search_path(own: Mapping[str, str]) -> str:
     return own.get("PATH", ours)
 
 
-def write_task(
-    folder: Path, *, task_id: str, messages: Sequence[Message], tools: Sequence[ToolSpec]
-) -> None:
-    """Write the file that ARL_TASK_FILE names."""
+def task_file(*, task_id: str, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> bytes:
+    """Return the contents of the file that ARL_TASK_FILE names."""
     task = {"task_id": task_id, "messages": list(messages), "tools": list(tools)}
-    (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
+    return json.dumps(task).encode()

@@ -34,6 +34,7 @@ class MixEnv(Env):
         self.max_turns = max(turns) if len(turns) == len(samples) else None
         self.step_timeout_s = max(sample.step_timeout_s for sample in samples)
         self.needs_sandboxes = any(sample.needs_sandboxes for sample in samples)
+        self.holds_sandboxes = any(sample.holds_sandboxes for sample in samples)
         self.uses_verifier = any(sample.uses_verifier for sample in samples)
         ranges = {sample.reward_range for sample in samples}
         self.reward_range = ranges.pop() if len(ranges) == 1 else None

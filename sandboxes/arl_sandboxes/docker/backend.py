@@ -7,15 +7,23 @@ import contextlib
 import logging
 import time
 import uuid
-from collections import deque
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from agentgym_rl import ConfigError, SandboxError, SandboxLost, SandboxUnavailable
-from agentgym_rl.core.errors import SandboxStartTimeout
-from agentgym_rl.gym.sandbox import Capabilities, Limits, ProbeReport, SandboxBackend, SandboxStats
+from agentgym_rl.core.errors import ImageError, SandboxStartTimeout
+from agentgym_rl.gym.sandbox import (
+    Capabilities,
+    Image,
+    ImageRecipe,
+    Limits,
+    ProbeReport,
+    SandboxBackend,
+    SandboxStats,
+)
 from arl_sandboxes import runner
 from arl_sandboxes.arguments import require_sdk
 from arl_sandboxes.permits import Permits
@@ -23,6 +31,7 @@ from arl_sandboxes.runner_words import Refused
 
 from . import owner, sdk, seccomp
 from .container import Container, ContainerConfig, Daemon, reap, remove, start
+from .images import Images
 from .probes import DEFAULT_IMAGE, probe, unreachable
 from .sandbox import DockerSandbox
 
@@ -33,6 +42,8 @@ ALIVE_TIMEOUT_S = 2.0
 CLOSE_TIMEOUT_S = 30.0
 CLOSED = "the docker sandbox backend was closed"
 RETRY_S = 1.0
+NUM_IMAGES = 4
+"""The number of last used images for which containers are kept warm."""
 
 
 class DockerBackend(SandboxBackend):
@@ -50,6 +61,9 @@ class DockerBackend(SandboxBackend):
         preimport: The modules to load once per container, instead of a default list.
         require: The capabilities without which the backend does not start (("total_memory",)).
         base_url: The address of the daemon; "": DOCKER_HOST, or the usual socket.
+        bases: Images of the daemon that stand for base images of Dockerfiles, by the name there
+            ({"python:3.11-slim": "arl-sandbox:latest"}).
+        pull: True if a base image that the daemon lacks may be pulled.
     """
 
     name = "docker"
@@ -67,6 +81,8 @@ class DockerBackend(SandboxBackend):
         preimport: Sequence[str] | None = None,
         require: Sequence[str] = (),
         base_url: str = "",
+        bases: Mapping[str, str] | None = None,
+        pull: bool = False,
     ) -> None:
         require_sdk("docker")
         if containers < 1 or warm < 0 or user < 0:
@@ -79,9 +95,11 @@ class DockerBackend(SandboxBackend):
         self._image, self._runtime, self._python, self._user = image, runtime, python, user
         self._preimport = runner.PREIMPORT if preimport is None else preimport
         self._require, self._base_url = tuple(require), base_url
+        self._bases, self._pull = dict(bases or {}), pull
         self._stats = SandboxStats()
         self._places = Permits(containers, closed=CLOSED)
-        self._warm: deque[Container] = deque()
+        self._warm: OrderedDict[str, deque[Container]] = OrderedDict({"": deque()})
+        """The idle containers by the key of their image ("": without one), last used last."""
         self._alive: set[Container] = set()
         self._stack: contextlib.AsyncExitStack | None = None
         self._wanted = asyncio.Event()
@@ -101,6 +119,7 @@ class DockerBackend(SandboxBackend):
             self._check(report)
             self._daemon, self._container_config = daemon, config
             self._capabilities = report.capabilities
+            self._images = Images(daemon, self._bases, pull=self._pull)
             if num_reaped := await reap(daemon):
                 log.warning("removed %d containers of processes that are dead", num_reaped)
             stack.push_async_callback(self._remove_all)
@@ -132,16 +151,21 @@ class DockerBackend(SandboxBackend):
                 tasks.create_task(self._dispose(container), name="remove container")
 
     async def create(
-        self, *, limits: Limits | None = None, timeout_s: float = 60.0
+        self,
+        *,
+        limits: Limits | None = None,
+        image: Image | None = None,
+        timeout_s: float = 60.0,
     ) -> DockerSandbox:
-        if self._stack is None:
-            raise SandboxLost("the docker sandbox backend is not open: use `async with backend:`")
+        self._check_open()
+        if image is not None:
+            self._images.get(image)
         asked = time.perf_counter()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._places.acquire()
                 try:
-                    container = await self._obtain(limits or self._limits)
+                    container = await self._obtain(limits or self._limits, image)
                 except BaseException:
                     self._places.release()
                     raise
@@ -156,8 +180,33 @@ class DockerBackend(SandboxBackend):
         self._stats.created += 1
         self._stats.in_use += 1
         return DockerSandbox(
-            container, self._capabilities, stats=self._stats, on_close=self._give_back
-        )
+            container, self._capabilities, stats=self._stats, on_close=self._give_back,
+            renewed=self._renewed, image=image,
+        )  # fmt: skip
+
+    async def prepare(
+        self,
+        recipe: ImageRecipe,
+        *,
+        timeout_s: float = 600.0,
+        report: Callable[[str], None] | None = None,
+    ) -> Image:
+        self._check_open()
+        image, new = await self._images.prepare(recipe, timeout_s, report or (lambda line: None))
+        if new:
+            made = await self._start(self._limits, image)
+            if isinstance(made, SandboxError):
+                self._images.forget(image)
+                raise ImageError(
+                    f"{recipe.name}: no container starts from the image, which needs "
+                    f"{self._python} (3.8 or newer, with ctypes): {made}"
+                ) from made
+            self._idle(image).append(made)
+        return image
+
+    def _check_open(self) -> None:
+        if self._stack is None:
+            raise SandboxLost("the docker sandbox backend is not open: use `async with backend:`")
 
     async def probe(self) -> ProbeReport:
         try:
@@ -198,15 +247,40 @@ class DockerBackend(SandboxBackend):
         )
 
     # ------------------------------------------------------------------ containers
-    async def _obtain(self, limits: Limits) -> Container:
-        while limits == self._limits and self._warm:
-            container = self._warm.popleft()
+    def _idle(self, image: Image | None) -> deque[Container]:
+        """Return the idle containers of an image, and mark it as the last used one."""
+        key = image.key if image is not None else ""
+        idle = self._warm.setdefault(key, deque())
+        self._warm.move_to_end(key)
+        while len(self._warm) > NUM_IMAGES + 1:
+            oldest = next(each for each in self._warm if each)  # never those without an image
+            for container in self._warm.pop(oldest):
+                self._tasks.create_task(self._dispose(container), name="remove container")
+        return idle
+
+    async def _renewed(self, container: Container, image: Image) -> Container:
+        """Return another container of the image, in place of one that is removed.
+
+        Raises:
+            SandboxLost: none starts.
+        """
+        self._check_open()
+        await self._dispose(container)
+        try:
+            return await self._obtain(container.limits, image)
+        except SandboxError as error:
+            raise SandboxLost(f"the sandbox could not be reset: {error}") from error
+
+    async def _obtain(self, limits: Limits, image: Image | None) -> Container:
+        idle = self._idle(image)
+        while limits == self._limits and idle:
+            container = idle.popleft()
             self._wanted.set()
             if await self._answers(container):
                 return container
             self._stats.respawns += 1
         # A separate task: a cancelled caller must not leave a half-started container behind.
-        starting = self._tasks.create_task(self._start(limits), name="start container")
+        starting = self._tasks.create_task(self._start(limits, image), name="start container")
         try:
             made = await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -217,11 +291,15 @@ class DockerBackend(SandboxBackend):
             raise made
         return made
 
-    async def _start(self, limits: Limits) -> Container | SandboxError:
+    async def _start(self, limits: Limits, image: Image | None) -> Container | SandboxError:
         """Start a container; return an error instead of raising it, which would end the other
         tasks."""
+        config = self._container_config
         try:
-            container = await start(self._daemon, self._container_config, limits)
+            if image is not None:
+                made = self._images.get(image)
+                config = replace(config, world=image, archive=made.archive, image_user=made.user)
+            container = await start(self._daemon, config, limits)
         except SandboxError as error:
             return error
         self._alive.add(container)
@@ -270,10 +348,18 @@ class DockerBackend(SandboxBackend):
             self._wanted.clear()
             if self._stack is None:
                 return
-            while self._stack is not None and len(self._warm) < self._num_warm:
-                made = await self._start(self._limits)
-                if isinstance(made, Container):
-                    self._warm.append(made)
+            while self._stack is not None and (key := self._lacking()) is not None:
+                image = self._images.of_key(key) if key else None
+                made = await self._start(self._limits, image)
+                if isinstance(made, Container) and key in self._warm:
+                    self._warm[key].append(made)
+                elif isinstance(made, Container):
+                    await self._dispose(made)
                 else:
                     log.error("no warm container: %s", made)
                     await asyncio.sleep(RETRY_S)
+
+    def _lacking(self) -> str | None:
+        """Return the key of the image that lacks idle containers, the last used first."""
+        lacking = (key for key in reversed(self._warm) if len(self._warm[key]) < self._num_warm)
+        return next(lacking, None)

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from agentgym_rl import SandboxError, SandboxLost
-from agentgym_rl.gym.sandbox import WORK_DIR, Limits
+from agentgym_rl.gym.sandbox import WORK_DIR, Image, Limits
 from arl_sandboxes import runner
 
 from . import owner, sdk
 from .link import Link, connect
+from .ports import Ports
 
 T = TypeVar("T")
 
@@ -34,6 +35,8 @@ RUNTIME_MB, RUNTIME_PROCESSES = 128, 256
 """The additional memory and processes for a runtime that runs its own kernel (gVisor)."""
 SCRATCH = ("/tmp", "/dev/shm")
 """The in-memory file systems that programs may write to, besides the work folder."""
+ROOTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID", "KILL")
+"""The capabilities of root in an image: over its own files, users and processes."""
 _THREADS = 16
 _FIRST_USER, _NUM_USERS = 300_000, 100_000
 
@@ -50,6 +53,12 @@ class ContainerConfig:
     seccomp: str
     preimport: Sequence[str]
     labels: Mapping[str, str]
+    world: Image | None = None
+    """The image whose files a sandbox owns altogether; None: it gets an empty work folder."""
+    archive: bytes = b""
+    """A tar of the files to be added to the image."""
+    image_user: str = ""
+    """The user that such an image names (USER); "": root."""
 
 
 class Daemon:
@@ -76,10 +85,16 @@ class Daemon:
             SandboxError: the daemon refused.
             SandboxLost: the daemon is gone, or takes too long.
         """
+        return await self.call_for(CALL_TIMEOUT_S + 5, function, *args, **kwargs)
+
+    async def call_for(
+        self, timeout_s: float, function: Callable[..., T], *args: Any, **kwargs: Any
+    ) -> T:
+        """Make a call that may take so long, and ends by itself then; see `call`."""
         loop = asyncio.get_running_loop()
         calling = loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
         try:
-            async with asyncio.timeout(CALL_TIMEOUT_S + 5):
+            async with asyncio.timeout(timeout_s):
                 try:
                     return await asyncio.shield(calling)
                 except asyncio.CancelledError:
@@ -126,6 +141,7 @@ class Container:
     def __init__(self, id: str, link: Link, limits: Limits, *, counts_processes: bool) -> None:
         self.id = id
         self.link = link
+        self.ports = Ports(link)
         self.limits = limits
         self.counts_processes = counts_processes
         """True if the kernel can count the processes of its user."""
@@ -149,7 +165,8 @@ async def start(daemon: Daemon, config: ContainerConfig, limits: Limits) -> Cont
     except BaseException:
         await asyncio.shield(remove(daemon, name))
         raise
-    return Container(name, link, limits, counts_processes=not config.user)
+    counts = not config.user and config.world is None  # the kernel does not count root's
+    return Container(name, link, limits, counts_processes=counts)
 
 
 async def remove(daemon: Daemon, name: str) -> None:
@@ -195,6 +212,8 @@ def _create_and_attach(
     api: sdk.docker.APIClient, name: str, config: ContainerConfig, limits: Limits
 ) -> socket.socket:
     """Create a container, attach, then start it: no output is lost, and one thread does it all."""
+    if config.world is not None:
+        return _create_of_image(api, name, config, limits)
     user = config.user or random.randrange(_FIRST_USER, _FIRST_USER + _NUM_USERS)
     command = [config.python, "-I", "-X", "utf8", "-c", runner.source()]
     command += ["--own-pid-namespace", "--preimport", ",".join(config.preimport)]
@@ -212,6 +231,38 @@ def _create_and_attach(
         labels=dict(config.labels),
         host_config=_host_config(api, config, limits, user),
     )
+    return _attach_and_start(api, name)
+
+
+def _create_of_image(
+    api: sdk.docker.APIClient, name: str, config: ContainerConfig, limits: Limits
+) -> socket.socket:
+    """Create a container whose programs own the files of its image, root's files included."""
+    image = config.world
+    assert image is not None
+    command = [config.python, "-I", "-X", "utf8", "-c", runner.source(), "--image"]
+    command += ["--own-pid-namespace", "--preimport", ",".join(config.preimport)]
+    api.create_container(
+        image.place,
+        [*command, "--work", image.work_dir],
+        entrypoint=[],
+        name=name,
+        user=config.image_user or "0:0",
+        hostname="sandbox",
+        stdin_open=True,
+        working_dir=image.work_dir,
+        environment=dict(image.env),
+        network_disabled=True,
+        labels=dict(config.labels),
+        healthcheck={"test": ["NONE"]},
+        host_config=_host_config(api, config, limits, None),
+    )
+    if config.archive:
+        api.put_archive(name, "/", config.archive)
+    return _attach_and_start(api, name)
+
+
+def _attach_and_start(api: sdk.docker.APIClient, name: str) -> socket.socket:
     params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
     attached = api.attach_socket(name, params=params)
     # The SDK wraps the socket; a detached descriptor is closed by its new owner only.
@@ -225,8 +276,9 @@ def _create_and_attach(
 
 
 def _host_config(
-    api: sdk.docker.APIClient, config: ContainerConfig, limits: Limits, user: int
+    api: sdk.docker.APIClient, config: ContainerConfig, limits: Limits, user: int | None
 ) -> dict[str, Any]:
+    """Return the locked-down settings; `user` None: those of an image whose root can be written."""
     # Three file systems, each with its share, as docker cannot mount one at three places.
     total_kb = limits.disk_mb << 10
     tmp_kb, shm_kb = total_kb * 3 // 16, total_kb // 16
@@ -240,6 +292,7 @@ def _host_config(
     return api.create_host_config(
         auto_remove=True,
         cap_drop=["ALL"],
+        cap_add=[] if user is not None else list(ROOTS),
         cgroupns="private",
         ipc_mode="private",
         log_config={"type": "none"},  # the runner's output is no log
@@ -248,11 +301,13 @@ def _host_config(
         network_mode="none",
         pids_limit=processes,
         privileged=False,
-        read_only=True,
+        read_only=user is not None,
         runtime=config.runtime or None,
         security_opt=["no-new-privileges", f"seccomp={config.seccomp}"],
         shm_size=shm_kb << 10,
-        tmpfs={
+        tmpfs={}
+        if user is None
+        else {
             WORK_DIR: f"size={box_kb}k,nr_inodes={64 * limits.disk_mb},{mount}",
             "/tmp": f"size={tmp_kb}k,nr_inodes={16 * limits.disk_mb},{mount}",
         },

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from agentgym_rl import SandboxLost
@@ -15,6 +15,8 @@ from arl_sandboxes.runner_words import Refused
 _HEADER = struct.Struct(">BxxxI")  # of a docker frame: stream number, length
 _STDOUT = 1
 _TAIL_BYTES = 4000
+EVENT = -1
+"""The number of messages that answer no request."""
 
 
 class Link(asyncio.Protocol):
@@ -32,6 +34,9 @@ class Link(asyncio.Protocol):
         self._line: list[bytes] = []
         self._errors = b""
         self._transport: asyncio.Transport | None = None
+        self.on_event: Callable[[Mapping[str, Any]], None] = lambda event: None
+        """The function that is called for each event, a message that answers no request."""
+        self.on_close: Callable[[], None] = lambda: None
 
     async def hello(self, timeout_s: float) -> dict[str, Any]:
         """Wait for the runner's description of itself, the first line of the protocol.
@@ -73,6 +78,7 @@ class Link(asyncio.Protocol):
                 future.set_exception(SandboxLost(f"{self.name}: {self.dead}"))
                 future.add_done_callback(lambda done: done.exception())
         self._waiting.clear()
+        self.on_close()
 
     def _send(self, op: str, fields: Mapping[str, Any]) -> tuple[int, asyncio.Future[Any]]:
         if self.dead or self._transport is None:
@@ -128,6 +134,9 @@ class Link(asyncio.Protocol):
     def _reply(self, line: bytes) -> None:
         try:
             message = json.loads(line)
+            if message["id"] == EVENT:
+                self.on_event(message["event"])
+                return
             future = self._waiting.pop(message["id"], None)
         except (ValueError, KeyError):
             self.close(f"its runner said {line[:200]!r}")

@@ -64,6 +64,7 @@ async def probe(daemon: Daemon, config: ContainerConfig) -> ProbeReport:
         exec=works,
         sessions=frozenset(["python", *(["shell"] if bash else [])] if works else ()),
         fork_snapshot=works,
+        images=works,
     )
     return ProbeReport("docker", probes, capabilities)
 

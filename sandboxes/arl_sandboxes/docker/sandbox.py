@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import time
 import uuid
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,13 +16,14 @@ from agentgym_rl import Sandbox, SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import (
     Capabilities,
     ExecResult,
+    Image,
     Limits,
     SandboxStats,
     Session,
     SessionKind,
-    work_path,
 )
-from arl_sandboxes.arguments import check_words
+from arl_sandboxes.arguments import check_words, sandbox_path
+from arl_sandboxes.forward import address_of
 from arl_sandboxes.runner_words import RESET_S, Refused, b64, pack, result_of
 
 from .container import Container
@@ -39,10 +41,16 @@ class DockerSandbox(Sandbox):
         *,
         stats: SandboxStats,
         on_close: Callable[[Container], Awaitable[None]],
+        renewed: Callable[[Container, Image], Awaitable[Container]],
+        image: Image | None = None,
     ) -> None:
         self.id = f"docker-{uuid.uuid4().hex[:12]}"
         self.limits = container.limits
         self.capabilities = capabilities
+        if image is not None:  # the files of its root are on the daemon's disk
+            self.capabilities = replace(capabilities, disk=False)
+        self.image = image
+        self._renewed = renewed
         self._container = container
         self._stats = stats
         self._on_close: Callable[[Container], Awaitable[None]] | None = on_close
@@ -82,7 +90,11 @@ class DockerSandbox(Sandbox):
         limits: Limits | None = None,
     ) -> ExecResult:
         check_words(argv, env or {})
-        order = {"argv": list(argv), "cwd": str(work_path(cwd)), "env": dict(env or {})}
+        order = {
+            "argv": list(argv),
+            "cwd": str(sandbox_path(cwd, self.image)),
+            "env": dict(env or {}),
+        }
         return await self._run("exec", order, stdin, files, collect, limits)
 
     async def open_session(self, kind: SessionKind = "python") -> Session:
@@ -100,12 +112,12 @@ class DockerSandbox(Sandbox):
         return session
 
     async def write_files(self, files: Mapping[str, bytes]) -> None:
-        packed = pack(files)
+        packed = pack(files, self.image)
         async with self._busy:
             await self._ask("write_files", files=packed, limits=self._limits(self.limits))
 
     async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
-        clean = str(work_path(path))
+        clean = str(sandbox_path(path, self.image))
         self.check_open()
         try:
             said = await self.link.request(
@@ -124,11 +136,21 @@ class DockerSandbox(Sandbox):
             for session in self._sessions:
                 session.lose("its sandbox was reset")
             self._sessions.clear()
+            if self.image is not None:
+                self._container = await self._renewed(self._container, self.image)
+                return
             try:
                 await self.link.request("reset", deadline_s=RESET_S)
             except Refused as error:  # then the remaining state is unknown
                 self.link.close(f"it could not be reset: {error}")
                 raise SandboxLost(f"{self.id}: {self.link.dead}") from None
+
+    @contextlib.asynccontextmanager
+    async def forward(self, port: int, to: str) -> AsyncIterator[None]:
+        address = address_of(port, to)
+        self.check_open()
+        async with self._container.ports.forwarded(port, address):
+            yield
 
     async def close(self) -> None:
         on_close, self._on_close = self._on_close, None
@@ -168,8 +190,8 @@ class DockerSandbox(Sandbox):
         fields = {
             **order,
             "stdin": b64(stdin),
-            "files": pack(files or {}),
-            "collect": [str(work_path(path)) for path in collect],
+            "files": pack(files or {}, self.image),
+            "collect": [str(sandbox_path(path, self.image)) for path in collect],
             "limits": self._limits(bounds),
         }
         async with self._busy:

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Self
 
 from agentgym_rl import ConfigError, SandboxError, SandboxLost, SandboxUnavailable
 from agentgym_rl.core.errors import SandboxStartTimeout
-from agentgym_rl.gym.sandbox import Capabilities, Limits, ProbeReport, SandboxBackend, SandboxStats
+from agentgym_rl.gym.sandbox import (
+    Capabilities,
+    Image,
+    Limits,
+    ProbeReport,
+    SandboxBackend,
+    SandboxStats,
+)
 from arl_sandboxes.arguments import require_sdk
 from arl_sandboxes.permits import Permits
 
@@ -200,7 +207,15 @@ class E2BBackend(SandboxBackend):
         return replace(self._stats, statuses=statuses, waiting=self._permits.waiting)
 
     # ------------------------------------------------------------------ handing out
-    async def create(self, *, limits: Limits | None = None, timeout_s: float = 60.0) -> E2BSandbox:
+    async def create(
+        self,
+        *,
+        limits: Limits | None = None,
+        image: Image | None = None,
+        timeout_s: float = 60.0,
+    ) -> E2BSandbox:
+        if image is not None:
+            raise SandboxError(f"the {self.name} sandbox starts no images")
         if self._stack is None:
             raise SandboxLost("the e2b sandbox backend is not open: use `async with backend:`")
         limits = limits or self._limits

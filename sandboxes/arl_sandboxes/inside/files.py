@@ -19,20 +19,30 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def parts(path: str) -> list:
-    """Split a path below the work folder; the host has already checked it."""
+    """Split a path, which the host has already checked; an absolute one begins with "/"."""
     found = [part for part in path.split("/") if part not in ("", ".")]
-    if ".." in found or "\0" in path or path.startswith("/"):
+    if ".." in found or "\0" in path:
         raise OSError(errno.EINVAL, f"path {path!r} leads out of the work folder")
-    return found
+    return ["/", *found] if path.startswith("/") else found
+
+
+def text_of(path: list) -> str:
+    return "/" + "/".join(path[1:]) if path[:1] == ["/"] else "/".join(path)
 
 
 class Box:
-    def __init__(self, folder: str) -> None:
+    """The work folder; with `image`, absolute paths are allowed, and more files at once."""
+
+    def __init__(self, folder: str, image: bool = False) -> None:
         self._box = os.open(folder, _FOLDER)
+        self._root = os.open("/", _FOLDER) if image else -1
+        self._max_files = MAX_SEEN if image else MAX_FILES
+        self._max_bytes, self._max_depth = (64 << 20, 40) if image else (MAX_BYTES, MAX_DEPTH)
 
     def open_up(self) -> None:
         """Restore the mode of the folder, which programs may have changed."""
-        os.fchmod(self._box, 0o700)
+        if self._root < 0:
+            os.fchmod(self._box, 0o700)
 
     def clear(self, until: float) -> None:
         """Remove all content of the folder.
@@ -49,10 +59,14 @@ class Box:
                 raise OSError(errno.EFBIG, f"{path}: larger than {max_bytes} bytes")
             folder = self._folder(above, make=True)
             try:
+                mode = 0o755 if data.startswith(b"#!") else 0o644
                 with contextlib.suppress(FileNotFoundError):
+                    about = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                    if stat.S_ISREG(about.st_mode):
+                        mode = about.st_mode & 0o777
                     os.unlink(name, dir_fd=folder)
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                with open(os.open(name, flags, 0o644, dir_fd=folder), "wb") as file:
+                with open(os.open(name, flags, mode, dir_fd=folder), "wb") as file:
                     file.write(data)
             finally:
                 os.close(folder)
@@ -85,19 +99,19 @@ class Box:
         """Return the regular files at or below `wanted`, and the skipped ones with reasons."""
         found: dict = {}
         skipped = []
-        left = MAX_BYTES
+        left = self._max_bytes
         for path, reason in self._walk_all(wanted):
-            if not reason and len(found) >= MAX_FILES:
-                reason = f"more than {MAX_FILES} files"
+            if not reason and len(found) >= self._max_files:
+                reason = f"more than {self._max_files} files"
             if not reason:
                 try:
                     data = self.read(path, left)
                     left -= len(data)
-                    found["/".join(path)] = b64(data)
+                    found[text_of(path)] = b64(data)
                 except OSError as error:
                     reason = error.strerror or str(error)
             if reason:
-                skipped.append(["/".join(path), reason])
+                skipped.append([text_of(path), reason])
         return {"files": found, "skipped_files": skipped}
 
     def sizes(self) -> dict:
@@ -111,7 +125,7 @@ class Box:
                 continue
             try:
                 about = os.stat(path[-1], dir_fd=folder, follow_symlinks=False)
-                found["/".join(path)] = about.st_size
+                found[text_of(path)] = about.st_size
             except OSError:
                 continue
             finally:
@@ -122,7 +136,7 @@ class Box:
         """Yield (path, the reason it cannot be read, or "") for each file at or below `wanted`."""
         seen = 0
         for path in wanted:
-            for found in self._walk(parts(path), MAX_DEPTH):
+            for found in self._walk(parts(path), self._max_depth):
                 seen += 1
                 if seen > MAX_SEEN:
                     yield found[0], f"more than {MAX_SEEN} entries"
@@ -140,7 +154,7 @@ class Box:
         elif not stat.S_ISDIR(mode):
             yield path, "not a regular file"
         elif not depth:
-            yield path, f"more than {MAX_DEPTH} folders deep"
+            yield path, f"more than {self._max_depth} folders deep"
         else:
             try:
                 names = self._names(path)
@@ -173,9 +187,13 @@ class Box:
             os.close(folder)
 
     def _folder(self, path: list, make: bool = False) -> int:
-        """Open a folder below the work folder; no part of the path may be a link."""
-        folder = os.dup(self._box)
-        for name in path:
+        """Open a folder; no part of the path may be a link, or lead to another file system."""
+        absolute = path[:1] == ["/"]
+        if absolute and self._root < 0:
+            raise OSError(errno.EINVAL, "an absolute path leads out of the work folder")
+        folder = os.dup(self._root if absolute else self._box)
+        device = os.fstat(folder).st_dev
+        for name in path[1:] if absolute else path:
             try:
                 if make:
                     with contextlib.suppress(FileExistsError):
@@ -184,4 +202,7 @@ class Box:
             finally:
                 os.close(folder)
             folder = below
+            if os.fstat(folder).st_dev != device:
+                os.close(folder)
+                raise OSError(errno.EXDEV, "a part of the machine, not of the sandbox")
         return folder

@@ -24,6 +24,7 @@ from .births import Birth, Zygote
 from .files import Box
 from .jobs import Job
 from .loop import Feed, Loop, Output
+from .ports import Ports
 from .sessions import Sessions
 
 SWEEP_S = 12.0
@@ -33,11 +34,12 @@ CLEAR_S = 20.0
 
 
 class Runner:
-    def __init__(self, work: str, scratch: list, whole: bool) -> None:
-        self.work, self._whole = work, whole
-        self.box = Box(work)
+    def __init__(self, work: str, scratch: list, whole: bool, image: bool) -> None:
+        self.work, self._whole, self._image = work, whole, image
+        self.box = Box(work, image)
         self._boxes = [self.box, *map(Box, scratch)]
         self.loop = Loop()
+        self._ports = Ports(self.loop, lambda event: _send({"id": -1, "event": event}))
         self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._queue: deque = deque()
         self._job: Job | None = None
@@ -102,6 +104,8 @@ class Runner:
             return getattr(self._sessions, name)
         if name in ("cancel", "write_files", "read_file", "list_files", "collect"):
             return getattr(self, "op_" + name)
+        if name in ("listen", "unlisten", "more", "send", "shut", "drop"):
+            return getattr(self._ports, "op_" + name)
         raise ValueError(f"no operation is called {name!r}")
 
     @staticmethod
@@ -177,6 +181,8 @@ class Runner:
 
     def _reset(self, request: dict) -> None:
         """Remove all sessions, processes and files; exit if that fails."""
+        if self._image:
+            raise ValueError("the files of an image come back with another container only")
         self._sessions.end_all("the sandbox was reset")
         self.sweep()
         until = time.monotonic() + CLEAR_S
@@ -308,29 +314,38 @@ def main() -> None:
     parser.add_argument("--scratch", default="")
     parser.add_argument("--own-pid-namespace", action="store_true")
     parser.add_argument("--preimport", default="")
+    parser.add_argument("--image", action="store_true")
     parser.add_argument("--zygote", action="store_true")
     options = parser.parse_args()
+    program.in_image = options.image
     if options.zygote:
-        _settle_in(options.work)
+        _settle_in(options.work, options.image)
         for name in filter(None, options.preimport.split(",")):
             __import__(name)
         zygote.main(options.work)
     whole = options.own_pid_namespace
-    if whole and (os.getuid() == 0 or (os.getpid() != 1 and not processes.alone())):
+    # Process 1 of an image's container has its namespace for itself, whoever it is.
+    first = os.getpid() == 1
+    root = os.getuid() == 0 and not (options.image and first)
+    if whole and (root or (not first and not processes.alone())):
         sys.exit(
             f"--own-pid-namespace: refused as user {os.getuid()}, process {os.getpid()}: expected "
             "a plain user, and process 1 or no other process of that user"
         )
-    _settle_in(options.work)
+    _settle_in(options.work, options.image)
     program.adopt_orphans()
-    Runner(options.work, [path for path in options.scratch.split(",") if path], whole).run()
+    Runner(
+        options.work, [path for path in options.scratch.split(",") if path], whole, options.image
+    ).run()
 
 
-def _settle_in(work: str) -> None:
+def _settle_in(work: str, image: bool) -> None:
     """Close this process to programs, and reduce its environment to that of programs."""
     locks.set_dumpable(False)
     os.umask(0o022)
     path = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+    given = dict(os.environ) if image else {}
+    given.pop("HOSTNAME", None)
     os.environ.clear()
-    os.environ.update({"PATH": path, "HOME": work, "LANG": "C.UTF-8"})
+    os.environ.update({"PATH": path, "HOME": work, "LANG": "C.UTF-8", **given})
     sys.argv = ["main.py"]

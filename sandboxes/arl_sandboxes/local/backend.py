@@ -9,23 +9,32 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self
 
 from agentgym_rl import ConfigError, SandboxError, SandboxLost, SandboxUnavailable
 from agentgym_rl.core.errors import SandboxStartTimeout, leaves
-from agentgym_rl.gym.sandbox import Capabilities, Limits, ProbeReport, SandboxBackend, SandboxStats
+from agentgym_rl.gym.sandbox import (
+    Capabilities,
+    Image,
+    ImageRecipe,
+    Limits,
+    ProbeReport,
+    SandboxBackend,
+    SandboxStats,
+)
 from agentgym_rl.runtime.frozen import LOOK_EVERY_S
 from agentgym_rl.runtime.log import Repeated
 
 from . import cgroup
-from .interpreter import slot_config
+from .images import Images
+from .interpreter import SlotConfig, slot_config
 from .probes import probe
 from .processes import ended
 from .sandbox import LocalSandbox
-from .slot import Slot, SlotConfig
+from .slot import Slot
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +60,8 @@ class LocalBackend(SandboxBackend):
             privileges: Python programs and Python sessions only, by Landlock, a system-call filter
             and limits; no `exec`, no shell, no forks, no threads, no bound on the disk. Never
             chosen automatically.
+        image_cache: The folder of prepared images; "": agentgym-rl/images in the user's cache.
+        image_cache_mb: The size above which images that nobody uses are removed from it.
     """
 
     name = "local"
@@ -67,11 +78,12 @@ class LocalBackend(SandboxBackend):
         cgroup: Literal["auto", "off"] = "auto",
         max_executions: int = 10_000,
         isolation: Literal["namespaces", "landlock"] = "namespaces",
+        image_cache: str = "",
+        image_cache_mb: int = 4096,
     ) -> None:
-        if slots < 0 or max_executions < 1:
-            raise ConfigError(
-                f"slots {slots}, max_executions {max_executions}: expected >= 0 and >= 1"
-            )
+        if slots < 0 or max_executions < 1 or image_cache_mb < 1:
+            got = f"slots {slots}, max_executions {max_executions}, image_cache_mb {image_cache_mb}"
+            raise ConfigError(f"{got}: expected >= 0, >= 1 and >= 1")
         if cgroup not in ("auto", "off"):
             raise ConfigError(f"cgroup {cgroup!r}: expected 'auto' or 'off'")
         if isolation not in ("namespaces", "landlock"):
@@ -87,6 +99,7 @@ class LocalBackend(SandboxBackend):
         self._cgroup = cgroup
         self._isolation = isolation
         self._max_executions = max_executions
+        self._image_cache = (image_cache, image_cache_mb)
         self._stats = SandboxStats()
         self._free: deque[Slot] = deque()
         self._waiting: deque[asyncio.Future[Slot]] = deque()
@@ -119,6 +132,9 @@ class LocalBackend(SandboxBackend):
                 "(`arl doctor sandbox` says why)"
             )
         self._capabilities = report.capabilities
+        self._images = Images(
+            self._config, self._groups, self._capabilities, self._prefix, *self._image_cache
+        )  # fmt: skip
         self._indices = list(range(self._num_slots))
         self._closing = False
         async with contextlib.AsyncExitStack() as stack:
@@ -128,7 +144,7 @@ class LocalBackend(SandboxBackend):
             except (SandboxLost, OSError) as error:
                 raise SandboxUnavailable(f"the sandbox slots could not start: {error}") from error
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            for part in (self._keep, self._watch):
+            for part in (self._keep, self._watch, self._images.keep):
                 keeper = tasks.create_task(part(), name=f"sandboxes: {part.__name__}")
                 stack.callback(keeper.cancel)
             self._stack = stack.pop_all()
@@ -157,6 +173,7 @@ class LocalBackend(SandboxBackend):
         for sandbox in list(self._open):
             await sandbox.close()
         try:
+            await self._images.close()
             await ended(self._bury)
         finally:
             if self._dying:
@@ -164,24 +181,51 @@ class LocalBackend(SandboxBackend):
                 self._dying.clear()
 
     async def create(
-        self, *, limits: Limits | None = None, timeout_s: float = 60.0
+        self,
+        *,
+        limits: Limits | None = None,
+        image: Image | None = None,
+        timeout_s: float = 60.0,
     ) -> LocalSandbox:
-        if self._stack is None:
-            raise SandboxLost("the local sandbox backend is not open: use `async with backend:`")
+        self._check_open()
         limits = limits or self._limits
         slot = await self._acquire(limits, timeout_s)
+        place = slot
+        if image is not None:
+            # The slot in turn stays unused: it only counts among the most sandboxes at once.
+            try:
+                place = await self._images.start(image, limits)
+            except BaseException:
+                self._stats.in_use -= 1
+                self._recycle(slot)
+                raise
         self._stats.created += 1
         sandbox = LocalSandbox(
             f"{self._prefix}-{self._stats.created}",
-            slot,
+            place,
             limits,
             self._capabilities,
             stats=self._stats,
-            on_close=self._give_back,
+            on_close=lambda sandbox: self._give_back(sandbox, slot),
             renewed=self._renewed,
+            image=image,
         )
         self._open.add(sandbox)
         return sandbox
+
+    async def prepare(
+        self,
+        recipe: ImageRecipe,
+        *,
+        timeout_s: float = 600.0,
+        report: Callable[[str], None] | None = None,
+    ) -> Image:
+        self._check_open()
+        return await self._images.prepare(recipe, timeout_s, report)
+
+    def _check_open(self) -> None:
+        if self._stack is None:
+            raise SandboxLost("the local sandbox backend is not open: use `async with backend:`")
 
     async def probe(self) -> ProbeReport:
         report, _, _ = await self._examine()
@@ -201,19 +245,10 @@ class LocalBackend(SandboxBackend):
         config = await asyncio.to_thread(
             slot_config, self._python, self._packages, self._preimport, self._isolation
         )
-        groups, words = await asyncio.to_thread(self._find_groups)
+        groups, words = await asyncio.to_thread(
+            cgroup.wanted, self._cgroup, f"{self._prefix}-probe"
+        )
         return await probe(config, groups, words), config, groups
-
-    def _find_groups(self) -> tuple[cgroup.Hierarchy | None, str]:
-        """Find a place for control groups, and describe it for `probe`."""
-        if self._cgroup == "off":
-            return None, "not wanted (cgroup 'off')"
-        groups, words = cgroup.find()
-        if groups is not None and (refused := cgroup.usable(groups, f"{self._prefix}-probe")):
-            return None, f"{words}, refuses: {refused}"
-        if groups is not None:
-            groups.sweep()
-        return groups, words
 
     # ------------------------------------------------------------------ in and out
     async def _acquire(self, limits: Limits, timeout_s: float) -> Slot:
@@ -298,9 +333,12 @@ class LocalBackend(SandboxBackend):
         if slot.disk_mb != limits.disk_mb:
             slot.fresh(limits.disk_mb)
 
-    def _renewed(self, sandbox: LocalSandbox) -> Slot:
+    async def _renewed(self, sandbox: LocalSandbox) -> Slot:
         """Return a clean slot: a free one with its next process ready, or the sandbox's own."""
         limits, slot = sandbox.limits, sandbox.slot
+        if sandbox.image is not None:
+            slot.close("the sandbox was reset")
+            return await self._images.restart(sandbox.image, limits)
         total_mb = limits.memory_mb + limits.disk_mb
         for other in reversed(self._free):
             fits = other.disk_mb == limits.disk_mb and other.limited(
@@ -313,12 +351,17 @@ class LocalBackend(SandboxBackend):
         slot.fresh(limits.disk_mb, "the sandbox was reset")
         return slot
 
-    def _give_back(self, sandbox: LocalSandbox) -> None:
+    def _give_back(self, sandbox: LocalSandbox, counted: Slot) -> None:
+        """Take back the slot of a sandbox; of one with an image, the slot that is `counted`."""
         self._open.discard(sandbox)
         self._stats.in_use -= 1
         if sandbox.slot.dead and not self._closing and not sandbox.blamed:
             self._stats.lost += 1
-        self._recycle(sandbox.slot)
+        if sandbox.image is None:
+            counted = sandbox.slot  # after a reset it may be another
+        else:
+            sandbox.slot.close("its sandbox was closed")
+        self._recycle(counted)
 
     def _recycle(self, slot: Slot) -> None:
         if slot.executions >= self._max_executions:
@@ -372,6 +415,7 @@ class LocalBackend(SandboxBackend):
             await asyncio.sleep(LOOK_EVERY_S)
             for slot in list(self._slots):
                 slot.look()
+            self._images.look()
 
     def _lost(self, slot: Slot) -> None:
         if slot.was_ready and slot.executions < self._max_executions and not self._closing:

@@ -143,6 +143,18 @@ def find(root: Path = Path("/")) -> tuple[Hierarchy | None, str]:
     return None, "no writable one with the memory controller"
 
 
+def wanted(mode: str, name: str) -> tuple[Hierarchy | None, str]:
+    """Find a place that works, unless `mode` is "off", and describe it; `name` is for a trial."""
+    if mode == "off":
+        return None, "not wanted (cgroup 'off')"
+    groups, words = find()
+    if groups is not None and (refused := usable(groups, name)):
+        return None, f"{words}, refuses: {refused}"
+    if groups is not None:
+        groups.sweep()
+    return groups, words
+
+
 def usable(hierarchy: Hierarchy, name: str) -> str:
     """Try to make and limit a group of that name; return the kernel's objection, or ""."""
     try:

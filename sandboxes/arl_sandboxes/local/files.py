@@ -1,7 +1,8 @@
-"""A reader of the files that programs left in a work folder; it trusts none of them.
+"""A reader of the files that programs left in a sandbox; it trusts none of them.
 
-Every step starts at a descriptor of the folder, follows no link, and opens only regular files: a
-link to /etc/shadow, an endless pipe or a folder 10,000 deep cost nothing and reveal nothing.
+Every step starts at a descriptor of the work folder or of an image's root, stays in its file
+system, follows no link, and opens only regular files: a link to /etc/shadow, an endless pipe or a
+folder 10,000 deep cost nothing and reveal nothing.
 """
 
 from __future__ import annotations
@@ -11,25 +12,44 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from agentgym_rl.gym.sandbox import SkippedFile
 
-MAX_FILES, MAX_BYTES, MAX_DEPTH, MAX_SEEN = 256, 16 << 20, 16, 10_000
-PRIVATE = (".tmp", ".shm")
-"""The folders that programs see as /tmp and /dev/shm; the path "." excludes them."""
+MAX_SEEN = 10_000
 
 
-def read(box: int, path: PurePosixPath, *, max_bytes: int) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The folders at which paths begin, and the bounds on what is returned at once."""
+
+    box: int
+    """The descriptor of the work folder, for relative paths."""
+    root: int = -1
+    """The descriptor of an image's root, for absolute paths; -1 without an image."""
+    private: Sequence[str] = (".tmp", ".shm")
+    """The folders that programs see as /tmp and /dev/shm; the path "." excludes them."""
+    max_files: int = 256
+    max_bytes: int = 16 << 20
+    max_depth: int = 16
+
+    @classmethod
+    def of_image(cls, box: int, root: int) -> Place:
+        """Return the place of an image's files, which may be a large project."""
+        return cls(box, root, (), MAX_SEEN, 64 << 20, 40)
+
+
+def read(place: Place, path: PurePosixPath, *, max_bytes: int) -> bytes:
     """Read a regular file.
 
     Raises:
         FileNotFoundError: there is none.
         OSError: the path is no regular file, or the file is larger than `max_bytes`.
     """
-    if not path.parts:
+    if path == path.parent:
         raise OSError(errno.EINVAL, "not a regular file")
-    folder = _open_folder(box, path.parts[:-1])
+    folder = _open_folder(place, path.parent)
     try:
         return _read(folder, path.name, max_bytes)
     finally:
@@ -37,18 +57,18 @@ def read(box: int, path: PurePosixPath, *, max_bytes: int) -> bytes:
 
 
 def collect(
-    box: int, wanted: Sequence[PurePosixPath]
+    place: Place, wanted: Sequence[PurePosixPath]
 ) -> tuple[dict[str, bytes], list[SkippedFile]]:
     """Return the regular files at or below `wanted`, and the skipped files with the reasons."""
     found: dict[str, bytes] = {}
     skipped: list[SkippedFile] = []
-    left = MAX_BYTES
-    for path, reason in _walk_all(box, wanted):
-        if not reason and len(found) >= MAX_FILES:
-            reason = f"more than {MAX_FILES} files"
+    left = place.max_bytes
+    for path, reason in _walk_all(place, wanted):
+        if not reason and len(found) >= place.max_files:
+            reason = f"more than {place.max_files} files"
         if not reason:
             try:
-                found[path] = read(box, PurePosixPath(path), max_bytes=left)
+                found[path] = read(place, PurePosixPath(path), max_bytes=left)
                 left -= len(found[path])
             except OSError as error:
                 reason = error.strerror or str(error)
@@ -57,14 +77,14 @@ def collect(
     return found, skipped
 
 
-def sizes(box: int) -> dict[str, int]:
+def sizes(place: Place) -> dict[str, int]:
     """Return the size in bytes of every regular file."""
     found = {}
-    for path, reason in _walk_all(box, [PurePosixPath(".")]):
+    for path, reason in _walk_all(place, [PurePosixPath(".")]):
         if reason:
             continue
         with contextlib.suppress(OSError):  # a session may move files at the same time
-            folder = _open_folder(box, PurePosixPath(path).parts[:-1])
+            folder = _open_folder(place, PurePosixPath(path).parent)
             try:
                 name = PurePosixPath(path).name
                 found[path] = os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
@@ -73,11 +93,11 @@ def sizes(box: int) -> dict[str, int]:
     return found
 
 
-def _walk_all(box: int, wanted: Sequence[PurePosixPath]) -> Iterator[tuple[str, str]]:
+def _walk_all(place: Place, wanted: Sequence[PurePosixPath]) -> Iterator[tuple[str, str]]:
     """Yield (path, the reason it cannot be read or "") of all wanted files, at most MAX_SEEN."""
     seen = 0
     for path in wanted:
-        for found in _walk(box, path, MAX_DEPTH):
+        for found in _walk(place, path, place.max_depth):
             seen += 1
             if seen > MAX_SEEN:
                 yield found[0], f"more than {MAX_SEEN} entries"
@@ -85,12 +105,12 @@ def _walk_all(box: int, wanted: Sequence[PurePosixPath]) -> Iterator[tuple[str, 
             yield found
 
 
-def _walk(box: int, path: PurePosixPath, depth: int) -> Iterator[tuple[str, str]]:
-    if not path.parts:
-        yield from _walk_folder(box, path, depth)
+def _walk(place: Place, path: PurePosixPath, depth: int) -> Iterator[tuple[str, str]]:
+    if path == path.parent:
+        yield from _walk_folder(place, path, depth)
         return
     try:
-        folder = _open_folder(box, path.parts[:-1])
+        folder = _open_folder(place, path.parent)
     except OSError as error:
         yield str(path), error.strerror or str(error)
         return
@@ -102,19 +122,19 @@ def _walk(box: int, path: PurePosixPath, depth: int) -> Iterator[tuple[str, str]
     finally:
         os.close(folder)
     if stat.S_ISDIR(mode):
-        yield from _walk_folder(box, path, depth)
+        yield from _walk_folder(place, path, depth)
     elif stat.S_ISREG(mode):
         yield str(path), ""
     else:
         yield str(path), "not a regular file"
 
 
-def _walk_folder(box: int, path: PurePosixPath, depth: int) -> Iterator[tuple[str, str]]:
+def _walk_folder(place: Place, path: PurePosixPath, depth: int) -> Iterator[tuple[str, str]]:
     if not depth:
-        yield str(path), f"more than {MAX_DEPTH} folders deep"
+        yield str(path), f"more than {place.max_depth} folders deep"
         return
     try:
-        folder = _open_folder(box, path.parts)
+        folder = _open_folder(place, path)
     except OSError as error:
         yield str(path), error.strerror or str(error)
         return
@@ -128,20 +148,26 @@ def _walk_folder(box: int, path: PurePosixPath, depth: int) -> Iterator[tuple[st
     finally:
         os.close(folder)
     for name in sorted(names, key=os.fsencode):
-        if path.parts or name not in PRIVATE:
-            yield from _walk(box, path / name, depth - 1)
+        if path.parts or name not in place.private:
+            yield from _walk(place, path / name, depth - 1)
 
 
-def _open_folder(box: int, parts: Sequence[str]) -> int:
-    """Open a folder below the work folder; no part of the path may be a link."""
-    folder = os.dup(box)
-    for name in parts:
+def _open_folder(place: Place, path: PurePosixPath) -> int:
+    """Open a folder. No part of the path may be a link, or a mount of the machine's: /proc would
+    show this process more than it shows programs."""
+    absolute = path.is_absolute()
+    folder = os.dup(place.root if absolute else place.box)
+    device = os.fstat(folder).st_dev
+    for name in path.parts[absolute:]:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             below = os.open(name, flags, dir_fd=folder)
         finally:
             os.close(folder)
         folder = below
+        if os.fstat(folder).st_dev != device:
+            os.close(folder)
+            raise OSError(errno.EXDEV, "a part of the machine, not of the sandbox")
     return folder
 
 

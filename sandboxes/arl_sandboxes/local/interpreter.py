@@ -6,14 +6,27 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import arl_isolation
 from agentgym_rl import ConfigError, SandboxUnavailable
 
 from .hidden import below, hidden
-from .slot import SlotConfig
 
+ZYGOTE = Path(__file__).parent / "inside" / "zygote.py"
+LONE = ZYGOTE.with_name("lone.py")
+"""The launcher for machines without namespaces (isolation "landlock")."""
+_START = """
+import os, sys
+folder, name = os.path.split(sys.argv.pop(1))
+sys.path[:] = [folder, *sys.path, sys.argv.pop(1)]
+module = __import__(name[:-3])
+sys.path[:] = sys.path[1:-1]
+module.main()
+"""
+"""The start of a file of `inside/`, which imports others beside it, and then `arl_isolation`."""
 PREIMPORT = (  # noqa: SIM905 - words, to be read
     "json re math cmath random collections collections.abc itertools functools heapq bisect string "
     "typing dataclasses datetime fractions decimal statistics traceback io operator copy time sys "
@@ -21,6 +34,35 @@ PREIMPORT = (  # noqa: SIM905 - words, to be read
 ).split()
 PACKAGES = "/packages"
 """The folder in a sandbox that contains `packages`."""
+
+
+@dataclass(frozen=True)
+class SlotConfig:
+    """The settings that all slots of a backend are started with."""
+
+    python: str
+    read_only: Sequence[tuple[str, str]]
+    """The pairs (folder of the machine, path at which programs see it)."""
+    hidden: Sequence[str]
+    """The real paths, in those folders, that programs do not see."""
+    path: Sequence[str]
+    """The folders added to `sys.path`."""
+    preimport: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The environment of the zygote while it starts; no program receives it."""
+    isolation: str = "namespaces"
+
+    def ahead(self) -> list[str]:
+        """Return the modules to load before the namespaces: those of the standard library alone."""
+        known = sys.stdlib_module_names
+        return [name for name in self.preimport if name.split(".")[0] in known]
+
+    def command(self, script: Path | None = None) -> list[str]:
+        """Return the command that runs a file of `inside/`: by default, a slot's first process."""
+        script = script or (LONE if self.isolation == "landlock" else ZYGOTE)
+        place = Path(arl_isolation.__file__).parents[1]
+        start = [self.python, "-I", "-S", "-B", "-X", "utf8", "-c", _START]
+        return [*start, str(script), str(place)]
 
 
 def slot_config(

@@ -17,8 +17,9 @@ from agentgym_rl.gym.sandbox import Capabilities, Probe, ProbeReport
 
 from .cgroup import Hierarchy
 from .check import checked
+from .interpreter import SlotConfig
 from .processes import ended
-from .slot import Slot, SlotConfig
+from .slot import Slot
 
 MACHINES = ("x86_64", "aarch64")
 LOWEST_KERNEL = (5, 14)
@@ -37,6 +38,8 @@ _LANDLOCK = {
     errno.EPERM: "the container's filter refuses it: docker 23 or newer, or a profile that lets "
     "landlock_create_ruleset, landlock_add_rule and landlock_restrict_self through",
 }
+OVERLAY = "overlay"
+"""The probe without which there are no sandboxes with images, and all else works."""
 _SESSIONS = {False: ("python", "shell"), True: ("python",)}
 """The kinds of sessions: the key is True if there are no namespaces."""
 _UBUNTU = "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
@@ -48,9 +51,11 @@ async def probe(config: SlotConfig, groups: Hierarchy | None, words: str) -> Pro
     probes = [_machine(), _kernel()]
     if all(found.ok for found in probes):
         probes += await _trials(config, lone=lone)
-    if all(found.ok for found in probes):
-        probes.append(await _slot(config))
-    if probes[0].ok and not lone and not all(found.ok for found in probes):
+    needed = [found for found in probes if found.required]
+    if all(found.ok for found in needed):
+        needed.append(await _slot(config))
+        probes.append(needed[-1])
+    if probes[0].ok and not lone and not all(found.ok for found in needed):
         probes.append(await _instead(config))
     probes.append(
         Probe(
@@ -71,6 +76,7 @@ async def probe(config: SlotConfig, groups: Hierarchy | None, words: str) -> Pro
         exec=works and not lone,
         sessions=frozenset(_SESSIONS[lone] if works else ()),
         fork_snapshot=works and not lone,
+        images=works and any(found.name == OVERLAY and found.ok for found in probes),
     )
     return ProbeReport("local", probes, capabilities)
 
@@ -129,7 +135,8 @@ async def _trials(config: SlotConfig, *, lone: bool) -> Sequence[Probe]:
     found = []
     for name, number, text in json.loads(out):
         detail = f"{errno.errorcode.get(number, number)}: {text}" if number else (text or "works")
-        found.append(Probe(name, not number, detail, _fix(name, number) if number else ""))
+        fix = _fix(name, number) if number else ""
+        found.append(Probe(name, not number, detail, fix, required=name != OVERLAY))
     return found
 
 
@@ -147,6 +154,8 @@ def _fix(name: str, number: int) -> str:
         return _UBUNTU if _restricted_by_apparmor() else f"{_DOCKER}; {_KUBERNETES}"
     if name in ("mount", "read-only mounts", "proc"):
         return f"{_DOCKER}; {_KUBERNETES}"
+    if name == OVERLAY:
+        return "images need overlayfs in user namespaces (Linux 5.11; with folders on tmpfs, 6.6)"
     if name in ("landlock", "landlock domain"):
         return _LANDLOCK.get(number, "needs Linux 6.2 or newer")
     if name == "users":

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentgym_rl import SandboxError, SandboxLost
-from agentgym_rl.gym.sandbox import ExecResult, Limits, Status
+from agentgym_rl.gym.sandbox import ExecResult, Image, Limits, Status
 from arl_sandboxes.arguments import checked_files
 
 from .child import Child, Ended
@@ -34,7 +34,7 @@ class Order:
     files: Mapping[str, bytes] = field(default_factory=dict)
     more: Mapping[str, Any] = field(default_factory=dict)
 
-    def packed(self, limits: Limits) -> tuple[dict[str, Any], bytes]:
+    def packed(self, limits: Limits, image: Image | None = None) -> tuple[dict[str, Any], bytes]:
         """Encode the order for the child: a JSON object, and the bytes it refers to.
 
         Raises:
@@ -43,7 +43,7 @@ class Order:
         places: list[tuple[str, int, int]] = []
         parts: list[bytes] = []
         at = 0
-        for path, data in checked_files(self.files).items():
+        for path, data in checked_files(self.files, image).items():
             places.append((path, at, at + len(data)))
             parts.append(data)
             at += len(data)

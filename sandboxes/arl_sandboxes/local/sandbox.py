@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -13,17 +13,19 @@ from agentgym_rl import Sandbox, SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import (
     Capabilities,
     ExecResult,
+    Image,
     Limits,
     SandboxStats,
     Session,
     SessionKind,
     Status,
-    work_path,
 )
-from arl_sandboxes.arguments import check_words
+from arl_sandboxes.arguments import check_words, sandbox_path
+from arl_sandboxes.forward import SocketStream, address_of, relayed
 
 from . import files as box_files
 from .child import Child
+from .image_slots import ImageSlot
 from .output import Output
 from .run import Order, Run, null, rlimits
 from .session import LocalSession
@@ -44,11 +46,13 @@ class LocalSandbox(Sandbox):
         *,
         stats: SandboxStats,
         on_close: Callable[[LocalSandbox], None],
-        renewed: Callable[[LocalSandbox], Slot],
+        renewed: Callable[[LocalSandbox], Awaitable[Slot]],
+        image: Image | None = None,
     ) -> None:
         self.id = id
         self.limits = limits
         self.capabilities = capabilities
+        self.image = image
         self.slot = slot
         self.blamed = False
         """True if a program of this sandbox caused the end of the slot."""
@@ -85,7 +89,11 @@ class LocalSandbox(Sandbox):
             self.check_open()
             raise SandboxError(f"{self.id} runs Python only (isolation 'landlock')")
         check_words(argv, env or {})
-        more = {"argv": list(argv), "cwd": str(work_path(cwd)), "env": dict(env or {})}
+        more = {
+            "argv": list(argv),
+            "cwd": str(sandbox_path(cwd, self.image)),
+            "env": dict(env or {}),
+        }
         return await self._run(Order("exec", files=files or {}, more=more), stdin, collect, limits)
 
     async def open_session(self, kind: SessionKind = "python") -> Session:
@@ -133,7 +141,7 @@ class LocalSandbox(Sandbox):
             raise SandboxError(f"{self.id}: files could not be written: {result.status}")
 
     async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
-        clean = work_path(path)
+        clean = sandbox_path(path, self.image)
         await self._has_box()
         return await self._look(box_files.read, clean, max_bytes=max_bytes)
 
@@ -149,8 +157,23 @@ class LocalSandbox(Sandbox):
         async with self._busy:
             self.check_open()
             self._drop_sessions("its sandbox was reset")
-            self.slot = self._renewed(self)
+            self.slot = await self._renewed(self)
             await self.slot.prepared()
+
+    @contextlib.asynccontextmanager
+    async def forward(self, port: int, to: str) -> AsyncIterator[None]:
+        address = address_of(port, to)
+        self.check_open()
+        if not isinstance(self.slot, ImageSlot):
+            raise SandboxError(f"{self.id} has no network at all: forward needs an image")
+        loop = asyncio.get_running_loop()
+        with await self.slot.listen(port) as listener:
+
+            async def accept() -> SocketStream:
+                return SocketStream((await loop.sock_accept(listener))[0])
+
+            async with relayed(accept, address):
+                yield
 
     async def close(self) -> None:
         on_close, self._on_close = self._on_close, None
@@ -170,8 +193,8 @@ class LocalSandbox(Sandbox):
         self, order: Order, stdin: bytes, collect: Sequence[str], limits: Limits | None
     ) -> ExecResult:
         bounds = limits.within(self.limits) if limits else self.limits
-        wanted = [work_path(path) for path in collect]
-        packed, payload = order.packed(bounds)
+        wanted = [sandbox_path(path, self.image) for path in collect]
+        packed, payload = order.packed(bounds, self.image)
         if not self.capabilities.disk:
             self._check_sizes(order.files)
         async with self._busy:
@@ -213,23 +236,26 @@ class LocalSandbox(Sandbox):
             )
 
     async def _look(self, look: Callable[..., _T], *args: Any, **options: Any) -> _T:
-        """Call `look` on the work folder in a thread, as there may be many files."""
+        """Call `look` on the files in a thread, as there may be many."""
         self.check_open()
-        handle = [os.dup(self.slot.box)]  # the slot may close it before the thread runs
+        # The slot may close them before the thread runs.
+        handles = [os.dup(each) for each in (self.slot.box, self.slot.root) if each >= 0]
 
         def work() -> _T:
-            box = handle.pop()
+            mine = [handles.pop() for _ in range(len(handles))][::-1]
             try:
-                return look(box, *args, **options)
+                place = box_files.Place.of_image(*mine) if self.image else box_files.Place(mine[0])
+                return look(place, *args, **options)
             finally:
-                os.close(box)
+                for each in mine:
+                    os.close(each)
 
         try:
             return await asyncio.to_thread(work)
         finally:
-            if handle:  # cancelled before the thread ran
-                with contextlib.suppress(IndexError):
-                    os.close(handle.pop())
+            with contextlib.suppress(IndexError):  # cancelled before the thread ran
+                while handles:
+                    os.close(handles.pop())
 
     def _begin(self, child: Child, order: dict[str, Any]) -> Output:
         """Start a session; return its output."""

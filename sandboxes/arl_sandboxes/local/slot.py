@@ -10,31 +10,18 @@ import socket
 import struct
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from typing import Any
 
-import arl_isolation
 from agentgym_rl import SandboxError, SandboxLost, SandboxUnavailable
 from agentgym_rl.runtime.frozen import Vital
 
 from .cgroup import Cgroup
 from .child import Child, Ended
 from .inside import wire
+from .interpreter import SlotConfig
 from .processes import LoneEnd, descends, kill_process_1
 
-ZYGOTE = Path(__file__).parent / "inside" / "zygote.py"
-LONE = ZYGOTE.with_name("lone.py")
-"""The launcher for machines without namespaces (isolation "landlock")."""
-_START = """
-import os, sys
-folder, name = os.path.split(sys.argv.pop(1))
-sys.path[:] = [folder, *sys.path, sys.argv.pop(1)]
-module = __import__(name[:-3])
-sys.path[:] = sys.path[1:-1]
-module.main()
-"""
-"""The start of a file of `inside/`, which imports others beside it, and then `arl_isolation`."""
 KILL_GRACE_S = 5.0
 """The longest wait for a slot to end a program; then the slot itself is killed."""
 START_TIMEOUT_S = 30.0
@@ -42,30 +29,6 @@ MAX_REPLACED = 8
 """The number of waiting processes that may be killed between two fresh work folders."""
 HOST_UID = 200_000
 """The uid of slot 0, if root runs this; slot 1 has the next uid, and so on."""
-
-
-@dataclass(frozen=True)
-class SlotConfig:
-    """The settings that all slots of a backend are started with."""
-
-    python: str
-    read_only: Sequence[tuple[str, str]]
-    """The pairs (folder of the machine, path at which programs see it)."""
-    hidden: Sequence[str]
-    """The real paths, in those folders, that programs do not see."""
-    path: Sequence[str]
-    """The folders added to `sys.path`."""
-    preimport: Sequence[str]
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """The environment of the zygote while it starts; no program receives it."""
-    isolation: str = "namespaces"
-
-    def command(self, script: Path | None = None) -> list[str]:
-        """Return the command that runs a file of `inside/`: by default, a slot's first process."""
-        script = script or (LONE if self.isolation == "landlock" else ZYGOTE)
-        place = Path(arl_isolation.__file__).parents[1]
-        start = [self.python, "-I", "-S", "-B", "-X", "utf8", "-c", _START]
-        return [*start, str(script), str(place)]
 
 
 class Slot:
@@ -83,6 +46,8 @@ class Slot:
         self.executions = 0
         self.box = -1
         """The descriptor of the work folder, once a child waits; else -1."""
+        self.root = -1
+        """The descriptor of an image's root, once a child waits; else -1."""
         self.child: Child | None = None
         """The child that waits for a program."""
         self.dead = ""
@@ -115,8 +80,11 @@ class Slot:
         self._control: socket.socket | None = None
 
     # ------------------------------------------------------------------ life
-    async def start(self) -> None:
+    async def start(self, *, ahead: bool = False) -> None:
         """Start the process and wait until it is in its namespaces.
+
+        ahead: True for a process that only prepares what all images have in common: `enter` gives
+            it an image, once.
 
         Raises:
             SandboxUnavailable: the kernel refused a step.
@@ -135,14 +103,18 @@ class Slot:
                 "path": self._config.path,
                 "preimport": self._config.preimport,
                 "tmp": tempfile.gettempdir(),
+                "ahead": self._config.ahead() if ahead else [],
             }
-            if self._control is None:
-                raise SandboxLost(self.dead)
-            self._control.send(json.dumps(config).encode())
-            await self._wait("start")
+            await self._order(config, "start")
         except BaseException as error:
             self.close(f"it did not start: {str(error) or type(error).__name__}")
             raise
+
+    async def _order(self, order: Mapping[str, Any], what: str) -> None:
+        if self._control is None:
+            raise SandboxLost(self.dead)
+        self._control.send(json.dumps(order).encode())
+        await self._wait(what)
 
     def _spawn(self) -> None:
         # Not in a thread: the process dies with the thread that started it.
@@ -338,9 +310,10 @@ class Slot:
             child.fail(error)
         self._children.clear()
         self.child = None
-        if self.box >= 0:
-            os.close(self.box)
-            self.box = -1
+        for folder in (self.box, self.root):
+            if folder >= 0:
+                os.close(folder)
+        self.box = self.root = -1
         self._tell(error)
 
     async def _wait(self, what: str) -> None:
@@ -377,7 +350,7 @@ class Slot:
         assert self._control is not None
         try:
             message, handles, flags, _ = socket.recv_fds(
-                self._control, 8192, 2, socket.MSG_CMSG_CLOEXEC
+                self._control, 8192, 3, socket.MSG_CMSG_CLOEXEC
             )
         except BlockingIOError:
             return
@@ -396,13 +369,19 @@ class Slot:
         elif kind == wire.DONE:
             number, *ended = wire.DONE_BODY.unpack(body)
             self._done(number, Ended(*ended))
-        elif kind == wire.READY:
+        elif kind in (wire.READY, wire.AHEAD):
             self._tell()
         elif kind == wire.FAILED:
             self.dead = body[4:].decode("utf-8", "replace")
             number = struct.unpack("i", body[:4])[0]
             text = f"{self.dead} (errno {number})" if number else self.dead
             self._tell(SandboxUnavailable(f"the slot could not start: {text}"))
+        else:
+            self._hear(kind, body, handles)
+
+    def _hear(self, kind: bytes, body: bytes, handles: list[int]) -> None:
+        """Handle a message that only another kind of slot sends."""
+        raise AssertionError(f"a slot said {kind!r}")
 
     def _add(self, number: int, handles: list[int]) -> None:
         if len(handles) > 1:
@@ -412,7 +391,7 @@ class Slot:
                 os.close(handle)
             return
         if len(handles) > 1:
-            self.box = handles[1]
+            self.box, self.root = handles[1], handles[2] if len(handles) > 2 else -1
         self.child = self._children[number] = Child(
             number, socket.socket(fileno=handles[0]), self._life
         )

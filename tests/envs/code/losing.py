@@ -8,6 +8,7 @@ from typing import Any, Self
 from agentgym_rl.core.errors import SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import (
     ExecResult,
+    Image,
     Limits,
     ProbeReport,
     Sandbox,
@@ -71,7 +72,13 @@ class LosingBackend(SandboxBackend):
         at: TracebackType | None,
     ) -> None: ...
 
-    async def create(self, *, limits: Limits | None = None, timeout_s: float = 60.0) -> Sandbox:
+    async def create(
+        self,
+        *,
+        limits: Limits | None = None,
+        image: Image | None = None,
+        timeout_s: float = 60.0,
+    ) -> Sandbox:
         return LosingSandbox(self)
 
     async def probe(self) -> ProbeReport:

@@ -1,6 +1,7 @@
 """Getting out: system calls, namespaces, devices, privileges, networks, what is read-only."""
 
 import asyncio
+import os
 import socket
 
 import pytest_free as must
@@ -148,14 +149,53 @@ R["links"] = str([name for _, name in socket.if_nameindex()]) if 0 else "EPERM"
     refused = {"ENETUNREACH", "EHOSTUNREACH", "EPERM", "EACCES", "EADDRNOTAVAIL", "EAFNOSUPPORT"}
     name = said.pop("name")
     assert "addr" not in name, name
-    if case.in_container:  # its own loopback device answers
+    if case.in_container or case.in_image:  # its own loopback device answers
         assert said.pop("host") == "ECONNREFUSED"
         del said["udp host"], said["udp 6"]
     assert set(said.values()) <= refused, said
 
 
+@attack(not_docker="the daemon has the image's files")
+async def the_layer_of_an_image(case: Case) -> None:
+    """Its folder on the machine is out of reach, and so are the overlay's other parts."""
+    if not case.in_image:
+        assert case.sandbox.image is None
+        return
+    image = case.sandbox.image
+    assert image is not None
+    parts = [image.place, os.path.dirname(image.place), "/sys", "/sys/changes", "/sys/skeleton"]
+    said = await case.tries(f"""
+mounts = open("/proc/self/mountinfo").read()
+R["told"] = str({os.path.dirname(image.place)!r} in mounts)
+for path in {parts!r}: T(path, lambda: os.listdir(path))
+for name in ("trusted.overlay.opaque", "trusted.overlay.redirect", "trusted.overlay.metacopy"):
+    T(name, lambda: os.setxattr("/etc", name, b"y"))
+T("remount", lambda: open("/proc/self/mem").close() or libc.mount(b"", b"/", b"", 32, b"") and 1/0)
+""")
+    assert said.pop("told") == "False"
+    assert {said.pop(path) for path in parts} == {"ENOENT"}
+    assert said.pop("remount") == "ZeroDivisionError"
+    assert set(said.values()) <= {"EPERM", "EOPNOTSUPP"}, said
+
+
 @attack(alone=True)
 async def writing_what_is_read_only(case: Case) -> None:
+    if case.in_image:  # all else is its own
+        await all_refused(
+            case,
+            f"""
+import sysconfig
+places = ["/usr", "/usr/lib", "/usr/bin", "/proc", sysconfig.get_paths()["stdlib"],
+    os.path.dirname(os.path.realpath(sys.executable))]
+for place in places: T(place, lambda: open(place + "/{PWNED}", "w"))
+for file in ("/usr/bin/env", os.__file__, "/bin/sh"):
+    T(file, lambda: open(file, "r+"))
+    T("unlink " + file, lambda: os.unlink(file))
+    T("chmod " + file, lambda: os.chmod(file, 0o777))
+    T("rename " + file, lambda: os.rename(file, file + "x"))
+""",
+        )
+        return
     await all_refused(
         case,
         f"""

@@ -69,7 +69,11 @@ shutil.rmtree("d"); os.symlink("/etc", "d"); shutil.rmtree("e/f"); os.symlink("/
     assert result.files == {}, result.files.keys()
     await must.fail(OSError, case.sandbox.read_file("d/passwd"))
     await must.fail(OSError, case.sandbox.read_file("e/f/os.py"))
-    await must.fail(SandboxError, case.sandbox.write_files({"d/x": b"2"}))
+    if case.in_image:  # the link leads to a folder of its own, as any program's write would
+        await case.sandbox.write_files({"d/x": b"2"})
+        assert await case.sandbox.read_file("/etc/x") == b"2"
+    else:
+        await must.fail(SandboxError, case.sandbox.write_files({"d/x": b"2"}))
     await must.fail(SandboxError, case.sandbox.write_files({"e/f/x": b"2"}))
     await case.run(RESTORE)
 

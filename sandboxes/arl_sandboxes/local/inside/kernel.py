@@ -6,7 +6,9 @@ kernel's include/uapi headers.
 
 import ctypes
 import errno
+import fcntl
 import os
+import socket
 import struct
 
 from arl_isolation import locks
@@ -26,6 +28,7 @@ MOUNT_SETATTR = 442  # the same on both, as all numbers from 424 on
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT = 24, 47
 _AT_RECURSIVE, _AT_FDCWD = 0x8000, -100
 _ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV = 1, 2, 4
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _CAPABILITIES, _CAP_SYS_ADMIN = 64, 21
 
 _python = ctypes.PyDLL(None, use_errno=True)
@@ -80,6 +83,12 @@ def make_read_only(target: str) -> None:
 
 def set_host_name(name: str) -> None:
     check(libc.sethostname(name.encode(), len(name)), "sethostname")
+
+
+def loopback_up() -> None:
+    """Switch on the loopback device of this process's network namespace."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
 
 
 def forgo_capabilities() -> None:

@@ -18,6 +18,7 @@ import alone
 import boxes
 import kernel
 import landlock
+import outer
 import program
 import root
 import wire
@@ -226,7 +227,7 @@ def main() -> None:
     slot = folder = None
     try:
         os.setpgid(0, 0)  # not setsid: in the host's session nice needs no change of an autogroup
-        os.nice(zygote.NICE)
+        os.nice(outer.NICE)
         os.umask(0o022)
         zygote.no_core_dumps()
         locks.no_new_privileges()

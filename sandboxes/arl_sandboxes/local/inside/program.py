@@ -24,7 +24,8 @@ from arl_isolation import locks
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/box", "LANG": "C.UTF-8"}
 _OWN_MODULES = (
     "alone", "arl_isolation", "arl_isolation.bpf", "arl_isolation.locks", "boxes", "kernel",
-    "landlock", "lone", "program", "root", "seccomp", "session", "syscalls", "wire", "zygote",
+    "landlock", "lone", "outer", "program", "root", "seccomp", "session", "syscalls", "wire",
+    "zygote",
 )  # fmt: skip
 _MANY = 1 << 20
 _ALWAYS = (
@@ -48,9 +49,7 @@ print(s)
 
 def warm_up(preimport: list[str], path: list[str]) -> None:
     """Do once per slot the work that every child would otherwise repeat."""
-    sys.path.extend(path)
-    for name in preimport:
-        __import__(name)
+    load(preimport, path)
     _restore_site_names()
     os.environ.clear()
     os.environ.update(ENVIRONMENT)
@@ -61,6 +60,19 @@ def warm_up(preimport: list[str], path: list[str]) -> None:
             resource.setrlimit(kind, (value, value))
     for _ in range(_REHEARSALS):
         rehearse()
+
+
+def load(preimport: list[str], path: list[str]) -> None:
+    sys.path.extend(path)
+    for name in preimport:
+        __import__(name)
+
+
+def set_environment(variables: dict[str, str]) -> None:
+    """Replace the environment of all later programs."""
+    for environment in (ENVIRONMENT, os.environ):
+        environment.clear()
+        environment.update(variables)
 
 
 def rehearse() -> None:
@@ -189,9 +201,13 @@ def _forget_own_modules(box: str) -> None:
 def _write(path: str, data: bytes) -> None:
     if os.path.dirname(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
+    mode = 0o755 if data.startswith(b"#!") else 0o644
     if os.path.lexists(path):
+        if os.path.isfile(path) and not os.path.islink(path):
+            mode = os.stat(path).st_mode & 0o777
         os.unlink(path)
-    with open(path, "xb") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with open(path, "wb", opener=lambda name, _: os.open(name, flags, mode)) as file:
         file.write(data)
 
 

@@ -18,9 +18,12 @@ from arl_isolation.locks import MACHINE
 
 _X32 = 0x40000000
 
-_AF_UNIX = 1
-"""The only allowed family. INET sockets would reach nothing, but all programs of a slot share one
-network namespace, whose counters (`/proc/self/net/snmp`) count each attempt to send."""
+UNIX = (1,)
+"""The only allowed family (AF_UNIX). INET sockets would reach nothing, but all programs of a slot
+share one network namespace, whose counters (`/proc/self/net/snmp`) count each attempt to send."""
+WITH_INET = (1, 2, 10)
+"""The families in an image's sandbox, whose slot nobody else uses, and whose programs reach each
+other and `Sandbox.forward` over the loopback device, and nothing else."""
 _NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW* that clone takes
 _RLIMIT_CORE = 4  # the limit that keeps core dumps from the machine
 _SOL_SOCKET, _SO_COOKIE = 1, 57  # a counter of the machine's sockets with a cookie
@@ -73,13 +76,18 @@ def only(names: Collection[str], machine: str = MACHINE) -> bytes:
 
 
 def program(
-    machine: str = MACHINE, *, ahead: Sequence[bytes] = (), without: tuple[str, ...] = ()
+    machine: str = MACHINE,
+    *,
+    ahead: Sequence[bytes] = (),
+    without: tuple[str, ...] = (),
+    families: tuple[int, ...] = UNIX,
 ) -> bytes:
     """Return the filter's instructions for `machine`, 8 bytes each.
 
     ahead: instructions before those of this file; each finds the call's number loaded, and either
         returns or leaves the number loaded (see `alone`).
     without: System calls that stay allowed, to be denied by `only`.
+    families: The address families of sockets.
     """
     code = [
         *bpf.beginning(machine),
@@ -90,17 +98,18 @@ def program(
         # Its flags are in memory, which a filter cannot read; libraries fall back to clone.
         *bpf.when(machine, "clone3", bpf.fail(errno.ENOSYS)),
         *ahead,
-        *_common(machine, without),
+        *_common(machine, without, families),
     ]
     return b"".join(code)
 
 
 @functools.cache
-def _common(machine: str, without: tuple[str, ...]) -> tuple[bytes, ...]:
+def _common(machine: str, without: tuple[str, ...], families: tuple[int, ...]) -> tuple[bytes, ...]:
     """Return the instructions that are the same for every program."""
     tested = {
         "clone": bpf.no_bits(0, _NEW_NAMESPACES),
-        **dict.fromkeys(("socket", "socketpair"), bpf.one_of(0, (_AF_UNIX,), errno.EAFNOSUPPORT)),
+        "socket": bpf.one_of(0, families, errno.EAFNOSUPPORT),
+        "socketpair": bpf.one_of(0, UNIX, errno.EAFNOSUPPORT),
         **dict.fromkeys(syscalls.OWN_ONLY, bpf.one_of(0, (0,))),
         **{name: _own_second(first) for name, first in syscalls.OWN_ONLY_SECOND.items()},
         "prlimit64": _prlimit(),

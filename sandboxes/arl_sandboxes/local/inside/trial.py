@@ -1,5 +1,6 @@
 """A trial of each thing that a slot needs, in turn; prints [[name, errno, text], ...]."""
 
+import errno
 import json
 import os
 import sys
@@ -55,6 +56,30 @@ def proc() -> None:
         raise OSError(status, f"mount proc: {os.strerror(status)}")
 
 
+def overlay() -> None:
+    """Change a file and replace a folder through an overlay, as slots of images mount it."""
+    if os.getuid() == 0 and kernel.may_mount():
+        kernel.unshare(kernel.CLONE_NEWNS, "mount")
+        options = ""
+    else:
+        mount_namespace()
+        options = ",userxattr"
+    kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
+    kernel.mount("tmpfs", "/sys", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=1m")
+    for folder in ("low/folder", "up", "work", "root"):
+        os.makedirs(f"/sys/{folder}")
+    with open("/sys/low/folder/file", "w") as file:
+        file.write("old")
+    layers = "lowerdir=/sys/low,upperdir=/sys/up,workdir=/sys/work"
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV
+    kernel.mount("overlay", "/sys/root", "overlay", flags, layers + options)
+    os.unlink("/sys/root/folder/file")
+    os.rmdir("/sys/root/folder")
+    os.mkdir("/sys/root/folder")
+    if os.listdir("/sys/root/folder"):
+        raise OSError(errno.EIO, "a removed folder's files came back")
+
+
 def filter_calls() -> None:
     locks.no_new_privileges()
     locks.Filter(seccomp.program()).install()
@@ -68,6 +93,7 @@ TRIALS = {
     "mount": mount,
     "read-only mounts": read_only_mounts,
     "proc": proc,
+    "overlay": overlay,
     "seccomp": filter_calls,
 }
 

@@ -14,9 +14,9 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable
 
 import kernel
+import outer
 import program
 import root
 import seccomp
@@ -31,7 +31,6 @@ INNER = (
     | kernel.CLONE_NEWPID
     | kernel.CLONE_NEWCGROUP
 )
-NICE = 5
 PROC = "subset=pid,hidepid=ptraceable"
 REAP_AT_ONCE = 64
 """The number of processes reaped before commands are read, so that no flood delays the host."""
@@ -49,14 +48,24 @@ def enter_namespaces(config: dict) -> None:
     # The new root is made as the machine's root if possible: folders like /root are closed to
     # others. Root in a container may not mount before it has a user namespace.
     at_once = os.getuid() == 0 and kernel.may_mount()
+    image = config.get("image")
+
+    def build(owner: int | None) -> None:
+        if image:
+            root.build_of_image(read_only, unseen, image, owner)
+        else:
+            root.build(read_only, unseen)
+
     if at_once:
         kernel.unshare(kernel.CLONE_NEWNS, "mount")
-        root.build(read_only, unseen)
+        build(config["host_uid"])
     enter_user_namespace(config["host_uid"])
     kernel.unshare(INNER | kernel.CLONE_NEWNS, "mount, pid, net, ipc, uts, cgroup")
     kernel.set_host_name("sandbox")
+    if image:
+        kernel.loopback_up()
     if not at_once:
-        root.build(read_only, unseen)
+        build(None)
     # The machine's /proc, which must exist before a namespace can mount its own over it.
     kernel.make_read_only("/proc")
 
@@ -114,9 +123,15 @@ class MapsFromOutside:
 class Zygote:
     def __init__(self, control: socket.socket, config: dict, last_pid: int | None) -> None:
         self._control, self._last_pid = control, last_pid
-        program.warm_up(config["preimport"], config["path"])
+        self._image = config.get("image")
+        if self._image:
+            program.load(config["preimport"], config["path"])
+            program.set_environment(self._image["env"])
+        else:
+            program.warm_up(config["preimport"], config["path"])
         self._domain = kernel.memory_domain()
-        locks.Filter(seccomp.program(without=seccomp.ZYGOTES)).install()
+        families = seccomp.WITH_INET if self._image else seccomp.UNIX
+        locks.Filter(seccomp.program(without=seccomp.ZYGOTES, families=families)).install()
         self._filter = locks.Filter(seccomp.only(seccomp.ZYGOTES))
         self._children: dict[int, int] = {}  # pid -> its number
         self._lasting: set[int] = set()  # numbers of the children that are sessions
@@ -135,9 +150,8 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # for process 1: no process inside can send it
         self._own = {woken.fileno(), wake.fileno()}
-        gc.collect()
-        gc.freeze()
-        gc.disable()
+        if not self._image:
+            settle_memory()
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(woken, select.POLLIN)
@@ -163,23 +177,37 @@ class Zygote:
             self._count_from_2()
             overwrite_figures()
             if self._has_box:
+                assert not self._image, "a sandbox of an image has a slot of its own"
                 root.drop_box()
             self._has_box = True
             self._had_sessions = False
             self._lasting.clear()
             self._marks.clear()
-            self._prepare(box=root.fresh_box(number))
+            self._prepare(self._folders(number))
         elif command == wire.ANOTHER:
-            self._prepare(box=None)
+            self._prepare([])
         elif command == wire.LASTING:
             self._lasting.add(number)
             self._had_sessions = True
+        elif command == wire.LISTEN:
+            self._listen(number)
         elif command in (wire.KILL, wire.INTERRUPT):
             kind = signal.SIGKILL if command == wire.KILL else signal.SIGINT
             for pid, child in self._children.items():
                 if child == number:
                     self._signal(pid, kind)
         return True
+
+    def _listen(self, port: int) -> None:
+        """Give the host a socket that listens in this network namespace."""
+        message = wire.LISTENER + wire.NUMBER.pack(port)
+        try:
+            listener = socket.create_server(("127.0.0.1", port))
+        except OSError as error:
+            self._control.send(message + str(error.strerror).encode())
+            return
+        with listener:
+            socket.send_fds(self._control, [message], [listener.fileno()])
 
     def _count_from_2(self) -> None:
         """Reset the pid counter to 2, so that no program learns how many processes came before."""
@@ -196,7 +224,14 @@ class Zygote:
             if kind == signal.SIGINT:
                 return
 
-    def _prepare(self, box: int | None) -> None:
+    def _folders(self, disk_mb: int) -> list[int]:
+        """Return the handles of a new work folder, or of the image's and its root."""
+        if not self._image:
+            return [root.fresh_box(disk_mb)]
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        return [os.open(self._image["work_dir"], flags), os.open("/", flags)]
+
+    def _prepare(self, folders: list[int]) -> None:
         """Fork the next child, which prepares itself and waits for its program."""
         mine, theirs = socket.socketpair()
         self._count += 1
@@ -212,20 +247,20 @@ class Zygote:
                     os.close(fd)
                 if self._last_pid is not None:
                     os.close(self._last_pid)
-                if box is not None:
-                    os.close(box)
-                program.main(theirs, self._filter, self._domain)
+                for folder in folders:
+                    os.close(folder)
+                place = self._image["work_dir"] if self._image else root.BOX
+                program.main(theirs, self._filter, self._domain, place)
             except BaseException as error:
                 program.give_up(theirs, error)
             os._exit(125)
         theirs.close()
         self._children[pid] = self._count
-        handles = [mine.fileno()] if box is None else [mine.fileno(), box]
         message = wire.CHILD + wire.NUMBER.pack(self._count)
-        socket.send_fds(self._control, [message], handles)
+        socket.send_fds(self._control, [message], [mine.fileno(), *folders])
         mine.close()
-        if box is not None:
-            os.close(box)
+        for folder in folders:
+            os.close(folder)
 
     def _reap(self) -> bool:
         """Reap dead processes and report the known ones; return True if there may be more."""
@@ -299,6 +334,13 @@ def _mark_of(pid: int | str) -> str:
         return ""
 
 
+def settle_memory() -> None:
+    """Collect garbage for the last time, so that children share the memory of what is left."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+
 def overwrite_figures() -> None:
     """Overwrite the memory of freed numbers and bytes, in which the next child, a copy of this
     process, would otherwise find the CPU seconds that a program has used."""
@@ -327,31 +369,6 @@ def no_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (value, value))
 
 
-def give_way() -> Callable[[], None]:
-    """Lower the priority below the machine's other work, so that 16 programs at once do not hold up
-    the event loop that waits for them. Return a function for the rest, which may take a while.
-
-    If each session is a group for the scheduler, nice counts within the group only. The nice value
-    of the group (https://man7.org/linux/man-pages/man7/sched.7.html, "The autogroup feature") can
-    be changed by a user ten times per second, for all slots together.
-    """
-    os.nice(NICE)
-    try:
-        file = os.open("/proc/self/autogroup", os.O_WRONLY | os.O_CLOEXEC)
-    except OSError:
-        return lambda: None  # a kernel without autogroups
-
-    def lower_group() -> None:
-        for _ in range(100):
-            try:
-                os.write(file, str(NICE).encode())
-                return
-            except BlockingIOError:
-                time.sleep(0.1)
-
-    return lower_group
-
-
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     config = json.loads(control.recv(wire.CONFIG_BYTES))
@@ -359,15 +376,27 @@ def main() -> None:
         os.setsid()
         os.umask(0o022)
         no_core_dumps()
-        lower_group = give_way()
+        lower_group = outer.give_way()
+        if not config["ahead"]:
+            os.nice(outer.NICE)
         counter = last_pid()  # before the new root, whose /proc shows only processes
+        if config["ahead"]:
+            # The start of the interpreter takes longer than all else, and is the same for all.
+            program.warm_up(config["ahead"], [])
+            settle_memory()  # now: after a fork it would copy every page of the heap
+            control.send(wire.AHEAD)
+            order = control.recv(wire.CONFIG_BYTES)
+            if not order:
+                os._exit(0)
+            config |= json.loads(order)
         enter_namespaces(config)
         first = os.fork()
         if first:
             control.close()
             locks.die_with_parent()
-            lower_group()
-            os.waitpid(first, 0)
+            outer.watch(
+                first, lower_group, time.monotonic() + (outer.PROMPT_S if config["ahead"] else 0)
+            )
             os._exit(0)
         if os.getpid() != 1:
             raise OSError(f"process {os.getpid()} where process 1 of new namespaces was expected")
@@ -376,7 +405,10 @@ def main() -> None:
         kernel.mount("proc", "/proc", "proc", flags, PROC)
         locks.set_dumpable(False)
         kernel.forgo_capabilities()  # once for all children, which inherit it
-        Zygote(control, config, counter).run()
+        zygote = Zygote(control, config, counter)
+        if config["ahead"]:
+            os.nice(outer.NICE)
+        zygote.run()
     except Exception as error:
         number = struct.pack("i", getattr(error, "errno", 0) or 0)
         text = f"{type(error).__name__}: {error}"

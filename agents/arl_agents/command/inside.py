@@ -1,0 +1,98 @@
+"""A program inside of its environment's sandbox, beside the files of the task.
+
+It uses its own tools there, and reaches one address: the model, with the key of its episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
+
+from agentgym_rl import AgentError, Sandbox
+from agentgym_rl.gym.sandbox import ExecResult, Status
+
+from .presets import Launch, Preset, command_line, launch_of
+
+PORT = 8421
+"""The port in the sandbox at which the model answers."""
+FOLDER = "/tmp/agent"
+"""The program's folder in the sandbox: its home, and the file for its final message."""
+MAX_BYTES = 1 << 20
+STOPPED = (Status.TIMEOUT, Status.CPU_LIMIT, Status.OUTPUT_LIMIT)
+"""The ends by a limit of the episode, after which the task's files are graded as they are."""
+
+
+async def run_inside(
+    sandbox: Sandbox,
+    argv: Sequence[str],
+    preset: Preset | None,
+    told: Mapping[str, str],
+    *,
+    task_file: bytes,
+    prompt: str,
+    tail_chars: int,
+) -> str:
+    """Run a program in the sandbox until it ends; return its final message.
+
+    Args:
+        told: The variables about the episode, and those of the user's.
+        task_file: The contents of the file that ARL_TASK_FILE names.
+        tail_chars: The number of characters of standard error that an error quotes.
+
+    Raises:
+        AgentError: the program failed, or is not in the sandbox.
+        SandboxError: the sandbox failed.
+    """
+    url = urlsplit(told["OPENAI_BASE_URL"])
+    port = url.port or (443 if url.scheme == "https" else 80)
+    here = f"http://127.0.0.1:{PORT}"
+    home, answer_file = f"{FOLDER}/home", f"{FOLDER}/answer.txt"
+    told = {
+        **told,
+        "OPENAI_BASE_URL": f"{here}{url.path}",
+        "ANTHROPIC_BASE_URL": f"{here}{url.path.removesuffix('/v1')}",
+        "ARL_TASK_FILE": f"{FOLDER}/task.json",
+        "ARL_ANSWER_FILE": answer_file,
+        "TMPDIR": FOLDER,
+    }
+    launch = launch_of(preset, told, home=home, own_tools=True) if preset else Launch()
+    words, reads_prompt = command_line(launch, argv, prompt)
+    files = {f"{home}/{name}": text.encode() for name, text in launch.files.items()}
+    async with sandbox.forward(PORT, f"{url.hostname}:{port}"):
+        await sandbox.write_files({**files, told["ARL_TASK_FILE"]: task_file})
+        result = await sandbox.exec(
+            words,
+            stdin=prompt.encode() if reads_prompt else b"",
+            env={"HOME": home, **told, **launch.env},
+        )
+    if result.status in STOPPED:
+        return f"(the program was stopped: {result.status.value})"
+    if not result.ok:
+        raise AgentError(_failure(words[0], result, preset, tail_chars=tail_chars))
+    return await _answer(sandbox, result, launch, answer_file)
+
+
+async def _answer(sandbox: Sandbox, result: ExecResult, launch: Launch, answer_file: str) -> str:
+    """Return the final message: the answer file if it exists, else the output as the preset reads
+    it."""
+    try:
+        found = await sandbox.read_file(answer_file, max_bytes=MAX_BYTES)
+        return found.decode(errors="replace").strip()
+    except OSError:
+        text = result.stdout_text
+    if launch.answer_file:
+        try:
+            found = await sandbox.read_file(launch.answer_file, max_bytes=64 * MAX_BYTES)
+        except OSError:
+            return ""
+        text = found.decode(errors="replace")
+    return (launch.answer(text) if launch.answer else text).strip()
+
+
+def _failure(program: str, result: ExecResult, preset: Preset | None, *, tail_chars: int) -> str:
+    if result.exit_code == 127:
+        remedy = f"; to install it in the image: {preset.install}" if preset else ""
+        return f"there is no program {program!r} in the sandbox{remedy}"
+    how = f"exit code {result.exit_code}" if result.signal is None else f"signal {result.signal}"
+    said = result.stderr_text[-tail_chars:].strip() or "nothing on standard error"
+    return f"the program ended with {how} ({result.status.value}); it said: {said}"

@@ -1,0 +1,6 @@
+"""Small repositories with planted bugs, made without a network, as tasks in Harbor's format."""
+
+from .make import make
+from .tasks import LEVELS, task_source
+
+__all__ = ["LEVELS", "make", "task_source"]

@@ -1,0 +1,1 @@
+"""Dates without a library: a date is a tuple (year, month, day)."""

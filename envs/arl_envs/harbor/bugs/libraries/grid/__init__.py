@@ -1,0 +1,1 @@
+"""Matrices of whole numbers, as lists of rows."""

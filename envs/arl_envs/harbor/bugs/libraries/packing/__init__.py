@@ -1,0 +1,1 @@
+"""Short forms of texts and lists."""

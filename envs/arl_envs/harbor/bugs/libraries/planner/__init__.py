@@ -1,0 +1,1 @@
+"""A queue of jobs by urgency, and machines that do them."""

@@ -1,0 +1,1 @@
+"""Spans of whole numbers: a span (start, end) holds start and leaves end out."""

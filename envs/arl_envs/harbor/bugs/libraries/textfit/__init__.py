@@ -1,0 +1,1 @@
+"""Text that fits into columns."""

@@ -1,0 +1,1 @@
+"""Lengths, times and temperatures in whole numbers."""

@@ -1,0 +1,122 @@
+"""The endless chores, and the folder of each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, get_args
+
+from agentgym_rl import ConfigError, EnvError, Task, TaskSource
+from agentgym_rl.core.task import Split
+from arl_envs.harbor.own import bash, packed
+from arl_envs.harbor.task import HarborTask
+from arl_envs.splits import split_of
+
+from . import files, texts
+from .chore import Chore
+
+LEVELS = (1, 2, 3)
+CHORES: dict[str, Callable[[random.Random, int], Chore]] = {
+    draw.__name__: draw
+    for draw in (
+        files.find_text,
+        files.find_large,
+        files.find_old,
+        files.find_writable,
+        files.broken_links,
+        files.same_content,
+        files.disk_usage,
+        files.rename_ending,
+        files.sort_by_ending,
+        files.number_names,
+        files.unpack_some,
+        files.pack_some,
+        texts.mend_json,
+        texts.change_setting,
+        texts.replace_word,
+        texts.log_to_csv,
+        texts.log_to_json,
+        texts.count_levels,
+        texts.join_tables,
+        texts.merge_lists,
+        texts.top_words,
+    )
+}
+"""The kinds of chores, by name."""
+
+
+def task_source(split: Split, *, seed: int, level: int) -> ChoreTasks:
+    """Return the tasks of a split at one of LEVELS.
+
+    Raises:
+        ConfigError: there is no such split or level.
+    """
+    return ChoreTasks(split, seed=seed, level=level)
+
+
+class ChoreTasks(TaskSource):
+    """The chores of one split and level, a pure function of (split, seed, level, index).
+
+    A chore with its files belongs to one split, for any seed.
+    """
+
+    def __init__(self, split: Split, *, seed: int, level: int) -> None:
+        if split not in get_args(Split):
+            raise ConfigError(f"no split is called {split!r}; allowed: train, eval")
+        if level not in LEVELS:
+            raise ConfigError(f"chores have no level {level!r}; allowed: 1, 2, 3")
+        self._split: Split = split
+        self._seed, self._level = seed, level
+
+    def __getitem__(self, index: int, /) -> Task:
+        if index < 0:
+            raise IndexError(f"task index {index}: expected 0 or more")
+        name = f"{self._level}-{self._split}-{self._seed}-{index}"
+        rng = random.Random(f"arl-chores/{name}")
+        while True:  # every second chore is of this split
+            kind, variant = rng.choice(list(CHORES)), rng.getrandbits(40)
+            data = {"kind": "chores", "level": self._level, "chore": kind, "variant": variant}
+            if split_of(_text_of(chore_of(data))) == self._split:
+                return Task(id=f"chores-{name}", seed=variant, data=data, split=self._split)
+
+
+def chore_of(data: Any) -> Chore:
+    """Return the chore of a task's data.
+
+    Raises:
+        EnvError: the data does not come from here.
+    """
+    try:
+        if data["level"] not in LEVELS:
+            raise ValueError(f"level {data['level']!r}; allowed: 1, 2, 3")
+        rng = random.Random(f"arl-chores/{data['chore']}/{data['level']}/{data['variant']}")
+        return CHORES[data["chore"]](rng, data["level"])
+    except (KeyError, TypeError, ValueError) as error:
+        what = f"the task's data is no output of the generator chores: {error!r}"
+        raise EnvError(what) from error
+
+
+def _text_of(chore: Chore) -> str:
+    return f"{chore.instruction}\n{sorted(chore.files.items())}\n{chore.commands}"
+
+
+def make(task: Task) -> HarborTask:
+    """Return the folder of a task of this generator: the same task gives the same bytes.
+
+    Raises:
+        EnvError: the task's data does not come from this generator.
+    """
+    chore = chore_of(task.data)
+    prepared = [" && ".join(chore.commands)] if chore.commands else []
+    return packed(
+        "chores",
+        task.data,
+        instruction=f"{chore.instruction}\n",
+        repo=chore.files,
+        order={"mode": "files", "checks": chore.checks},
+        solved={},
+        steps=[bash("ls -R ."), *(bash(command) for command in chore.solution)],
+        metadata={"level": task.data["level"], "chore": task.data["chore"]},
+        commands=prepared,
+        solve="\n".join(["#!/bin/sh", "set -e", *chore.solution, ""]),
+    )

@@ -1,0 +1,330 @@
+"""The typed reading of task.toml: what is honoured here, what is refused by name, and what has no
+effect.
+
+A key that is in none of the three groups is refused as unknown, so nothing is silently ignored.
+`tests/envs/harbor/schema.json` lists the fields of Harbor's own schema; a test compares it with
+these groups.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from agentgym_rl import ConfigError
+
+NetworkMode = Literal["no-network", "public", "allowlist"]
+_ROOT = (None, "root", 0, "0")
+_TEMPLATE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_SIZES_MB = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
+
+_GPU = "sandboxes have no accelerator"
+_STEPS = "tasks of several steps are not played"
+REFUSED = {
+    "environment.gpus": _GPU,
+    "environment.gpu_types": _GPU,
+    "environment.tpu": _GPU,
+    "environment.mcp_servers": "MCP servers of a task are not started",
+    "environment.skills_dir": "agents here have no folder of skills",
+    "verifier.environment": "the verifier runs in the image of the task itself",
+    "verifier.collect": "collect hooks belong to compose services, which are not started",
+    "steps": _STEPS,
+    "multi_step_reward_strategy": _STEPS,
+    "artifacts.service": "compose services are not started",
+    "artifacts.exclude": "artifacts are taken whole",
+}
+"""The fields that a task must not set (beyond an empty value), with the reason."""
+
+HARMLESS = {
+    "schema_version": "every version up to 1.4 is read alike",
+    "version": "the old name of schema_version",
+    "source": "the origin of a task, for people",
+    "task.version": "for people",
+    "task.description": "for people",
+    "task.authors": "for people",
+    "task.keywords": "for people",
+    "artifacts.destination": "the place of an artifact on the host of Harbor's own runner",
+    "environment.cpus": "sandboxes share the processors; CPU seconds are limited by the timeouts",
+}
+"""The fields that may have any value and have no effect here, with the reason."""
+
+_LEGACY = ("environment.memory", "environment.storage", "environment.allow_internet")
+"""The deprecated names of read fields."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Network(_Section):
+    network_mode: NetworkMode | None = None
+    allowed_hosts: tuple[str, ...] | None = None
+
+
+class AgentPart(_Network):
+    """The section [agent]."""
+
+    timeout_sec: float | None = Field(default=None, gt=0)
+    """The seconds that all tool calls of an episode may take together; None: the option's value."""
+    user: str | int | None = None
+
+
+class Healthcheck(_Section):
+    """The section [environment.healthcheck]: a command that must succeed before the agent acts."""
+
+    command: str
+    interval_sec: float = Field(default=5.0, ge=0)
+    timeout_sec: float = Field(default=30.0, gt=0)
+    start_period_sec: float = Field(default=0.0, ge=0)
+    start_interval_sec: float = Field(default=5.0, ge=0)
+    retries: int = Field(default=3, ge=1)
+
+
+class EnvironmentPart(_Network):
+    """The section [environment]."""
+
+    build_timeout_sec: float = Field(default=600.0, gt=0)
+    docker_image: str | None = None
+    """The name of a published image, for a task without environment/Dockerfile: an image with both
+    is built, since sandboxes download nothing."""
+    os: Literal["linux"] = "linux"
+    memory_mb: int | None = Field(default=None, gt=0)
+    storage_mb: int | None = Field(default=None, gt=0)
+    env: dict[str, str] = Field(default_factory=dict)
+    """The variables of every program."""
+    workdir: str | None = None
+    """The folder in which programs start, instead of the Dockerfile's WORKDIR."""
+    healthcheck: Healthcheck | None = None
+
+    @field_validator("os", mode="before")
+    @classmethod
+    def _lower(cls, value: Any) -> Any:
+        return value.lower() if isinstance(value, str) else value
+
+    @field_validator("workdir")
+    @classmethod
+    def _absolute(cls, value: str | None) -> str | None:
+        if value is not None and not PurePosixPath(value).is_absolute():
+            raise ValueError("expected an absolute path")
+        return value
+
+
+class VerifierPart(_Network):
+    """The section [verifier]."""
+
+    timeout_sec: float = Field(default=600.0, gt=0)
+    env: dict[str, str] = Field(default_factory=dict)
+    """Further variables of tests/test.sh."""
+    user: str | int | None = None
+    environment_mode: Literal["shared", "separate"] | None = None
+    """The place of the tests in Harbor; here it is a fresh sandbox in both modes."""
+
+
+class SolutionPart(_Section):
+    """The section [solution]."""
+
+    env: dict[str, str] = Field(default_factory=dict)
+    """Further variables of solution/solve.sh."""
+
+
+class PackagePart(_Section):
+    """The section [task]."""
+
+    name: str
+
+
+class Artifact(_Section):
+    """A file or folder that the tests need besides the work folder."""
+
+    source: str
+
+    @field_validator("source")
+    @classmethod
+    def _inside(cls, value: str) -> str:
+        if ".." in PurePosixPath(value).parts:
+            raise ValueError("expected a path without '..'")
+        return value
+
+
+class TaskConfig(_Section):
+    """The content of a task.toml that has an effect here."""
+
+    task: PackagePart | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    agent: AgentPart = AgentPart()
+    environment: EnvironmentPart = EnvironmentPart()
+    verifier: VerifierPart = VerifierPart()
+    solution: SolutionPart = SolutionPart()
+    artifacts: tuple[Artifact, ...] = ()
+
+    @property
+    def needs_nonce(self) -> bool:
+        """Return whether only a reward file with the verification's nonce is paid."""
+        return bool(self.metadata.get("arl_nonce", False))
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Return the patterns of files that the agent may add or change although test runners load
+        them by themselves (`hooks.py`)."""
+        return tuple(self.metadata.get("arl_keep", ()))
+
+    @field_validator("metadata")
+    @classmethod
+    def _own_words(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(value.get("arl_nonce", False), bool):
+            raise ValueError("arl_nonce: expected true or false")
+        keep = value.get("arl_keep", [])
+        if not (isinstance(keep, list) and all(isinstance(each, str) for each in keep)):
+            raise ValueError('arl_keep: expected a list such as ["pyproject.toml"]')
+        return value
+
+
+def read_config(raw: Mapping[str, Any], *, name: str, offline: bool = False) -> TaskConfig:
+    """Return the configuration of the task called `name`.
+
+    Args:
+        raw: The parsed task.toml.
+        offline: Play a task that asks for a network although sandboxes have none.
+
+    Raises:
+        ConfigError: a key is unknown or refused, or a value is out of range; the message names the
+            task and the key.
+    """
+    data = _plain(raw)
+    try:
+        _migrate(data)
+        for path, value in _leaves(data):
+            _refuse(path, value)
+        config = TaskConfig.model_validate(_known(data))
+    except ValidationError as error:
+        raise ConfigError(f"task {name}: task.toml: {_first(error)}") from error
+    except ValueError as error:
+        raise ConfigError(f"task {name}: task.toml: {error}") from error
+    if problem := _unmet(config, offline):
+        raise ConfigError(f"task {name}: task.toml: {problem}")
+    return config
+
+
+def resolved(values: Mapping[str, str]) -> dict[str, str]:
+    """Return variables with `${NAME:-default}` replaced by its default.
+
+    Raises:
+        ValueError: a variable is taken from the host, which tasks may not read.
+    """
+    return {key: _TEMPLATE.sub(_default, value) for key, value in values.items()}
+
+
+def _default(found: re.Match[str]) -> str:
+    if found[2] is None:
+        raise ValueError(
+            f"${{{found[1]}}} is a variable of the host, which tasks may not read: write its value "
+            f"in task.toml, or a default, as in ${{{found[1]}:-value}}"
+        )
+    return found[2]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _migrate(data: dict[str, Any]) -> None:
+    """Replace deprecated fields by those that took their place."""
+    data["artifacts"] = [
+        {"source": each} if isinstance(each, str) else each for each in data.get("artifacts") or []
+    ]
+    environment = data.get("environment")
+    if not isinstance(environment, dict):
+        return
+    for old in ("memory", "storage"):
+        if (size := environment.pop(old, None)) is None:
+            continue
+        megabytes = _megabytes(f"environment.{old}", size)
+        if environment.setdefault(f"{old}_mb", megabytes) != megabytes:
+            raise ValueError(f"environment.{old} and environment.{old}_mb contradict each other")
+    internet = environment.pop("allow_internet", None)
+    if internet is not None and "network_mode" not in environment:
+        if not isinstance(internet, bool):
+            raise ValueError(f"environment.allow_internet: got {internet!r}, allowed: true, false")
+        environment["network_mode"] = "public" if internet else "no-network"
+
+
+def _megabytes(path: str, size: Any) -> int:
+    text = str(size).strip().upper()
+    try:
+        return int(float(text[:-1]) * _SIZES_MB[text[-1:]])
+    except (KeyError, ValueError):
+        raise ValueError(f"{path}: got {size!r}, expected a size such as '2G' or '512M'") from None
+
+
+def _leaves(data: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value with its dotted path; items of a list have the path of the list."""
+    for key, value in data.items():
+        here = f"{path}.{key}" if path else str(key)
+        yield here, value
+        if here == "metadata":
+            continue
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, dict):
+                yield from _leaves(item, here)
+
+
+def _refuse(path: str, value: Any) -> None:
+    if path in REFUSED and value not in (None, 0, "", [], {}):
+        raise ValueError(f"{path}: {REFUSED[path]}")
+
+
+def _known(data: Any, path: str = "") -> Any:
+    """Return the data without the fields that are refused when set, or harmless."""
+    if isinstance(data, list):
+        return [_known(item, path) for item in data]
+    if not isinstance(data, dict) or path == "metadata":
+        return data
+    found = {f"{path}.{key}" if path else key: key for key in data}
+    left = {
+        here: key for here, key in found.items() if here not in REFUSED and here not in HARMLESS
+    }
+    return {key: _known(data[key], here) for here, key in left.items()}
+
+
+def _first(error: ValidationError) -> str:
+    found = error.errors(include_url=False, include_context=False)[0]
+    place = ".".join(map(str, found["loc"]))
+    if found["type"] == "extra_forbidden":
+        return f"{place}: Harbor's format has no such key"
+    if place == "environment.os":
+        return f"environment.os: got {found['input']!r:.60}; only linux tasks can be played"
+    return f"{place}: got {found['input']!r:.60}; {found['msg']}"
+
+
+def _unmet(config: TaskConfig, offline: bool) -> str:
+    """Return the first demand that no sandbox can meet; "" if there is none."""
+    environment = config.environment
+    for section, part in (("agent", config.agent), ("verifier", config.verifier)):
+        if part.user not in _ROOT:
+            return (
+                f"{section}.user: got {part.user!r}; every program runs as one user: leave it out"
+            )
+    for section in ("environment", "agent", "verifier"):
+        mode = getattr(config, section).network_mode
+        if mode not in (None, "no-network") and not offline:
+            return (
+                f"{section}.network_mode: {mode!r}; sandboxes have no network: "
+                "--env.options.offline=true plays the task without one"
+            )
+    for section in ("environment", "verifier", "solution"):
+        try:
+            resolved(getattr(config, section).env)
+        except ValueError as error:
+            return f"{section}.env: {error}"
+    for artifact in config.artifacts:
+        if not PurePosixPath(artifact.source).is_absolute():
+            continue
+        if artifact.source.rstrip("/") in ("", "/proc", "/sys", "/dev"):
+            return f"artifacts: {artifact.source!r} is no folder of files"
+    return "" if environment.workdir != "/" else "environment.workdir: '/' is no work folder"

@@ -1,0 +1,100 @@
+"""The files that all tasks made here have in common: the Dockerfile, the harness, the solution."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .task import HarborTask
+
+DOCKERFILE = """\
+FROM python:3.11-slim
+WORKDIR /app
+COPY repo/ /app/
+"""
+TEST_SH = """\
+#!/bin/sh
+exec python3 -I -S -B "$(dirname "$0")/harness.py" "$@"
+"""
+SOLVE_SH = """\
+#!/bin/sh
+set -e
+cp -R "$(dirname "$0")/files/." .
+"""
+ToolCall = dict[str, Any]
+"""A call of a good agent: {"name": "bash" or "edit", "arguments": {...}}."""
+
+
+def bash(command: str) -> ToolCall:
+    """Return a call of the tool bash."""
+    return {"name": "bash", "arguments": {"command": command}}
+
+
+def edit(path: str, old: str, new: str) -> ToolCall:
+    """Return a call of the tool edit."""
+    return {"name": "edit", "arguments": {"path": path, "old": old, "new": new}}
+
+
+def packed(
+    kind: str,
+    data: Mapping[str, Any],
+    *,
+    instruction: str,
+    repo: Mapping[str, bytes],
+    order: Mapping[str, Any],
+    solved: Mapping[str, bytes],
+    steps: Sequence[ToolCall],
+    metadata: Mapping[str, Any],
+    commands: Sequence[str] = (),
+    solve: str = SOLVE_SH,
+) -> HarborTask:
+    """Return the task folder of a task made here.
+
+    Args:
+        kind: The generator's name.
+        data: The task's data, from which its name is derived.
+        repo: The files of the work dir, by path.
+        order: What the harness is to check, for cases.json.
+        solved: The files that the solution puts in place.
+        steps: The calls of a good agent.
+        metadata: Facts about the task, for its metadata in task.toml.
+        commands: Programs that prepare the work dir, run when the image is built.
+        solve: The text of solve.sh, started in the work dir.
+    """
+    digest = hashlib.blake2b(_json(data), digest_size=6).hexdigest()
+    config = {
+        "schema_version": "1.4",
+        "task": {"name": f"arl/{kind}-{digest}", "description": f"A task of the generator {kind}"},
+        "metadata": {"arl_nonce": True, **metadata},
+        "agent": {"timeout_sec": 600.0},
+        "verifier": {"timeout_sec": 180.0},
+        "environment": {"build_timeout_sec": 300.0},
+    }
+    dockerfile = DOCKERFILE + "".join(f"RUN {command}\n" for command in commands)
+    tests = {"test.sh": TEST_SH.encode(), "harness.py": _harness(), "cases.json": _json(order)}
+    solution = {f"files/{path}": text for path, text in solved.items()}
+    solution |= {"solve.sh": solve.encode(), "steps.json": _json(steps)}
+    return HarborTask(
+        name=f"{kind}/{digest}",
+        instruction=instruction,
+        config=config,
+        environment={
+            "Dockerfile": dockerfile.encode(),
+            **{f"repo/{path}": text for path, text in repo.items()},
+        },
+        tests=tests,
+        solution=solution,
+    )
+
+
+@cache
+def _harness() -> bytes:
+    return Path(__file__).with_name("harness.py").read_bytes()
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()

@@ -1,0 +1,189 @@
+"""The sources of tasks: a generator's name, a task folder, or a folder of task folders."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, get_args
+
+from agentgym_rl import ConfigError, EnvError, Task, TaskSource
+from agentgym_rl.core.task import Split, derived_seed
+from agentgym_rl.runtime.log import Repeated
+from arl_envs.splits import split_of
+
+from .config import read_config
+from .folder import read_folder, task_folders
+from .options import Options
+from .task import HarborTask
+
+GENERATORS = ("bugs", "chores")
+"""The packages beside this module with `task_source` and `make`."""
+
+_warnings = Repeated(logging.getLogger(__name__))
+
+
+def task_source(split: Split, *, seed: int, options: Options) -> TaskSource:
+    """Return the tasks that `options.source` names.
+
+    Raises:
+        ConfigError: there is no such generator or folder, or none of its tasks can be played.
+    """
+    if split not in get_args(Split):
+        raise ConfigError(f"no split is called {split!r}; allowed: train, eval")
+    if options.source in GENERATORS:
+        level = 1 if options.level is None else options.level
+        return _generator(options.source).task_source(split, seed=seed, level=level)
+    if options.level is not None:
+        raise ConfigError(f"level: only for {' and '.join(GENERATORS)}, not for folders of tasks")
+    path = Path(options.source).expanduser()
+    if not path.exists():
+        raise ConfigError(_unknown(options.source))
+    return FolderTasks(path, split, options)
+
+
+def make_task(task: Task) -> HarborTask:
+    """Return the contents of a task of `task_source`.
+
+    Raises:
+        EnvError: the task is none of this environment, or its folder has changed since.
+    """
+    kind = task.data.get("kind")
+    if kind in GENERATORS:
+        return _generator(kind).make(task)
+    if kind != "folder" or not isinstance(task.data.get("path"), str):
+        raise EnvError(
+            f"task {task.id} is not a task of the harbor environment: {task.data!r:.200}"
+        )
+    try:
+        found = _read(task.data["path"], task.data.get("name", ""))
+    except ConfigError as error:
+        raise EnvError(str(error)) from error
+    if digest_of(found) != task.data.get("digest"):
+        raise EnvError(
+            f"task {task.id}: {task.data['path']} has changed since the task was listed: its "
+            "episodes would not be comparable; start anew"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    name: str
+    path: str
+    digest: str
+
+
+class FolderTasks(TaskSource):
+    """The playable tasks of one split of a folder; the others are named in a warning.
+
+    Raises:
+        ConfigError: no task can be played; or the folder is a single task, which cannot.
+    """
+
+    def __init__(self, path: Path, split: Split, options: Options) -> None:
+        self._split: Split = split
+        self._path = path.resolve()
+        folders = task_folders(self._path)
+        alone = folders == [self._path]
+        entries: list[_Entry] = []
+        self.left_out: list[str] = []
+        """The reason for each folder that cannot be played."""
+        for folder in folders:
+            name = folder.name if alone else folder.relative_to(self._path).as_posix()
+            try:
+                found = _read(str(folder), name)
+                read_config(found.config, name=name, offline=options.offline)
+            except ConfigError as error:
+                if alone:
+                    raise
+                self.left_out.append(str(error))
+                continue
+            entries.append(_Entry(name, str(folder), digest_of(found)))
+        for reason in self.left_out:
+            _warnings.warn("left out: %s", reason, why=reason)
+        if not entries:
+            raise ConfigError(
+                f"{path}: none of its {len(folders)} tasks can be played; the first: "
+                f"{self.left_out[0]}"
+            )
+        both = options.split_by == "all" or len(entries) == 1
+        self._entries = [each for each in entries if both or split_of(each.name) == split]
+        if not self._entries:
+            raise ConfigError(
+                f"{path}: by the hash of their names, none of its {len(entries)} tasks is in the "
+                f"{split} split: --env.options.split_by=all plays all of them in both"
+            )
+
+    def __getitem__(self, index: int, /) -> Task:
+        if not 0 <= index < len(self._entries):
+            raise IndexError(f"task index {index}: there are {len(self._entries)}")
+        entry = self._entries[index]
+        data = {"kind": "folder", "name": entry.name, "path": entry.path, "digest": entry.digest}
+        seed = derived_seed(0, entry.name)
+        return Task(id=f"harbor-{entry.name}", seed=seed, data=data, split=self._split)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def describe(self) -> dict[str, Any]:
+        content = _digest(each.digest for each in self._entries)
+        return {"tasks": len(self), "left_out": len(self.left_out), "content": content}
+
+
+def digest_of(task: HarborTask) -> str:
+    """Return the digest of a task's contents."""
+    parts = [task.name, task.instruction, json.dumps(task.config, sort_keys=True, default=str)]
+    for files in (task.environment, task.tests, task.solution):
+        for path, data in sorted(files.items()):
+            parts += [path, hashlib.blake2b(data, digest_size=16).hexdigest()]
+        parts.append("")
+    return _digest(parts)
+
+
+def _digest(parts: Any) -> str:
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def _read(path: str, name: str) -> HarborTask:
+    """Return the task of a folder, which is read again only if a file has changed."""
+    return _read_once(path, name, _state(Path(path)))
+
+
+@lru_cache(maxsize=256)
+def _read_once(path: str, name: str, state: Sequence[tuple[str, int, int]]) -> HarborTask:
+    return read_folder(Path(path), name=name)
+
+
+def _state(path: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return the files of a task with their times and sizes."""
+    tops = ("task.toml", "instruction.md", "environment", "tests", "solution")
+    found: list[tuple[str, int, int]] = []
+    for top in tops:
+        below = sorted((path / top).rglob("*")) if (path / top).is_dir() else []
+        for each in (path / top, *below):
+            try:
+                stat = each.lstat()
+            except OSError:
+                continue  # a missing part is reported when it is read
+            found.append((str(each.relative_to(path)), stat.st_mtime_ns, stat.st_size))
+    return tuple(found)
+
+
+def _generator(name: str) -> Any:
+    return importlib.import_module(f"arl_envs.harbor.{name}")
+
+
+def _unknown(source: str) -> str:
+    said = f"{source!r} is no generator ({', '.join(GENERATORS)}) and no folder here"
+    if "@" in source or "/" in source:
+        return (
+            f"{said}. Tasks of a registry are not downloaded: fetch them yourself, such as by "
+            "`git clone`, and name their folder: --env harbor:path/to/tasks"
+        )
+    return f"{said}; `arl new env --harbor {source}` writes a task of that name"

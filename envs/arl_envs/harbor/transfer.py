@@ -1,0 +1,312 @@
+"""The agent's files: collected after its end, compared with the image's, put into a fresh sandbox.
+
+The host reads the files itself. A list of folders, links and modes comes from a program in the
+agent's sandbox: whatever it says, the agent could have made it so.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from agentgym_rl import Sandbox, SandboxError
+from agentgym_rl.gym.sandbox import ExecResult, Image, Status
+
+from .hooks import Hooks
+
+MAX_FILES, MAX_BYTES = 8_000, 64 << 20
+"""The largest work folder that is taken over: its files, and the bytes of all together."""
+CHUNK_FILES, CHUNK_BYTES = 200, 8 << 20
+"""The files of one request: backends bound what they collect at once."""
+CACHED_BYTES = 256 << 20
+"""The bytes of the images' own files that are remembered."""
+MODES = 0o777
+"""The bits of a mode that are taken over: no setuid, no setgid, no sticky."""
+
+_LIST = f"""
+import json, os
+found = []
+for folder, folders, files in os.walk("."):
+    for name in folders + files:
+        path = os.path.join(folder, name)[2:]
+        try:
+            path.encode()
+            state = os.lstat(path)
+            kind = state.st_mode >> 12
+            target = os.readlink(path) if kind == 10 else ""
+            target.encode()
+        except (OSError, UnicodeError):
+            continue
+        if kind in (4, 8, 10):
+            found.append((path, kind, state.st_mode & {MODES}, target))
+    if len(found) > {2 * MAX_FILES}:
+        break
+print(json.dumps(found))
+"""
+_CLEAR = """
+import json, os, shutil, sys
+for path in json.load(sys.stdin):
+    if os.path.islink(path) or not os.path.isdir(path):
+        if os.path.lexists(path):
+            os.remove(path)
+    else:
+        shutil.rmtree(path)
+"""
+_SHAPE = """
+import json, os, sys
+plan = json.load(sys.stdin)
+for path in plan["gone"]:
+    try:
+        os.rmdir(path)
+    except OSError:
+        pass
+for path in plan["folders"]:
+    os.makedirs(path, exist_ok=True)
+for path, target in plan["links"]:
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    os.symlink(target, path)
+for path, mode in plan["modes"]:
+    if not os.path.islink(path) and os.path.exists(path):
+        os.chmod(path, mode)
+"""
+_FOLDER, _FILE, _LINK = 4, 8, 10
+
+
+class TooMuch(Exception):
+    """The error of a work folder beyond the limits; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A folder (kind 4), a regular file (8) or a link (10)."""
+
+    kind: int
+    mode: int
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The contents of a work folder; paths are relative to it."""
+
+    files: Mapping[str, bytes]
+    unread: frozenset[str]
+    """The regular files that could not be read: too large or too deep."""
+    entries: Mapping[str, Entry]
+    """The folders, files and links, by path; empty if they could not be listed."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        return self.unread | self.files.keys()
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.files.values()))
+
+
+@dataclass(slots=True)
+class Changes:
+    """The differences between the agent's work folder and the image's, without hooks."""
+
+    written: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    removed: list[str] = field(default_factory=list[str])
+    """The files, and links of the image, that are gone."""
+    folders: list[str] = field(default_factory=list[str])
+    gone: list[str] = field(default_factory=list[str])
+    """The image's folders that are gone, the deepest first."""
+    links: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    modes: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    dropped: list[str] = field(default_factory=list[str])
+    """The agent's files and links that are left out."""
+
+    @property
+    def empty(self) -> bool:
+        return not (self.written or self.removed or self.shape)
+
+    @property
+    def shape(self) -> bool:
+        return bool(self.folders or self.gone or self.links or self.modes)
+
+
+async def read_tree(sandbox: Sandbox) -> Tree:
+    """Return the contents of the work folder; no program may run that could change it.
+
+    Raises:
+        TooMuch: there are too many files, or too many bytes.
+        SandboxError: the sandbox failed.
+    """
+    sizes = {path: size for path, size in (await sandbox.list_files()).items() if _is_text(path)}
+    if len(sizes) > MAX_FILES:
+        raise TooMuch(f"more than {MAX_FILES} files")
+    if sum(sizes.values()) > MAX_BYTES:
+        raise TooMuch(f"more than {MAX_BYTES >> 20} MB")
+    first, *further = [*_chunks(sizes)] or [[]]
+    listed = await sandbox.run_python(_LIST, collect=first)
+    files = dict(listed.files)
+    for chunk in further:
+        files |= (await sandbox.exec(["true"], collect=chunk)).files
+    files = {path: data for path, data in files.items() if path in sizes}
+    return Tree(files, frozenset(sizes.keys() - files.keys()), _entries(listed))
+
+
+def _chunks(sizes: Mapping[str, int]) -> Iterable[list[str]]:
+    chunk: list[str] = []
+    held = 0
+    for path in sorted(sizes):
+        if chunk and (len(chunk) >= CHUNK_FILES or held + sizes[path] > CHUNK_BYTES):
+            yield chunk
+            chunk, held = [], 0
+        chunk.append(path)
+        held += sizes[path]
+    if chunk:
+        yield chunk
+
+
+def _entries(result: ExecResult) -> dict[str, Entry]:
+    if result.status is not Status.OK or result.truncated:
+        return {}
+    try:
+        listed = json.loads(result.stdout)
+        found = {path: Entry(kind, mode & MODES, target) for path, kind, mode, target in listed}
+    except (ValueError, TypeError):
+        return {}
+    return {path: entry for path, entry in found.items() if _is_below(path)}
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return _is_below(path)
+
+
+def _is_below(path: Any) -> bool:
+    pure = PurePosixPath(path) if isinstance(path, str) else PurePosixPath("..")
+    return not pure.is_absolute() and ".." not in pure.parts and "\0" not in str(path)
+
+
+def changes_of(agent: Tree, image: Tree, hooks: Hooks, *, work_dir: str) -> Changes:
+    """Return the changes that make the image's work folder the agent's, hooks left out."""
+    found = Changes()
+    for path, data in agent.files.items():
+        if image.files.get(path) == data:
+            continue
+        if hooks.is_hook(path):
+            found.dropped.append(path)
+        else:
+            found.written[path] = data
+    found.dropped += agent.unread - image.unread
+    gone = image.names - agent.names
+    found.removed = sorted(path for path in gone if not hooks.is_hook(path))
+    if agent.entries and image.entries:
+        _compare_entries(found, agent, image, hooks, work_dir)
+    blocked = {str(up) for path in found.written for up in PurePosixPath(path).parents}
+    in_the_way = {
+        path
+        for path, entry in image.entries.items()
+        if (entry.kind == _LINK and path in blocked | found.written.keys())
+        or (entry.kind == _FOLDER and path in found.written)
+    }
+    found.removed = sorted({*found.removed, *in_the_way})
+    return found
+
+
+def _compare_entries(found: Changes, agent: Tree, image: Tree, hooks: Hooks, work_dir: str) -> None:
+    for path, entry in sorted(agent.entries.items()):
+        before = image.entries.get(path)
+        if entry == before or hooks.is_hook(path):
+            continue
+        if entry.kind == _LINK:
+            if not _stays(path, entry.target, work_dir):
+                found.dropped.append(path)
+                continue
+            if before is not None and before.kind != _FILE:
+                found.removed.append(path)
+            found.links.append((path, entry.target))
+            continue
+        if entry.kind == _FOLDER and (before is None or before.kind != _FOLDER):
+            found.folders.append(path)
+        if path in agent.unread or (
+            before is None and entry.kind == _FILE and path in found.dropped
+        ):
+            continue
+        if before is None or (before.kind, before.mode) != (entry.kind, entry.mode):
+            found.modes.append((path, entry.mode))
+    lost = [path for path in image.entries if path not in agent.entries and not hooks.is_hook(path)]
+    found.removed += [path for path in lost if image.entries[path].kind == _LINK]
+    folders = [path for path in lost if image.entries[path].kind == _FOLDER]
+    found.gone = sorted(folders, key=lambda path: -path.count("/"))
+    found.modes.sort(key=lambda item: -item[0].count("/"))  # a folder is closed after its files
+
+
+def _stays(path: str, target: str, work_dir: str) -> bool:
+    """Return whether a link points into the work folder."""
+    real = posixpath.normpath(posixpath.join(work_dir, posixpath.dirname(path), target))
+    return PurePosixPath(real).is_relative_to(work_dir)
+
+
+async def apply(sandbox: Sandbox, changes: Changes) -> None:
+    """Make the changes in a fresh sandbox of the image.
+
+    Raises:
+        SandboxError: the sandbox failed, or has no room for the files.
+    """
+    if changes.removed:
+        await _run(sandbox, _CLEAR, changes.removed)
+    if changes.written:
+        await sandbox.write_files(changes.written)
+    if changes.shape:
+        plan = {
+            "gone": changes.gone,
+            "folders": changes.folders,
+            "links": changes.links,
+            "modes": changes.modes,
+        }
+        await _run(sandbox, _SHAPE, plan)
+
+
+async def _run(sandbox: Sandbox, code: str, given: Any) -> None:
+    result = await sandbox.run_python(code, stdin=json.dumps(given).encode())
+    if result.status is not Status.OK:
+        raise SandboxError(
+            f"{sandbox.id}: the agent's files could not be put in: {result.status.value}, "
+            f"{result.stderr_text[-300:]}"
+        )
+
+
+class ImageTrees:
+    """The work folders of images, each read once and remembered while there is room."""
+
+    def __init__(self) -> None:
+        self._trees: OrderedDict[str, Tree] = OrderedDict()
+
+    async def of(self, image: Image, sandbox: Sandbox) -> Tree:
+        """Return the work folder of `image`; `sandbox` is a fresh one of it.
+
+        Raises:
+            TooMuch: it is too large to be played.
+            SandboxError: the sandbox failed.
+        """
+        tree = self.known(image)
+        if tree is None:
+            tree = await read_tree(sandbox)
+            self._trees[image.key] = tree
+        while len(self._trees) > 1 and sum(t.size for t in self._trees.values()) > CACHED_BYTES:
+            self._trees.popitem(last=False)
+        return tree
+
+    def known(self, image: Image) -> Tree | None:
+        """Return the work folder of `image` if it is remembered."""
+        tree = self._trees.get(image.key)
+        if tree is not None:
+            self._trees.move_to_end(image.key)
+        return tree
+
+
+TREES = ImageTrees()

@@ -1,0 +1,338 @@
+"""The verification: the tests of a task, in a fresh sandbox of its image with the agent's files.
+
+The agent is gone by then: its sandbox is closed, and the host has collected its files. Tests come
+in last, and the reward file is read once every process is dead. A verification without a reward is
+the agent's doing if the solution of the task is paid, else a failure of infrastructure.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from agentgym_rl import InfraError, Sandbox, ToolError
+from agentgym_rl.gym.sandbox import ExecResult, Image, Limits, SandboxBackend, Status
+
+from . import oracle
+from .config import TaskConfig, resolved
+from .hooks import Hooks, bins_of, path_without
+from .task import HarborTask
+from .terminal import Terminal
+from .transfer import TREES, Changes, TooMuch, Tree, apply, changes_of, read_tree
+
+CREATE_TIMEOUT_S = 600.0
+"""The longest wait for a sandbox, while other episodes use all of them."""
+TESTS, LOGS = "/tests", "/logs/verifier"
+OUTPUT = f"{LOGS}/test-stdout.txt"
+MAX_REWARD_BYTES, MAX_OUTPUT_BYTES = 64 << 10, 16 << 20
+MAX_PATCH_CHARS, MAX_PATCHED_BYTES = 100_000, 200_000
+DETAIL_CHARS = 400
+ROOM_MB = 64
+"""The disk of a verification beyond the agent's: the tests and their logs."""
+_PREPARE = (
+    f"rm -rf {TESTS} {LOGS}/reward.txt {LOGS}/reward.json && mkdir -p {LOGS} /logs/agent {TESTS}"
+)
+_RUN = f"chmod +x {TESTS}/test.sh && exec {TESTS}/test.sh > {OUTPUT} 2>&1"
+PAID = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result of a verification."""
+
+    status: str
+    """ok (the full reward), wrong (less), tampered (no nonce in the reward file), timeout, crash
+    (the tests were ended by a limit), no_reward (no reward file, or an invalid one), too_large
+    (more files than are taken over)."""
+    reward: float = 0.0
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    """The numbers of the reward file."""
+    detail: str = ""
+    """The end of the tests' output, or the problem."""
+    patch: str = ""
+    """The agent's changes of text files, as a unified diff."""
+    dropped: Sequence[str] = ()
+    """The agent's files that were left out: hooks, and files that could not be read."""
+    duration_ms: float = 0.0
+
+    @property
+    def has_reward(self) -> bool:
+        return self.status in ("ok", "wrong", "tampered")
+
+
+class Verifier:
+    """The verifier of one task in the sandboxes of a started backend."""
+
+    def __init__(
+        self,
+        sandboxes: SandboxBackend,
+        *,
+        task: HarborTask,
+        config: TaskConfig,
+        image: Image,
+        limits: Limits,
+        digest: str,
+    ) -> None:
+        self._sandboxes = sandboxes
+        self._task, self._config, self._image = task, config, image
+        wall_s = max(limits.wall_s, config.verifier.timeout_sec)
+        self._limits = replace(
+            limits,
+            wall_s=wall_s,
+            cpu_s=max(limits.cpu_s, math.ceil(wall_s)),
+            disk_mb=limits.disk_mb + ROOM_MB,
+        )
+        self._digest = digest
+        self._agent_limits = limits
+
+    async def of_sandbox(self, sandbox: Sandbox | None) -> Verdict:
+        """Collect the agent's files from its sandbox, close it, and verify them.
+
+        A work folder that no call has changed gets the verdict on the image itself, which is found
+        once in this process.
+
+        Args:
+            sandbox: The agent's; None if it has made no call.
+
+        Raises:
+            InfraError: a sandbox failed, or the tests give no reward for the solution either.
+        """
+        try:
+            tree = None if sandbox is None else await read_tree(sandbox)
+            artifacts = {} if sandbox is None else await self._artifacts(sandbox)
+        except TooMuch as error:
+            return Verdict("too_large", detail=f"the work folder has {error}")
+        finally:
+            if sandbox is not None:
+                await sandbox.close()
+        verdict = await self._grade(tree, artifacts)
+        if not verdict.has_reward:
+            await self._blame(verdict)
+        return verdict
+
+    async def _artifacts(self, sandbox: Sandbox) -> dict[str, bytes]:
+        """Return the files outside of the work folder that the task names."""
+        sources = [a.source for a in self._config.artifacts]
+        outside = [
+            source
+            for source in sources
+            if PurePosixPath(source).is_absolute()
+            and not PurePosixPath(source).is_relative_to(self._image.work_dir)
+        ]
+        if not outside:
+            return {}
+        result = await sandbox.exec(["true"], collect=outside)
+        return dict(result.files)
+
+    async def _grade(self, tree: Tree | None, artifacts: Mapping[str, bytes]) -> Verdict:
+        """Run the tests on the agent's files; None: on the image as it is."""
+        begun = time.perf_counter()
+        known = TREES.known(self._image)
+        is_image = tree is None or (known is not None and self._changes(tree, known).empty)
+        if is_image and not artifacts and self._digest in _UNTOUCHED:
+            return _UNTOUCHED[self._digest]
+        fresh = await self._sandboxes.create(
+            limits=self._limits, image=self._image, timeout_s=CREATE_TIMEOUT_S
+        )
+        async with fresh:
+            base = await TREES.of(self._image, fresh)
+            changes = Changes() if tree is None else self._changes(tree, base)
+            await apply(fresh, changes)
+            if artifacts:
+                await fresh.write_files(artifacts)
+            verdict = await self._run_tests(fresh)
+        verdict = replace(
+            verdict,
+            patch=patch_of(changes, base),
+            dropped=tuple(sorted(changes.dropped)),
+            duration_ms=1000 * (time.perf_counter() - begun),
+        )
+        if changes.empty and not artifacts:
+            _remember(_UNTOUCHED, self._digest, verdict)
+        return verdict
+
+    def _changes(self, tree: Tree, base: Tree) -> Changes:
+        bins = bins_of(self._image.env, self._image.work_dir)
+        hooks = Hooks(base.names, keep=self._config.kept, bins=bins)
+        return changes_of(tree, base, hooks, work_dir=self._image.work_dir)
+
+    async def _run_tests(self, sandbox: Sandbox) -> Verdict:
+        prepared = await sandbox.exec(["sh", "-c", _PREPARE])
+        if not prepared.ok:
+            raise InfraError(
+                f"task {self._task.name}: its image has no room for the tests: "
+                f"{prepared.stderr_text[-DETAIL_CHARS:]}"
+            )
+        tests = {f"{TESTS}/{path}": data for path, data in self._task.tests.items()}
+        await sandbox.write_files(tests)
+        nonce = secrets.token_hex(16)
+        env = resolved(self._config.environment.env) | resolved(self._config.verifier.env)
+        given = {**self._image.env, **env}
+        if (path := path_without(given, self._image.work_dir)) != given.get("PATH", ""):
+            env["PATH"] = path
+        result = await sandbox.exec(
+            ["sh", "-c", _RUN],
+            stdin=f"{nonce}\n".encode(),
+            env=env,
+            limits=replace(self._limits, wall_s=self._config.verifier.timeout_sec),
+        )
+        detail = await _tail(sandbox)
+        if result.status not in (Status.OK, Status.ERROR):
+            return _ended(result, detail)
+        try:
+            rewards = await self._rewards(sandbox, nonce)
+        except Tampered:
+            return Verdict("tampered", detail="the reward file has not the nonce of the tests")
+        except (OSError, ValueError) as error:
+            return Verdict("no_reward", detail=f"{error}; {detail}"[-DETAIL_CHARS:])
+        reward = reward_of(rewards)
+        return Verdict("ok" if reward >= PAID else "wrong", reward, rewards, detail)
+
+    async def _rewards(self, sandbox: Sandbox, nonce: str) -> dict[str, float]:
+        """Return the numbers of the reward file.
+
+        Raises:
+            OSError, ValueError: there is none, or it holds no finite numbers.
+        """
+        try:
+            data = await sandbox.read_file(f"{LOGS}/reward.json", max_bytes=MAX_REWARD_BYTES)
+        except FileNotFoundError:
+            if self._config.needs_nonce:
+                raise
+            text = await sandbox.read_file(f"{LOGS}/reward.txt", max_bytes=MAX_REWARD_BYTES)
+            return {"reward": _number("reward.txt", text.decode())}
+        return rewards_of(data, nonce if self._config.needs_nonce else None)
+
+    async def _blame(self, verdict: Verdict) -> None:
+        """Return if the tests give a reward for the solution: the agent prevented it.
+
+        Raises:
+            InfraError: they give none either.
+        """
+        key = self._digest
+        if key not in _SOUND:
+            found = await self._grade(await self._solved(), {})
+            _remember(_SOUND, key, "" if found.has_reward else f"{found.status}: {found.detail}")
+        if why := _SOUND[key]:
+            what = "its solution" if self._task.solution else "its untouched image"
+            raise InfraError(
+                f"task {self._task.name}: the tests end with {verdict.status!r} "
+                f"({verdict.detail}), and give no reward for {what} either ({why}): "
+                "tests/test.sh cannot work here"
+            )
+
+    async def _solved(self) -> Tree | None:
+        """Return the work folder after the solution; None if the task has none."""
+        if not self._task.solution:
+            return None
+        sandbox = await self._sandboxes.create(
+            limits=self._agent_limits, image=self._image, timeout_s=CREATE_TIMEOUT_S
+        )
+        async with sandbox:
+            terminal = Terminal(
+                sandbox,
+                env=resolved(self._config.environment.env),
+                output_chars=1000,
+                command_timeout_s=self._agent_limits.wall_s,
+                total_s=self._agent_limits.wall_s,
+            )
+            try:
+                await oracle.play(terminal, self._task, self._config)
+                await terminal.close()
+                return await read_tree(sandbox)
+            except (ToolError, TooMuch) as error:
+                raise InfraError(f"task {self._task.name}: its solution fails: {error}") from error
+
+
+MAX_REMEMBERED = 10_000
+_UNTOUCHED: dict[str, Verdict] = {}
+"""The verdict on the untouched image, by the digest of the task."""
+_SOUND: dict[str, str] = {}
+"""The reason that the tests of a task give its solution no reward ("": they do), by its digest."""
+
+
+def _remember(verdicts: dict[str, Any], digest: str, found: Any) -> None:
+    verdicts[digest] = found
+    while len(verdicts) > MAX_REMEMBERED:
+        del verdicts[next(iter(verdicts))]
+
+
+class Tampered(Exception):
+    """The error of a reward file without the nonce of the tests."""
+
+
+def rewards_of(data: bytes, nonce: str | None) -> dict[str, float]:
+    """Return the numbers of a reward.json. With a nonce, it has to be in the file.
+
+    Raises:
+        ValueError: the file is no JSON object of finite numbers.
+        Tampered: it has not the nonce.
+    """
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        if nonce is not None:
+            raise Tampered from error
+        raise ValueError(f"reward.json is no JSON: {error}") from error
+    if nonce is not None and not (isinstance(found, dict) and found.pop("nonce", None) == nonce):
+        raise Tampered
+    found = found if isinstance(found, dict) else {"reward": found}
+    if not found:
+        raise ValueError("reward.json is empty")
+    return {name: _number(f"reward.json: {name}", value) for name, value in found.items()}
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        if isinstance(value, str) and not name.endswith(".txt"):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name}: got {value!r:.60}, expected a number") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{name}: got {number}, expected a finite number")
+    return number
+
+
+def reward_of(rewards: Mapping[str, float]) -> float:
+    """Return the episode's reward: the number called "reward", or else the mean of all."""
+    if "reward" in rewards:
+        return rewards["reward"]
+    return sum(rewards.values()) / len(rewards)
+
+
+def _ended(result: ExecResult, detail: str) -> Verdict:
+    status = "timeout" if result.status is Status.TIMEOUT else "crash"
+    return Verdict(status, detail=f"{result.status.value}; {detail}"[-DETAIL_CHARS:])
+
+
+async def _tail(sandbox: Sandbox) -> str:
+    try:
+        data = await sandbox.read_file(OUTPUT, max_bytes=MAX_OUTPUT_BYTES)
+    except OSError as error:
+        return f"no output of the tests: {error}"
+    return data[-4 * DETAIL_CHARS :].decode("utf-8", "replace").strip()[-DETAIL_CHARS:]
+
+
+def patch_of(changes: Changes, base: Tree) -> str:
+    """Return the changes of small text files as a unified diff, cut at MAX_PATCH_CHARS."""
+    lines: list[str] = []
+    for path in sorted({*changes.written, *changes.removed}):
+        before, after = base.files.get(path, b""), changes.written.get(path, b"")
+        if len(before) + len(after) > MAX_PATCHED_BYTES or b"\0" in before + after:
+            lines.append(f"{path}: {len(before)} bytes before, {len(after)} after\n")
+            continue
+        old = before.decode("utf-8", "replace").splitlines(keepends=True)
+        new = after.decode("utf-8", "replace").splitlines(keepends=True)
+        lines += (
+            line if line.endswith("\n") else f"{line}\n"
+            for line in difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")
+        )
+    return "".join(lines)[:MAX_PATCH_CHARS]

@@ -1,0 +1,291 @@
+"""The images of the docker backend: a base image and files to add, or one that the daemon built."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+import posixpath
+import re
+import tarfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentgym_rl import SandboxError
+from agentgym_rl.core.errors import ImageError
+from agentgym_rl.gym.sandbox import Image, ImageRecipe
+from arl_sandboxes.dockerfile import NAME, Copy, Dockerfile, Folder, Plan, digest, mode_of
+
+from . import sdk
+from .container import Daemon
+
+LABEL = "agentgym-rl.image"
+"""The label of images that were built here; its value is the digest of the recipe and its bases."""
+SHOWN_CHARS = 2000
+"""The length of the end of a failed build's output, in its error."""
+_FROM = re.compile(r"^(\s*FROM\s+(?:--\S+\s+)*)(\S+)((?:\s+AS\s+(\S+))?\s*)$", re.I | re.M)
+_STANDARD = frozenset(
+    ("/", "/bin", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/proc",
+     "/root", "/run", "/sbin", "/srv", "/sys", "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local",
+     "/usr/local/bin", "/usr/local/lib", "/usr/sbin", "/usr/share", "/usr/src", "/var", "/var/lib",
+     "/var/log", "/var/tmp"),
+)  # fmt: skip
+"""The folders of a base image whose mode an archive must not change."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The things from which a container of an image is started."""
+
+    image: Image
+    archive: bytes
+    """A tar of the files to be added to the daemon's image `image.place`; b"" for none."""
+    user: str
+
+
+class Images:
+    """The prepared images of a backend.
+
+    Args:
+        bases: The daemon's images that stand for base images, by the name in a Dockerfile.
+        pull: True if a missing base image may be pulled.
+    """
+
+    def __init__(self, daemon: Daemon, bases: Mapping[str, str], *, pull: bool) -> None:
+        self._daemon, self._bases, self._pull = daemon, dict(bases), pull
+        self._prepared: dict[str, Prepared] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    def get(self, image: Image) -> Prepared:
+        """Return the image prepared under this key.
+
+        Raises:
+            SandboxError: there is none.
+        """
+        if image.key not in self._prepared:
+            raise SandboxError(f"the image {image.key[:12]} was not prepared by this backend")
+        return self._prepared[image.key]
+
+    def of_key(self, key: str) -> Image:
+        return self._prepared[key].image
+
+    def forget(self, image: Image) -> None:
+        """Forget an image that does not start."""
+        self._prepared.pop(image.key, None)
+
+    async def prepare(
+        self, recipe: ImageRecipe, timeout_s: float, report: Callable[[str], None]
+    ) -> tuple[Image, bool]:
+        """Return the image of a recipe, and True if it is new.
+
+        Raises:
+            ImageError: it cannot be built, or a base image is missing.
+            SandboxError: the daemon failed, or it took too long.
+        """
+        key = digest(recipe)
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            if key in self._prepared:
+                return self._prepared[key].image, False
+            made = await self._make(recipe, key, time.monotonic() + timeout_s, report)
+            self._prepared[key] = made
+            return made.image, True
+
+    async def _make(
+        self, recipe: ImageRecipe, key: str, until: float, report: Callable[[str], None]
+    ) -> Prepared:
+        plain: Dockerfile | None = None
+        why = ""
+        try:
+            plain = Dockerfile(recipe)
+            about = await self._base(recipe, plain.base, until)
+            config = about.get("Config") or {}
+            plan = plain.plan(_env(config), config.get("WorkingDir") or "/", config.get("User", ""))
+        except ImageError as error:
+            if plain is None and not recipe.files:
+                raise
+            why, plan, about = str(error), None, {}
+        if plan is not None and not plan.runs:
+            image = Image(key, plan.work_dir, plan.env, place=about["Id"])
+            return Prepared(image, _archive(recipe, plan), plan.user)
+        if NAME not in recipe.files:
+            raise ImageError(why)
+        about = await self._build(recipe, key, why, until, report)
+        config = about["Config"]
+        image = Image(key, config.get("WorkingDir") or "/", _env(config), place=about["Id"])
+        return Prepared(image, b"", config.get("User", ""))
+
+    async def _base(self, recipe: ImageRecipe, name: str, until: float) -> dict[str, Any]:
+        """Return the daemon's description of a base image.
+
+        Raises:
+            ImageError: it has none of that name.
+        """
+        found = self._bases.get(name, name)
+        if about := await self._daemon.call(_inspect, self._daemon.api, found):
+            return about
+        if self._pull:
+            left_s = max(1.0, until - time.monotonic())
+            try:
+                await self._daemon.call_for(left_s, self._daemon.api.pull, *_repository(found))
+            except SandboxError as error:
+                raise ImageError(f"{recipe.name}: {found!r} cannot be pulled: {error}") from None
+            if about := await self._daemon.call(_inspect, self._daemon.api, found):
+                return about
+        raise ImageError(
+            f"{recipe.name}: the docker daemon has no image {found!r}: run docker pull {found}, or "
+            f"set the sandbox's option pull=true, or bases={{{name!r}: 'one of its images'}}"
+        )
+
+    # ------------------------------------------------------------------ docker build
+    async def _build(
+        self, recipe: ImageRecipe, key: str, why: str, until: float, report: Callable[[str], None]
+    ) -> dict[str, Any]:
+        """Let the daemon build the recipe, unless it has; return its description of the image."""
+        text = recipe.files[NAME].decode("utf-8", "replace")
+        stages: set[str] = set()
+        for match in _FROM.finditer(text):
+            if match[2] not in stages and match[2] != "scratch" and "$" not in match[2]:
+                await self._base(recipe, match[2], until)
+            stages.add(match[4] or "")
+        changed = _FROM.sub(lambda m: f"{m[1]}{self._bases.get(m[2], m[2])}{m[3]}", text)
+        used = f"{key} {json.dumps(sorted(self._bases.items()))}"
+        label = f"{LABEL}={hashlib.sha256(used.encode()).hexdigest()}"
+        if found := await self._daemon.call(
+            self._daemon.api.images, filters={"label": label}, quiet=True
+        ):
+            return await self._daemon.call(self._daemon.api.inspect_image, found[0])
+        context = _context({**recipe.files, NAME: changed.encode()})
+        loop = asyncio.get_running_loop()
+
+        def tell(line: str) -> None:
+            loop.call_soon_threadsafe(report, f"{recipe.name}: {line}")
+
+        left_s = max(1.0, until - time.monotonic())
+        try:
+            id = await self._daemon.call_for(
+                left_s + 10, _build, self._daemon.api, context, label, until, tell
+            )
+        except _Failed as error:
+            hint = f"\n(without a build: {why})" if why else ""
+            raise ImageError(f"{recipe.name}: docker build failed: {error}{hint}") from None
+        return await self._daemon.call(self._daemon.api.inspect_image, id)
+
+
+class _Failed(Exception):
+    """The error of a build that the daemon gave up."""
+
+
+def _build(
+    api: sdk.docker.APIClient,
+    context: bytes,
+    label: str,
+    until: float,
+    report: Callable[[str], None],
+) -> str:
+    """Build, in a thread; return the id of the image.
+
+    Raises:
+        _Failed: a step failed, or took too long.
+    """
+    name, _, value = label.partition("=")
+    said, id, steps = "", "", None
+    left_s = max(1, int(until - time.monotonic()))
+    try:
+        steps = api.build(
+            fileobj=io.BytesIO(context), custom_context=True, rm=True, forcerm=True, decode=True,
+            labels={name: value}, timeout=left_s,
+        )  # fmt: skip
+        for each in steps:
+            if time.monotonic() > until:
+                raise _Failed(f"it took longer than it may\n{said[-SHOWN_CHARS:]}")
+            if line := each.get("stream", "").strip():
+                said += line + "\n"
+                report(line)
+            if "error" in each:
+                raise _Failed(f"{each['error']}\n{said[-SHOWN_CHARS:]}")
+            id = (each.get("aux") or {}).get("ID", id)
+    except sdk.errors.APIError as error:
+        raise _Failed(str(error)) from None
+    except sdk.RequestException as error:
+        raise _Failed(f"it took longer than it may ({error})\n{said[-SHOWN_CHARS:]}") from None
+    finally:
+        if steps is not None:
+            steps.close()  # and so the daemon's answer, of which there may be more
+    if not id:
+        raise _Failed(f"the daemon named no image\n{said[-SHOWN_CHARS:]}")
+    return id
+
+
+def _inspect(api: sdk.docker.APIClient, name: str) -> dict[str, Any] | None:
+    try:
+        return api.inspect_image(name)
+    except sdk.errors.NotFound:
+        return None
+
+
+def _repository(name: str) -> tuple[str, str | None]:
+    """Split a name for `pull`, which would otherwise fetch every tag."""
+    if "@" in name:
+        return name, None
+    before, colon, tag = name.rpartition(":")
+    return (before, tag) if colon and "/" not in tag else (name, "latest")
+
+
+def _env(config: Mapping[str, Any]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in config.get("Env") or ()]
+    return {name: value for name, _, value in pairs}
+
+
+def _context(files: Mapping[str, bytes]) -> bytes:
+    """Return a build context as a tar."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for path, data in sorted(files.items()):
+            _add(tar, path, data, mode_of(data))
+    return made.getvalue()
+
+
+def _archive(recipe: ImageRecipe, plan: Plan) -> bytes:
+    """Return what the steps of a plan without RUN add to the base image, as a tar of root's files.
+
+    A target without "/" at its end is a folder here if a step made one of that name: the base
+    image's own folders are known by their usual names only.
+    """
+    folders: dict[str, None] = {}
+    files: dict[str, tuple[bytes, int]] = {}
+    for step in plan.steps:
+        if isinstance(step, Folder):
+            _enter(step.path, folders)
+        elif isinstance(step, Copy):
+            is_file = step.is_file and step.dest not in folders and step.dest not in _STANDARD
+            for path, source in step.files.items():
+                data = recipe.files[source]
+                target = step.dest if is_file else posixpath.join(step.dest, path)
+                _enter(posixpath.dirname(target), folders)
+                mode = step.mode if step.mode is not None else mode_of(data)
+                files[target] = data, mode
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for path in folders:
+            entry = tarfile.TarInfo(path.lstrip("/"))
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(entry)
+        for path, (data, mode) in files.items():
+            _add(tar, path.lstrip("/"), data, mode)
+    return made.getvalue() if folders or files else b""
+
+
+def _enter(path: str, folders: dict[str, None]) -> None:
+    """Add a folder and those above it, in their order."""
+    if path not in _STANDARD and path not in folders:
+        _enter(posixpath.dirname(path), folders)
+        folders[path] = None
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes, mode: int) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(data), mode
+    tar.addfile(entry, io.BytesIO(data))

@@ -1,0 +1,254 @@
+"""Rows of SWE-bench, SWE-smith and R2E-Gym, and Terminal-Bench folders, as tasks of our own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from arl_envs.harbor import adapters
+from arl_envs.harbor.folder import read_folder
+from arl_envs.harbor.task import HarborTask
+
+from agentgym_rl import ConfigError
+
+WRONG = "def add(a, b):\n    return a - b\n\n\ndef one():\n    return 1\n"
+RIGHT = WRONG.replace("a - b", "a + b")
+OLD_TEST = """import unittest
+
+from calc import one
+
+
+class Old(unittest.TestCase):
+    def test_one(self):
+        self.assertEqual(one(), 1)
+"""
+NEW_TEST = """import unittest
+
+from calc import add
+
+
+class New(unittest.TestCase):
+    def test_add(self):
+        self.assertEqual(add(2, 3), 5)
+
+
+def test_plain():
+    assert add(1, 1) == 2
+"""
+PATCH = """diff --git a/calc.py b/calc.py
+--- a/calc.py
++++ b/calc.py
+@@ -1,5 +1,5 @@
+ def add(a, b):
+-    return a - b
++    return a + b
+ 
+ 
+ def one():
+"""
+BUG = PATCH.replace("-    return a - b\n+    return a + b", "-    return a + b\n+    return a - b")
+TEST_PATCH = "diff --git a/tests/test_new.py b/tests/test_new.py\nnew file mode 100644\n" + (
+    f"--- /dev/null\n+++ b/tests/test_new.py\n@@ -0,0 +1,{len(NEW_TEST.splitlines())} @@\n"
+    + "".join(f"+{line}\n" for line in NEW_TEST.splitlines())
+)
+FAIL = ["tests/test_new.py::New::test_add", "tests/test_new.py::test_plain"]
+KEEP = ["tests/test_old.py::Old::test_one"]
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ["-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(
+        ["git", *who, *arguments], cwd=folder, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> tuple[Path, str, str]:
+    """The folder of repositories, the commit with the bug, and the one without it."""
+    folder = tmp_path / "repos" / "acme__calc"
+    (folder / "tests").mkdir(parents=True)
+    git(folder, "init", "-q", ".")
+    commits = []
+    for source in (WRONG, RIGHT):
+        (folder / "calc.py").write_text(source)
+        (folder / "tests/__init__.py").write_text("")
+        (folder / "tests/test_old.py").write_text(OLD_TEST)
+        git(folder, "add", "-A")
+        git(folder, "commit", "-q", "-m", "change")
+        commits.append(git(folder, "rev-parse", "HEAD"))
+    return tmp_path / "repos", commits[0], commits[1]
+
+
+def swe_row(commit: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "instance_id": "acme__calc-1",
+        "repo": "acme/calc",
+        "base_commit": commit,
+        "problem_statement": "add subtracts",
+        "patch": PATCH,
+        "test_patch": TEST_PATCH,
+        "FAIL_TO_PASS": json.dumps(FAIL),  # as the published files have it
+        "PASS_TO_PASS": KEEP,
+        **changes,
+    }
+
+
+def rewards(task: HarborTask, tmp_path: Path, *, solved: bool) -> dict[str, float]:
+    """Play the task without a sandbox: its own row's code runs here."""
+    work, tests = tmp_path / "work", tmp_path / "tests"
+    for files, top in ((task.environment, work), (task.tests, tests), (task.solution, tmp_path)):
+        for path, data in files.items():
+            file = top / path.removeprefix("repo/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+    if solved:
+        subprocess.run(["sh", str(tmp_path / "solve.sh")], cwd=work, check=True)
+    code = (
+        "import pathlib, sys; sys.path.insert(0, sys.argv[1]); import select_tests as s;"
+        "s.importlib.util.find_spec = lambda name: None;"  # unittest, as in a bare image
+        "s.REWARD = pathlib.Path(sys.argv[1], 'reward.json'); s.main()"
+    )
+    subprocess.run([sys.executable, "-B", "-c", code, str(tests)], cwd=work, check=True)
+    return json.loads((tests / "reward.json").read_text())
+
+
+Made = Callable[[Path, str, str], HarborTask]
+FORMATS: dict[str, Made] = {
+    "swe-bench": lambda repos, bad, good: adapters.swe_bench(swe_row(bad), repos),
+    "swe-smith": lambda repos, bad, good: adapters.swe_smith(
+        {
+            "instance_id": "calc.func__1",
+            "repo": "swesmith/acme__calc",
+            "patch": BUG,
+            "problem_statement": "add subtracts",
+            "FAIL_TO_PASS": [*FAIL_OLD],
+            "PASS_TO_PASS": KEEP,
+            "image_name": "unused",
+        },
+        repos,
+    ),
+    "r2e-gym": lambda repos, bad, good: adapters.r2e_gym(
+        {
+            "repo_name": "acme__calc",
+            "commit_hash": good,
+            "problem_statement": "add subtracts",
+            "execution_result_content": json.dumps(
+                {"test_file_codes": [NEW_TEST], "test_file_names": ["test_1.py"]}
+            ),
+            "expected_output_json": json.dumps({"New.test_add": "PASSED", "test_plain": "PASSED"}),
+        },
+        repos,
+    ),
+}
+FAIL_OLD = ("tests/test_add.py::test_add",)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_row_becomes_a_task_that_its_solution_solves(
+    name: str, mirror: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    repos, bad, good = mirror
+    if name == "swe-smith":  # its tests are in the repository
+        (repos / "acme__calc/tests/test_add.py").write_text(
+            "from calc import add\n\n\ndef test_add():\n    assert add(2, 2) == 4\n"
+        )
+        git(repos / "acme__calc", "add", "-A")
+        git(repos / "acme__calc", "commit", "-q", "-m", "test")
+    task = FORMATS[name](repos, bad, good)
+    assert task.environment["repo/calc.py"].decode() == WRONG
+    assert not any(path.startswith("repo/.git/") for path in task.environment)
+    assert b"def test_plain" not in b"".join(task.environment.values())
+    assert rewards(task, tmp_path / "no", solved=False)["reward"] == 0.0
+    assert rewards(task, tmp_path / "yes", solved=True)["reward"] == 1.0
+
+
+def test_partial_work_is_seen_in_the_metrics(mirror: tuple[Path, str, str], tmp_path: Path) -> None:
+    repos, bad, _ = mirror
+    task = adapters.swe_bench(swe_row(bad), repos)
+    found = rewards(task, tmp_path / "no", solved=False)
+    assert found == {"fail_to_pass": 0.0, "pass_to_pass": 1.0, "reward": 0.0}
+
+
+def refused(row: dict[str, Any], repos: Path) -> str:
+    with pytest.raises(ConfigError) as error:
+        adapters.swe_bench(row, repos)
+    return str(error.value)
+
+
+def test_bad_rows_are_refused_by_name(mirror: tuple[Path, str, str]) -> None:
+    repos, bad, _ = mirror
+    assert "instance_id: got None" in refused({}, repos)
+    assert "repository acme/none: no git repository at" in refused(
+        swe_row(bad, repo="acme/none"), repos
+    )
+    assert "git archive" in refused(swe_row("0" * 40), repos)
+    assert "expected a commit" in refused(swe_row("--output=/x"), repos)
+    assert "git apply" in refused(swe_row(bad, patch=BUG), repos)
+    assert "FAIL_TO_PASS: got 'x'" in refused(swe_row(bad, FAIL_TO_PASS="x"), repos)
+    assert "no test fails before the fix" in refused(swe_row(bad, FAIL_TO_PASS=[]), repos)
+    assert "no git repository" in refused(swe_row(bad, repo="../../etc"), repos)
+
+
+def test_a_patch_cannot_leave_the_repository(mirror: tuple[Path, str, str]) -> None:
+    repos, bad, _ = mirror
+    outside = TEST_PATCH.replace("tests/test_new.py", "../../evil.py")
+    assert "git apply" in refused(swe_row(bad, test_patch=outside), repos)
+
+
+def test_a_file_of_rows_becomes_a_dataset(
+    mirror: tuple[Path, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repos, bad, _ = mirror
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("\n".join([json.dumps(swe_row(bad)), "", "{", json.dumps({"a": 1})]))
+    into = tmp_path / "tasks"
+    code = adapters.main(["swe-bench", str(rows), "--repos", str(repos), "--into", str(into)])
+    assert code == 1
+    said = capsys.readouterr()
+    assert "1 tasks written" in said.out
+    assert "rows.jsonl:3" in said.err
+    assert read_folder(into / "acme__calc-1").name == "acme__calc-1"
+
+
+def terminal_bench_folder(tmp_path: Path, compose: str = "") -> Path:
+    folder = tmp_path / "hello"
+    (folder / "tests").mkdir(parents=True)
+    (folder / "task.yaml").write_text(
+        "instruction: |\n  Write hello into hello.txt.\ndifficulty: easy\n"
+        "max_agent_timeout_sec: 120\nmax_test_timeout_sec: 30\n"
+    )
+    (folder / "Dockerfile").write_text("FROM python:3.11-slim\nWORKDIR /app\n")
+    (folder / "docker-compose.yaml").write_text(
+        compose or "services:\n  client:\n    build: .\n    working_dir: /work\n"
+    )
+    (folder / "run-tests.sh").write_text('grep -q hello "$TEST_DIR/../work/hello.txt"\n')
+    (folder / "tests/test_outputs.py").write_text("")
+    (folder / "solution.sh").write_text("echo hello > hello.txt\n")
+    return folder
+
+
+def test_a_folder_of_terminal_bench(tmp_path: Path) -> None:
+    task = adapters.terminal_bench(terminal_bench_folder(tmp_path))
+    assert task.instruction == "Write hello into hello.txt.\n"
+    assert task.config["agent"] == {"timeout_sec": 120.0}
+    assert task.environment["Dockerfile"].endswith(b"WORKDIR /work\n")
+    assert sorted(task.tests) == ["run-tests.sh", "test.sh", "test_outputs.py"]
+    assert task.solution == {"solve.sh": b"echo hello > hello.txt\n"}
+
+
+@pytest.mark.parametrize(
+    ("compose", "said"),
+    [
+        ("services: {a: {}, b: {}}", "several services: a, b"),
+        ("services: {a: {privileged: true}}", "privileged is not supported"),
+    ],
+)
+def test_other_folders_of_terminal_bench(tmp_path: Path, compose: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        adapters.terminal_bench(terminal_bench_folder(tmp_path, compose))

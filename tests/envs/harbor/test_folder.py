@@ -1,0 +1,170 @@
+"""Task folders and datasets: read without trust, left out by name, split by the hash of names."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+from arl_envs.harbor import folder as limits
+from arl_envs.harbor.env import HarborEnv
+from arl_envs.harbor.folder import read_folder, task_folders
+from arl_envs.harbor.tasks import FolderTasks, digest_of, make_task
+
+from agentgym_rl import ConfigError, EnvError, Task, spec
+
+from .kit import SOLVE, small_task, toml, written
+
+
+def test_a_folder_gives_the_task_that_was_written(tmp_path: Path) -> None:
+    task = small_task()
+    assert read_folder(written(tmp_path / "answer")) == task
+    assert digest_of(read_folder(tmp_path / "answer")) == digest_of(task)
+
+
+def test_the_name_of_the_package_comes_first(tmp_path: Path) -> None:
+    config = {"task": {"name": "org/shop"}}
+    assert read_folder(written(tmp_path / "x", config=config)).name == "org/shop"
+    assert read_folder(written(tmp_path / "y"), name="set/y").name == "set/y"
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(ConfigError) as error:
+        read_folder(path)
+    return str(error.value)
+
+
+def test_missing_parts_are_named(tmp_path: Path) -> None:
+    path = written(tmp_path / "a")
+    for part, said in [
+        ("solution/solve.sh", "solution/ has no solve.sh"),
+        ("tests/test.sh", "tests/test.sh is missing"),
+        ("environment/Dockerfile", "environment/Dockerfile is missing"),
+        ("instruction.md", "instruction.md is missing"),
+        ("task.toml", "task.toml is missing"),
+    ]:
+        (path / part).unlink()
+        if part.startswith("solution"):
+            (path / "solution/other").write_text("x")
+            assert said in refused(path)
+            (path / "solution/other").unlink()
+        else:
+            assert said in refused(path)
+            (path / part).write_bytes(SOLVE if part.endswith(".sh") else b"FROM x\n")
+    (path / "task.toml").write_text("[a\n")
+    assert "no TOML" in refused(path)
+
+
+def test_hostile_folders_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path / "a")
+    secret = tmp_path / "secret"
+    secret.write_text("key")
+    link = path / "environment/leak"
+    link.symlink_to(secret)
+    assert "environment/leak is a link out of the task's folder" in refused(path)
+    link.unlink()
+    link.symlink_to("repo/README.md")  # within the task
+    assert read_folder(path).environment["leak"] == b"about\n"
+    link.unlink()
+    os.mkfifo(link)
+    assert "environment/leak is no regular file" in refused(path)
+    link.unlink()
+    link.write_bytes(b"x" * 1000)
+    monkeypatch.setattr(limits, "MAX_FILE_BYTES", 500)
+    assert "environment/leak: too large" in refused(path)
+    monkeypatch.undo()
+    (path / "environment/docker-compose.yaml").write_text("services: {}")
+    assert "several containers" in refused(path)
+    (path / "environment/docker-compose.yaml").unlink()
+    (path / "instruction.md").write_bytes(b"\xff")
+    assert "instruction.md is no UTF-8" in refused(path)
+    (path / "instruction.md").write_text(" \n")
+    assert "instruction.md is empty" in refused(path)
+    (path / "instruction.md").unlink()
+    (path / "instruction.md").symlink_to(secret)
+    assert "instruction.md is a link" in refused(path)
+
+
+def test_a_published_image_needs_no_dockerfile(tmp_path: Path) -> None:
+    config = {"environment": {"docker_image": "python:3.11-slim"}}
+    path = written(tmp_path / "a", config=config, environment={})
+    assert read_folder(path).environment == {}
+
+
+def dataset(tmp_path: Path, count: int = 8) -> Path:
+    for number in range(count):
+        written(tmp_path / "set" / "group" / f"task-{number}")
+    return tmp_path / "set"
+
+
+def test_a_dataset_is_split_by_the_hash_of_names(tmp_path: Path) -> None:
+    path = dataset(tmp_path)
+    train, held_out = (
+        HarborEnv.task_source(split, seed=0, source=str(path)) for split in ("train", "eval")
+    )
+    names = [[source[i].data["name"] for i in range(len(source))] for source in (train, held_out)]
+    assert sorted(names[0] + names[1]) == [f"group/task-{n}" for n in range(8)]
+    assert len(set(names[0]) & set(names[1])) == 0
+    assert names[0]
+    assert names[1]
+    both = HarborEnv.task_source("eval", seed=0, source=str(path), split_by="all")
+    assert len(both) == 8
+    assert train.describe()["tasks"] == len(train)
+    with pytest.raises(IndexError, match="task index 99"):
+        train[99]
+
+
+def test_tasks_that_cannot_be_played_are_left_out_by_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = dataset(tmp_path)
+    (path / "group/task-3/task.toml").write_text(toml({"environment": {"gpus": 2}}))
+    (path / "group/task-4/tests/test.sh").unlink()
+    with caplog.at_level(logging.WARNING):
+        source = HarborEnv.task_source("train", seed=0, source=str(path), split_by="all")
+    assert isinstance(source, FolderTasks)
+    assert len(source) == 6
+    assert "task group/task-3" in source.left_out[0]
+    assert "environment.gpus" in caplog.text
+    assert "tests/test.sh is missing" in caplog.text
+
+
+def test_a_single_task_that_cannot_be_played_is_an_error(tmp_path: Path) -> None:
+    path = written(tmp_path / "a", config={"steps": [{"name": "x"}]})
+    with pytest.raises(ConfigError, match="tasks of several steps are not played"):
+        HarborEnv.task_source("train", seed=0, source=str(path))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"no task.toml in it or below"):
+        task_folders(tmp_path / "empty")
+
+
+def test_a_single_task_is_in_both_splits(tmp_path: Path) -> None:
+    path = written(tmp_path / "a")
+    for split in ("train", "eval"):
+        assert len(HarborEnv.task_source(split, seed=0, source=str(path))) == 1
+
+
+def test_a_task_whose_folder_has_changed_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "a")
+    task = HarborEnv.task_source("train", seed=0, source=str(path))[0]
+    assert make_task(task) == small_task(name="a")
+    (path / "instruction.md").write_text("another")
+    with pytest.raises(EnvError, match="has changed since"):
+        make_task(task)
+    with pytest.raises(EnvError, match="not a task of the harbor environment"):
+        make_task(Task("x", 0, {"kind": "other"}))
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [("nothing", "arl new env --harbor nothing"), ("org/hello@1.0", "git clone")],
+)
+def test_unknown_sources_say_what_to_do(source: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        spec(f"harbor:{source}").task_source("train", seed=0)
+
+
+def test_levels_are_for_generators(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="level: only for bugs and chores"):
+        HarborEnv.task_source("train", seed=0, source=str(written(tmp_path / "a")), level=2)

@@ -1,0 +1,176 @@
+"""The agent's files: hooks, changes against the image, and the reward file."""
+
+from __future__ import annotations
+
+import pytest
+from arl_envs.harbor.hooks import Hooks, bins_of, path_without
+from arl_envs.harbor.transfer import Changes, Entry, Tree, changes_of
+from arl_envs.harbor.verify import Tampered, patch_of, reward_of, rewards_of
+
+from tests.kit.cases import cases
+
+IMAGE = ("app.py", "src/lib.py", "pkg/__init__.py", "pkg/a.py", "pyproject.toml", "tests/t.py")
+
+
+@cases(
+    "path",
+    [
+        *("conftest.py", "tests/conftest.py", "sitecustomize.py", "deep/er/usercustomize.py"),
+        *("x.pth", "pyproject.toml", "setup.cfg", "tox.ini", "pytest.ini", "sub/pytest.ini"),
+        *(".bashrc", ".profile", "home/.bash_profile", ".gitconfig", ".git", "sub/.git"),
+        *(".git/hooks/pre-commit", ".git/config", ".git/info/attributes", ".gitattributes"),
+        *("__pycache__/app.cpython-311.pyc", "pkg/__pycache__/a.pyc", "a.pyc"),
+        *("json.py", "src/json.py", "unittest/__init__.py", "pytest.py", "socket.so"),
+        *("json.cpython-311-x86_64-linux-gnu.so", "_pytest/__init__.py", "tests/random.py"),
+        *(".config/git/config", ".local/bin/python3", "lib/site-packages/a.py", "bin/tool"),
+        *("CONFTEST.PY", "jest.config.js", ".envrc", "pyvenv.cfg"),
+    ],
+)
+def test_files_that_load_themselves_are_hooks(path: str) -> None:
+    assert Hooks(IMAGE, bins=["bin"]).is_hook(path)
+
+
+@cases(
+    "path",
+    [
+        *("app.py", "src/new.py", "README.md", "pkg/json.py", "pkg/types.py", "data/json.txt"),
+        *("new/random.py", "json/data.json", ".gitignore", ".git/refs/heads/main", "Makefile"),
+        *("my_conftest.py", "config.toml", "tests/test_new.py", "jsonx.py"),
+    ],
+)
+def test_other_files_are_the_agents(path: str) -> None:
+    assert not Hooks(IMAGE, bins=["bin"]).is_hook(path)
+
+
+def test_a_task_may_ask_for_a_hook() -> None:
+    hooks = Hooks(IMAGE, keep=["pyproject.toml", "tests/*"])
+    assert not hooks.is_hook("pyproject.toml")
+    assert not hooks.is_hook("tests/conftest.py")
+    assert hooks.is_hook("conftest.py")
+
+
+def test_folders_of_programs_are_those_of_path_in_the_work_folder() -> None:
+    assert bins_of({"PATH": "/usr/bin:/app/bin:/app::/app/a/b"}, "/app") == ["bin", "a/b"]
+
+
+def test_the_work_folder_is_no_folder_of_programs() -> None:
+    path = {"PATH": "/app:/usr/bin:.::/app/:/app/bin"}
+    assert path_without(path, "/app") == "/usr/bin:/app/bin"
+    assert path_without({}, "/app") == ""
+
+
+def tree(files: dict[str, bytes], entries: dict[str, Entry] | None = None) -> Tree:
+    found = {path: Entry(8, 0o644) for path in files} | (entries or {})
+    return Tree(files, frozenset(), found)
+
+
+BASE = tree(
+    {"a": b"1", "d/b": b"2", "conftest.py": b"theirs", "gone": b"x"},
+    {"d": Entry(4, 0o755), "empty": Entry(4, 0o755), "link": Entry(10, 0o777, "a")},
+)
+
+
+def compared(agent: Tree) -> Changes:
+    hooks = Hooks(BASE.names)
+    return changes_of(agent, BASE, hooks, work_dir="/app")
+
+
+def test_the_same_files_are_no_change() -> None:
+    assert compared(BASE).empty
+
+
+def test_new_changed_and_removed_files_are_taken_over_hooks_not() -> None:
+    files = {"a": b"1", "d/b": b"new", "n": b"3", "conftest.py": b"mine", "d/conftest.py": b"x"}
+    entries = {"d": Entry(4, 0o755), "link": Entry(10, 0o777, "a")}
+    found = compared(tree(files, entries))
+    assert found.written == {"d/b": b"new", "n": b"3"}
+    assert sorted(found.dropped) == ["conftest.py", "d/conftest.py"]
+    assert found.removed == ["gone"]
+    assert found.gone == ["empty"]
+
+
+def test_a_removed_hook_comes_back() -> None:
+    files = {path: data for path, data in BASE.files.items() if path != "conftest.py"}
+    entries = {path: entry for path, entry in BASE.entries.items() if path != "conftest.py"}
+    assert compared(Tree(files, frozenset(), entries)).empty
+
+
+def test_links_stay_in_the_work_folder() -> None:
+    links = {
+        "in": Entry(10, 0o777, "d/b"),
+        "whole": Entry(10, 0o777, "/app/a"),
+        "out": Entry(10, 0o777, "/tests/cases.json"),
+        "up": Entry(10, 0o777, "../etc"),
+        "d/up": Entry(10, 0o777, "../../etc"),
+        "d/in": Entry(10, 0o777, "../a"),
+        "sub/conftest.py": Entry(10, 0o777, "a"),
+    }
+    found = compared(tree(dict(BASE.files), {**BASE.entries, **links}))
+    assert sorted(path for path, _ in found.links) == ["d/in", "in", "whole"]
+    assert sorted(found.dropped) == ["d/up", "out", "up"]
+
+
+def test_modes_lose_setuid_and_come_last_for_folders() -> None:
+    entries = {**BASE.entries, "a": Entry(8, 0o755), "d": Entry(4, 0o500), "d/b": Entry(8, 0o600)}
+    found = compared(Tree(BASE.files, frozenset(), entries))
+    assert found.modes == [("d/b", 0o600), ("a", 0o755), ("d", 0o500)]
+
+
+def test_what_is_in_the_way_goes_first() -> None:
+    files = {"a/x": b"1", "d": b"file", "link/y": b"2", "conftest.py": b"theirs"}
+    found = compared(tree(files, {"a": Entry(4, 0o755), "link": Entry(4, 0o755)}))
+    assert {"a", "d", "link", "d/b", "gone"} <= set(found.removed)
+    assert found.written == {"a/x": b"1", "d": b"file", "link/y": b"2"}
+
+
+def test_files_that_cannot_be_read_keep_the_images_version() -> None:
+    agent = Tree({"d/b": b"2"}, frozenset({"a", "big"}), {})
+    found = changes_of(agent, BASE, Hooks(BASE.names), work_dir="/app")
+    assert "a" not in found.removed
+    assert sorted(found.dropped) == ["a", "big"]
+
+
+def test_the_patch_shows_text_and_names_the_rest() -> None:
+    found = Changes(written={"a": b"2", "bin": b"\0\1"}, removed=["gone"])
+    patch = patch_of(found, BASE)
+    assert "-1" in patch
+    assert "+2" in patch
+    assert "bin: 0 bytes before, 2 after" in patch
+    assert "--- a/gone" in patch
+
+
+@cases(
+    "text, rewards",
+    [
+        ('{"reward": 1}', {"reward": 1.0}),
+        ('{"a": 0.5, "b": 1}', {"a": 0.5, "b": 1.0}),
+        ("0.25", {"reward": 0.25}),
+        ('{"reward": true}', {"reward": 1.0}),
+    ],
+)
+def test_reward_files_are_read_as_harbor_reads_them(text: str, rewards: dict) -> None:
+    assert rewards_of(text.encode(), None) == rewards
+
+
+@cases("text", ["", "{}", "[1]", '{"a": "1"}', '{"a": null}', "NaN", "1e999", "{", "9" * 400])
+def test_other_reward_files_are_none(text: str) -> None:
+    with pytest.raises(ValueError, match="reward"):
+        rewards_of(text.encode(), None)
+
+
+@cases("text", ['{"reward": 1}', '{"reward": 1, "nonce": "b"}', '{"reward": 1, "nonce": 1}', "1"])
+def test_a_reward_without_the_nonce_is_tampered_with(text: str) -> None:
+    with pytest.raises(Tampered):
+        rewards_of(text.encode(), "a")
+
+
+def test_the_nonce_is_no_metric() -> None:
+    assert rewards_of(b'{"reward": 1, "nonce": "a", "fraction": 0.5}', "a") == {
+        "reward": 1.0,
+        "fraction": 0.5,
+    }
+
+
+def test_the_reward_is_the_one_of_that_name_or_the_mean() -> None:
+    assert reward_of({"reward": 0.25, "other": 1.0}) == 0.25
+    assert reward_of({"a": 0.5, "b": 1.0}) == 0.75
