@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import ctypes
 import faulthandler
 import logging
@@ -26,7 +27,7 @@ T = TypeVar("T")
 CLOSE_S = 2.0
 """The time for leftover tasks to end, and for leftover threads once all else has ended."""
 _EXIT_S = 8.0
-"""The time that an interrupted process has for all other code that Python runs at exit."""
+"""The time that an interrupted process has for functions registered with `atexit`."""
 _exit = os._exit
 
 
@@ -172,8 +173,9 @@ def leave_in_time(code: int) -> None:
     """Make this process end with `code`, from now on, once only foreign threads that do not end
     are left: Python would wait for them for ever.
 
-    Functions registered with `atexit` and `__del__` of objects run even later. If these block an
-    interrupted process, it prints their stack, and ends with code 1.
+    An interrupted process (`code` 130) ends here, once functions registered with `atexit` have run.
+    If these block, it prints their stack, and ends with code 1. Objects are not destroyed one by
+    one, since their `__del__` may block, and destructors of C++ may in a forked process.
     """
     # This module registers a wait for its pool's threads in the same way; the last one registered
     # runs first.
@@ -183,6 +185,13 @@ def leave_in_time(code: int) -> None:
     if _code is None:  # Python calls the function before it waits for threads
         threading._register_atexit(_begin_to_leave)  # pyright: ignore[reportAttributeAccessIssue]
     _code = code
+    if code == 130:
+        threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # its reader has left, or it is closed
+                stream.flush()
+        _exit(code)
 
 
 _code: int | None = None

@@ -67,7 +67,7 @@ _WAYS = {  # the exit code, and what is said
     "leaves a task that catches everything": (130, "tasks did not end after their cancellation"),
     "leaves a generator": (130, "tasks did not end after their cancellation"),
     "sleeps at exit": (1, "Timeout (0:00:08)!"),
-    "sleeps when it is deleted": (1, "held.py"),
+    "sleeps when it is deleted": (130, ""),
     "blocks a thread": (130, "does not end, and is left alone"),
 }
 
