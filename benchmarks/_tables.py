@@ -107,6 +107,12 @@ TABLES: Mapping[str, Sequence[Grid | Pivot]] = {
         ),
     ],
     "sandbox": [Pivot(["system"], ["concurrency"], ["p50_ms", "p99_ms", "per_s"])],
+    "coding": [
+        Grid(
+            {"sandbox": "sandbox", "player": "player", "episodes": "episodes", "reward": "reward"}
+            | {"episodes/s": "episodes_per_s", "verdicts": "verdicts", "left over": "left_over"}
+        )
+    ],
     "code": [
         Grid(
             {"system": "system", "reward": "reward", "verdicts": "verdicts"}

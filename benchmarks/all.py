@@ -39,6 +39,7 @@ JOBS = (
     Job("clients", "clients"),
     Job("sandbox", "sandbox"),
     Job("code", "code"),
+    Job("coding", "coding"),
     Job("engine", "engine", {"OMP_NUM_THREADS": "1"}),
     Job("real", "real", {"OMP_NUM_THREADS": "1"}),
     Job("weights", "weights", {"ARL_BENCH_PARTS": "embedded,vllm"}),
