@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
@@ -44,6 +45,8 @@ def task_source(split: Split, *, seed: int, options: Options) -> TaskSource:
     path = Path(options.source).expanduser()
     if not path.exists():
         raise ConfigError(_unknown(options.source))
+    if path.is_file():
+        raise ConfigError(f"{path} is a file; expected its folder: --env harbor:{path.parent}")
     return FolderTasks(path, split, options)
 
 
@@ -180,10 +183,17 @@ def _generator(name: str) -> Any:
 
 
 def _unknown(source: str) -> str:
-    said = f"{source!r} is no generator ({', '.join(GENERATORS)}) and no folder here"
-    if "@" in source or "/" in source:
-        return (
-            f"{said}. Tasks of a registry are not downloaded: fetch them yourself, such as by "
-            "`git clone`, and name their folder: --env harbor:path/to/tasks"
-        )
-    return f"{said}; `arl new env --harbor {source}` writes a task of that name"
+    here = Path(source).expanduser()
+    try:
+        beside = [each.name for each in here.parent.iterdir() if each.is_dir()]
+    except OSError:  # the folder that should hold it is missing, too
+        beside = []
+    near = [str(here.with_name(name)) for name in get_close_matches(here.name, beside)]
+    near = [*get_close_matches(source, GENERATORS), *near]
+    new = source if source.isidentifier() else "NAME"
+    meant = f"; did you mean {' or '.join(near)}?" if near else "."
+    return (
+        f"{source!r} is no generator ({', '.join(GENERATORS)}) and no folder{meant} A task or data "
+        "set of Harbor's registry is not downloaded: get its repository (`git clone URL tasks`), "
+        f"and name the folder, as in --env harbor:tasks. `arl new env --harbor {new}` writes a task"
+    )
