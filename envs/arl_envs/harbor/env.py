@@ -20,6 +20,7 @@ from agentgym_rl import (
     ToolEnv,
     tool,
 )
+from agentgym_rl.core.errors import ImageError
 from agentgym_rl.core.task import Split
 from agentgym_rl.gym.sandbox import Image, ImageRecipe, Limits
 from agentgym_rl.gym.step_clock import OffTheClock
@@ -202,10 +203,13 @@ class HarborEnv(ToolEnv):
         assert self.sandboxes is not None
         if recipe is None:
             return None
-        with OffTheClock():
-            return await self.sandboxes.prepare(
-                recipe, timeout_s=self._config.environment.build_timeout_sec
-            )
+        try:
+            with OffTheClock():
+                return await self.sandboxes.prepare(
+                    recipe, timeout_s=self._config.environment.build_timeout_sec
+                )
+        except ImageError as error:
+            raise ImageError(f"{error}\n(--env.options.exclude leaves tasks out)") from error
 
     def _agent_s(self) -> float:
         return self._config.agent.timeout_sec or self._options.agent_timeout_s

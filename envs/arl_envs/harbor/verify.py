@@ -1,8 +1,9 @@
 """The verification: the tests of a task, in a fresh sandbox of its image with the agent's files.
 
 The agent is gone by then: its sandbox is closed, and the host has collected its files. Tests come
-in last, and the reward file is read once every process is dead. A verification without a reward is
-the agent's doing if the solution of the task is paid, else a failure of infrastructure.
+in last, and the reward file is read once every process is dead. A verification without a reward,
+or with 0, is the agent's doing if the solution of the task is paid, else a failure of
+infrastructure: many tests write 0 if a tool that they install is missing.
 
     shared     the task's image, with the agent's work folder and its artifacts
     separate   the image of tests/Dockerfile (or else the task's), with the artifacts alone
@@ -144,9 +145,15 @@ class Verifier:
             if sandbox is not None:
                 await sandbox.close()
         verdict = await self._grade(work)
-        if not verdict.has_reward:
+        doubtful = verdict.status == "wrong" and verdict.reward <= 0 and self._can_be_solved
+        if doubtful or not verdict.has_reward:
             await self._blame(verdict)
         return verdict
+
+    @property
+    def _can_be_solved(self) -> bool:
+        """Return whether a reward of 0 says nothing yet: generated tasks are known to be sound."""
+        return bool(self._task.solution) and not self._config.needs_nonce
 
     async def _collected(self, sandbox: Sandbox) -> Work:
         """Return the agent's files; no program may run that could change them.
@@ -299,21 +306,23 @@ class Verifier:
         return rewards_of(data, nonce if self._config.needs_nonce else None)
 
     async def _blame(self, verdict: Verdict) -> None:
-        """Return if the tests give a reward for the solution: the agent prevented it.
+        """Return if the tests pay the solution: it is the agent's doing that they pay nothing.
 
         Raises:
-            InfraError: they give none either.
+            InfraError: they do not; or they give no reward for the untouched image, if the task has
+                no solution.
         """
         key = self._digest
         if key not in _SOUND:
             found = await self._grade(await self._solved())
-            _remember(_SOUND, key, "" if found.has_reward else f"{found.status}: {found.detail}")
+            sound = found.has_reward and (found.reward > 0 or not self._can_be_solved)
+            _remember(_SOUND, key, "" if sound else f"{found.status}: {found.detail}")
         if why := _SOUND[key]:
             what = "its solution" if self._task.solution else "its untouched image"
             raise InfraError(
                 f"task {self._task.name}: the tests end with {verdict.status!r} "
-                f"({verdict.detail}), and give no reward for {what} either ({why}): "
-                "tests/test.sh cannot work here"
+                f"({verdict.detail}), and pay nothing for {what} either ({why}): tests/test.sh "
+                "cannot work here; --env.options.exclude leaves tasks out"
             )
 
     async def _solved(self) -> Work | None:
@@ -343,7 +352,7 @@ MAX_REMEMBERED = 10_000
 _UNTOUCHED: dict[str, Verdict] = {}
 """The verdict on the untouched image, by the digest of the task."""
 _SOUND: dict[str, str] = {}
-"""The reason that the tests of a task give its solution no reward ("": they do), by its digest."""
+"""The reason that the tests of a task do not pay its solution ("": they do), by its digest."""
 
 
 def _remember(verdicts: dict[str, Any], digest: str, found: Any) -> None:

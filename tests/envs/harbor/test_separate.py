@@ -134,12 +134,13 @@ def test_separate_tests_get_artifacts_alone(world: Opened, tmp_path: Path) -> No
         "artifacts": ["/app/answer.txt", {"source": "/app/out", "exclude": ["*.log"]}],
     }
     tests = {"Dockerfile": DOCKERFILE, "test.sh": paying(condition)}
-    path = written(tmp_path / "a", config=config, tests=tests)
     command = (
         "mkdir out; touch out/a out/b.log private out/conftest.py /logs/artifacts/note; "
-        "echo 42 > answer.txt; ls /tests"
+        "echo 42 > answer.txt; [ ! -e /tests ]"
     )
-    *_, last = played(world, path, call("bash", command=command), END)
+    solution = {"solve.sh": f"#!/bin/sh\n{command}\n".encode()}
+    path = written(tmp_path / "a", config=config, tests=tests, solution=solution)
+    *_, last = played(world, path)
     assert last.reward == 1.0, last.info
     assert "+42" in last.info["patch"]
     assert list(last.info["dropped_files"]) == ["out/conftest.py"]
