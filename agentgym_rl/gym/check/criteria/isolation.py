@@ -198,7 +198,7 @@ class _Ticker:
             self._late.append((now, now - begun - TICK_S))
 
 
-ROUNDS = 4
+ROUNDS = 3
 """The number of rounds: growth in the first one alone is a pool that fills, not a leak. A leak
 grows in each."""
 CYCLES = (0, 1, 2, 3, 5)
