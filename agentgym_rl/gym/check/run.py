@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -27,8 +26,6 @@ from .policies import IDLE, ORACLE, Policy, View
 from .report import Criterion, NotJudged, Outcome, Report, Result, Tally, Violation
 from .subject import MAX_TURNS, SOURCE_SEED, Subject
 from .support import Closing, Wanted, each_task, infra_alone, started
-
-log = logging.getLogger(__name__)
 
 CONCURRENCY = 64
 TOLERANCE = 1e-9
@@ -161,14 +158,12 @@ async def check_env(
     `on_result` is called after each criterion, `on_progress` after each of those `tasks`.
 
     Raises:
-        ConfigError: there is no such environment or criterion, or it cannot be made; or the options
-            name no tasks.
+        ConfigError: there is no such environment or criterion, or it cannot be made.
         InfraError: a service failed (sandboxes, a verifier): the environment was not judged.
     """
     chosen = _chosen(only)
     spec = _spec(env).with_options(**options)
     wanted = Wanted(sandbox or SandboxConfig(), verifier or VerifierConfig())
-    _must_have_tasks(spec)
     begun, results, closing = time.monotonic(), dict[str, Result](), Closing()
     async with started(spec.make(), wanted, closing) as given:
         subject = Subject(spec, episodes=episodes, given=given, wanted=wanted, closing=closing)
@@ -180,16 +175,6 @@ async def check_env(
             tallies = await play_baselines(spec, tasks=tasks, given=given, on_progress=on_progress)
     duration_s = round(time.monotonic() - begun, 3)
     return Report(spec.id, tuple(results.values()), tuple(tallies), duration_s)
-
-
-def _must_have_tasks(spec: EnvSpec) -> None:
-    """Raise the ConfigError of an environment whose options name no tasks: it is the user's."""
-    try:
-        spec.task_source("train", seed=SOURCE_SEED)
-    except ConfigError:
-        raise
-    except Exception as error:  # the environment's own code: criterion `tasks` reports it
-        log.debug("no task source: %r", error)
 
 
 async def _result(criterion: Criterion, subject: Subject, before: Mapping[str, Result]) -> Result:

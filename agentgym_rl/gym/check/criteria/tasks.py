@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any, get_args
 
+from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import Split, Task, TaskSource, length_of
 from agentgym_rl.gym.check.report import NotJudged, Violation, criterion
 from agentgym_rl.gym.check.subject import Subject
@@ -22,12 +23,15 @@ _SEED_LIMIT = 2**63
 @criterion(
     "tasks",
     "task_source(split, seed=…, **options) gives tasks of both splits, with the env's own options",
-    fix="task_source must accept the options of __init__; `train` and `eval` both need tasks",
+    fix="choose options that name tasks which are there; task_source must accept the options of "
+    "__init__; `train` and `eval` both need tasks",
 )
 async def tasks(subject: Subject) -> None:
     for split in get_args(Split):
         try:
             found = subject.tasks(subject.episodes, split)
+        except ConfigError as error:
+            raise Violation(f"the {split} tasks: {error}") from error
         except Exception as error:  # the environment's own code
             raise Violation(f"the {split} tasks: {error!r:.400}") from error
         if not found:
