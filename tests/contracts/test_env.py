@@ -21,8 +21,10 @@ EXAMPLES = {
 """What stands for an environment that must be told what to play."""
 NEEDS_A_SERVER = {"openenv-v0", "verifiers-v0"}
 """Checked beside their own tests, where there is one."""
-IDS = [row.id for row in listing("env") if row.spec and row.id not in NEEDS_A_SERVER]
-EPISODES = {"harbor-v0": 2}
+HARBOR = "harbor:chores"
+"""The second generator of `harbor-v0`, whose first is its default."""
+IDS = [HARBOR] + [row.id for row in listing("env") if row.spec and row.id not in NEEDS_A_SERVER]
+EPISODES = {"harbor-v0": 2, HARBOR: 2}
 """The number of tasks that are played, for environments whose episodes take seconds; else 4."""
 _NO_TOOLS = {"tool-results", "call-everything"}
 _NO_RANGE = {"gold", "no-op", "echo", "bad-answers"}

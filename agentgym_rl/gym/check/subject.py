@@ -3,6 +3,7 @@ are recorded, or in another process."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from agentgym_rl.gym.wrappers import StepTimeout
 
 from .elsewhere import Elsewhere, look_elsewhere
 from .policies import BAD_ANSWERS, IDLE, ORACLE, Policy, View, hostile
-from .support import Closing, Spy, Wanted, first_tasks
+from .support import Closing, Spy, Wanted, each_task, first_tasks
 
 MAX_TURNS = 50
 """The most turns of an episode, if the environment has no limit of its own."""
@@ -179,6 +180,14 @@ class Subject:
     def tasks(self, count: int, split: Split = "train") -> list[Task]:
         """Return the first `count` tasks, or all if there are fewer."""
         return first_tasks(self.source(split), count)
+
+    async def many_tasks(self, count: int, split: Split = "train") -> list[Task]:
+        """Return the same as `tasks`; other work runs between two tasks."""
+        found: list[Task] = []
+        for task in each_task(self.source(split), count):
+            found.append(task)
+            await asyncio.sleep(0)
+        return found
 
     # ------------------------------------------------------------ playing
     def play(self, task: Task, policy: Policy, **limits: Any) -> Play:

@@ -88,7 +88,10 @@ def infra_alone() -> Generator[None]:
         raise found from group
 
 
-SETTLE_S = 2.0
+SETTLE_S = 4.0
+"""The time without any change after which the rest is taken to stay: services replace what they
+have lost, one after the other, and on a busy machine slowly."""
+MAX_SETTLE_S = 60.0
 
 
 def leftovers() -> Counter[str]:
@@ -103,13 +106,19 @@ def leftovers() -> Counter[str]:
 
 
 async def grown(before: Counter[str]) -> Counter[str]:
-    """Return the resources in excess of `before`, after waiting up to SETTLE_S for them to end."""
-    deadline = time.monotonic() + SETTLE_S
-    while True:
-        more = leftovers() - before
-        if not more or time.monotonic() > deadline:
-            return more
+    """Return the resources in excess of `before`, after waiting for them while they change."""
+    begun = changed = time.monotonic()
+    more = leftovers() - before
+    while more:
+        now = time.monotonic()
+        if now > min(changed + SETTLE_S, begun + MAX_SETTLE_S):
+            break
         await asyncio.sleep(0.02)
+        found = leftovers() - before
+        if found != more:
+            changed = time.monotonic()
+        more = found
+    return more
 
 
 def _num_children() -> int:

@@ -8,12 +8,21 @@ these groups.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from agentgym_rl import ConfigError
 
@@ -22,23 +31,27 @@ _ROOT = (None, "root", 0, "0")
 _TEMPLATE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _SIZES_MB = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
 
-_GPU = "sandboxes have no accelerator"
 _STEPS = "tasks of several steps are not played"
+_PLACE = {
+    **dict.fromkeys(("gpus", "gpu_types", "tpu"), "sandboxes have no accelerator"),
+    "mcp_servers": "MCP servers of a task are not started",
+    "skills_dir": "agents here have no folder of skills",
+}
 REFUSED = {
-    "environment.gpus": _GPU,
-    "environment.gpu_types": _GPU,
-    "environment.tpu": _GPU,
-    "environment.mcp_servers": "MCP servers of a task are not started",
-    "environment.skills_dir": "agents here have no folder of skills",
-    "verifier.environment": "the verifier runs in the image of the task itself",
+    **{
+        f"{section}.{key}": why
+        for section in ("environment", "verifier.environment")
+        for key, why in _PLACE.items()
+    },
+    "verifier.environment.healthcheck": "only the agent's environment has a healthcheck",
     "verifier.collect": "collect hooks belong to compose services, which are not started",
     "steps": _STEPS,
     "multi_step_reward_strategy": _STEPS,
     "artifacts.service": "compose services are not started",
-    "artifacts.exclude": "artifacts are taken whole",
 }
 """The fields that a task must not set (beyond an empty value), with the reason."""
 
+_CPUS = "sandboxes share the processors; CPU seconds are limited by the timeouts"
 HARMLESS = {
     "schema_version": "every version up to 1.4 is read alike",
     "version": "the old name of schema_version",
@@ -48,11 +61,16 @@ HARMLESS = {
     "task.authors": "for people",
     "task.keywords": "for people",
     "artifacts.destination": "the place of an artifact on the host of Harbor's own runner",
-    "environment.cpus": "sandboxes share the processors; CPU seconds are limited by the timeouts",
+    "environment.cpus": _CPUS,
+    "verifier.environment.cpus": _CPUS,
 }
 """The fields that may have any value and have no effect here, with the reason."""
 
-_LEGACY = ("environment.memory", "environment.storage", "environment.allow_internet")
+_LEGACY = tuple(
+    f"{section}.{key}"
+    for section in ("environment", "verifier.environment")
+    for key in ("memory", "storage", "allow_internet")
+)
 """The deprecated names of read fields."""
 
 
@@ -84,8 +102,8 @@ class Healthcheck(_Section):
     retries: int = Field(default=3, ge=1)
 
 
-class EnvironmentPart(_Network):
-    """The section [environment]."""
+class Place(_Network):
+    """The keys that [environment] and [verifier.environment] have in common."""
 
     build_timeout_sec: float = Field(default=600.0, gt=0)
     docker_image: str | None = None
@@ -98,7 +116,6 @@ class EnvironmentPart(_Network):
     """The variables of every program."""
     workdir: str | None = None
     """The folder in which programs start, instead of the Dockerfile's WORKDIR."""
-    healthcheck: Healthcheck | None = None
 
     @field_validator("os", mode="before")
     @classmethod
@@ -113,6 +130,12 @@ class EnvironmentPart(_Network):
         return value
 
 
+class EnvironmentPart(Place):
+    """The section [environment]."""
+
+    healthcheck: Healthcheck | None = None
+
+
 class VerifierPart(_Network):
     """The section [verifier]."""
 
@@ -121,7 +144,16 @@ class VerifierPart(_Network):
     """Further variables of tests/test.sh."""
     user: str | int | None = None
     environment_mode: Literal["shared", "separate"] | None = None
-    """The place of the tests in Harbor; here it is a fresh sandbox in both modes."""
+    """The image of the tests, and the files that they get; None: shared, unless there is an
+    `environment`. A fresh sandbox in both modes."""
+    environment: Place | None = None
+    """The place of separate tests; None: as that of the task."""
+
+    @model_validator(mode="after")
+    def _is_of_one_mind(self) -> Self:
+        if self.environment is not None and self.environment_mode == "shared":
+            raise ValueError("environment_mode 'shared' contradicts [verifier.environment]")
+        return self
 
 
 class SolutionPart(_Section):
@@ -138,9 +170,27 @@ class PackagePart(_Section):
 
 
 class Artifact(_Section):
-    """A file or folder that the tests need besides the work folder."""
+    """A file or folder that the tests need: besides the work folder, or, in separate mode, all that
+    they get."""
 
     source: str
+    exclude: tuple[str, ...] = ()
+    """The patterns of files and folders below `source` that separate tests do not get, as those of
+    `tar --exclude`."""
+
+    def has(self, path: str, work_dir: str) -> bool:
+        """Return whether separate tests get the file with this absolute path."""
+        source = PurePosixPath(posixpath.normpath(posixpath.join(work_dir, self.source)))
+        if not PurePosixPath(path).is_relative_to(source):
+            return False
+        parts = PurePosixPath(path).relative_to(source).parts
+        spans = [
+            "/".join(parts[begin:end])
+            for begin in range(len(parts))
+            for end in range(begin + 1, len(parts) + 1)
+        ]
+        patterns = [each.removeprefix("./").rstrip("/") for each in self.exclude]
+        return not any(fnmatchcase(span, pattern) for pattern in patterns for span in spans)
 
     @field_validator("source")
     @classmethod
@@ -160,6 +210,17 @@ class TaskConfig(_Section):
     verifier: VerifierPart = VerifierPart()
     solution: SolutionPart = SolutionPart()
     artifacts: tuple[Artifact, ...] = ()
+
+    @property
+    def is_separate(self) -> bool:
+        """Return whether the tests get the artifacts alone, perhaps in an image of their own."""
+        mode = self.verifier.environment_mode
+        return mode == "separate" or (mode is None and self.verifier.environment is not None)
+
+    @property
+    def tests_place(self) -> Place:
+        """Return the settings of the place in which the tests run."""
+        return self.verifier.environment or self.environment
 
     @property
     def needs_nonce(self) -> bool:
@@ -238,19 +299,25 @@ def _migrate(data: dict[str, Any]) -> None:
     data["artifacts"] = [
         {"source": each} if isinstance(each, str) else each for each in data.get("artifacts") or []
     ]
-    environment = data.get("environment")
+    _migrate_place("environment", data.get("environment"))
+    verifier = data.get("verifier")
+    if isinstance(verifier, dict):
+        _migrate_place("verifier.environment", verifier.get("environment"))
+
+
+def _migrate_place(path: str, environment: Any) -> None:
     if not isinstance(environment, dict):
         return
     for old in ("memory", "storage"):
         if (size := environment.pop(old, None)) is None:
             continue
-        megabytes = _megabytes(f"environment.{old}", size)
+        megabytes = _megabytes(f"{path}.{old}", size)
         if environment.setdefault(f"{old}_mb", megabytes) != megabytes:
-            raise ValueError(f"environment.{old} and environment.{old}_mb contradict each other")
+            raise ValueError(f"{path}.{old} and {path}.{old}_mb contradict each other")
     internet = environment.pop("allow_internet", None)
     if internet is not None and "network_mode" not in environment:
         if not isinstance(internet, bool):
-            raise ValueError(f"environment.allow_internet: got {internet!r}, allowed: true, false")
+            raise ValueError(f"{path}.allow_internet: got {internet!r}, allowed: true, false")
         environment["network_mode"] = "public" if internet else "no-network"
 
 
@@ -275,7 +342,8 @@ def _leaves(data: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]
 
 
 def _refuse(path: str, value: Any) -> None:
-    if path in REFUSED and value not in (None, 0, "", [], {}):
+    empty = (None, 0, "", [], {}, "main") if path == "artifacts.service" else (None, 0, "", [], {})
+    if path in REFUSED and value not in empty:
         raise ValueError(f"{path}: {REFUSED[path]}")
 
 
@@ -310,16 +378,19 @@ def _unmet(config: TaskConfig, offline: bool) -> str:
             return (
                 f"{section}.user: got {part.user!r}; every program runs as one user: leave it out"
             )
-    for section in ("environment", "agent", "verifier"):
-        mode = getattr(config, section).network_mode
-        if mode not in (None, "no-network") and not offline:
-            return (
-                f"{section}.network_mode: {mode!r}; sandboxes have no network: "
-                "--env.options.offline=true plays the task without one"
-            )
-    for section in ("environment", "verifier", "solution"):
+    if (found := _network(config)) and not offline:
+        return (
+            f"{found}; sandboxes have no network: --env.options.offline=true plays the task "
+            "without one"
+        )
+    for section, env in {
+        "environment": environment.env,
+        "verifier": config.verifier.env,
+        "verifier.environment": config.tests_place.env,
+        "solution": config.solution.env,
+    }.items():
         try:
-            resolved(getattr(config, section).env)
+            resolved(env)
         except ValueError as error:
             return f"{section}.env: {error}"
     for artifact in config.artifacts:
@@ -328,3 +399,20 @@ def _unmet(config: TaskConfig, offline: bool) -> str:
         if artifact.source.rstrip("/") in ("", "/proc", "/sys", "/dev"):
             return f"artifacts: {artifact.source!r} is no folder of files"
     return "" if environment.workdir != "/" else "environment.workdir: '/' is no work folder"
+
+
+def _network(config: TaskConfig) -> str:
+    """Return the demand for a network; "" if there is none.
+
+    Harbor writes network_mode = "public", its default, into the [environment] of any task.
+    """
+    demands: dict[str, tuple[_Network, tuple[str | None, ...]]] = {
+        "environment": (config.environment, (None, "no-network", "public")),
+        "verifier.environment": (config.tests_place, (None, "no-network", "public")),
+        "agent": (config.agent, (None, "no-network")),
+        "verifier": (config.verifier, (None, "no-network")),
+    }
+    for section, (part, modest) in demands.items():
+        if part.network_mode not in modest:
+            return f"{section}.network_mode: {part.network_mode!r}"
+    return ""

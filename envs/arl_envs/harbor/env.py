@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -19,12 +20,13 @@ from agentgym_rl import (
     ToolEnv,
     tool,
 )
+from agentgym_rl.core.errors import ImageError
 from agentgym_rl.core.task import Split
 from agentgym_rl.gym.sandbox import Image, ImageRecipe, Limits
 from agentgym_rl.gym.step_clock import OffTheClock
 
 from . import oracle
-from .config import Healthcheck, TaskConfig, read_config, resolved
+from .config import Healthcheck, Place, TaskConfig, read_config, resolved
 from .options import Options
 from .task import HarborTask
 from .tasks import digest_of, make_task, task_source
@@ -67,7 +69,9 @@ class HarborEnv(ToolEnv):
         self._options = Options(**options)
         self._harbor: HarborTask
         self._config: TaskConfig
+        self._digest: str
         self._image: Image
+        self._tests_image: Image | None
         self._sandbox: Sandbox | None = None
         self._terminal: Terminal | None = None
 
@@ -100,7 +104,7 @@ class HarborEnv(ToolEnv):
 
     async def begin(self, task: Task) -> list[Message]:
         await self._release()
-        self._harbor = await asyncio.to_thread(make_task, task)
+        self._harbor, self._digest = await asyncio.to_thread(_made, task)
         try:
             self._config = read_config(
                 self._harbor.config, name=self._harbor.name, offline=self._options.offline
@@ -108,6 +112,7 @@ class HarborEnv(ToolEnv):
         except ConfigError as error:
             raise EnvError(str(error)) from error
         self._image = await self._prepared()
+        self._tests_image = await self._built(verifier_recipe(self._harbor, self._config))
         asked = f"{self._harbor.instruction.strip()}\n\nWork folder: {self._image.work_dir}"
         return [
             {"role": "system", "content": SYSTEM_PROMPT},
@@ -184,12 +189,8 @@ class HarborEnv(ToolEnv):
             ImageError: it cannot be built here.
             EnvError: it has no work folder.
         """
-        assert self.sandboxes is not None
-        recipe = recipe_of(self._harbor, self._config)
-        with OffTheClock():
-            image = await self.sandboxes.prepare(
-                recipe, timeout_s=self._config.environment.build_timeout_sec
-            )
+        image = await self._built(recipe_of(self._harbor, self._config))
+        assert image is not None
         if image.work_dir == "/" or image.work_dir.split("/")[1] in NO_WORK_DIRS:
             raise EnvError(
                 f"task {self._harbor.name}: its work folder is {image.work_dir!r}, which the "
@@ -197,6 +198,18 @@ class HarborEnv(ToolEnv):
                 "environment.workdir in task.toml, such as /app"
             )
         return image
+
+    async def _built(self, recipe: ImageRecipe | None) -> Image | None:
+        assert self.sandboxes is not None
+        if recipe is None:
+            return None
+        try:
+            with OffTheClock():
+                return await self.sandboxes.prepare(
+                    recipe, timeout_s=self._config.environment.build_timeout_sec
+                )
+        except ImageError as error:
+            raise ImageError(f"{error}\n(--env.options.exclude leaves tasks out)") from error
 
     def _agent_s(self) -> float:
         return self._config.agent.timeout_sec or self._options.agent_timeout_s
@@ -246,8 +259,9 @@ class HarborEnv(ToolEnv):
             task=self._harbor,
             config=self._config,
             image=self._image,
+            tests_image=self._tests_image,
             limits=self._limits(),
-            digest=digest_of(self._harbor),
+            digest=self._digest,
         )
         sandbox, self._sandbox = self._sandbox, None
         with OffTheClock():
@@ -285,13 +299,41 @@ class HarborEnv(ToolEnv):
             await sandbox.close()
 
 
+def _made(task: Task) -> tuple[HarborTask, str]:
+    made = make_task(task)
+    return made, digest_of(made)
+
+
 def recipe_of(task: HarborTask, config: TaskConfig) -> ImageRecipe:
-    """Return the recipe of a task's image: its Dockerfile, or a published image."""
-    files = dict(task.environment)
-    published = config.environment.docker_image or ""
-    lines = files.pop("Dockerfile", f"FROM {published}\n".encode())
-    if workdir := config.environment.workdir:
-        lines = lines.rstrip() + f"\nWORKDIR {workdir}\n".encode()
-    elif "Dockerfile" not in task.environment:
-        return ImageRecipe(task.name, published=published)
-    return ImageRecipe(task.name, {**files, "Dockerfile": lines})
+    """Return the recipe of a task's image: its Dockerfile; or a published image, with the files of
+    environment/ in the work folder."""
+    return _recipe(task.name, task.environment, config.environment)
+
+
+def verifier_recipe(task: HarborTask, config: TaskConfig) -> ImageRecipe | None:
+    """Return the recipe of the image of separate tests; None: they run in the task's image."""
+    place, own = config.tests_place, config.verifier.environment
+    if not config.is_separate:
+        return None
+    if "Dockerfile" in task.tests:
+        return _recipe(f"{task.name} (tests)", task.tests, place)
+    if own is not None and own.docker_image:
+        return _recipe(f"{task.name} (tests)", {}, own)
+    if own is None or own.workdir in (None, config.environment.workdir):
+        return None
+    published = config.environment.docker_image
+    return _recipe(task.name, task.environment, own.model_copy(update={"docker_image": published}))
+
+
+def _recipe(name: str, files: Mapping[str, bytes], place: Place) -> ImageRecipe:
+    published = place.docker_image or ""
+    workdir = f"WORKDIR {place.workdir}\n" if place.workdir else ""
+    if "Dockerfile" in files:
+        lines = files["Dockerfile"].rstrip() + f"\n{workdir}".encode()
+        return ImageRecipe(name, {**files, "Dockerfile": lines})
+    if not (files or workdir):
+        return ImageRecipe(name, published=published)
+    copy = "COPY environment/ ./\n" if files else ""
+    lines = f"FROM {published}\n{workdir}{copy}".encode()
+    inner = {f"environment/{path}": data for path, data in files.items()}
+    return ImageRecipe(name, {**inner, "Dockerfile": lines})

@@ -31,6 +31,8 @@ def read_folder(path: Path, *, name: str = "") -> HarborTask:
     try:
         config = tomllib.loads(_text(path / "task.toml"))
         instruction = _text(path / "instruction.md")
+        if (path / "trajectory.json").exists():
+            raise ValueError("trajectory.json: agents get no conversation of an earlier agent")
         parts = {
             part: dict(_files(path / part, root=path.resolve()))
             for part in ("environment", "tests", "solution")
@@ -133,10 +135,12 @@ def _files(top: Path, *, root: Path) -> Iterator[tuple[str, bytes]]:
     Raises:
         ValueError: a link leads out of `root`, a file is of another kind, or a limit is passed.
     """
-    if not top.is_dir():
-        return
     if top.is_symlink():
-        raise ValueError(f"{top.name} is a link; expected a folder")
+        raise ValueError(f"{top.name} is a link; expected a folder: copy its files there")
+    if not top.exists():
+        return
+    if not top.is_dir():
+        raise ValueError(f"{top.name} is no folder")
     count = total = 0
     for path in _walk(top, MAX_DEPTH):
         shown = f"{top.name}/{path.relative_to(top)}"
@@ -154,7 +158,8 @@ def _files(top: Path, *, root: Path) -> Iterator[tuple[str, bytes]]:
         if found.st_size > MAX_FILE_BYTES or total > MAX_TOTAL_BYTES or count > MAX_FILES:
             raise ValueError(
                 f"{shown}: too large; allowed: {MAX_FILES} files, {MAX_FILE_BYTES >> 20} MB each, "
-                f"{MAX_TOTAL_BYTES >> 20} MB together"
+                f"{MAX_TOTAL_BYTES >> 20} MB together: let the Dockerfile make it (RUN), or "
+                "take a base image that has it"
             )
         yield path.relative_to(top).as_posix(), real.read_bytes()
 

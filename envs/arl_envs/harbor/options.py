@@ -21,6 +21,8 @@ class Options:
     split_by: SplitBy = "hash"
     """The split of folders into training and held-out tasks: `hash` of their names, or `all` in
     both. A single task is always in both."""
+    exclude: str = ""
+    """The patterns of names of tasks of a folder that are left out, with commas between them."""
     offline: bool = False
     """The switch to play tasks that ask for a network, which sandboxes do not have."""
     output_chars: int = 8000
@@ -40,6 +42,8 @@ class Options:
     def __post_init__(self) -> None:
         if not isinstance(self.source, str) or not self.source.strip():
             raise TypeError(f"source: got {self.source!r}, expected a generator or a path")
+        if not isinstance(self.exclude, str):
+            raise TypeError(f"exclude: got {self.exclude!r}, expected patterns such as 'a,b-*'")
         for name, least in _LEAST.items():
             value: Any = getattr(self, name)
             if value is None and name == "level":

@@ -8,6 +8,8 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
@@ -36,6 +38,8 @@ def task_source(split: Split, *, seed: int, options: Options) -> TaskSource:
     """
     if split not in get_args(Split):
         raise ConfigError(f"no split is called {split!r}; allowed: train, eval")
+    if options.exclude and options.source in GENERATORS:
+        raise ConfigError(f"exclude: only for folders of tasks, not for {options.source}")
     if options.source in GENERATORS:
         level = 1 if options.level is None else options.level
         return _generator(options.source).task_source(split, seed=seed, level=level)
@@ -44,6 +48,8 @@ def task_source(split: Split, *, seed: int, options: Options) -> TaskSource:
     path = Path(options.source).expanduser()
     if not path.exists():
         raise ConfigError(_unknown(options.source))
+    if path.is_file():
+        raise ConfigError(f"{path} is a file; expected its folder: --env harbor:{path.parent}")
     return FolderTasks(path, split, options)
 
 
@@ -94,8 +100,11 @@ class FolderTasks(TaskSource):
         entries: list[_Entry] = []
         self.left_out: list[str] = []
         """The reason for each folder that cannot be played."""
+        excluded = _Excluded(options.exclude)
         for folder in folders:
             name = folder.name if alone else folder.relative_to(self._path).as_posix()
+            if excluded.has(name):
+                continue
             try:
                 found = _read(str(folder), name)
                 read_config(found.config, name=name, offline=options.offline)
@@ -105,13 +114,13 @@ class FolderTasks(TaskSource):
                 self.left_out.append(str(error))
                 continue
             entries.append(_Entry(name, str(folder), digest_of(found)))
+        if unused := excluded.unused():
+            raise ConfigError(f"exclude: no task of {path} is called {unused}")
         for reason in self.left_out:
             _warnings.warn("left out: %s", reason, why=reason)
         if not entries:
-            raise ConfigError(
-                f"{path}: none of its {len(folders)} tasks can be played; the first: "
-                f"{self.left_out[0]}"
-            )
+            first = f"; the first: {self.left_out[0]}" if self.left_out else ": all are excluded"
+            raise ConfigError(f"{path}: none of its {len(folders)} tasks can be played{first}")
         both = options.split_by == "all" or len(entries) == 1
         self._entries = [each for each in entries if both or split_of(each.name) == split]
         if not self._entries:
@@ -134,6 +143,22 @@ class FolderTasks(TaskSource):
     def describe(self) -> dict[str, Any]:
         content = _digest(each.digest for each in self._entries)
         return {"tasks": len(self), "left_out": len(self.left_out), "content": content}
+
+
+class _Excluded:
+    """The patterns of an option, and which of them have matched."""
+
+    def __init__(self, text: str) -> None:
+        self._patterns = [each.strip() for each in text.split(",") if each.strip()]
+        self._used: set[str] = set()
+
+    def has(self, name: str) -> bool:
+        found = {each for each in self._patterns if fnmatchcase(name, each)}
+        self._used |= found
+        return bool(found)
+
+    def unused(self) -> str:
+        return ", ".join(each for each in self._patterns if each not in self._used)
 
 
 def digest_of(task: HarborTask) -> str:
@@ -180,10 +205,17 @@ def _generator(name: str) -> Any:
 
 
 def _unknown(source: str) -> str:
-    said = f"{source!r} is no generator ({', '.join(GENERATORS)}) and no folder here"
-    if "@" in source or "/" in source:
-        return (
-            f"{said}. Tasks of a registry are not downloaded: fetch them yourself, such as by "
-            "`git clone`, and name their folder: --env harbor:path/to/tasks"
-        )
-    return f"{said}; `arl new env --harbor {source}` writes a task of that name"
+    here = Path(source).expanduser()
+    try:
+        beside = [each.name for each in here.parent.iterdir() if each.is_dir()]
+    except OSError:  # the folder that should hold it is missing, too
+        beside = []
+    near = [str(here.with_name(name)) for name in get_close_matches(here.name, beside)]
+    near = [*get_close_matches(source, GENERATORS), *near]
+    new = source if source.isidentifier() else "NAME"
+    meant = f"; did you mean {' or '.join(near)}?" if near else "."
+    return (
+        f"{source!r} is no generator ({', '.join(GENERATORS)}) and no folder{meant} A task or data "
+        "set of Harbor's registry is not downloaded: get its repository (`git clone URL tasks`), "
+        f"and name the folder, as in --env harbor:tasks. `arl new env --harbor {new}` writes a task"
+    )

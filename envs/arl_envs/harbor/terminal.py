@@ -142,7 +142,8 @@ class Terminal:
             self._shell = await self._sandbox.open_session("shell")
             settings = {"PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb", **self._env}
             lines = [f"export {name}={shlex.quote(value)}" for name, value in settings.items()]
-            result = await self._shell.run("exec 2>&1\n" + "\n".join(lines))
+            first = "exec 2>&1\nmkdir -p /logs/artifacts || :\n"
+            result = await self._shell.run(first + "\n".join(lines))
             if not result.ok:
                 raise SandboxError(f"the shell did not start: {result.stdout_text[-300:]}")
         return self._shell

@@ -6,6 +6,7 @@ agent's sandbox: whatever it says, the agent could have made it so.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import posixpath
 from collections import OrderedDict
@@ -151,7 +152,8 @@ async def read_tree(sandbox: Sandbox) -> Tree:
     for chunk in further:
         files |= (await sandbox.exec(["true"], collect=chunk)).files
     files = {path: data for path, data in files.items() if path in sizes}
-    return Tree(files, frozenset(sizes.keys() - files.keys()), _entries(listed))
+    entries = await asyncio.to_thread(_entries, listed)
+    return Tree(files, frozenset(sizes.keys() - files.keys()), entries)
 
 
 def _chunks(sizes: Mapping[str, int]) -> Iterable[list[str]]:

@@ -1,18 +1,25 @@
 """The verification: the tests of a task, in a fresh sandbox of its image with the agent's files.
 
 The agent is gone by then: its sandbox is closed, and the host has collected its files. Tests come
-in last, and the reward file is read once every process is dead. A verification without a reward is
-the agent's doing if the solution of the task is paid, else a failure of infrastructure.
+in last, and the reward file is read once every process is dead. A verification without a reward,
+or with 0, is the agent's doing if the solution of the task is paid, else a failure of
+infrastructure: many tests write 0 if a tool that they install is missing.
+
+    shared     the task's image, with the agent's work folder and its artifacts
+    separate   the image of tests/Dockerfile (or else the task's), with the artifacts alone
 """
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import json
 import math
+import posixpath
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -21,7 +28,7 @@ from agentgym_rl import InfraError, Sandbox, ToolError
 from agentgym_rl.gym.sandbox import ExecResult, Image, Limits, SandboxBackend, Status
 
 from . import oracle
-from .config import TaskConfig, resolved
+from .config import Artifact, TaskConfig, resolved
 from .hooks import Hooks, bins_of, path_without
 from .task import HarborTask
 from .terminal import Terminal
@@ -29,16 +36,20 @@ from .transfer import TREES, Changes, TooMuch, Tree, apply, changes_of, read_tre
 
 CREATE_TIMEOUT_S = 600.0
 """The longest wait for a sandbox, while other episodes use all of them."""
-TESTS, LOGS = "/tests", "/logs/verifier"
+TESTS, LOGS, PUBLISHED = "/tests", "/logs/verifier", "/logs/artifacts"
+"""PUBLISHED is the folder of which every task's tests get the agent's files, without being told."""
 OUTPUT = f"{LOGS}/test-stdout.txt"
 MAX_REWARD_BYTES, MAX_OUTPUT_BYTES = 64 << 10, 16 << 20
 MAX_PATCH_CHARS, MAX_PATCHED_BYTES = 100_000, 200_000
+MAX_EQUAL_LINES = 200_000
+"""The most pairs of equal lines in two versions of a file of which a difference is computed: the
+time grows with it."""
 DETAIL_CHARS = 400
 ROOM_MB = 64
 """The disk of a verification beyond the agent's: the tests and their logs."""
-_PREPARE = (
-    f"rm -rf {TESTS} {LOGS}/reward.txt {LOGS}/reward.json && mkdir -p {LOGS} /logs/agent {TESTS}"
-)
+_FOLDERS = f"{LOGS} /logs/agent {PUBLISHED} {TESTS}"
+_PREPARE = f"rm -rf {LOGS}/reward.txt {LOGS}/reward.json && mkdir -p {_FOLDERS}"
+_EMPTY = 'for f; do if [ -d "$f" ]; then find "$f" -mindepth 1 -delete; else rm -f "$f"; fi; done'
 _RUN = f"chmod +x {TESTS}/test.sh && exec {TESTS}/test.sh > {OUTPUT} 2>&1"
 PAID = 1.0
 
@@ -67,8 +78,25 @@ class Verdict:
         return self.status in ("ok", "wrong", "tampered")
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The agent's files, as the host has collected them."""
+
+    tree: Tree
+    """The work folder."""
+    artifacts: Mapping[str, bytes]
+    """The files elsewhere that the tests get, by absolute path."""
+
+
 class Verifier:
-    """The verifier of one task in the sandboxes of a started backend."""
+    """The verifier of one task in the sandboxes of a started backend.
+
+    Args:
+        image: The task's image.
+        tests_image: The image of the tests, if they have one of their own.
+        limits: The agent's.
+        digest: The digest of the task.
+    """
 
     def __init__(
         self,
@@ -77,17 +105,22 @@ class Verifier:
         task: HarborTask,
         config: TaskConfig,
         image: Image,
+        tests_image: Image | None,
         limits: Limits,
         digest: str,
     ) -> None:
         self._sandboxes = sandboxes
         self._task, self._config, self._image = task, config, image
+        self._tests_image = tests_image
+        own = config.verifier.environment
         wall_s = max(limits.wall_s, config.verifier.timeout_sec)
+        disk_mb = (own and own.storage_mb) or limits.disk_mb
         self._limits = replace(
             limits,
             wall_s=wall_s,
             cpu_s=max(limits.cpu_s, math.ceil(wall_s)),
-            disk_mb=limits.disk_mb + ROOM_MB,
+            memory_mb=(own and own.memory_mb) or limits.memory_mb,
+            disk_mb=disk_mb + ROOM_MB,
         )
         self._digest = digest
         self._agent_limits = limits
@@ -105,76 +138,138 @@ class Verifier:
             InfraError: a sandbox failed, or the tests give no reward for the solution either.
         """
         try:
-            tree = None if sandbox is None else await read_tree(sandbox)
-            artifacts = {} if sandbox is None else await self._artifacts(sandbox)
+            work = None if sandbox is None else await self._collected(sandbox)
         except TooMuch as error:
             return Verdict("too_large", detail=f"the work folder has {error}")
         finally:
             if sandbox is not None:
                 await sandbox.close()
-        verdict = await self._grade(tree, artifacts)
-        if not verdict.has_reward:
+        verdict = await self._grade(work)
+        doubtful = verdict.status == "wrong" and verdict.reward <= 0 and self._can_be_solved
+        if doubtful or not verdict.has_reward:
             await self._blame(verdict)
         return verdict
 
-    async def _artifacts(self, sandbox: Sandbox) -> dict[str, bytes]:
-        """Return the files outside of the work folder that the task names."""
-        sources = [a.source for a in self._config.artifacts]
-        outside = [
-            source
-            for source in sources
-            if PurePosixPath(source).is_absolute()
-            and not PurePosixPath(source).is_relative_to(self._image.work_dir)
-        ]
-        if not outside:
-            return {}
-        result = await sandbox.exec(["true"], collect=outside)
-        return dict(result.files)
+    @property
+    def _can_be_solved(self) -> bool:
+        """Return whether a reward of 0 says nothing yet: generated tasks are known to be sound."""
+        return bool(self._task.solution) and not self._config.needs_nonce
 
-    async def _grade(self, tree: Tree | None, artifacts: Mapping[str, bytes]) -> Verdict:
+    async def _collected(self, sandbox: Sandbox) -> Work:
+        """Return the agent's files; no program may run that could change them.
+
+        Raises:
+            TooMuch: the work folder is too large.
+        """
+        tree = await read_tree(sandbox)
+        outside = [each for each in self._sources() if not self._is_work(each)]
+        if not outside:
+            return Work(tree, {})
+        return Work(tree, dict((await sandbox.exec(["true"], collect=outside)).files))
+
+    def _sources(self) -> list[str]:
+        """Return the absolute paths of the artifacts."""
+        named = [
+            posixpath.normpath(posixpath.join(self._image.work_dir, each.source))
+            for each in self._config.artifacts
+        ]
+        return named if self._config.needs_nonce else [*named, PUBLISHED]
+
+    def _is_work(self, path: str) -> bool:
+        return PurePosixPath(path).is_relative_to(self._image.work_dir)
+
+    async def _grade(self, work: Work | None) -> Verdict:
         """Run the tests on the agent's files; None: on the image as it is."""
         begun = time.perf_counter()
         known = TREES.known(self._image)
-        is_image = tree is None or (known is not None and self._changes(tree, known).empty)
-        if is_image and not artifacts and self._digest in _UNTOUCHED:
-            return _UNTOUCHED[self._digest]
-        fresh = await self._sandboxes.create(
-            limits=self._limits, image=self._image, timeout_s=CREATE_TIMEOUT_S
+        is_image = work is None or (
+            known is not None and (await self._changes(work.tree, known)).empty
         )
-        async with fresh:
-            base = await TREES.of(self._image, fresh)
-            changes = Changes() if tree is None else self._changes(tree, base)
-            await apply(fresh, changes)
-            if artifacts:
-                await fresh.write_files(artifacts)
-            verdict = await self._run_tests(fresh)
+        if is_image and not (work and work.artifacts) and self._digest in _UNTOUCHED:
+            return _UNTOUCHED[self._digest]
+        grade = self._separate if self._config.is_separate else self._shared
+        verdict, changes, base = await grade(work)
         verdict = replace(
             verdict,
-            patch=patch_of(changes, base),
+            patch=await asyncio.to_thread(patch_of, changes, base),
             dropped=tuple(sorted(changes.dropped)),
             duration_ms=1000 * (time.perf_counter() - begun),
         )
-        if changes.empty and not artifacts:
+        if changes.empty and not (work and work.artifacts):
             _remember(_UNTOUCHED, self._digest, verdict)
         return verdict
 
-    def _changes(self, tree: Tree, base: Tree) -> Changes:
+    async def _shared(self, work: Work | None) -> tuple[Verdict, Changes, Tree]:
+        """Run the tests in the task's image, with the work folder and the artifacts."""
+        fresh = await self._created(self._image)
+        async with fresh:
+            base = await TREES.of(self._image, fresh)
+            changes = Changes() if work is None else await self._changes(work.tree, base)
+            await apply(fresh, changes)
+            if work is not None and work.artifacts:
+                await fresh.write_files(work.artifacts)
+            return await self._run_tests(fresh), changes, base
+
+    async def _separate(self, work: Work | None) -> tuple[Verdict, Changes, Tree]:
+        """Run the tests in their own image, with the artifacts alone."""
+        fresh = await self._created(self._image)
+        async with fresh:
+            base = await TREES.of(self._image, fresh)
+            work = work or await self._collected(fresh)
+        changes = await self._changes(work.tree, base)
+        given = dict(self._published(work, changes.dropped))
+        fresh = await self._created(self._tests_image or self._image)
+        async with fresh:
+            named = [one for one in self._sources() if any(_below(path, one) for path in given)]
+            if named:
+                cleared = await fresh.exec(["sh", "-c", _EMPTY, "sh", *named])
+                if not cleared.ok:
+                    raise InfraError(
+                        f"task {self._task.name}: the artifacts have no room in the image of the "
+                        f"tests: {cleared.stderr_text[-DETAIL_CHARS:]}"
+                    )
+                await fresh.write_files(given)
+            return await self._run_tests(fresh), changes, base
+
+    def _published(self, work: Work, dropped: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield the absolute paths and contents of the artifacts, hooks left out."""
+        folder = self._image.work_dir
+        left_out = {posixpath.join(folder, path) for path in dropped}
+        whole = {posixpath.join(folder, path): data for path, data in work.tree.files.items()}
+        artifacts = [*self._config.artifacts, Artifact(source=PUBLISHED)]
+        for path, data in (whole | dict(work.artifacts)).items():
+            if path not in left_out and any(each.has(path, folder) for each in artifacts):
+                yield path, data
+
+    async def _created(self, image: Image) -> Sandbox:
+        return await self._sandboxes.create(
+            limits=self._limits, image=image, timeout_s=CREATE_TIMEOUT_S
+        )
+
+    async def _changes(self, tree: Tree, base: Tree) -> Changes:
+        return await asyncio.to_thread(self._compared, tree, base)
+
+    def _compared(self, tree: Tree, base: Tree) -> Changes:
         bins = bins_of(self._image.env, self._image.work_dir)
         hooks = Hooks(base.names, keep=self._config.kept, bins=bins)
         return changes_of(tree, base, hooks, work_dir=self._image.work_dir)
 
     async def _run_tests(self, sandbox: Sandbox) -> Verdict:
-        prepared = await sandbox.exec(["sh", "-c", _PREPARE])
+        bundled = self._tests_image is not None and "Dockerfile" in self._task.tests
+        prepare = _PREPARE if self._tests_image is not None else f"rm -rf {TESTS} && {_PREPARE}"
+        prepared = await sandbox.exec(["sh", "-c", prepare])
         if not prepared.ok:
             raise InfraError(
                 f"task {self._task.name}: its image has no room for the tests: "
                 f"{prepared.stderr_text[-DETAIL_CHARS:]}"
             )
-        tests = {f"{TESTS}/{path}": data for path, data in self._task.tests.items()}
-        await sandbox.write_files(tests)
+        if not bundled:
+            tests = {f"{TESTS}/{path}": data for path, data in self._task.tests.items()}
+            await sandbox.write_files(tests)
         nonce = secrets.token_hex(16)
-        env = resolved(self._config.environment.env) | resolved(self._config.verifier.env)
-        given = {**self._image.env, **env}
+        image, place = self._tests_image or self._image, self._config.tests_place
+        env = resolved(place.env) | resolved(self._config.verifier.env)
+        given = {**image.env, **env}
         if (path := path_without(given, self._image.work_dir)) != given.get("PATH", ""):
             env["PATH"] = path
         result = await sandbox.exec(
@@ -211,25 +306,27 @@ class Verifier:
         return rewards_of(data, nonce if self._config.needs_nonce else None)
 
     async def _blame(self, verdict: Verdict) -> None:
-        """Return if the tests give a reward for the solution: the agent prevented it.
+        """Return if the tests pay the solution: it is the agent's doing that they pay nothing.
 
         Raises:
-            InfraError: they give none either.
+            InfraError: they do not; or they give no reward for the untouched image, if the task has
+                no solution.
         """
         key = self._digest
         if key not in _SOUND:
-            found = await self._grade(await self._solved(), {})
-            _remember(_SOUND, key, "" if found.has_reward else f"{found.status}: {found.detail}")
+            found = await self._grade(await self._solved())
+            sound = found.has_reward and (found.reward > 0 or not self._can_be_solved)
+            _remember(_SOUND, key, "" if sound else f"{found.status}: {found.detail}")
         if why := _SOUND[key]:
             what = "its solution" if self._task.solution else "its untouched image"
             raise InfraError(
                 f"task {self._task.name}: the tests end with {verdict.status!r} "
-                f"({verdict.detail}), and give no reward for {what} either ({why}): "
-                "tests/test.sh cannot work here"
+                f"({verdict.detail}), and pay nothing for {what} either ({why}): tests/test.sh "
+                "cannot work here; --env.options.exclude leaves tasks out"
             )
 
-    async def _solved(self) -> Tree | None:
-        """Return the work folder after the solution; None if the task has none."""
+    async def _solved(self) -> Work | None:
+        """Return the files after the solution; None if the task has none."""
         if not self._task.solution:
             return None
         sandbox = await self._sandboxes.create(
@@ -246,7 +343,7 @@ class Verifier:
             try:
                 await oracle.play(terminal, self._task, self._config)
                 await terminal.close()
-                return await read_tree(sandbox)
+                return await self._collected(sandbox)
             except (ToolError, TooMuch) as error:
                 raise InfraError(f"task {self._task.name}: its solution fails: {error}") from error
 
@@ -255,7 +352,7 @@ MAX_REMEMBERED = 10_000
 _UNTOUCHED: dict[str, Verdict] = {}
 """The verdict on the untouched image, by the digest of the task."""
 _SOUND: dict[str, str] = {}
-"""The reason that the tests of a task give its solution no reward ("": they do), by its digest."""
+"""The reason that the tests of a task do not pay its solution ("": they do), by its digest."""
 
 
 def _remember(verdicts: dict[str, Any], digest: str, found: Any) -> None:
@@ -308,6 +405,10 @@ def reward_of(rewards: Mapping[str, float]) -> float:
     return sum(rewards.values()) / len(rewards)
 
 
+def _below(path: str, folder: str) -> bool:
+    return PurePosixPath(path).is_relative_to(folder)
+
+
 def _ended(result: ExecResult, detail: str) -> Verdict:
     status = "timeout" if result.status is Status.TIMEOUT else "crash"
     return Verdict(status, detail=f"{result.status.value}; {detail}"[-DETAIL_CHARS:])
@@ -326,13 +427,20 @@ def patch_of(changes: Changes, base: Tree) -> str:
     lines: list[str] = []
     for path in sorted({*changes.written, *changes.removed}):
         before, after = base.files.get(path, b""), changes.written.get(path, b"")
-        if len(before) + len(after) > MAX_PATCHED_BYTES or b"\0" in before + after:
-            lines.append(f"{path}: {len(before)} bytes before, {len(after)} after\n")
-            continue
         old = before.decode("utf-8", "replace").splitlines(keepends=True)
         new = after.decode("utf-8", "replace").splitlines(keepends=True)
+        too_large = len(before) + len(after) > MAX_PATCHED_BYTES
+        if too_large or b"\0" in before + after or _num_equal(old, new) > MAX_EQUAL_LINES:
+            lines.append(f"{path}: {len(before)} bytes before, {len(after)} after\n")
+            continue
         lines += (
             line if line.endswith("\n") else f"{line}\n"
             for line in difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")
         )
     return "".join(lines)[:MAX_PATCH_CHARS]
+
+
+def _num_equal(old: Sequence[str], new: Sequence[str]) -> int:
+    """Return the number of pairs of equal lines."""
+    counts = Counter(new)
+    return sum(counts[line] for line in old)

@@ -85,7 +85,7 @@ class Images:
             ImageError: it cannot be built, or a base image is missing.
             SandboxError: the daemon failed, or it took too long.
         """
-        key = digest(recipe)
+        key = await asyncio.to_thread(digest, recipe)
         async with self._locks.setdefault(key, asyncio.Lock()):
             if key in self._prepared:
                 return self._prepared[key].image, False

@@ -98,10 +98,11 @@ class LayerCache:
             ImageError: it cannot be built here.
             SandboxError: a sandbox, the disk, or another process's build failed.
         """
-        plan = _plan(recipe)
-        seed = f"{FORMAT} {self._config.python} {self._owner} {digest(recipe)}"
+        plan = await asyncio.to_thread(_plan, recipe)  # a recipe may have many megabytes
+        key = await asyncio.to_thread(digest, recipe)
+        seed = f"{FORMAT} {self._config.python} {self._owner} {key}"
         name = hashlib.sha256(seed.encode()).hexdigest()[:32]
-        image = Image(digest(recipe), plan.work_dir, plan.env, place=str(self._folder / name))
+        image = Image(key, plan.work_dir, plan.env, place=str(self._folder / name))
         try:
             async with (
                 asyncio.timeout(timeout_s + SPARE_S),

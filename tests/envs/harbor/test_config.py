@@ -86,13 +86,24 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "mcp": ({"environment": {"mcp_servers": [{"name": "a"}]}}, "environment.mcp_servers"),
     "steps": ({"steps": [{"name": "a"}]}, "steps: tasks of several steps"),
     "collect": ({"verifier": {"collect": [{"command": "x"}]}}, "verifier.collect"),
-    "image": ({"verifier": {"environment": {"cpus": 1}}}, "verifier.environment"),
+    "image": ({"verifier": {"environment": {"gpus": 1}}}, "verifier.environment.gpus"),
+    "modes": ({"verifier": {"environment_mode": "shared", "environment": {}}}, "contradicts"),
+    "tests' health": (
+        {"verifier": {"environment": {"healthcheck": {"command": "x"}}}},
+        "verifier.environment.healthcheck: only the agent's",
+    ),
+    "tests' size": ({"verifier": {"environment": {"memory": "x"}}}, "verifier.environment.memory"),
     "service": ({"artifacts": [{"source": "/a", "service": "db"}]}, "artifacts.service"),
     "windows": ({"environment": {"os": "Windows"}}, "only linux"),
     "user": ({"agent": {"user": "bob"}}, "agent.user: got 'bob'"),
-    "network": ({"environment": {"network_mode": "public"}}, "offline=true"),
+    "network": ({"environment": {"network_mode": "allowlist"}}, "offline=true"),
+    "agent's network": ({"agent": {"network_mode": "public"}}, "agent.network_mode: 'public'"),
+    "tests' network": (
+        {"verifier": {"environment": {"network_mode": "allowlist"}}},
+        "verifier.environment.network_mode",
+    ),
     "hosts": ({"verifier": {"network_mode": "allowlist"}}, "verifier.network_mode"),
-    "old network": ({"environment": {"allow_internet": True}}, "environment.network_mode"),
+    "old network": ({"environment": {"allow_internet": 1}}, "environment.allow_internet: got 1"),
     "host variable": ({"environment": {"env": {"A": "${TOKEN}"}}}, "variable of the host"),
     "unknown": ({"verifer": {}}, "verifer: Harbor's format has no such key"),
     "unknown below": ({"agent": {"timeout": 3}}, "agent.timeout: Harbor's format has no such"),
@@ -142,8 +153,10 @@ def test_harmless_fields_have_no_effect_and_old_names_are_understood() -> None:
 
 
 def test_a_network_is_done_without_on_request() -> None:
-    raw = {"environment": {"network_mode": "public"}}
-    assert read_config(raw, name="x", offline=True).environment.network_mode == "public"
+    raw = {"environment": {"network_mode": "allowlist", "allowed_hosts": ["a.org"]}}
+    assert read_config(raw, name="x", offline=True).environment.network_mode == "allowlist"
+    for public in ({"network_mode": "public"}, {"allow_internet": True}):  # Harbor's default
+        assert read_config({"environment": public}, name="x").environment.network_mode == "public"
 
 
 def test_variables_have_defaults_but_not_those_of_the_host() -> None:

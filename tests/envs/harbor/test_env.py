@@ -14,7 +14,7 @@ from agentgym_rl import ConfigError, EnvError, InfraError, spec
 from agentgym_rl.gym.env import Step
 from tests.contracts.sandboxes import Opened, opened
 
-from .kit import SOLVE, written
+from .kit import SOLVE, TEST, written
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 END = {"role": "assistant", "content": "Done."}
@@ -128,17 +128,34 @@ echo '{"reward": 0.5, "speed": 3}' > /logs/verifier/reward.json
 def test_tests_without_a_reward_are_the_agents_doing_or_nobodys(
     world: Opened, tmp_path: Path
 ) -> None:
-    test = b"#!/bin/sh\n[ -e bad ] || echo 0 > /logs/verifier/reward.txt\n"
+    test = TEST.replace(b"echo $pay", b"[ -e bad ] || echo $pay")
     path = written(tmp_path / "a", tests={"test.sh": test})
     *_, last = played(world, path, call("bash", command="touch bad"), END)
     assert (last.reward, last.info["verifier"]) == (0.0, "no_reward")
     never = written(tmp_path / "b", tests={"test.sh": b"#!/bin/sh\n"})
-    with pytest.raises(InfraError, match="give no reward for its solution either"):
+    with pytest.raises(InfraError, match="pay nothing for its solution either"):
         played(world, never, END)
 
 
+def test_tests_that_lack_a_tool_pay_nobody_and_are_nobodys_doing(
+    world: Opened, tmp_path: Path
+) -> None:
+    test = b"""#!/bin/bash
+if uvx --with pytest==8.4.1 pytest /tests/test_outputs.py; then
+  echo 1 > /logs/verifier/reward.txt
+else
+  echo 0 > /logs/verifier/reward.txt
+fi
+"""
+    path = written(tmp_path / "a", tests={"test.sh": test})
+    with pytest.raises(InfraError, match=r"uvx: command not found.*pay nothing for its solution"):
+        played(world, path, END)
+    path = written(tmp_path / "b", tests={"test.sh": test}, solution={})
+    assert played(world, path, END)[-1].reward == 0.0  # nobody can tell
+
+
 def test_tests_that_do_not_end_are_ended(world: Opened, tmp_path: Path) -> None:
-    test = b"#!/bin/sh\n[ -e slow ] && sleep 1000\necho 0 > /logs/verifier/reward.txt\n"
+    test = TEST.replace(b"#!/bin/sh", b"#!/bin/sh\n[ -e slow ] && sleep 1000")
     path = written(
         tmp_path / "a", tests={"test.sh": test}, config={"verifier": {"timeout_sec": 15.0}}
     )

@@ -52,8 +52,9 @@ def test_missing_parts_are_named(tmp_path: Path) -> None:
         else:
             assert said in refused(path)
             (path / part).write_bytes(SOLVE if part.endswith(".sh") else b"FROM x\n")
-    (path / "task.toml").write_text("[a\n")
-    assert "no TOML" in refused(path)
+    for text in ("[a\n", "a = [1,", 'a = "x', "\0"):
+        (path / "task.toml").write_text(text)
+        assert "task.toml is no TOML" in refused(path)
 
 
 def test_hostile_folders_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +78,22 @@ def test_hostile_folders_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (path / "environment/docker-compose.yaml").write_text("services: {}")
     assert "several containers" in refused(path)
     (path / "environment/docker-compose.yaml").unlink()
+    with (path / "environment/huge").open("wb") as file:
+        file.truncate(2 << 30)  # sparse
+    assert "environment/huge: too large; allowed" in refused(path)
+    (path / "environment/huge").unlink()
+    (path / "trajectory.json").write_text("{}")
+    assert "trajectory.json: agents get no conversation" in refused(path)
+    (path / "trajectory.json").unlink()
+    for part in ("environment", "solution"):
+        (path / part).rename(tmp_path / part)
+        (path / part).symlink_to(tmp_path / part)
+        assert f"{part} is a link; expected a folder" in refused(path)
+        (path / part).unlink()
+        (path / part).write_text("x")
+        assert f"{part} is no folder" in refused(path)
+        (path / part).unlink()
+        (tmp_path / part).rename(path / part)
     (path / "instruction.md").write_bytes(b"\xff")
     assert "instruction.md is no UTF-8" in refused(path)
     (path / "instruction.md").write_text(" \n")
@@ -158,11 +175,36 @@ def test_a_task_whose_folder_has_changed_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("source", "said"),
-    [("nothing", "arl new env --harbor nothing"), ("org/hello@1.0", "git clone")],
+    [
+        ("nothing", "arl new env --harbor nothing"),
+        ("org/hello@1.0", "git clone URL tasks"),
+        ("bug", "did you mean bugs"),
+        ("tests/envs/harbr", "did you mean tests/envs/harbor"),
+        ("pyproject.toml", r"is a file; expected its folder: --env harbor:\."),
+        ("nothing", r"no generator \(bugs, chores\)"),
+    ],
 )
 def test_unknown_sources_say_what_to_do(source: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         spec(f"harbor:{source}").task_source("train", seed=0)
+
+
+def test_tasks_are_excluded_by_name(tmp_path: Path) -> None:
+    path = str(dataset(tmp_path))
+
+    def names(exclude: str) -> list[str]:
+        source = HarborEnv.task_source(
+            "train", seed=0, source=path, split_by="all", exclude=exclude
+        )
+        return [source[index].data["name"][-1] for index in range(len(source))]
+
+    assert names("group/task-3, */task-[56]") == ["0", "1", "2", "4", "7"]
+    with pytest.raises(ConfigError, match=r"exclude: no task of .* is called task-9"):
+        names("task-9,*3")
+    with pytest.raises(ConfigError, match="all are excluded"):
+        names("*")
+    with pytest.raises(ConfigError, match="exclude: only for folders"):
+        HarborEnv.task_source("train", seed=0, source="bugs", exclude="x")
 
 
 def test_levels_are_for_generators(tmp_path: Path) -> None:

@@ -420,7 +420,7 @@ class LeavesTasks(Toy):
     planted = "cancel"
 
     async def step(self, action: Message) -> Step:
-        self.kept = asyncio.create_task(asyncio.sleep(30))
+        self.kept = asyncio.create_task(asyncio.sleep(300))
         await asyncio.sleep(0.01)
         self.kept.cancel()
         return await super().step(action)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any, get_args
 
+from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import Split, Task, TaskSource, length_of
 from agentgym_rl.gym.check.report import NotJudged, Violation, criterion
 from agentgym_rl.gym.check.subject import Subject
@@ -21,12 +23,15 @@ _SEED_LIMIT = 2**63
 @criterion(
     "tasks",
     "task_source(split, seed=…, **options) gives tasks of both splits, with the env's own options",
-    fix="task_source must accept the options of __init__; `train` and `eval` both need tasks",
+    fix="choose options that name tasks which are there; task_source must accept the options of "
+    "__init__; `train` and `eval` both need tasks",
 )
 async def tasks(subject: Subject) -> None:
     for split in get_args(Split):
         try:
             found = subject.tasks(subject.episodes, split)
+        except ConfigError as error:
+            raise Violation(f"the {split} tasks: {error}") from error
         except Exception as error:  # the environment's own code
             raise Violation(f"the {split} tasks: {error!r:.400}") from error
         if not found:
@@ -51,8 +56,9 @@ def _is_task(item: object) -> bool:
 async def task_source(subject: Subject) -> None:
     for split in get_args(Split):
         source, again = subject.source(split), subject.source(split)
-        found = subject.tasks(NUM_PURE, split)
+        found = await subject.many_tasks(NUM_PURE, split)
         for index in reversed(range(len(found))):
+            await asyncio.sleep(0)
             got = task_text(again[index])
             if not got == task_text(found[index]) == task_text(source[index]):
                 raise Violation(f"{split} task {index}: {task_text(found[index])}, then {got}")
@@ -86,7 +92,7 @@ def _check_length(source: TaskSource, split: Split) -> None:
 async def task_data(subject: Subject) -> None:
     for split in get_args(Split):
         seen: set[str] = set()
-        for index, task in enumerate(subject.tasks(NUM_TASKS, split)):
+        for index, task in enumerate(await subject.many_tasks(NUM_TASKS, split)):
             if problem := _task_problem(task, split):
                 raise Violation(f"{split} task {index}: {problem}")
             if task.id in seen:
@@ -121,7 +127,7 @@ async def splits_disjoint(subject: Subject) -> None:
     opened = {split: await _openings(subject, split) for split in get_args(Split)}
     train, held_out = opened["train"], opened["eval"]
     if len({*train, *held_out}) == 1:
-        _check_seeds(subject)
+        await _check_seeds(subject)
         return
     if shared := train.keys() & held_out.keys():
         text = next(iter(shared))
@@ -134,7 +140,7 @@ async def splits_disjoint(subject: Subject) -> None:
 async def _openings(subject: Subject, split: Split) -> dict[str, str]:
     """Return the ids of the first tasks by their first messages."""
     found: dict[str, str] = {}
-    for task in subject.tasks(NUM_SPLIT, split):
+    for task in await subject.many_tasks(NUM_SPLIT, split):
         env, _ = subject.make()
         try:
             messages, _ = await env.reset(seed=task.seed, options={"task": task, **subject.given})
@@ -144,12 +150,15 @@ async def _openings(subject: Subject, split: Split) -> dict[str, str]:
     return found
 
 
-def _check_seeds(subject: Subject) -> None:
+async def _check_seeds(subject: Subject) -> None:
     """Check that the splits differ in seed or data: all tasks have the same first messages."""
-    train, held_out = (
-        {json.dumps([task.seed, dict(task.data)]) for task in subject.tasks(NUM_TASKS, split)}
+    train, held_out = [
+        {
+            json.dumps([task.seed, dict(task.data)])
+            for task in await subject.many_tasks(NUM_TASKS, split)
+        }
         for split in get_args(Split)
-    )
+    ]
     if shared := train & held_out:
         raise Violation(f"seed and data {next(iter(shared)):.200} are in both splits")
 

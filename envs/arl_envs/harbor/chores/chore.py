@@ -30,6 +30,18 @@ class Chore:
     """Shell commands that prepare what no file says: dates, permissions, links."""
 
 
+def in_folder(chore: Chore, folder: str) -> Chore:
+    """Return the same chore, with everything in a folder: few kinds vary in their words, and tasks
+    of both splits must not begin alike."""
+    return Chore(
+        f"Work in the folder {folder}/, to which paths are relative. {chore.instruction}",
+        {f"{folder}/{path}": data for path, data in chore.files.items()},
+        [{**check, "path": f"{folder}/{check['path']}"} for check in chore.checks],
+        [f"(cd {folder}; {command}\n)" for command in chore.solution],
+        [f"cd {folder}", *chore.commands] if chore.commands else (),
+    )
+
+
 def text_is(path: str, lines: Sequence[str]) -> dict[str, Any]:
     """Return the check that a file has exactly these lines."""
     return {"is": "text", "path": path, "text": "".join(f"{line}\n" for line in lines)}

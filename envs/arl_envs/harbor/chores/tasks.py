@@ -13,7 +13,7 @@ from arl_envs.harbor.task import HarborTask
 from arl_envs.splits import split_of
 
 from . import files, texts
-from .chore import Chore
+from .chore import WORDS, Chore, in_folder
 
 LEVELS = (1, 2, 3)
 CHORES: dict[str, Callable[[random.Random, int], Chore]] = {
@@ -57,7 +57,7 @@ def task_source(split: Split, *, seed: int, level: int) -> ChoreTasks:
 class ChoreTasks(TaskSource):
     """The chores of one split and level, a pure function of (split, seed, level, index).
 
-    A chore with its files belongs to one split, for any seed.
+    The words of a chore belong to one split, for any seed.
     """
 
     def __init__(self, split: Split, *, seed: int, level: int) -> None:
@@ -76,7 +76,7 @@ class ChoreTasks(TaskSource):
         while True:  # every second chore is of this split
             kind, variant = rng.choice(list(CHORES)), rng.getrandbits(40)
             data = {"kind": "chores", "level": self._level, "chore": kind, "variant": variant}
-            if split_of(_text_of(chore_of(data))) == self._split:
+            if split_of(chore_of(data).instruction) == self._split:
                 return Task(id=f"chores-{name}", seed=variant, data=data, split=self._split)
 
 
@@ -90,14 +90,11 @@ def chore_of(data: Any) -> Chore:
         if data["level"] not in LEVELS:
             raise ValueError(f"level {data['level']!r}; allowed: 1, 2, 3")
         rng = random.Random(f"arl-chores/{data['chore']}/{data['level']}/{data['variant']}")
-        return CHORES[data["chore"]](rng, data["level"])
+        chore = CHORES[data["chore"]](rng, data["level"])
+        return in_folder(chore, f"{rng.choice(WORDS)}-{rng.randint(1, 999)}")
     except (KeyError, TypeError, ValueError) as error:
         what = f"the task's data is no output of the generator chores: {error!r}"
         raise EnvError(what) from error
-
-
-def _text_of(chore: Chore) -> str:
-    return f"{chore.instruction}\n{sorted(chore.files.items())}\n{chore.commands}"
 
 
 def make(task: Task) -> HarborTask:
