@@ -36,6 +36,10 @@ sleep sort split stat stdbuf tac tail tar tee test timeout touch tr true truncat
 which whoami xargs yes
 """
 PROGRAMS = _PROGRAMS.split()
+_COMMON = "gcc_s.so.1 stdc++.so.6 dl.so.2 m.so.6 pthread.so.0 rt.so.1 util.so.1"
+COMMON = [f"lib{name}" for name in _COMMON.split()]
+"""The libraries that every image of Debian with Python has, whoever needs them: programs that are
+added later (Node.js), and threads that end early (libgcc_s)."""
 LEFT_OUT = re.compile(
     r"(^|/)(test|tests|idlelib|tkinter|ensurepip|turtledemo|config-[^/]*"
     r"|site-packages|dist-packages)(/|$)"  # what is installed may hold answers
@@ -160,10 +164,9 @@ def _libraries(binaries: Iterable[Path]) -> dict[str, Path]:
         said = subprocess.run(["ldd", path], check=False, capture_output=True, text=True).stdout
         for name in re.findall(r"(/\S+\.so\S*)", said):
             found[_merged(Path(name))] = Path(name)
-            # Loaded when a thread ends early, which `ldd` cannot know.
-            late = Path(name).with_name("libgcc_s.so.1")
-            if late.exists():
-                found[_merged(late)] = late
+            for other in (Path(name).with_name(each) for each in COMMON):
+                if other.exists():
+                    found[_merged(other)] = other
     return found
 
 

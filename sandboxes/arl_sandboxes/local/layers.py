@@ -100,6 +100,8 @@ class LayerCache:
         """
         plan = _plan(recipe)
         seed = f"{FORMAT} {self._config.python} {self._owner} {digest(recipe)}"
+        # A layer has no files at their places.
+        seed += "".join(f" {to}" for source, to in sorted(self._config.read_only) if source != to)
         name = hashlib.sha256(seed.encode()).hexdigest()[:32]
         image = Image(digest(recipe), plan.work_dir, plan.env, place=str(self._folder / name))
         try:
