@@ -89,7 +89,9 @@ def _launcher(folder: Path, tool: str, name: str, python: str) -> Path:
         place = program.resolve().relative_to(folder.resolve())
         with program.open("rb") as file:
             is_binary = file.read(4) == b"\x7fELF"
-        words = f'"$here/{place}"' if is_binary else f'"$here/node_modules/.bin/node" "$here/{place}"'
+        words = (
+            f'"$here/{place}"' if is_binary else f'"$here/node_modules/.bin/node" "$here/{place}"'
+        )
     made.write_text(f'#!/bin/sh\nhere="${{0%/*}}/.."\nexec {words} "$@"\n', encoding="utf-8")
     made.chmod(0o755)
     return made
@@ -105,7 +107,9 @@ def _start(folder: Path, name: str) -> str:
 
 def _version(python: str) -> str:
     ask = "import sys; print('%d.%d' % sys.version_info[:2])"
-    return subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        [python, "-c", ask], check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def main() -> None:

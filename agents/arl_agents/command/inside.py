@@ -63,7 +63,9 @@ async def run_inside(
         "ARL_ANSWER_FILE": answer_file,
         "TMPDIR": FOLDER,
     }
-    launch = launch_of(preset, told, home=home, own_tools=True, confined=True) if preset else Launch()
+    launch = (
+        launch_of(preset, told, home=home, own_tools=True, confined=True) if preset else Launch()
+    )
     words, reads_prompt = command_line(launch, argv, prompt)
     files = {f"{home}/{name}": text.encode() for name, text in launch.files.items()}
     async with sandbox.forward(PORT, f"{url.hostname}:{port}"):

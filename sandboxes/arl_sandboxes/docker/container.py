@@ -301,7 +301,7 @@ def _host_config(
         mem_limit=memory_mb << 20,
         memswap_limit=memory_mb << 20,
         mounts=[
-            sdk.docker.types.Mount(to, source, type="bind", read_only=True)
+            {"Type": "bind", "Source": source, "Target": to, "ReadOnly": True}
             for to, source in config.mounts.items()
         ],
         network_mode="none",
