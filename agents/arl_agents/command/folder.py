@@ -4,7 +4,7 @@
 
     bin/           a launcher for each program, which finds all else beside itself
     node_modules/  programs of npm, and their Node.js
-    python/        programs of PyPI, for the Python of the sandbox
+    python/        programs of PyPI, each with its own packages, for the Python of the sandbox
 
 The sandbox option `mounts` shows it at `inside.MOUNT`. No launcher changes PATH or PYTHONPATH: the
 commands that an agent runs find the programs and packages of the task, and none of the agent's.
@@ -34,8 +34,8 @@ if made != "%d.%d" % sys.version_info[:2]:
     sys.exit(f"{name} was installed for Python {made}, and the sandbox has {sys.version}")
 sys.path.insert(0, here)
 sys.argv[:4] = [name]
-from MODULE import NAME
-sys.exit(NAME())
+from MODULE import FIRST
+sys.exit(ATTRIBUTE())
 """
 
 
@@ -52,29 +52,34 @@ def install(folder: Path, names: Sequence[str], *, python: str = sys.executable)
         subprocess.CalledProcessError: npm or pip failed.
         OSError: there is no npm, or the folder cannot be written.
     """
-    packages: dict[str, list[str]] = {"npm": [], "pip": []}
-    for name, _, version in (each.partition("@") for each in names):
-        if name not in PRESETS:
-            raise ConfigError(f"got {name!r}, expected one of {', '.join(PRESETS)}")
-        tool, *_, package = PRESETS[name].install.split()
-        if not _program(folder, tool, PRESETS[name].program).exists():
-            by = "@" if tool == "npm" else "=="
-            packages[tool].append(f"{package}{by}{version}" if version else package)
+    if unknown := [name for name in names if name.partition("@")[0] not in PRESETS]:
+        raise ConfigError(f"got {unknown[0]!r}, expected one of {', '.join(PRESETS)}")
     folder.mkdir(parents=True, exist_ok=True)
-    if found := packages["npm"]:
+    made: list[Path] = []
+    for name, _, version in (each.partition("@") for each in names):
+        program = PRESETS[name].program
+        tool, *_, package = PRESETS[name].install.split()
+        if not _program(folder, tool, program).exists():
+            wanted = f"{package}{'@' if tool == 'npm' else '=='}{version}" if version else package
+            subprocess.run(_command(folder, tool, program, wanted, python), check=True)
+        made.append(_launcher(folder, tool, program, python))
+    return made
+
+
+def _command(folder: Path, tool: str, program: str, package: str, python: str) -> list[str]:
+    """Return the command that installs a package."""
+    if tool == "npm":
         node = [] if _program(folder, "npm", "node").exists() else [NODE]
         quiet = ["--no-fund", "--no-audit"]
-        subprocess.run(["npm", "install", "--prefix", folder, *quiet, *found, *node], check=True)
-    if found := packages["pip"]:
-        pip = [python, "-m", "pip", "install", "--disable-pip-version-check"]
-        subprocess.run([*pip, "--upgrade", "--target", folder / "python", *found], check=True)
-    presets = [PRESETS[name.partition("@")[0]] for name in names]
-    return [_launcher(folder, each.install.split()[0], each.program, python) for each in presets]
+        return ["npm", "install", "--prefix", str(folder), *quiet, package, *node]
+    quiet = ["--quiet", "--disable-pip-version-check"]
+    target = str(folder / "python" / program)
+    return [python, "-m", "pip", "install", *quiet, "--upgrade", "--target", target, package]
 
 
 def _program(folder: Path, tool: str, name: str) -> Path:
     """Return the place of a program as npm or pip installs it."""
-    return folder / ("node_modules/.bin" if tool == "npm" else "python/bin") / name
+    return folder / ("node_modules/.bin" if tool == "npm" else f"python/{name}/bin") / name
 
 
 def _launcher(folder: Path, tool: str, name: str, python: str) -> Path:
@@ -83,33 +88,32 @@ def _launcher(folder: Path, tool: str, name: str, python: str) -> Path:
     made.parent.mkdir(exist_ok=True)
     program = _program(folder, tool, name)
     if tool == "pip":
-        words = f"python3 -I -c {shlex.quote(_start(folder, name))} "
-        words += f'"$here/python" {_version(python)} {name}'
+        words = f"python3 -I -c {shlex.quote(_start(folder / 'python' / name, name))} "
+        words += f'"$here/python/{name}" {_version(python)} {name}'
     else:
         place = program.resolve().relative_to(folder.resolve())
+        words = f'"$here/{place}"'
         with program.open("rb") as file:
-            is_binary = file.read(4) == b"\x7fELF"
-        words = (
-            f'"$here/{place}"' if is_binary else f'"$here/node_modules/.bin/node" "$here/{place}"'
-        )
+            if file.read(4) != b"\x7fELF":
+                words = f'"$here/node_modules/.bin/node" {words}'
     made.write_text(f'#!/bin/sh\nhere="${{0%/*}}/.."\nexec {words} "$@"\n', encoding="utf-8")
     made.chmod(0o755)
     return made
 
 
 def _start(folder: Path, name: str) -> str:
-    """Return the Python code that runs an installed program."""
-    for found in distributions(path=[str(folder / "python")]):
+    """Return the Python code that runs a program of the packages in the folder."""
+    for found in distributions(path=[str(folder)]):
         for entry in found.entry_points.select(group="console_scripts", name=name):
-            return _RUN.replace("MODULE", entry.module).replace("NAME", entry.attr)
-    raise ConfigError(f"no package in {folder / 'python'} has a program {name!r}")
+            first, code = entry.attr.partition(".")[0], _RUN.replace("MODULE", entry.module)
+            return code.replace("FIRST", first).replace("ATTRIBUTE", entry.attr)
+    raise ConfigError(f"no package in {folder} has a program {name!r}")
 
 
 def _version(python: str) -> str:
     ask = "import sys; print('%d.%d' % sys.version_info[:2])"
-    return subprocess.run(
-        [python, "-c", ask], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    told = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True)
+    return told.stdout.strip()
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ FOLDER = "/tmp/agent"
 """The program's folder in the sandbox: its home, and the file for its final message."""
 MOUNT = "/opt/agents"
 """The folder of agent programs in the sandbox (`folder.py`); PATH begins with its `bin`."""
-FOLDER = f"python -m arl_agents.command.folder, and the sandbox option mounts for {MOUNT}"
+_SHOWN = f"python -m arl_agents.command.folder, and the sandbox option mounts for {MOUNT}"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """The search path of an image that sets none."""
 MAX_BYTES = 1 << 20
@@ -63,9 +63,9 @@ async def run_inside(
         "ARL_ANSWER_FILE": answer_file,
         "TMPDIR": FOLDER,
     }
-    launch = (
-        launch_of(preset, told, home=home, own_tools=True, confined=True) if preset else Launch()
-    )
+    launch = Launch()
+    if preset:
+        launch = launch_of(preset, told, home=home, own_tools=True, confined=True)
     words, reads_prompt = command_line(launch, argv, prompt)
     files = {f"{home}/{name}": text.encode() for name, text in launch.files.items()}
     async with sandbox.forward(PORT, f"{url.hostname}:{port}"):
@@ -101,7 +101,7 @@ async def _answer(sandbox: Sandbox, result: ExecResult, launch: Launch, answer_f
 
 def _failure(program: str, result: ExecResult, preset: Preset | None, *, tail_chars: int) -> str:
     if result.exit_code == 127:
-        remedy = f"; to install it: {preset.install} in the image, or {FOLDER}" if preset else ""
+        remedy = f"; to install it: {preset.install} in the image, or {_SHOWN}" if preset else ""
         return f"there is no program {program!r} in the sandbox{remedy}"
     how = f"exit code {result.exit_code}" if result.signal is None else f"signal {result.signal}"
     said = result.stderr_text[-tail_chars:].strip() or "nothing on standard error"
