@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import http.client
 import io
 import json
@@ -27,6 +28,7 @@ from typing import IO
 from urllib.parse import quote
 
 IMAGE = "arl-sandbox:latest"
+LABEL = "agentgym-rl.sandbox-image"
 PYTHON = "/usr/bin/python3"
 _PROGRAMS = """
 awk base64 basename bash cat chmod cksum cmp comm cp cut date dd df diff dirname du echo env
@@ -73,6 +75,11 @@ def build(target: IO[bytes]) -> None:
             _add(tar, path, name)
 
 
+def version() -> str:
+    """The digest of this script: an image that an earlier one made is made anew."""
+    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+
+
 def import_image(docker_host: str, image: str = IMAGE) -> None:
     """Build it and hand it to a daemon.
 
@@ -80,7 +87,8 @@ def import_image(docker_host: str, image: str = IMAGE) -> None:
         RuntimeError: the daemon refused it.
     """
     repository, _, tag = (image if ":" in image else f"{image}:latest").rpartition(":")
-    changes = "".join(f"&changes={quote(line)}" for line in ("ENV PATH=/usr/bin", "WORKDIR /box"))
+    lines = ("ENV PATH=/usr/bin", "WORKDIR /box", f"LABEL {LABEL}={version()}")
+    changes = "".join(f"&changes={quote(line)}" for line in lines)
     with tempfile.TemporaryFile() as file:
         build(file)
         size = file.tell()

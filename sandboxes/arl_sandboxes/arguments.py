@@ -38,7 +38,10 @@ def checked_mounts(mounts: Mapping[str, str] | None) -> dict[str, str]:
         ConfigError: a folder is missing, or its path in a sandbox is not allowed.
     """
     if mounts is not None and not isinstance(mounts, Mapping):
-        raise ConfigError(f"mounts: got {mounts!r}, expected {{'/opt/agents': 'a folder'}}")
+        raise ConfigError(
+            f"mounts: got {mounts!r}, expected folders by their path in a sandbox, as in TOML: "
+            '{"/opt/agents" = "FOLDER"}'
+        )
     found: dict[str, str] = {}
     for target, source in (mounts or {}).items():
         if not isinstance(source, str) or not os.path.isdir(os.path.expanduser(source)):

@@ -108,7 +108,7 @@ def test_the_command_says_how_to_show_the_folder(folder, tmp_path):
     done = run(*command, "codex", cwd=tmp_path)
     assert done.stdout.splitlines() == [
         str(folder / "bin" / "codex"),
-        f"""show them to sandboxes: --sandbox.options.mounts='{{"/opt/agents": "{folder}"}}'""",
+        f"""show them to sandboxes: --sandbox.options.mounts='{{"/opt/agents" = "{folder}"}}'""",
     ]
     done = run(*command, "vim", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")

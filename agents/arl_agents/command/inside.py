@@ -100,9 +100,9 @@ async def _answer(sandbox: Sandbox, result: ExecResult, launch: Launch, answer_f
 
 
 def _failure(program: str, result: ExecResult, preset: Preset | None, *, tail_chars: int) -> str:
+    said = result.stderr_text[-tail_chars:].strip() or "nothing on standard error"
     if result.exit_code == 127:
         remedy = f"; to install it: {preset.install} in the image, or {_SHOWN}" if preset else ""
-        return f"there is no program {program!r} in the sandbox{remedy}"
+        return f"there is no program {program!r} in the sandbox{remedy}; it said: {said}"
     how = f"exit code {result.exit_code}" if result.signal is None else f"signal {result.signal}"
-    said = result.stderr_text[-tail_chars:].strip() or "nothing on standard error"
     return f"the program ended with {how} ({result.status.value}); it said: {said}"
