@@ -129,7 +129,8 @@ def main() -> None:
     except (ConfigError, OSError, subprocess.CalledProcessError) as error:
         sys.exit(f"error: {error}")
     print("\n".join(map(str, made)))
-    print(f"""show them to sandboxes: --sandbox.options.mounts='{{"{MOUNT}" = "{given.folder}"}}'""")
+    shown = f'{{"{MOUNT}" = "{given.folder}"}}'
+    print(f"show them to sandboxes: --sandbox.options.mounts='{shown}'")
 
 
 if __name__ == "__main__":
