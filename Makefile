@@ -45,9 +45,12 @@ ENVS_TESTS := tests/envs tests/security tests/sandboxes tests/gym/check tests/co
 WITHOUT_ENVS := $(addprefix --ignore=,$(ENVS_TESTS))
 
 BIN := $(VENV)/bin
-WITH_AGENTS = ARL_REQUIRE=agents ARL_NODE_MODULES=$(abspath $(VENV_AGENTS))/node/node_modules \
-    ARL_CLI_MODULES=$(abspath $(VENV_AGENTS))/cli/node_modules \
-    $(VENV_AGENTS)/bin/python
+AGENTS_PLACES = ARL_NODE_MODULES=$(abspath $(VENV_AGENTS))/node/node_modules \
+    ARL_CLI_MODULES=$(abspath $(VENV_AGENTS))/cli/node_modules
+WITH_AGENTS = ARL_REQUIRE=agents $(AGENTS_PLACES) $(VENV_AGENTS)/bin/python
+# Empty where there is no daemon, and none can be started.
+DOCKER = $(DOCKER_HOST)$(wildcard /var/run/docker.sock /usr/bin/dockerd /usr/sbin/dockerd)
+AND_DOCKER := agents,docker
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq install
 say = @printf '\033[1m==>\033[0m %s\n'
 
@@ -124,6 +127,8 @@ test-agents: install-test $(VENV_AGENTS)/.installed $(VENV_AGENTS)/node/.install
 	$(WITH_AGENTS) -m pytest $(TWO_AT_ONCE) -k 'not vllm' \
 	    tests/agents tests/contracts/test_agent.py tests/gateway/test_sdk.py \
 	    tests/gateway/test_relay_agents.py $(PYTEST_ARGS)
+	$(if $(DOCKER),ARL_REQUIRE=$(AND_DOCKER) $(AGENTS_PLACES) $(BIN)/python scripts/dockerd.py run \
+	    $(VENV_AGENTS)/bin/python -m pytest -k docker tests/agents/test_inside.py $(PYTEST_ARGS))
 	$(if $(wildcard $(VENV_VLLM)/.installed),ARL_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python \
 	    $(WITH_AGENTS) -m pytest -k vllm tests/agents/test_sdk_contract.py $(PYTEST_ARGS))
 
@@ -242,9 +247,12 @@ $(VENV_AGENTS)/node/.installed: examples/node_agent/package.json $(VENV_AGENTS)/
 	npm install --prefix $(@D) --silent --no-fund --no-audit
 	@touch $@
 
+# Those that are played inside of sandboxes get launchers.
+MINI := mini-swe-agent@$(shell sed -n 's/^mini-swe-agent==//p' requirements/agents.txt)
 $(VENV_AGENTS)/cli/.installed: tests/agents/cli/package.json $(VENV_AGENTS)/.installed
-	$(say) "installing Claude Code, Codex, opencode and other command lines (2 GB, two minutes)"
+	$(say) "installing Claude Code, Codex, opencode and other command lines (3 GB, four minutes)"
 	@mkdir -p $(@D)
 	@cp $< $(@D)
 	npm install --prefix $(@D) --silent --no-fund --no-audit
+	$(VENV_AGENTS)/bin/python -m arl_agents.command.folder $(@D) claude-code codex $(MINI)
 	@touch $@

@@ -220,7 +220,9 @@ def answers(address: str) -> bool:
 
 
 def has_image(address: str) -> bool:
-    return sandbox_image.ask(address, "GET", f"/images/{sandbox_image.IMAGE}/json")[0] == 200
+    """Whether it has the image as sandbox_image.py makes it now."""
+    status, said = sandbox_image.ask(address, "GET", f"/images/{sandbox_image.IMAGE}/json")
+    return status == 200 and sandbox_image.version() in said
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import http.client
 import io
 import json
@@ -27,6 +28,7 @@ from typing import IO
 from urllib.parse import quote
 
 IMAGE = "arl-sandbox:latest"
+LABEL = "agentgym-rl.sandbox-image"
 PYTHON = "/usr/bin/python3"
 _PROGRAMS = """
 awk base64 basename bash cat chmod cksum cmp comm cp cut date dd df diff dirname du echo env
@@ -36,6 +38,10 @@ sleep sort split stat stdbuf tac tail tar tee test timeout touch tr true truncat
 which whoami xargs yes
 """
 PROGRAMS = _PROGRAMS.split()
+_COMMON = "gcc_s.so.1 stdc++.so.6 dl.so.2 m.so.6 pthread.so.0 rt.so.1 util.so.1"
+COMMON = [f"lib{name}" for name in _COMMON.split()]
+"""The libraries that every image of Debian with Python has, whoever needs them: programs that are
+added later (Node.js), and threads that end early (libgcc_s)."""
 LEFT_OUT = re.compile(
     r"(^|/)(test|tests|idlelib|tkinter|ensurepip|turtledemo|config-[^/]*"
     r"|site-packages|dist-packages)(/|$)"  # what is installed may hold answers
@@ -69,6 +75,11 @@ def build(target: IO[bytes]) -> None:
             _add(tar, path, name)
 
 
+def version() -> str:
+    """The digest of this script: an image that an earlier one made is made anew."""
+    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+
+
 def import_image(docker_host: str, image: str = IMAGE) -> None:
     """Build it and hand it to a daemon.
 
@@ -76,7 +87,8 @@ def import_image(docker_host: str, image: str = IMAGE) -> None:
         RuntimeError: the daemon refused it.
     """
     repository, _, tag = (image if ":" in image else f"{image}:latest").rpartition(":")
-    changes = "".join(f"&changes={quote(line)}" for line in ("ENV PATH=/usr/bin", "WORKDIR /box"))
+    lines = ("ENV PATH=/usr/bin", "WORKDIR /box", f"LABEL {LABEL}={version()}")
+    changes = "".join(f"&changes={quote(line)}" for line in lines)
     with tempfile.TemporaryFile() as file:
         build(file)
         size = file.tell()
@@ -160,10 +172,9 @@ def _libraries(binaries: Iterable[Path]) -> dict[str, Path]:
         said = subprocess.run(["ldd", path], check=False, capture_output=True, text=True).stdout
         for name in re.findall(r"(/\S+\.so\S*)", said):
             found[_merged(Path(name))] = Path(name)
-            # Loaded when a thread ends early, which `ldd` cannot know.
-            late = Path(name).with_name("libgcc_s.so.1")
-            if late.exists():
-                found[_merged(late)] = late
+            for other in (Path(name).with_name(each) for each in COMMON):
+                if other.exists():
+                    found[_merged(other)] = other
     return found
 
 

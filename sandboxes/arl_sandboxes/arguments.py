@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
-from agentgym_rl import SandboxUnavailable
+from agentgym_rl import ConfigError, SandboxUnavailable
+from agentgym_rl.core.errors import ImageError
 from agentgym_rl.gym.sandbox import Image, work_path
+
+MOUNT_PARENTS = ("/opt", "/mnt", "/srv")
+"""The folders below which folders of this machine can appear: no task works there, and neither
+tests nor programs of an image have their place there."""
+OWN_FOLDER = "/opt/arl"
+"""The folder of our own in images."""
 
 
 def require_sdk(name: str) -> None:
@@ -22,6 +29,67 @@ def require_sdk(name: str) -> None:
             f"the {name} sandbox needs the package {name!r}, which is not installed: "
             f'pip install "agentgym-rl[{name}]"'
         )
+
+
+def checked_mounts(mounts: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the folders of this machine that programs can read, by their path in a sandbox.
+
+    Raises:
+        ConfigError: a folder is missing, or its path in a sandbox is not allowed.
+    """
+    if mounts is not None and not isinstance(mounts, Mapping):
+        raise ConfigError(
+            f"mounts: got {mounts!r}, expected folders by their path in a sandbox, as in TOML: "
+            '{"/opt/agents" = "FOLDER"}'
+        )
+    found: dict[str, str] = {}
+    for target, source in (mounts or {}).items():
+        if not isinstance(source, str) or not os.path.isdir(os.path.expanduser(source)):
+            raise ConfigError(
+                f"mounts: {target!r} is to be {source!r}, which is no folder of this machine: "
+                "make it, or name another"
+            )
+        if why := _refused_mount(target, found):
+            raise ConfigError(
+                f"mounts: got {target!r}, which {why}; allowed is a folder below "
+                f"{', '.join(MOUNT_PARENTS)}, such as /opt/agents"
+            )
+        found[target] = os.path.realpath(os.path.expanduser(source))
+    return found
+
+
+def _refused_mount(target: str, others: Iterable[str]) -> str:
+    """Return the reason against a path in sandboxes, "" if there is none."""
+    pure = PurePosixPath(target)
+    if not pure.is_absolute() or str(pure) != target or ".." in pure.parts or "\0" in target:
+        return "is no absolute path without '..', '//' and '/' at its end"
+    if not any(pure != PurePosixPath(top) and pure.is_relative_to(top) for top in MOUNT_PARENTS):
+        return "may hide files of the image"
+    for other in (OWN_FOLDER, *others):
+        if _overlap(target, other):
+            return f"overlaps {other}"
+    return ""
+
+
+def check_work_dir(name: str, work_dir: str, mounts: Iterable[str]) -> None:
+    """Check that an image's work folder and the folders of this machine do not overlap.
+
+    `name`: the recipe's.
+
+    Raises:
+        ImageError: they do.
+    """
+    for target in mounts:
+        if _overlap(work_dir, target):
+            raise ImageError(
+                f"{name}: its work folder {work_dir} overlaps {target}, a folder of this machine "
+                "by the sandbox's option `mounts`: choose another path there"
+            )
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Return True if one of the paths is in the other, or the same."""
+    return PurePosixPath(one).is_relative_to(other) or PurePosixPath(other).is_relative_to(one)
 
 
 def check_words(argv: Sequence[str], env: Mapping[str, str]) -> None:

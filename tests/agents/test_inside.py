@@ -5,9 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from arl_agents.command.agent import Command
+from arl_agents.command.inside import MOUNT
+from arl_agents.command.presets import PRESETS
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.errors import AgentError, EnvError
@@ -20,8 +27,15 @@ from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.registry import make, make_sandbox, spec
 from agentgym_rl.models.resolve import BUNDLED
-from tests.contracts.sandboxes import working
+from tests.contracts.sandboxes import SYSTEM_PYTHON, working
+from tests.exhaustive import REQUIRED
 
+sys.path.append(str(Path(__file__).parents[2]))  # the comparison is a benchmark's
+from benchmarks.client_loops.play import Case, Script, call, differences
+from benchmarks.exactness_loops import views
+
+MAX_MODEL_LEN = 400_000
+BASES = {"python:3.11-slim": "arl-sandbox:latest"}
 REPAIR = """
 import json, os, pathlib, sys, urllib.request
 task = json.load(open(os.environ["ARL_TASK_FILE"]))
@@ -57,28 +71,34 @@ def chat():
     return ChatFormat.load(BUNDLED)
 
 
-def solution_of(task: Task) -> str:
-    """The arguments of the edit that repairs a task."""
+def solution() -> dict[str, str]:
+    """The arguments of the edit that repairs the task."""
     from arl_envs.harbor.tasks import make_task
 
-    steps = json.loads(make_task(task).solution["steps.json"])
-    return json.dumps(steps[0]["arguments"])
+    steps = json.loads(make_task(the_task()).solution["steps.json"])
+    return steps[0]["arguments"]
 
 
-def play(chat, agent, replies=()):
-    """Play one episode in the local sandbox; returns the record and the last step."""
-    working("local")
-    task = spec("harbor:bugs").task_source("train", seed=3)[0]
-    said = [chat.encode(f"{reply or solution_of(task)}<|im_end|>") for reply in replies]
-    engine = ScriptedEngine(said)
-    gateway = Gateway(engine, chat, config=GatewayConfig(), model_name="m", max_model_len=4096)
+def the_task() -> Task:
+    return spec("harbor:bugs").task_source("train", seed=3)[0]
+
+
+def play(chat, agent, script=(), *, sandbox="local", **options):
+    """Play one episode in a sandbox; returns the record, the last step, and what of the rows
+    differs from the engine's journal."""
+    working(sandbox)
+    task = the_task()
+    engine = ScriptedEngine(script, max_model_len=MAX_MODEL_LEN)
+    gateway = Gateway(
+        engine, chat, config=GatewayConfig(), model_name="m", max_model_len=MAX_MODEL_LEN
+    )
     sampling = SessionSampling(max_tokens=512, temperature=1.0)
     session = gateway.open_session(sampling=sampling, session_id="e", turn_timeout_s=60)
     steps = []
 
     async def main():
         async with contextlib.AsyncExitStack() as stack:
-            sandboxes = await stack.enter_async_context(make_sandbox("local"))
+            sandboxes = await stack.enter_async_context(make_sandbox(sandbox, **options))
             clients = AgentClients(await stack.enter_async_context(gateway.serve()))
             client = (await stack.enter_async_context(clients)).for_session(session)
             env = make("harbor:bugs")
@@ -92,7 +112,9 @@ def play(chat, agent, replies=()):
 
     if failed := asyncio.run(main()):
         raise failed
-    return gateway.close_session(session), steps[-1]
+    record = gateway.close_session(session)
+    names = [session.request_id(node.request) for node in session.tree.turns]
+    return record, steps[-1], differences(record.rows, names, views.scripted(engine.journal))
 
 
 class Given(Env):
@@ -114,16 +136,18 @@ class Given(Env):
 
 def test_a_program_repairs_the_files_and_its_tokens_are_recorded(chat):
     agent = Command(argv=["python3", "-c", REPAIR], inside=True)
-    record, step = play(chat, agent, [""])
+    said = [chat.encode(f"{json.dumps(solution())}<|im_end|>")]
+    record, step, wrong = play(chat, agent, said)
     assert (step.reward, step.terminated) == (1.0, True)
     assert step.info["dropped_files"] == []
+    assert not wrong
     [row] = record.rows
     assert row.num_trained > 0
 
 
 def test_a_program_reaches_the_model_and_nothing_else(chat):
     agent = Command(argv=["python3", "-c", OTHER_ADDRESS], inside=True)
-    record, step = play(chat, agent)
+    record, step, _ = play(chat, agent)
     assert (step.reward, record.num_turns) == (0.0, 0)
 
 
@@ -149,3 +173,85 @@ def test_an_environment_without_a_sandbox_is_refused():
     agent = Command(argv=["true"], inside=True)
     with pytest.raises(EnvError, match="no sandbox for programs"):
         asyncio.run(agent.run(Plain(), Client(), model="m", task=Task("t", 0)))
+
+
+# ---------------------------------------------------------------------- real command lines
+DONE = "I repaired the line."
+TESTS = "python3 -B -m unittest 2>&1 | tail -n 1"
+
+
+def in_shell() -> str:
+    """The command that repairs the task."""
+    edit = solution()
+    code = "import pathlib, sys; f = pathlib.Path(sys.argv[1]); t = f.read_text(); "
+    code += "assert t.count(sys.argv[2]) == 1; f.write_text(t.replace(*sys.argv[2:]))"
+    return shlex.join(["python3", "-c", code, edit["path"], edit["old"], edit["new"]])
+
+
+def claude_code() -> Case:
+    edit = solution()
+    file = f"/app/{edit['path']}"
+    change = {"old_string": edit["old"], "new_string": edit["new"]}
+    replies = [
+        "I read the file.\n" + call("Read", file_path=file),
+        call("Edit", file_path=file, **change),
+        call("Bash", command=TESTS, description="Runs the tests"),
+        DONE,
+    ]
+    return Case(replies=replies, tool="Edit")
+
+
+def codex() -> Case:
+    commands = [f"cat {solution()['path']}", in_shell(), TESTS]
+    return Case(
+        replies=[*(call("exec_command", cmd=each) for each in commands), DONE], tool="exec_command"
+    )
+
+
+def mini_swe_agent() -> Case:
+    submit = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && git diff --stat 2>&1 | tail -n 1"
+    commands = ["ls", in_shell(), TESTS, submit]
+    return Case(replies=[call("bash", command=each) for each in commands], tool="bash")
+
+
+PLAYED = {"claude-code": claude_code, "codex": codex, "mini-swe-agent": mini_swe_agent}
+
+
+def programs(preset: str) -> Path:
+    """The folder with the preset's program; skips without, fails where ARL_REQUIRE names agents."""
+    folder = Path(os.environ.get("ARL_CLI_MODULES", "")).parent
+    if not (folder / "bin" / PRESETS[preset].program).exists():
+        wanted = "agents" in REQUIRED
+        (pytest.fail if wanted else pytest.skip)(f"{preset} is not installed (make test-agents)")
+    return folder
+
+
+def like_the_images() -> bool:
+    """Whether the Python of the docker image, the machine's, is of this one's version."""
+    ask = "import sys; print(sys.version_info[:2])"
+    said = subprocess.run([SYSTEM_PYTHON, "-c", ask], check=True, capture_output=True, text=True)
+    return said.stdout.strip() == str(sys.version_info[:2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sandbox", ["local", "docker"])
+@pytest.mark.parametrize("preset", PLAYED)
+def test_a_command_line_solves_a_task_with_its_own_tools(chat, preset, sandbox):
+    folder, case = programs(preset), PLAYED[preset]()
+    if (sandbox, preset) == ("docker", "mini-swe-agent") and not like_the_images():
+        pytest.skip("the image has another Python than this, for which the packages are")
+    script = Script(case, chat)
+    more = {"bases": BASES} if sandbox == "docker" else {}
+    agent = Command(preset=preset, inside=True)
+    record, step, wrong = play(
+        chat, agent, script, sandbox=sandbox, mounts={MOUNT: str(folder)}, **more
+    )
+    assert (step.reward, step.info["verifier"]) == (1.0, "ok")
+    assert step.info["dropped_files"] == []
+    changed = [line for line in step.info["patch"].splitlines() if line.startswith("+++ ")]
+    assert changed == [f"+++ b/{solution()['path']}"], "it left files of its own"
+    assert solution()["new"] in step.info["patch"]
+    assert script.unused == 0
+    assert not wrong
+    assert (len(record.rows), record.num_turns) == (1, len(case.replies))
+    assert record.rows[0].num_trained > 0

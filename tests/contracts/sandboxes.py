@@ -26,12 +26,18 @@ LIMITS = Limits(wall_s=20.0)
 SYSTEM_PYTHON = "/usr/bin/python3"
 IMAGE_CACHE = tempfile.mkdtemp(prefix="arl-images-")
 atexit.register(shutil.rmtree, IMAGE_CACHE, ignore_errors=True)
+SHOWN = Path(tempfile.mkdtemp(prefix="arl-shown-"))
+"""The folder of this machine that programs see at SHOWN_AT, where the backend can show one."""
+SHOWN_AT = "/opt/shown"
+SHOWN.chmod(0o755)
+atexit.register(shutil.rmtree, SHOWN, ignore_errors=True)
+MOUNTS = {SHOWN_AT: str(SHOWN)}
 
 
 def _local() -> SandboxBackend:
     from arl_sandboxes.local import LocalBackend
 
-    return LocalBackend(slots=3, limits=LIMITS, image_cache=IMAGE_CACHE)
+    return LocalBackend(slots=3, limits=LIMITS, image_cache=IMAGE_CACHE, mounts=MOUNTS)
 
 
 def _local_landlock() -> SandboxBackend:
@@ -48,7 +54,7 @@ def _docker() -> SandboxBackend:
 
     # The image of scripts/sandbox_image.py stands for bases that would have to be pulled.
     bases = dict.fromkeys(("debian:12", "python:3.11-slim"), DEFAULT_IMAGE)
-    return DockerBackend(containers=3, warm=1, limits=LIMITS, bases=bases)
+    return DockerBackend(containers=3, warm=1, limits=LIMITS, bases=bases, mounts=MOUNTS)
 
 
 def _e2b_fake() -> SandboxBackend:

@@ -13,7 +13,7 @@ import pytest
 from agentgym_rl.core.errors import ImageError, SandboxError
 from agentgym_rl.gym.sandbox import Image, ImageRecipe, Sandbox, Status
 
-from .sandboxes import LIMITS, Opened
+from .sandboxes import LIMITS, SHOWN, SHOWN_AT, Opened
 
 DOCKERFILE = """
 FROM debian:12
@@ -172,6 +172,87 @@ def test_limits_hold(images, image):
             return (await sandbox.exec(["bash", "-c", fill])).stdout_text
 
     assert int(images.run(play())) < 20 << 20
+
+
+# ---------------------------------------------------------------------- folders of this machine
+@pytest.fixture
+def shown():
+    """A folder that every sandbox shows, with a program in it."""
+    (SHOWN / "bin").mkdir(exist_ok=True)
+    (SHOWN / "bin" / "agent").write_text("#!/bin/sh\necho agent in $(pwd)\n")
+    (SHOWN / "bin" / "agent").chmod(0o755)
+    return SHOWN
+
+
+def test_a_folder_of_this_machine_is_shown_and_its_programs_run(images, sandbox, shown):
+    assert shell(images, sandbox, f"{SHOWN_AT}/bin/agent") == "agent in /app\n"
+    images.run(sandbox.reset())
+    (shown / "later").write_text("new")
+    assert shell(images, sandbox, f"cat {SHOWN_AT}/later; ls {SHOWN_AT}") == "newbin\nlater\n"
+    assert not any("agent" in path for path in images.run(sandbox.list_files()))
+
+
+def test_a_sandbox_without_an_image_shows_it_too(images, shown):
+    argv = [f"{SHOWN_AT}/bin/agent"]
+    assert images.use(lambda made: made.exec(argv)).stdout == b"agent in /box\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "echo x > bin/agent",
+        "echo x > new",
+        "rm bin/agent",
+        "mv bin other",
+        "mkdir folder",
+        "chmod 777 bin/agent",
+        "ln -s /etc link",
+        "cd / && rmdir opt/shown",
+        "cd / && mv opt/shown opt/other",
+        "mount -o remount,rw .",
+        "umount .",
+    ],
+)
+def test_no_program_changes_it(images, sandbox, shown, text):
+    result = images.run(sandbox.exec(["bash", "-c", f"cd {SHOWN_AT} && {text}"]))
+    assert result.status is Status.ERROR
+    with pytest.raises((OSError, SandboxError)):
+        images.run(sandbox.write_files({f"{SHOWN_AT}/bin/agent": b"x"}))
+    assert sorted(path.name for path in shown.iterdir()) in (["bin"], ["bin", "later"])
+    assert (shown / "bin" / "agent").read_text().endswith("$(pwd)\n")
+    assert (shown / "bin" / "agent").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("folder", [SHOWN_AT, f"{SHOWN_AT}/sub", "/opt"])
+def test_no_task_works_in_it(images, folder):
+    text = f"FROM debian:12\nWORKDIR {folder}\n"
+    with pytest.raises(ImageError, match=f"{folder}.*{SHOWN_AT}"):
+        images.run(images.backend.prepare(recipe(text)), timeout_s=240)
+
+
+def test_no_image_has_files_in_it(images):
+    text = f"{DOCKERFILE}COPY a.txt {SHOWN_AT}/a.txt\n"
+    with pytest.raises(ImageError):
+        images.run(images.backend.prepare(recipe(text)), timeout_s=240)
+
+
+# ---------------------------------------------------------------------- memory
+RESERVE = "import mmap; m = mmap.mmap(-1, 8 << 30, flags=0x4022, prot=1); print(len(m))"
+
+
+def test_programs_may_reserve_memory_that_they_do_not_use(images, image, sandbox):
+    if not sandbox.capabilities.total_memory:
+        pytest.skip("memory is bounded by the address space of each process alone")
+    assert images.run(sandbox.run_python(RESERVE)).stdout == b"8589934592\n"
+    tighter = dataclasses.replace(LIMITS, memory_mb=256)
+    assert images.run(sandbox.run_python(RESERVE, limits=tighter)).status is not Status.OK
+
+
+def test_memory_in_use_is_bounded(images, sandbox):
+    result = images.run(sandbox.run_python("x = bytearray(3 << 30)"))
+    assert result.status is Status.MEMORY_LIMIT
+    images.run(sandbox.reset())
+    assert images.run(sandbox.run_python("print(1)")).stdout == b"1\n"
 
 
 # ---------------------------------------------------------------------- one address of the host

@@ -135,7 +135,11 @@ def check_python(command: Command) -> None:
             return check_pip(command)
         module = command.argv[2].replace(".", "/") + ".py"
         file = next(
-            (top / module for top in (ROOT, ROOT / "envs") if (top / module).is_file()),
+            (
+                top / module
+                for top in (ROOT, ROOT / "envs", ROOT / "agents")
+                if (top / module).is_file()
+            ),
             ROOT / module,
         )
     else:

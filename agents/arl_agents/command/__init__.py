@@ -4,7 +4,10 @@ environment.
     run ──► program.py     the program: start, output and end, child processes included
         ├─► presets.py     what Claude Code, Codex, opencode and others need to be started
         ├─► variables.py   the environment variables it gets
-        └─► tool_server.py the environment's tools, as an MCP server of this episode alone
+        ├─► tool_server.py the environment's tools, as an MCP server of this episode alone
+        └─► inside.py      instead of these: the program in the environment's sandbox
+
+`folder.py` installs programs for sandboxes.
 
 `agent.py` defines the steps. Offering tools needs the extra `mcp`.
 """

@@ -17,6 +17,11 @@ PORT = 8421
 """The port in the sandbox at which the model answers."""
 FOLDER = "/tmp/agent"
 """The program's folder in the sandbox: its home, and the file for its final message."""
+MOUNT = "/opt/agents"
+"""The folder of agent programs in the sandbox (`folder.py`); PATH begins with its `bin`."""
+_SHOWN = f"python -m arl_agents.command.folder, and the sandbox option mounts for {MOUNT}"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""The search path of an image that sets none."""
 MAX_BYTES = 1 << 20
 STOPPED = (Status.TIMEOUT, Status.CPU_LIMIT, Status.OUTPUT_LIMIT)
 """The ends by a limit of the episode, after which the task's files are graded as they are."""
@@ -47,7 +52,10 @@ async def run_inside(
     port = url.port or (443 if url.scheme == "https" else 80)
     here = f"http://127.0.0.1:{PORT}"
     home, answer_file = f"{FOLDER}/home", f"{FOLDER}/answer.txt"
+    image = sandbox.image
+    path = (image.env.get("PATH") if image is not None else None) or PATH
     told = {
+        "PATH": f"{MOUNT}/bin:{path}",
         **told,
         "OPENAI_BASE_URL": f"{here}{url.path}",
         "ANTHROPIC_BASE_URL": f"{here}{url.path.removesuffix('/v1')}",
@@ -55,7 +63,9 @@ async def run_inside(
         "ARL_ANSWER_FILE": answer_file,
         "TMPDIR": FOLDER,
     }
-    launch = launch_of(preset, told, home=home, own_tools=True) if preset else Launch()
+    launch = Launch()
+    if preset:
+        launch = launch_of(preset, told, home=home, own_tools=True, confined=True)
     words, reads_prompt = command_line(launch, argv, prompt)
     files = {f"{home}/{name}": text.encode() for name, text in launch.files.items()}
     async with sandbox.forward(PORT, f"{url.hostname}:{port}"):
@@ -90,9 +100,9 @@ async def _answer(sandbox: Sandbox, result: ExecResult, launch: Launch, answer_f
 
 
 def _failure(program: str, result: ExecResult, preset: Preset | None, *, tail_chars: int) -> str:
-    if result.exit_code == 127:
-        remedy = f"; to install it in the image: {preset.install}" if preset else ""
-        return f"there is no program {program!r} in the sandbox{remedy}"
-    how = f"exit code {result.exit_code}" if result.signal is None else f"signal {result.signal}"
     said = result.stderr_text[-tail_chars:].strip() or "nothing on standard error"
+    if result.exit_code == 127:
+        remedy = f"; to install it: {preset.install} in the image, or {_SHOWN}" if preset else ""
+        return f"there is no program {program!r} in the sandbox{remedy}; it said: {said}"
+    how = f"exit code {result.exit_code}" if result.signal is None else f"signal {result.signal}"
     return f"the program ended with {how} ({result.status.value}); it said: {said}"

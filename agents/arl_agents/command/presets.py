@@ -39,6 +39,8 @@ class Told:
     """The path where the program may write its final message."""
     own_tools: bool
     """A flag to let the program use its own tools."""
+    confined: bool = False
+    """A flag: the program is in a sandbox already, and needs none of its own."""
 
     @property
     def origin(self) -> str:
@@ -106,6 +108,8 @@ def _claude_code(told: Told) -> Launch:
 def _codex(told: Told) -> Launch:
     """Return the launch of Codex. Only a provider of the configuration file has another address."""
     shell = "workspace-write" if told.own_tools else "read-only"
+    if told.confined:
+        shell = "danger-full-access"  # it could make no sandbox in ours
     settings: dict[str, Any] = {
         "model": told.model,
         "model_provider": "arl",
@@ -312,7 +316,9 @@ def _aider(told: Told) -> Launch:
     return Launch(arguments=arguments, env=env, prompt_option="--message")
 
 
-def launch_of(preset: Preset, told: Mapping[str, str], *, home: str, own_tools: bool) -> Launch:
+def launch_of(
+    preset: Preset, told: Mapping[str, str], *, home: str, own_tools: bool, confined: bool = False
+) -> Launch:
     """Return the launch of a preset's program for an episode; `told`: its variables."""
     return preset.launch(
         Told(
@@ -323,6 +329,7 @@ def launch_of(preset: Preset, told: Mapping[str, str], *, home: str, own_tools: 
             home=home,
             answer_file=told["ARL_ANSWER_FILE"],
             own_tools=own_tools,
+            confined=confined,
         )
     )
 

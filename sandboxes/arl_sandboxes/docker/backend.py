@@ -25,7 +25,7 @@ from agentgym_rl.gym.sandbox import (
     SandboxStats,
 )
 from arl_sandboxes import runner
-from arl_sandboxes.arguments import require_sdk
+from arl_sandboxes.arguments import check_work_dir, checked_mounts, require_sdk
 from arl_sandboxes.permits import Permits
 from arl_sandboxes.runner_words import Refused
 
@@ -64,6 +64,8 @@ class DockerBackend(SandboxBackend):
         bases: Images of the daemon that stand for base images of Dockerfiles, by the name there
             ({"python:3.11-slim": "arl-sandbox:latest"}).
         pull: True if a base image that the daemon lacks may be pulled.
+        mounts: Folders of this machine, which is the daemon's, that programs can read, by their
+            path in a sandbox ({"/opt/agents": "~/agents"}), below /opt, /mnt or /srv.
     """
 
     name = "docker"
@@ -83,6 +85,7 @@ class DockerBackend(SandboxBackend):
         base_url: str = "",
         bases: Mapping[str, str] | None = None,
         pull: bool = False,
+        mounts: Mapping[str, str] | None = None,
     ) -> None:
         require_sdk("docker")
         if containers < 1 or warm < 0 or user < 0:
@@ -96,6 +99,7 @@ class DockerBackend(SandboxBackend):
         self._preimport = runner.PREIMPORT if preimport is None else preimport
         self._require, self._base_url = tuple(require), base_url
         self._bases, self._pull = dict(bases or {}), pull
+        self._mounts = checked_mounts(mounts)
         self._stats = SandboxStats()
         self._places = Permits(containers, closed=CLOSED)
         self._warm: OrderedDict[str, deque[Container]] = OrderedDict({"": deque()})
@@ -193,6 +197,7 @@ class DockerBackend(SandboxBackend):
     ) -> Image:
         self._check_open()
         image, new = await self._images.prepare(recipe, timeout_s, report or (lambda line: None))
+        check_work_dir(recipe.name, image.work_dir, self._mounts)
         if new:
             made = await self._start(self._limits, image)
             if isinstance(made, SandboxError):
@@ -244,6 +249,7 @@ class DockerBackend(SandboxBackend):
             seccomp=seccomp.profile(machine) if machine in seccomp.ARCHITECTURES else "",
             preimport=tuple(self._preimport),
             labels=owner.labels(uuid.uuid4().hex),
+            mounts=self._mounts,
         )
 
     # ------------------------------------------------------------------ containers

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from agentgym_rl import SandboxError, SandboxLost
@@ -53,6 +53,8 @@ class ContainerConfig:
     seccomp: str
     preimport: Sequence[str]
     labels: Mapping[str, str]
+    mounts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The daemon's folders that programs can read, by their path in a sandbox."""
     world: Image | None = None
     """The image whose files a sandbox owns altogether; None: it gets an empty work folder."""
     archive: bytes = b""
@@ -298,6 +300,10 @@ def _host_config(
         log_config={"type": "none"},  # the runner's output is no log
         mem_limit=memory_mb << 20,
         memswap_limit=memory_mb << 20,
+        mounts=[
+            {"Type": "bind", "Source": source, "Target": to, "ReadOnly": True}
+            for to, source in config.mounts.items()
+        ],
         network_mode="none",
         pids_limit=processes,
         privileged=False,

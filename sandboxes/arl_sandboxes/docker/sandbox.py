@@ -210,4 +210,8 @@ class DockerSandbox(Sandbox):
         names = ["wall_s", "cpu_s", "memory_mb", "file_mb", "open_files", "output_bytes"]
         if self._container.counts_processes:
             names.append("processes")
+        if self.image is not None and limits.memory_mb == self.limits.memory_mb:
+            # The container's bound suffices: programs of images are of any kind, and some (Node.js)
+            # reserve address space that they never use.
+            names.remove("memory_mb")
         return {name: getattr(limits, name) for name in names}

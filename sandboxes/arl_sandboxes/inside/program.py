@@ -64,6 +64,8 @@ def begin(work: str, limits: dict) -> None:
 def _limit(limits: dict) -> None:
     """Set hard limits, which a process without capabilities cannot raise again."""
     for key, name in _LIMITS.items():
+        if key not in limits:
+            continue
         value = limits[key] << (20 if key.endswith("_mb") else 0)
         _set(getattr(resource, name), value, value)
     if "processes" in limits:  # plus the runner and the zygote, which have the same user

@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self
@@ -27,6 +27,7 @@ from agentgym_rl.gym.sandbox import (
 )
 from agentgym_rl.runtime.frozen import LOOK_EVERY_S
 from agentgym_rl.runtime.log import Repeated
+from arl_sandboxes.arguments import check_work_dir, checked_mounts
 
 from . import cgroup
 from .images import Images
@@ -62,6 +63,8 @@ class LocalBackend(SandboxBackend):
             chosen automatically.
         image_cache: The folder of prepared images; "": agentgym-rl/images in the user's cache.
         image_cache_mb: The size above which images that nobody uses are removed from it.
+        mounts: Folders of this machine that programs can read, by their path in a sandbox
+            ({"/opt/agents": "~/agents"}), below /opt, /mnt or /srv.
     """
 
     name = "local"
@@ -80,6 +83,7 @@ class LocalBackend(SandboxBackend):
         isolation: Literal["namespaces", "landlock"] = "namespaces",
         image_cache: str = "",
         image_cache_mb: int = 4096,
+        mounts: Mapping[str, str] | None = None,
     ) -> None:
         if slots < 0 or max_executions < 1 or image_cache_mb < 1:
             got = f"slots {slots}, max_executions {max_executions}, image_cache_mb {image_cache_mb}"
@@ -88,6 +92,8 @@ class LocalBackend(SandboxBackend):
             raise ConfigError(f"cgroup {cgroup!r}: expected 'auto' or 'off'")
         if isolation not in ("namespaces", "landlock"):
             raise ConfigError(f"isolation {isolation!r}: expected 'namespaces' or 'landlock'")
+        if mounts and isolation == "landlock":
+            raise ConfigError("mounts: isolation 'landlock' has none; use 'namespaces', or docker")
         try:
             Capabilities().missing(require)
         except ValueError as error:
@@ -100,6 +106,7 @@ class LocalBackend(SandboxBackend):
         self._isolation = isolation
         self._max_executions = max_executions
         self._image_cache = (image_cache, image_cache_mb)
+        self._mounts = checked_mounts(mounts)
         self._stats = SandboxStats()
         self._free: deque[Slot] = deque()
         self._waiting: deque[asyncio.Future[Slot]] = deque()
@@ -221,7 +228,9 @@ class LocalBackend(SandboxBackend):
         report: Callable[[str], None] | None = None,
     ) -> Image:
         self._check_open()
-        return await self._images.prepare(recipe, timeout_s, report)
+        image = await self._images.prepare(recipe, timeout_s, report)
+        check_work_dir(recipe.name, image.work_dir, self._mounts)
+        return image
 
     def _check_open(self) -> None:
         if self._stack is None:
@@ -243,8 +252,9 @@ class LocalBackend(SandboxBackend):
 
     async def _examine(self) -> tuple[ProbeReport, SlotConfig, cgroup.Hierarchy | None]:
         config = await asyncio.to_thread(
-            slot_config, self._python, self._packages, self._preimport, self._isolation
-        )
+            slot_config, self._python, self._packages, self._preimport, self._isolation,
+            self._mounts,
+        )  # fmt: skip
         groups, words = await asyncio.to_thread(
             cgroup.wanted, self._cgroup, f"{self._prefix}-probe"
         )

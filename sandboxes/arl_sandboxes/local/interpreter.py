@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import arl_isolation
 from agentgym_rl import ConfigError, SandboxUnavailable
@@ -70,6 +71,7 @@ def slot_config(
     packages: Sequence[str],
     preimport: Sequence[str] | None,
     isolation: str = "namespaces",
+    mounts: Mapping[str, str] = MappingProxyType({}),
 ) -> SlotConfig:
     """Return the settings that slots are started with.
 
@@ -77,9 +79,10 @@ def slot_config(
         environment itself is never shown to programs, since packages installed there may hold
         answers; packages installed beside the interpreter are hidden, too (hidden.py).
     packages: import names that programs may use despite that (("numpy",)).
+    mounts: folders of this machine by the path at which programs see them, complete.
 
     Raises:
-        ConfigError: a package is not installed.
+        ConfigError: a package is not installed, or a mount covers the interpreter.
         SandboxUnavailable: the interpreter does not run, or lies where programs cannot read it.
     """
     python = python or os.path.realpath(getattr(sys, "_base_executable", sys.executable))
@@ -91,6 +94,12 @@ def slot_config(
     read_only += [(path, path) for path in ("/etc/alternatives",) if os.path.isdir(path)]
     for name in packages:
         read_only += [(folder, f"{PACKAGES}/{Path(folder).name}") for folder in _folders(name)]
+    for target, source in mounts.items():
+        if below(prefix, target) or below(target, prefix):
+            raise ConfigError(
+                f"mounts: {target} overlaps {prefix}, the programs' Python: choose another"
+            )
+        read_only.append((source, target))
     # One BLAS thread: slots share the processors, and RLIMIT_NPROC counts threads.
     threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
     wanted = [*PREIMPORT, *packages] if preimport is None else list(preimport)

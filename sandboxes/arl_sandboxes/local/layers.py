@@ -101,6 +101,8 @@ class LayerCache:
         plan = await asyncio.to_thread(_plan, recipe)  # a recipe may have many megabytes
         key = await asyncio.to_thread(digest, recipe)
         seed = f"{FORMAT} {self._config.python} {self._owner} {key}"
+        # A layer has no files at their places.
+        seed += "".join(f" {to}" for source, to in sorted(self._config.read_only) if source != to)
         name = hashlib.sha256(seed.encode()).hexdigest()[:32]
         image = Image(key, plan.work_dir, plan.env, place=str(self._folder / name))
         try:

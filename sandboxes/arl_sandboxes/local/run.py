@@ -34,8 +34,12 @@ class Order:
     files: Mapping[str, bytes] = field(default_factory=dict)
     more: Mapping[str, Any] = field(default_factory=dict)
 
-    def packed(self, limits: Limits, image: Image | None = None) -> tuple[dict[str, Any], bytes]:
+    def packed(
+        self, limits: Limits, image: Image | None = None, *, reserves: bool = False
+    ) -> tuple[dict[str, Any], bytes]:
         """Encode the order for the child: a JSON object, and the bytes it refers to.
+
+        reserves: see `rlimits`.
 
         Raises:
             ValueError, TypeError: see `checked_files`.
@@ -51,7 +55,7 @@ class Order:
             "kind": self.kind,
             "files": places,
             "code": (at, at + len(self.code)),
-            "limits": rlimits(limits),
+            "limits": rlimits(limits, reserves=reserves),
             **self.more,
         }
         return order, b"".join((*parts, self.code)) if parts else self.code
@@ -167,14 +171,18 @@ def _failure(code: int, ended: Ended, err: bytes, limits: Limits) -> Status:
     return Status.ERROR
 
 
-def rlimits(limits: Limits, *, session: bool = False) -> dict[str, int]:
-    """Return the limits by kernel name. A session has no RLIMIT_CPU, as it may run for longer."""
+def rlimits(limits: Limits, *, session: bool = False, reserves: bool = False) -> dict[str, int]:
+    """Return the limits by kernel name. A session has no RLIMIT_CPU, as it may run for longer.
+
+    reserves: True if processes may reserve any address space, as their cgroup bounds the memory.
+    """
     found = {
-        "RLIMIT_AS": limits.memory_mb << 20,
         "RLIMIT_NPROC": limits.processes,
         "RLIMIT_FSIZE": limits.file_mb << 20,
         "RLIMIT_NOFILE": limits.open_files,
     }
+    if not reserves:
+        found["RLIMIT_AS"] = limits.memory_mb << 20
     return found if session else found | {"RLIMIT_CPU": limits.cpu_s}
 
 

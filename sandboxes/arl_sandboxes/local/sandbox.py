@@ -102,7 +102,7 @@ class LocalSandbox(Sandbox):
             raise SandboxError(f"{self.id} has no {kind!r} sessions, only {known}")
         order: dict[str, Any] = {
             "kind": "repl" if kind == "python" else "shell",
-            "limits": rlimits(self.limits, session=True),
+            "limits": rlimits(self.limits, session=True, reserves=self._may_reserve(self.limits)),
             "files": [],
         }
         async with self._busy:
@@ -189,12 +189,18 @@ class LocalSandbox(Sandbox):
             raise SandboxLost(f"{self.id}: {self.slot.dead}")
 
     # ------------------------------------------------------------------ inside
+    def _may_reserve(self, limits: Limits) -> bool:
+        """Return True if the slot's cgroup bounds the memory alone: the programs of images are of
+        any kind, and some (Node.js) reserve address space that they never use."""
+        whole = limits.memory_mb == self.limits.memory_mb
+        return self.image is not None and self.capabilities.total_memory and whole
+
     async def _run(
         self, order: Order, stdin: bytes, collect: Sequence[str], limits: Limits | None
     ) -> ExecResult:
         bounds = limits.within(self.limits) if limits else self.limits
         wanted = [sandbox_path(path, self.image) for path in collect]
-        packed, payload = order.packed(bounds, self.image)
+        packed, payload = order.packed(bounds, self.image, reserves=self._may_reserve(bounds))
         if not self.capabilities.disk:
             self._check_sizes(order.files)
         async with self._busy:
