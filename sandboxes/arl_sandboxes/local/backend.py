@@ -175,6 +175,8 @@ class LocalBackend(SandboxBackend):
         try:
             await self._images.close()
             await ended(self._bury)
+            if self._groups is not None:
+                self._groups.sweep()  # those of killed processes were perhaps not empty before
         finally:
             if self._dying:
                 log.error("%d sandbox slots did not end", len(self._dying))
@@ -399,7 +401,7 @@ class LocalBackend(SandboxBackend):
         group = None
         try:
             if self._groups is not None:
-                group = self._groups.make(f"{self._prefix}-{index}")
+                group = self._groups.make(cgroup.group_name(f"{self._prefix}-{index}"))
         except OSError:
             self._indices.append(index)
             raise
