@@ -173,6 +173,7 @@ async def _played(name: str, sandboxes: SandboxBackend, count: int) -> dict[str,
     remaining = tasks(count)
     rewards: list[float] = []
     verdicts: Counter[str] = Counter()
+    unpaid: list[str] = []
     begun = time.perf_counter()
 
     async def play() -> None:
@@ -184,6 +185,8 @@ async def _played(name: str, sandboxes: SandboxBackend, count: int) -> dict[str,
                 for message in PLAYERS[name](env, asked):
                     step = await env.step(message)
                 rewards.append(step.reward)
+                if name == "oracle" and step.reward < 1:
+                    unpaid.append(f"{task.id}: {step.info['verifier_detail']}")
                 verdicts[step.info["verifier"]] += 1
             finally:
                 await env.close()
@@ -197,5 +200,6 @@ async def _played(name: str, sandboxes: SandboxBackend, count: int) -> dict[str,
         "reward": sum(rewards) / len(rewards),
         "episodes": len(rewards),
         "verdicts": dict(verdicts),
+        "unpaid": unpaid,
         "episodes_per_s": round(len(rewards) / seconds, 2),
     }

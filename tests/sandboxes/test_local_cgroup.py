@@ -7,7 +7,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from arl_sandboxes.local.cgroup import OVERHEAD_MB, SPARE_PROCESSES, find, usable
+from arl_sandboxes.local.cgroup import (
+    OVERHEAD_MB,
+    SPARE_PROCESSES,
+    find,
+    group_name,
+    usable,
+)
 
 
 def machine(root: Path, mounts: str, own: str) -> Path:

@@ -176,7 +176,7 @@ class LocalBackend(SandboxBackend):
             await self._images.close()
             await ended(self._bury)
             if self._groups is not None:
-                self._groups.sweep()  # those of killed processes were perhaps not empty before
+                self._groups.sweep()  # again: killed processes may just have ended
         finally:
             if self._dying:
                 log.error("%d sandbox slots did not end", len(self._dying))

@@ -83,6 +83,8 @@ class LayerCache:
         self._users: Counter[str] = Counter()
         """The number of sandboxes of each layer."""
         self._locks: dict[str, asyncio.Lock] = {}
+        self._refused: dict[str, str] = {}
+        """The reasons of failed builds, which would fail again, by name."""
 
     def close(self) -> None:
         """Give up all layers, and remove what killed and failed builds left. Idempotent."""
@@ -109,11 +111,16 @@ class LayerCache:
                 asyncio.timeout(timeout_s + SPARE_S),
                 self._locks.setdefault(name, asyncio.Lock()),
             ):
+                if name in self._refused:
+                    raise ImageError(self._refused[name])
                 if name not in self._held:
                     until = time.monotonic() + timeout_s
                     build = functools.partial(self._build, recipe, plan, until, report)
                     await self._hold(name, build)
                 self._let_go(name)
+        except ImageError as error:
+            self._refused[name] = str(error)
+            raise
         except TimeoutError:
             raise SandboxError(
                 f"{recipe.name}: the image was not built within {timeout_s:g} s"
