@@ -92,7 +92,7 @@ class LocalBackend(SandboxBackend):
             Capabilities().missing(require)
         except ValueError as error:
             raise ConfigError(f"require: {error}") from error
-        self._num_slots = slots or max(4, 2 * (os.cpu_count() or 1))
+        self._num_slots = self.at_once = slots or max(4, 2 * (os.cpu_count() or 1))
         self._limits = limits or Limits()
         self._python, self._packages, self._preimport = python, packages, preimport
         self._require = tuple(require)
