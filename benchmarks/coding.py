@@ -2,7 +2,9 @@
 
 A scripted oracle and four players who do not do the task play generated tasks of every level, each
 episode in a sandbox of its own and verified in a fresh one: with the local sandbox, and with docker
-if a daemon answers. `ARL_CODING_EPISODES` sets the number of episodes of each player.
+if a daemon answers. The oracle plays again while its sandboxes, programs, episodes and process are
+killed; then what is left on the machine is counted. `ARL_CODING_EPISODES` sets the number of
+episodes of each player, and `ARL_CODING_PLAYERS` names some of them ("oracle,killed").
 """
 
 from __future__ import annotations
@@ -13,23 +15,20 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from arl_envs.harbor.env import HarborEnv
 
 from agentgym_rl import SandboxUnavailable
 from agentgym_rl.core.chat import Message
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym.registry import make_sandbox
 from agentgym_rl.gym.sandbox import SandboxBackend
 
 from ._common import hardware, say, versions
+from ._kills import CHILD_SHARE, CROWD, LOSSES, kill_children, killed_rounds, opened, tasks
+from ._left_over import Place, own_place
 
 NUM_EPISODES = {"local": 1_000, "docker": 50}
-CROWD = 4
-SOURCES = (("bugs", (1, 2, 3, 4)), ("chores", (1, 2, 3)))
-GOALS = {"oracle": 1.0, "others": 0.0, "left_over": 0}
+GOALS = {"oracle": 1.0, "others": 0.0, "unpaid_after_loss": 0, "left_over": 0}
 
 DELETE_TESTS = "rm -rf tests test* /tests /logs; mkdir -p tests; touch tests/__init__.py; ls -a"
 PATCH_RUNNER = r"""
@@ -43,18 +42,21 @@ chmod +x bin/* /tests/test.sh; echo "export PATH=$PWD/bin:$PATH" | tee .bashrc .
 echo 1 > /logs/verifier/reward.txt; echo '{"reward": 1}' > /logs/verifier/reward.json
 """
 
+KILLED = "killed"
 Player = Callable[[HarborEnv, Sequence[Message]], Iterator[Message]]
 
 
 def run() -> dict[str, Any]:
     """Measure; the result is what `arl bench coding --json` prints."""
-    rows = [row for sandbox in NUM_EPISODES for row in asyncio.run(_sandbox(sandbox))]
+    with own_place() as place:
+        rows = [row for sandbox in NUM_EPISODES for row in _sandbox(sandbox, place)]
     oracle = [row["reward"] for row in rows if row["player"] == "oracle"]
-    others = [row["reward"] for row in rows if row["player"] != "oracle"]
+    others = [row["reward"] for row in rows if row["player"] not in ("oracle", KILLED)]
     figures = {
-        "oracle": min(oracle),
-        "others": max(others),
-        "left_over": sum(row["left_over"] for row in rows),
+        "oracle": min(oracle, default=1.0),
+        "others": max(others, default=0.0),
+        "unpaid_after_loss": sum(row.get("unpaid_after_loss", 0) for row in rows),
+        "left_over": sum(len(row["left_over"]) for row in rows),
     }
     return {
         "name": "coding",
@@ -98,29 +100,80 @@ PLAYERS: dict[str, Player] = {
 }
 
 
-async def _sandbox(name: str) -> list[dict[str, Any]]:
+def _sandbox(name: str, place: Place) -> list[dict[str, Any]]:
     """Return a row for each player in a sandbox; none if this machine lacks it."""
     count = int(os.environ.get("ARL_CODING_EPISODES", 0)) or NUM_EPISODES[name]
+    wanted = os.environ.get("ARL_CODING_PLAYERS", ",".join((*PLAYERS, KILLED))).split(",")
     rows: list[dict[str, Any]] = []
-    before = _mounts_and_processes()
     try:
-        async with make_sandbox(name) as sandboxes:
-            for player in PLAYERS:
-                row = await _played(player, sandboxes, count)
-                rows.append({"sandbox": name, **row})
-                say(f"{name}: {player}: {row['reward']:.4f} over {count} episodes")
+        typical_s = asyncio.run(_typical_s(name))  # and all that a process loads once is loaded
+        before = place.census()
+        for player in wanted:
+            play = (
+                _killed(name, count, typical_s) if player == KILLED else _calm(name, player, count)
+            )
+            row = {"sandbox": name, **asyncio.run(play)}
+            if player == KILLED:
+                row["episodes"] += kill_children(name, _in_children(count), typical_s, place)
+                asyncio.run(_open_and_close(name))  # as the next run does, which cleans up
+            row["left_over"] = place.left_since(before)
+            rows.append(row)
+            say(f"{name}: {player}: {_words(row)}")
     except SandboxUnavailable as error:
         say(f"{name}: left out: {error}")
-        return rows
-    left_over = len(_mounts_and_processes() - before)
-    return [{**row, "left_over": left_over if row is rows[-1] else 0} for row in rows]
+    return rows
+
+
+def _words(row: dict[str, Any]) -> str:
+    what = row.get("ends") or f"{row['reward']:.4f}"
+    left = row["left_over"]
+    return f"{what} over {row['episodes']} episodes, {len(left)} left over {left[:10] or ''}"
+
+
+def _in_children(count: int) -> int:
+    return max(1, round(CHILD_SHARE * count))
+
+
+async def _open_and_close(name: str) -> None:
+    async with opened(name):
+        pass
+
+
+async def _typical_s(name: str) -> float:
+    """Return the seconds of an oracle's episode among others."""
+    async with opened(name) as backend:
+        row = await _played("oracle", backend, 4 * CROWD)
+    return CROWD / row["episodes_per_s"]
+
+
+async def _calm(name: str, player: str, count: int) -> dict[str, Any]:
+    async with opened(name) as backend:
+        return await _played(player, backend, count)
+
+
+async def _killed(name: str, count: int, typical_s: float) -> dict[str, Any]:
+    """Play with strikes the episodes that are not for the processes killed as a whole."""
+    count -= _in_children(count)
+    begun = time.perf_counter()
+    async with opened(name) as backend:
+        ends = await killed_rounds(backend, count, typical_s)
+        in_use = backend.stats().in_use
+    return {
+        "player": KILLED,
+        "episodes": count,
+        "ends": dict(sorted(ends.items())),
+        "unpaid_after_loss": sum(ends[f"{strike}: unpaid"] for strike in set(LOSSES)),
+        "sandboxes_in_use": in_use,
+        "episodes_per_s": round(count / (time.perf_counter() - begun), 2),
+    }
 
 
 async def _played(name: str, sandboxes: SandboxBackend, count: int) -> dict[str, Any]:
     """Play `count` tasks of both splits and all levels, `CROWD` at once."""
-    remaining = iter(_tasks(count))
+    remaining = tasks(count)
     rewards: list[float] = []
     verdicts: Counter[str] = Counter()
+    unpaid: list[str] = []
     begun = time.perf_counter()
 
     async def play() -> None:
@@ -132,6 +185,8 @@ async def _played(name: str, sandboxes: SandboxBackend, count: int) -> dict[str,
                 for message in PLAYERS[name](env, asked):
                     step = await env.step(message)
                 rewards.append(step.reward)
+                if name == "oracle" and step.reward < 1:
+                    unpaid.append(f"{task.id}: {step.info['verifier_detail']}")
                 verdicts[step.info["verifier"]] += 1
             finally:
                 await env.close()
@@ -145,25 +200,6 @@ async def _played(name: str, sandboxes: SandboxBackend, count: int) -> dict[str,
         "reward": sum(rewards) / len(rewards),
         "episodes": len(rewards),
         "verdicts": dict(verdicts),
+        "unpaid": unpaid,
         "episodes_per_s": round(len(rewards) / seconds, 2),
     }
-
-
-def _tasks(count: int) -> Iterator[tuple[dict[str, Any], Task]]:
-    """Yield tasks with the options of their environment: every kind and level in turn."""
-    kinds = [{"source": source, "level": level} for source, levels in SOURCES for level in levels]
-    sources = [
-        (options, HarborEnv.task_source(split, seed=7, **options))
-        for options in kinds
-        for split in ("train", "eval")
-    ]
-    for number in range(count):
-        options, tasks = sources[number % len(sources)]
-        yield options, tasks[number // len(sources)]
-
-
-def _mounts_and_processes() -> set[str]:
-    """Return the mounts of this machine, and the children of this process."""
-    mounts = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return mounts | set(children)

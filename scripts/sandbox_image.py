@@ -32,7 +32,7 @@ LABEL = "agentgym-rl.sandbox-image"
 PYTHON = "/usr/bin/python3"
 _PROGRAMS = """
 awk base64 basename bash cat chmod cksum cmp comm cp cut date dd df diff dirname du echo env
-expr false file find fold grep gzip head hostname id install kill ln ls md5sum mkdir mkfifo
+expr false file find fold grep gzip head hostname id install join kill ln ls md5sum mkdir mkfifo
 mktemp mv nl nproc od paste patch printf ps pwd readlink realpath rm rmdir sed seq sh sha256sum
 sleep sort split stat stdbuf tac tail tar tee test timeout touch tr true truncate uname uniq wc
 which whoami xargs yes

@@ -2,9 +2,10 @@
 (`rollout.concurrency = "adaptive"`).
 
 The limit rises while the trainer waits, the limit is what keeps groups from starting, engines
-have no queue, and the last raise increased their throughput. The limit falls when requests queue,
-when they are preempted for lack of KV memory, or when groups become too old to train. All counts
-are groups; times come from the caller's clock: `arl plan` has a virtual one.
+and sandboxes have no queue, and the last raise increased the engines' throughput. The limit falls
+when requests queue, when they are preempted for lack of KV memory, when episodes queue for
+sandboxes, or when groups become too old to train. All counts are groups; times come from the
+caller's clock: `arl plan` has a virtual one.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core.engine import EngineLoad
+from agentgym_rl.gym.sandbox import SandboxStats
 from agentgym_rl.runtime.pausable_clock import ENGINES
 
 from .buffer import Buffer
@@ -49,9 +52,16 @@ class TrainerSide(Protocol):
 
 
 async def adapt(
-    config: RolloutConfig, buffer: Buffer, controller: TrainerSide, loads: Loads
+    config: RolloutConfig,
+    buffer: Buffer,
+    controller: TrainerSide,
+    loads: Loads,
+    sandboxes: Callable[[], SandboxStats] = SandboxStats,
 ) -> None:
     """Look at the engines from time to time and adapt `buffer.limit`, until cancelled.
+
+    Args:
+        sandboxes: The source of the counters of the episodes' sandboxes, if they are known here.
 
     Returns at once if the configuration sets a fixed number."""
     if config.concurrency == "fixed":
@@ -69,7 +79,7 @@ async def adapt(
         if load is None:
             concurrency.restart()
             continue
-        dropped = buffer.dropped
+        dropped, places = buffer.dropped, sandboxes()
         verdict = concurrency.observe(
             Look(
                 clock(),
@@ -79,6 +89,8 @@ async def adapt(
                 stale=dropped["stale"],
                 has_room=buffer.room >= 1,
                 trainer_waits=controller.trainer_waits,
+                sandboxes=places.in_use,
+                want_sandbox=places.waiting,
             )
         )
         if verdict is None:
@@ -105,9 +117,9 @@ _WAITING = 0.05
 _PATIENCE = 2
 """The number of consecutive stretches above an upper threshold before the limit is lowered."""
 _LINE = (0.5, 1.0)
-"""The queued requests per running request: above the first value the limit is not raised, above
-the second it is lowered. Between the two it stays. A short queue is useful: lengths differ, and
-a queued request takes a free slot at once."""
+"""The queued requests per running request, or queued episodes per sandbox in use: above the first
+value the limit is not raised, above the second it is lowered. Between the two it stays. A short
+queue is useful: lengths differ, and a queued request takes a free slot at once."""
 _PUT_BACK = (0.5, 1.0)
 """The same thresholds for preempted requests per ended episode."""
 _STALE = (0.2, 0.3)
@@ -138,6 +150,10 @@ class Look:
     has_room: bool
     """The flag that the staleness bound would admit one more group."""
     trainer_waits: bool
+    sandboxes: int = 0
+    """The sandboxes in use."""
+    want_sandbox: int = 0
+    """The episodes that wait for a sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +177,8 @@ class _Stretch:
     kv_use: float = 0.0
     bound: float = 0.0
     trainer_waits: float = 0.0
+    sandboxes: float = 0.0
+    want_sandbox: float = 0.0
 
     def add(self, look: Look, limit: int) -> None:
         seconds = look.now_s - self.last.now_s
@@ -169,6 +187,8 @@ class _Stretch:
         self.kv_use += seconds * look.load.kv_use
         self.bound += seconds * (look.running >= limit and look.has_room)
         self.trainer_waits += seconds * look.trainer_waits
+        self.sandboxes += seconds * look.sandboxes
+        self.want_sandbox += seconds * look.want_sandbox
         self.last = look
         self.looks += 1
 
@@ -188,6 +208,11 @@ class _Stretch:
     def line(self) -> float:
         """Return the number of queued requests per running request."""
         return self.waiting / max(self.running, 1e-9)
+
+    @property
+    def sandbox_line(self) -> float:
+        """Return the number of episodes that wait for a sandbox per sandbox in use."""
+        return self.want_sandbox / max(self.sandboxes, 1e-9)
 
 
 @dataclass(slots=True)
@@ -257,6 +282,11 @@ class Concurrency:
             ),
             (stale, _STALE, f"{stale:.0%} of the groups became too old to train"),
             (seen.line, _LINE, f"{seen.line:.2f} requests in line for each that runs"),
+            (
+                seen.sandbox_line,
+                _LINE,
+                f"{seen.sandbox_line:.2f} episodes in line for each sandbox in use",
+            ),
         )
         too_many = [reason for found, (_, too_much), reason in pressures if found > too_much]
         self._pressed = self._pressed + 1 if too_many else 0

@@ -44,6 +44,9 @@ class Outcome(StrEnum):
     TOO_LONG = "too_long"
     """The outcome of an episode whose first prompt has more than `rollout.max_input_tokens`, or
     leaves no room for a reply in the model's context, so that it is not played."""
+    NO_IMAGE = "no_image"
+    """The outcome of an episode whose task's image cannot be built here, so that it is not
+    played."""
 
     @property
     def trains(self) -> bool:
@@ -52,7 +55,12 @@ class Outcome(StrEnum):
     @property
     def failed(self) -> bool:
         """Return whether an error ended the episode: it neither trains nor was left out."""
-        return not self.trains and self not in (Outcome.FILTERED, Outcome.TOO_LONG)
+        return not self.trains and self is not Outcome.FILTERED and not self.unplayable
+
+    @property
+    def unplayable(self) -> bool:
+        """Return whether the task is left out: no episode of it can be played."""
+        return self in (Outcome.TOO_LONG, Outcome.NO_IMAGE)
 
 
 class Counts(NamedTuple):

@@ -412,6 +412,8 @@ class SandboxBackend(ABC):
     """A maker of sandboxes, while it is open: `async with backend:`, within a single task."""
 
     name: str
+    at_once: int = 0
+    """The most sandboxes at once; 0: not known here."""
 
     @abstractmethod
     async def __aenter__(self) -> Self:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +23,18 @@ from agentgym_rl.config import (
     dump_toml,
     may_use_gpu,
 )
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError, EpisodeError
+from agentgym_rl.core.task import Task
+from agentgym_rl.gym.services import Services
+from agentgym_rl.gym.specs import EnvSpec
 from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import local_folder, model_folder
-from agentgym_rl.rollout.player import turns_of
+from agentgym_rl.rollout.player import env_spec, services, specimen, turns_of
 from agentgym_rl.runtime.atomic_file import new_file
 from agentgym_rl.storage.run_folder import shown
 
 from .calibration import RecordedRun, calibrate, read_run, shapes_of
-from .rates import HardwareRates, LengthRates, Rates, load_rates, rates_of
+from .rates import HardwareRates, LengthRates, Rates, SandboxRates, load_rates, rates_of
 from .report import plot_plan, prediction_text, search_text
 from .search import ShapesOf, Tried, search, settled
 from .simulation import Prediction
@@ -112,6 +119,9 @@ def plan(
     """
     _check_apart(config.cluster, "")
     rates, recorded, calibration = _calibrated(asked, _rates(config.own_engine, asked), say)
+    given, measured = rates.model_fields_set, None
+    if asked.run is None and rates.lengths_of == "drawn" and "sandboxes" not in given:
+        measured = asyncio.run(_sandboxes(config, tell))
     turns = None
     if asked.run is None:
         with contextlib.suppress(ConfigError):  # an environment of another machine
@@ -135,7 +145,85 @@ def plan(
     elif folder := local_folder(config.model, config.env.id):
         # A model of the hub is fetched only to be measured.
         config = fitted(config, folder, turns=turns, say=tell)
+    if measured is not None:
+        rates = measured.added_to(rates, with_lengths="lengths" not in given)
     return _planned(partial(settled, config), rates, recorded, calibration, asked, say)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sandboxes:
+    """The sandboxes of an environment as measured on solutions of its tasks."""
+
+    rates: SandboxRates
+    turns: int
+    tool_s: float
+
+    def added_to(self, rates: Rates, *, with_lengths: bool) -> Rates:
+        """Return rates with those of sandboxes, and turns and tools in the lengths if wanted."""
+        update: dict[str, Any] = {"sandboxes": self.rates}
+        if with_lengths:
+            found = {"turns": float(self.turns), "tool_s": self.tool_s}
+            update["lengths"] = rates.lengths.model_copy(update=found)
+        return rates.model_copy(update=update)
+
+
+_NUM_SOLUTIONS = 3
+"""The number of solutions that are measured, after one that fills caches."""
+
+
+async def _sandboxes(config: Config, tell: Callable[[str], None]) -> _Sandboxes | None:
+    """Measure the sandboxes of an environment whose episodes hold one; None if they hold none, or
+    it cannot be measured here, which `tell` is told."""
+    try:
+        spec = env_spec(config.env, config.rollout)
+        if not (await specimen(spec)).holds_sandboxes:
+            return None
+    except ConfigError:  # an environment of another machine
+        return None
+    tell(f"measuring the sandboxes of {config.env.id} on {_NUM_SOLUTIONS} solutions")
+    tasks = spec.task_source("train", seed=config.seed)
+    try:
+        async with services(spec, config.sandbox, config.verifier) as given:
+            found = [await _solved(spec, tasks[i], given) for i in range(1 + _NUM_SOLUTIONS)][1:]
+            at_once = given.sandboxes.at_once if given.sandboxes else 0
+    except (EpisodeError, ConfigError) as error:
+        tell(f"the sandboxes are left out of the plan: {error}")
+        return None
+    start_s, tool_s, verify_s, turns, memory_mb = map(statistics.median, zip(*found, strict=True))
+    rates = SandboxRates(
+        at_once=at_once,
+        start_s=start_s,
+        verify_s=verify_s,
+        memory_mb=int(memory_mb),
+        machine_mb=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
+    )
+    return _Sandboxes(rates, int(turns), tool_s)
+
+
+async def _solved(
+    spec: EnvSpec, task: Task, given: Services
+) -> tuple[float, float, float, int, int]:
+    """Play the solution of a task. Return the seconds of a sandbox's start, of a tool call and of
+    the tests; the number of replies, and the megabytes that a sandbox may take."""
+    clock = time.perf_counter
+    env = spec.make()
+    try:
+        await env.reset(seed=task.seed, options={"task": task, **given.options(env)})
+        times_s = [clock()]
+        sandbox = await env.open_sandbox()
+        times_s.append(clock())
+        messages = env.solve()
+        if not messages:
+            raise ConfigError(f"{spec.id}: task {task.id} has no solution to be measured")
+        for message in messages:
+            await env.step(message)
+            times_s.append(clock())
+    finally:
+        await env.close()
+    start_s, *tools_s, tests_s = (after - before for before, after in pairwise(times_s))
+    tool_s = sum(tools_s) / len(tools_s) if tools_s else 0.0
+    verify_s = max(tests_s - start_s, 0.0)  # in a sandbox of their own
+    return start_s, tool_s, verify_s, len(messages), sandbox.limits.memory_mb
 
 
 def _calibrated(

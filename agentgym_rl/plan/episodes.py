@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -16,10 +18,11 @@ import numpy as np
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import NOT_SAMPLED, IntArray, Outcome, Row, Trajectory
 from agentgym_rl.gateway.session.session import SessionSampling
+from agentgym_rl.gym.sandbox import SandboxStats
 
-from .clock import Process
+from .clock import Cores, Process
 from .engine import SimulatedFleet
-from .rates import LengthRates
+from .rates import LengthRates, SandboxRates
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,6 +236,43 @@ class RecordedShapes:
         return replace(shape, recorded=tokens if len(tokens) == shape.tokens else None)
 
 
+class SimulatedSandboxes:
+    """The places of sandboxes, each for one program at a time, and the time that they take."""
+
+    def __init__(self, rates: SandboxRates, cores: Cores) -> None:
+        self.rates = rates
+        self.stats = SandboxStats()
+        self._cores = cores
+        self._places = asyncio.Semaphore(rates.at_once)
+
+    @asynccontextmanager
+    async def one(self, spent_s: dict[str, float]) -> AsyncGenerator[None]:
+        """Hold a sandbox, once it is the caller's turn, from its start on; add what the episode has
+        spent in line, and on the start."""
+        clock = asyncio.get_running_loop().time
+        asked_s = clock()
+        self.stats.waiting += 1
+        try:
+            await self._places.acquire()
+        finally:
+            self.stats.waiting -= 1
+        spent_s["in line"] += clock() - asked_s
+        self.stats.in_use += 1
+        try:
+            await self.work("start", self.rates.start_s, spent_s)
+            yield
+        finally:
+            self.stats.in_use -= 1
+            self._places.release()
+
+    async def work(self, what: str, seconds: float, spent_s: dict[str, float]) -> None:
+        """Run a program that takes `seconds` undisturbed; add what it has taken."""
+        clock = asyncio.get_running_loop().time
+        begun_s = clock()
+        await self._cores.work(seconds, demand=self.rates.cpu)
+        spent_s[what] += clock() - begun_s
+
+
 @dataclass(slots=True)
 class SimulatedPlayer:
     """A player of the episodes of `shapes`, without an agent and its environment (see
@@ -243,9 +283,15 @@ class SimulatedPlayer:
     process: Process
     turn_s: float
     """The time of `process` per turn: half before it, half after."""
+    sandboxes: SimulatedSandboxes | None = None
+    """The sandboxes of episodes that hold some."""
     longest_episode_s: float = 0.0
     turns: list[float] = field(default_factory=list[float])
     """The seconds from the last token of a turn to the last token of the next."""
+    played: int = 0
+    """The number of episodes that have ended."""
+    spent_s: Counter[str] = field(default_factory=Counter[str])
+    """The seconds of all of them together: all, and of these in line, start, tools, tests."""
 
     async def play(
         self, task: Task, *, episode_id: str, group_id: str, sampling: SessionSampling
@@ -257,15 +303,28 @@ class SimulatedPlayer:
         start = clock()
         versions: set[int] = set()
         ended = None
-        for turn in shape.turns:
-            if turn.before_s > 0:
-                await asyncio.sleep(turn.before_s)
-            await self.process.work(self.turn_s / 2)
-            versions |= await self.fleet.sample(episode_id, group_id, turn.context, turn.sampled)
-            if ended is not None:
-                self.turns.append(clock() - ended)
-            ended = clock()
-            await self.process.work(self.turn_s / 2)
+        spent_s: Counter[str] = Counter()
+        async with AsyncExitStack() as held:
+            for number, turn in enumerate(shape.turns):
+                if self.sandboxes is None:
+                    if turn.before_s > 0:
+                        await asyncio.sleep(turn.before_s)
+                elif number:
+                    if number == 1:  # the first tool call
+                        await held.enter_async_context(self.sandboxes.one(spent_s))
+                    await self.sandboxes.work("tools", turn.before_s, spent_s)
+                await self.process.work(self.turn_s / 2)
+                sampled = self.fleet.sample(episode_id, group_id, turn.context, turn.sampled)
+                versions |= await sampled
+                if ended is not None:
+                    self.turns.append(clock() - ended)
+                ended = clock()
+                await self.process.work(self.turn_s / 2)
+        if self.sandboxes is not None:
+            async with self.sandboxes.one(spent_s):
+                await self.sandboxes.work("tests", self.sandboxes.rates.verify_s, spent_s)
+        self.played += 1
+        self.spent_s.update(spent_s, all=clock() - start)
         self.longest_episode_s = max(self.longest_episode_s, clock() - start)
         return SimulatedTrajectory(
             episode_id=episode_id,

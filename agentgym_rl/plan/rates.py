@@ -92,6 +92,24 @@ class RolloutRates(Section):
     """The processor seconds for assembling a batch and handing it to the trainer."""
 
 
+class SandboxRates(Section):
+    """The sandboxes that episodes hold: one from the first tool call to the end, then one for the
+    tests. Their programs compute on processors of the rollout's machine."""
+
+    at_once: int = Field(default=0, ge=0)
+    """The most sandboxes at once, for which others wait in a line; 0: episodes hold none."""
+    start_s: float = Field(default=0.0, ge=0)
+    """The time to start one."""
+    verify_s: float = Field(default=0.0, ge=0)
+    """The time of the tests, with the transfer of files."""
+    cpu: float = Field(default=1.0, gt=0)
+    """The processors that a sandbox uses while a tool, its start, or the tests run."""
+    memory_mb: int = Field(default=0, ge=0)
+    """The memory that each may take."""
+    machine_mb: int = Field(default=0, ge=0)
+    """The memory of their machine; 0: not known."""
+
+
 class LengthRates(Section):
     """The distributions of drawn episodes: replies are lognormal, cut at `rollout.max_tokens`."""
 
@@ -128,6 +146,7 @@ class Rates(Section):
     trainer: TrainerRates = TrainerRates()
     weights: WeightRates = WeightRates()
     rollout: RolloutRates = RolloutRates()
+    sandboxes: SandboxRates = SandboxRates()
     lengths: LengthRates = LengthRates()
 
     @model_validator(mode="after")

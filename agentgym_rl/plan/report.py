@@ -88,6 +88,16 @@ def prediction_text(prediction: Prediction) -> str:
         ("  requests at a time, each", f"{p.requests_per_engine:.1f}"),
         ("tokens sampled while training", f"{p.overlap:.0%}"),
     ]
+    if p.tests_s:
+        model_s = p.episode_s - p.in_line_s - p.sandbox_start_s - p.tools_s - p.tests_s
+        rows += [
+            ("an episode takes", f"{_figures(p.episode_s)} s"),
+            ("  of it the model", f"{_figures(model_s)} s"),
+            ("  tools, in a sandbox", f"{_figures(p.tools_s)} s"),
+            ("  the tests, in another", f"{_figures(p.tests_s)} s"),
+            ("  starts of both", f"{_figures(p.sandbox_start_s)} s"),
+            ("  in line for sandboxes", f"{_figures(p.in_line_s)} s"),
+        ]
     if p.rollout_busy:
         rows.append(("rollout process busy", f"{p.rollout_busy:.0%}"))
     if p.preemptions:

@@ -19,6 +19,7 @@ from agentgym_rl.core.errors import ConfigError, leaves
 from agentgym_rl.core.group import Group
 from agentgym_rl.core.task import Task, TaskSource
 from agentgym_rl.core.trajectory import Trajectory
+from agentgym_rl.gym.sandbox import SandboxStats
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.groups import OpenGroups
 from agentgym_rl.rollout.producer import Rollout, TaskCursor
@@ -27,9 +28,15 @@ from agentgym_rl.storage.metrics import COMPUTE_PHASES, MetricsFile, PhasesFile,
 
 from .clock import Cores, Process, run_virtual
 from .engine import SimulatedEngine, SimulatedFleet, State
-from .episodes import Shapes, SimulatedPlayer
+from .episodes import Shapes, SimulatedPlayer, SimulatedSandboxes
 from .rates import Rates
 from .trainer import Packing, SimulatedTrainer, Step, packing_of
+
+_LONG_LINE = 0.1
+"""The share of an episode's time in line for sandboxes that is worth a note."""
+_MANY_PER_CORE = 2
+"""The sandboxes per processor up to which programs wait for files and starts of others as much as
+for processors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,13 @@ class Prediction:
     micro_batches: float
     """The micro-batches of one rank and batch, all passes together."""
     preemptions: int
+    episode_s: float
+    """The mean time of an episode over the complete run, and of it: `in_line_s` waiting for
+    sandboxes, `sandbox_start_s` starting them, `tools_s` and `tests_s` in them; 0 without any."""
+    in_line_s: float
+    sandbox_start_s: float
+    tools_s: float
+    tests_s: float
     max_concurrent: float
     """The limit on groups played at once; its mean if it is adapted."""
     skipped: int
@@ -154,7 +168,10 @@ class _Run:
             at_once=config.weights.transport in ("nccl", "ipc"),
             prefix_cache=rates.engine.prefix_cache,
         )
-        player = SimulatedPlayer(self.shapes, fleet, process, turn_s=rates.rollout.turn_s)
+        sandboxes = SimulatedSandboxes(rates.sandboxes, cores) if rates.sandboxes.at_once else None
+        player = SimulatedPlayer(
+            self.shapes, fleet, process, turn_s=rates.rollout.turn_s, sandboxes=sandboxes
+        )
         buffer = Buffer(config.rollout, total_groups=config.steps * config.rollout.groups_per_batch)
         loop = asyncio.get_running_loop()
 
@@ -201,7 +218,16 @@ class _Run:
             packing=self.packing or packing_of(config.trainer, rates.trainer),
         )
         await _until_trained(
-            rollout, trainer, batches, adapt(config.rollout, buffer, controller, fleet)
+            rollout,
+            trainer,
+            batches,
+            adapt(
+                config.rollout,
+                buffer,
+                controller,
+                fleet,
+                (lambda: sandboxes.stats) if sandboxes else SandboxStats,
+            ),
         )
         return self._summary(skip, controller, fleet, trainer, player)
 
@@ -249,6 +275,11 @@ class _Run:
             weight_sync_s=_mean([step.seconds("weight_sync") for step in steps]),
             micro_batches=_mean([step.micro_batches for step in steps]),
             preemptions=fleet.preemptions,
+            episode_s=_spent(player, "all"),
+            in_line_s=_spent(player, "in line"),
+            sandbox_start_s=_spent(player, "start"),
+            tools_s=_spent(player, "tools"),
+            tests_s=_spent(player, "tests"),
             max_concurrent=_mean(
                 [m.get(METRIC, config.rollout.admitted_groups) for m in history[skip:]]
             ),
@@ -268,7 +299,7 @@ class _Run:
             "episode": player.longest_episode_s,
             "publication of weights": max(s.seconds("weight_sync") for s in steps),
         }
-        return [
+        return _sandbox_notes(config, self.rates, player) + [
             f"the longest {what} takes {found:.0f} s, more than {key} {limit:g}: raise it"
             for (key, limit), (what, found) in zip(limits.items(), longest.items(), strict=True)
             if found > limit
@@ -297,6 +328,42 @@ async def _until_trained(
                 task.cancel()
     except BaseExceptionGroup as group:
         raise leaves(group)[0] from None
+
+
+def _sandbox_notes(config: Config, rates: Rates, player: SimulatedPlayer) -> list[str]:
+    """Return a note for each thing of which sandboxes would need more than there is."""
+    places = rates.sandboxes
+    if not places.at_once:
+        return []
+    notes: list[str] = []
+    size, most = config.rollout.group_size, places.at_once
+    asked = config.rollout.admitted_groups * size
+    in_line_s, episode_s = _spent(player, "in line"), _spent(player, "all")
+    if in_line_s > _LONG_LINE * episode_s:
+        notes.append(
+            f"{asked} episodes are played at once and {most} have a sandbox: they stand in line "
+            f"for {in_line_s / episode_s:.0%} of their time; rollout.max_concurrent="
+            f"{1 + math.ceil(most / size)} keeps all sandboxes busy, and more of them "
+            "(sandbox.options) help if processors are idle"
+        )
+    busy = most * places.cpu
+    if rates.cores is not None and busy > _MANY_PER_CORE * rates.cores:
+        notes.append(
+            f"{most} sandboxes at once on {rates.cores:g} processors: a tool or test takes up to "
+            f"{busy / rates.cores:.1f} times as long, and may miss its deadline"
+        )
+    if 0 < places.machine_mb < most * places.memory_mb:
+        notes.append(
+            f"{most} sandboxes of {places.memory_mb:,} MB need {most * places.memory_mb:,} MB if "
+            f"all use their limit, and the machine has {places.machine_mb:,}: "
+            f"{places.machine_mb // max(places.memory_mb, 1)} fit"
+        )
+    return notes
+
+
+def _spent(player: SimulatedPlayer, what: str) -> float:
+    """Return the seconds of a part, for each episode that has ended."""
+    return player.spent_s[what] / max(player.played, 1)
 
 
 def _mean(values: list[float]) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 
 from agentgym_rl.core.chat import Message, ToolSpec
 from agentgym_rl.core.credit import added_reward
-from agentgym_rl.core.errors import AgentError, EnvError, InfraError, too_slow
+from agentgym_rl.core.errors import AgentError, EnvError, ImageError, InfraError, too_slow
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.core.transcript import Transcript
@@ -385,6 +385,8 @@ def _judge(
     failure = env.failure if env else failed
     if record.infra_error:
         return Outcome.INFRA_ERROR, record.infra_error
+    if isinstance(failure, ImageError):
+        return Outcome.NO_IMAGE, str(failure)
     if isinstance(failure, InfraError):
         return Outcome.INFRA_ERROR, str(failure)
     if isinstance(failure, EnvError):

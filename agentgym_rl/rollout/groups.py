@@ -118,11 +118,13 @@ class FinishedGroups:
         """Return the cause for which a group does not train; "" if it trains."""
         for outcome in Outcome:
             if not outcome.trains and any(m.outcome is outcome for m in members):
-                if outcome is Outcome.TOO_LONG:
-                    error = next(m.error for m in members if m.outcome is outcome)
-                    group_id = members[0].group_id
-                    self._warnings.warn("group %s is left out: %s", group_id, error, why=error)
-                    self._reject(f"the length of the first prompt ({error})")
+                if outcome.unplayable:
+                    first = next(m for m in members if m.outcome is outcome)
+                    where, error = (first.group_id, first.task_id), first.error
+                    self._warnings.warn(
+                        "group %s (task %s) is left out: %s", *where, error, why=error
+                    )
+                    self._reject(f"{outcome.value} ({error})")
                 return outcome.value
         if self._accepts(members):
             self._rejected_in_a_row = 0

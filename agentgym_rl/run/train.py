@@ -125,7 +125,7 @@ class _PlayedRun(TrainingRun):
             await self.wait_trainer()
             self.progress.phase("training")
             playing = producers.create_task(rollout.run(), name="rollout")
-            adapting = producers.create_task(self.adapt(), name="concurrency")
+            adapting = producers.create_task(self.adapt(player.services), name="concurrency")
             await self.wait_trained()
             adapting.cancel()
             playing.cancel()

@@ -33,6 +33,8 @@ from agentgym_rl.fleet.elastic import ElasticFleet
 from agentgym_rl.fleet.loads import EngineLoads
 from agentgym_rl.fleet.members import Members
 from agentgym_rl.fleet.servers import EngineSetup
+from agentgym_rl.gym.sandbox import SandboxStats
+from agentgym_rl.gym.services import NO_SERVICES, Services
 from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import model_folder, weights_size
 from agentgym_rl.report.progress import Progress
@@ -325,10 +327,13 @@ class TrainingRun(ABC):
         finally:
             self.controller.close()
 
-    async def adapt(self) -> None:
-        """Adapt the number of groups that are played at once, if so configured."""
+    async def adapt(self, services: Services = NO_SERVICES) -> None:
+        """Adapt the number of groups that are played at once, if so configured; `services` are
+        those of the episodes that this process plays."""
         loads = EngineLoads(self.fleet.in_service)
-        await adapt(self.config.rollout, self.controller.buffer, self.controller, loads)
+        sandboxes = services.sandboxes.stats if services.sandboxes else SandboxStats
+        controller = self.controller
+        await adapt(self.config.rollout, controller.buffer, controller, loads, sandboxes)
 
     async def _count_tokens(self) -> None:
         loads = EngineLoads(self.fleet.in_service)

@@ -55,6 +55,8 @@ class World:
                 stale=self.stale,
                 has_room=look.get("has_room", True),
                 trainer_waits=look.get("trainer_waits", True),
+                sandboxes=look.get("sandboxes", 0),
+                want_sandbox=look.get("want_sandbox", 0),
             )
             if (verdict := self.concurrency.observe(seen)) is not None:
                 verdicts.append(verdict)
@@ -78,6 +80,7 @@ def test_what_max_concurrent_says_is_the_most():
         ({"line": 0.7}, "0.70 requests in line"),
         ({"put_back": 0.7}, "0.70 requests put back"),
         ({"stale": 0.25}, "25% of the groups became too old"),
+        ({"sandboxes": 4, "want_sandbox": 3}, "0.75 episodes in line for each sandbox"),
     ],
 )
 def test_what_keeps_it_where_it_is(look, said):
@@ -86,7 +89,10 @@ def test_what_keeps_it_where_it_is(look, said):
         assert said in verdict.reason
 
 
-@cases("look", [{"line": 2.0}, {"put_back": 2.0}, {"stale": 0.5}])
+@cases(
+    "look",
+    [{"line": 2.0}, {"put_back": 2.0}, {"stale": 0.5}, {"sandboxes": 4, "want_sandbox": 8}],
+)
 def test_too_much_twice_in_a_row_lowers_it(look):
     world = World(min_concurrent=3)
     first, second = world.see(2, **look)

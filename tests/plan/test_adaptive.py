@@ -9,6 +9,7 @@ from agentgym_rl.plan.rates import (
     LengthRates,
     Rates,
     RolloutRates,
+    SandboxRates,
     TrainerRates,
     WeightRates,
 )
@@ -28,6 +29,8 @@ SETTINGS = {
         LengthRates(prompt_tokens=100, reply_tokens=40, turns=3, tool_s=20.0, tool_sigma=0.5),
     ),
 }
+NO_SANDBOXES = SandboxRates()
+SANDBOXES = SandboxRates(at_once=8, start_s=0.1, verify_s=4.0, cpu=0.01)
 KEYS = {
     "steps": 40,
     "rollout.groups_per_batch": 4,
@@ -42,10 +45,16 @@ KEYS = {
 
 def episodes_per_s(setting, **rollout):
     """Once the run has got going."""
+    return predicted(setting, **rollout).episodes_per_s
+
+
+def predicted(setting, *, sandboxes=NO_SANDBOXES, **rollout):
+    """The prediction for a run, once it has got going."""
     engine, lengths = SETTINGS[setting]
     rates = Rates(
         engine=engine,
         lengths=lengths,
+        sandboxes=sandboxes,
         trainer=TrainerRates(train_microbatch_s=0.2, train_s_per_token=1e-4, optimizer_s=0.1),
         weights=WeightRates(stage_s=0.2, pause_s=0.1),
         rollout=RolloutRates(turn_s=0.001),
@@ -55,7 +64,7 @@ def episodes_per_s(setting, **rollout):
     shapes = DrawnShapes(lengths, Limits(4000, 8000), seed=config.seed)
     found = simulate(config, rates, shapes, skip=16)
     assert found.staleness_max <= 4
-    return found.episodes_per_s
+    return found
 
 
 @pytest.mark.slow
@@ -67,6 +76,19 @@ def test_adapted_it_is_nearly_as_fast_as_the_best_fixed_number(setting):
     for start in (1, 20):
         adapted = episodes_per_s(setting, concurrency="adaptive", start_concurrent=start)
         assert adapted >= 0.9 * best, (start, adapted, fixed)
+
+
+@pytest.mark.slow
+def test_no_more_episodes_start_while_others_wait_for_sandboxes():
+    best = predicted("short", sandboxes=SANDBOXES, max_concurrent=20)
+    assert best.in_line_s > 5 * best.tests_s, "80 episodes have 8 sandboxes"
+    found = predicted("short", sandboxes=SANDBOXES, concurrency="adaptive", start_concurrent=1)
+    # 8 sandboxes are 2 groups: as many may stand in line, and others wait for the model.
+    assert found.max_concurrent <= 8
+    assert found.in_line_s < found.tests_s
+    assert found.episodes_per_s >= 0.9 * best.episodes_per_s
+    lowered = predicted("short", sandboxes=SANDBOXES, concurrency="adaptive", start_concurrent=20)
+    assert lowered.max_concurrent < 14
 
 
 @pytest.mark.slow

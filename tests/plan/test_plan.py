@@ -1,5 +1,6 @@
 """`arl plan` as typed: rates, search, files."""
 
+import asyncio
 import json
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from agentgym_rl.cli import main as cli
 from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gym.registry import make_sandbox
 from agentgym_rl.plan.command import Asked, plan
 from agentgym_rl.plan.rates import HardwareRates, load_rates, rates_of
 from tests.kit.cases import cases
@@ -49,6 +51,27 @@ def test_a_plan_fits_the_terminal_and_recommends(arl, tmp_path):
     assert "Recommended" in out or "Nothing that was tried" in out
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert load_rates(kept).engine.step_s == 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_sandboxes_of_an_environment_are_measured(arl):
+    if not asyncio.run(make_sandbox("local").probe()).capabilities.images:
+        pytest.skip("the local sandbox has no images on this machine")
+    flags = ("--env=harbor:bugs", "--sandbox.options.slots=3", "--no-search")
+    code, out, err = arl("--json", *flags)
+    assert code == 0
+    assert "measuring the sandboxes of harbor:bugs" in err
+    found = json.loads(out)
+    measured, predicted = found["rates"]["sandboxes"], found["prediction"]
+    assert (measured["at_once"], measured["memory_mb"]) == (3, 1024)
+    assert measured["machine_mb"] > 1024
+    assert 0 < measured["start_s"] < measured["verify_s"]
+    assert predicted["episode_s"] > predicted["tests_s"] > 0
+    assert found["rates"]["lengths"]["tool_s"] == 0, "the file has lengths of its own"
+    code, out, _ = arl(*flags)
+    assert "in line for sandboxes" in out
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_a_plan_as_json(arl):

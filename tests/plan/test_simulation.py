@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agentgym_rl.config import AlgoConfig, KlConfig, load_config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.plan.probe import _shard
-from agentgym_rl.plan.rates import RolloutRates
+from agentgym_rl.plan.rates import RolloutRates, SandboxRates
 from agentgym_rl.plan.trainer import proximal_rows
 
 from .conftest import RATES
@@ -83,6 +83,46 @@ def test_a_rollout_that_computes_too_much_is_what_all_wait_for(predicted):
     found = predicted(rates=RATES.model_copy(update={"rollout": RolloutRates(turn_s=0.2)}))
     assert found.rollout_busy > 0.7 > predicted().rollout_busy
     assert found.trainer_idle > predicted().trainer_idle
+
+
+def test_sandboxes_may_be_what_all_wait_for(predicted):
+    places = SandboxRates(at_once=2, start_s=0.1, verify_s=0.9, cpu=1.0)
+    one_turn = RATES.lengths.model_copy(update={"turns": 1.0})
+    rates = RATES.model_copy(update={"sandboxes": places, "lengths": one_turn})
+    found = predicted({"steps": 20}, rates=rates)
+    assert found.episodes_per_s == pytest.approx(2 / (0.1 + 0.9), rel=0.1)
+    assert (found.sandbox_start_s, found.tests_s) == pytest.approx((0.1, 0.9))
+    assert found.tools_s == 0
+    parts_s = found.in_line_s + found.sandbox_start_s + found.tests_s
+    assert found.in_line_s > found.tests_s
+    assert 0 < found.episode_s - parts_s < 0.5  # the model
+    (note,) = found.notes
+    assert "16 episodes are played at once and 2 have a sandbox" in note
+    assert "rollout.max_concurrent=2" in note
+    assert predicted().tests_s == 0
+
+
+def test_tools_hold_a_sandbox_and_its_processor(predicted):
+    lengths = RATES.lengths.model_copy(update={"turns": 3.0, "tool_s": 0.5})
+    places = SandboxRates(at_once=16, start_s=0.1, verify_s=0.5)
+    rates = RATES.model_copy(update={"sandboxes": places, "lengths": lengths, "cores": 2.0})
+    found = predicted(rates=rates)
+    assert found.tools_s > 0.5
+    assert found.sandbox_start_s > 0.1  # of two in most episodes
+    alone = predicted(rates=rates.model_copy(update={"cores": 32.0}))
+    assert alone.tests_s == pytest.approx(0.5)
+    assert found.tests_s > 2 * alone.tests_s
+    assert any("16 sandboxes at once on 2 processors" in note for note in found.notes)
+    assert not any("processors:" in note for note in alone.notes)
+
+
+def test_sandboxes_that_need_more_memory_than_there_is_are_noted(predicted):
+    places = SandboxRates(at_once=16, verify_s=0.01, memory_mb=1024, machine_mb=8000)
+    (note,) = predicted(rates=RATES.model_copy(update={"sandboxes": places})).notes
+    assert "need 16,384 MB" in note
+    assert note.endswith("7 fit")
+    enough = places.model_copy(update={"machine_mb": 16_384})
+    assert not predicted(rates=RATES.model_copy(update={"sandboxes": enough})).notes
 
 
 def test_ranks_share_the_tokens(predicted):

@@ -1,10 +1,12 @@
 """Rollout, gateway, buffer, log and controller together: only model and trainer are scripted."""
 
 import asyncio
+import re
 import sqlite3
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.controller.controller import Controller
 from agentgym_rl.controller.schedule import Plan
 from agentgym_rl.core.batch import BatchShard, StepReport
-from agentgym_rl.core.errors import ConfigError, TooManyErrors
+from agentgym_rl.core.errors import ConfigError, ImageError, TooManyErrors
 from agentgym_rl.core.task import Task, TaskSource
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from agentgym_rl.gateway.client import AgentClients
@@ -417,6 +419,31 @@ def test_tasks_that_are_too_long_are_dropped_unplayed(play, limit, caplog):
     asked = {entry.session_id.partition("-")[0] for entry in found.engine.journal}
     assert asked.isdisjoint(long)
     assert sum("is left out: the first prompt" in line for line in caplog.messages) == 1
+
+
+def test_tasks_without_an_image_are_left_out_by_name_and_not_tried_again(play, caplog):
+    class Unbuilt(Asked):
+        """Every third task has an image that cannot be built."""
+
+        tries: ClassVar[Counter[int]] = Counter()
+
+        async def reset(self, *, seed=None, options=None):
+            found = await super().reset(seed=seed, options=options)
+            Unbuilt.tries[self.number] += 1
+            if self.number % 3 == 1:
+                raise ImageError("line 3: RUN make: exit code 2")
+            return found
+
+    found = play(env=Unbuilt)
+    assert set(found.finished.outcomes) == {"completed", "no_image"}
+    unbuilt = {name for name, group in found.groups.items() if group[1] == "no_image"}
+    assert {"g1", "g4", "g7"} <= unbuilt  # a third of all, which is more than may fail
+    assert len(found.trained) == STEPS * B
+    assert found.buffer.dropped == {"no_image": len(unbuilt)}
+    assert all(Unbuilt.tries[int(name[1:])] == GROUP_SIZE for name in unbuilt)
+    said = [line for line in caplog.messages if "is left out: line 3: RUN make" in line]
+    assert len(said) == 1
+    assert re.search(r"group g\d+ \(task \S+\) is left out", said[0])
 
 
 def test_tasks_that_are_all_too_long_end_the_run(play):

@@ -7,7 +7,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from arl_sandboxes.local.cgroup import OVERHEAD_MB, SPARE_PROCESSES, find, usable
+from arl_sandboxes.local.cgroup import (
+    OVERHEAD_MB,
+    SPARE_PROCESSES,
+    find,
+    group_name,
+    usable,
+)
 
 
 def machine(root: Path, mounts: str, own: str) -> Path:
@@ -109,14 +115,20 @@ def test_groups_of_dead_processes_are_swept(tmp_path: Path):
     assert hierarchy is not None
     folder = tmp_path / "sys/fs/cgroup/user/scope"
     dead = 2**22 + 1  # above the kernel's highest
-    names = {"old": f"arl-{dead}-0-0", "new": f"arl-{dead}-0-1", "mine": f"arl-{os.getpid()}-0-0"}
-    for name in (*names.values(), "other-1-2"):
+    names = {
+        "dead": group_name(f"arl-{dead}-0-0"),
+        "old, of another container": f"arl-{dead}-0-1.1",
+        "of another container": f"arl-{dead}-0-2.1",
+        "mine": group_name(f"arl-{os.getpid()}-0-0"),
+        "nobody's": "other-1-2",
+    }
+    for name in names.values():
         (folder / name).mkdir()
-    for name in (names["old"], names["mine"], "other-1-2"):
-        os.utime(folder / name, (0, 0))
+    for name in ("old, of another container", "mine", "nobody's"):
+        os.utime(folder / names[name], (0, 0))
     hierarchy.sweep()
     left = {path.name for path in folder.iterdir() if path.is_dir()}
-    assert left == {names["new"], names["mine"], "other-1-2"}
+    assert left == {names[name] for name in ("of another container", "mine", "nobody's")}
 
 
 def test_for_real():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import subprocess
@@ -91,6 +92,26 @@ def test_what_a_killed_build_left_is_no_layer(tmp_path):
     (tmp_path / f"{name}.new" / "litter").write_text("x")
     assert built(tmp_path, text, "ls / | grep litter || cat a.txt") == "A"
     assert layers(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("ending", ["new", "new.run"])
+def test_a_start_removes_what_a_killed_build_left(tmp_path, ending):
+    assert built(tmp_path, "FROM debian\nWORKDIR /app\nCOPY a.txt .", "cat a.txt") == "A"
+    (name,) = layers(tmp_path)
+    (tmp_path / "killed.lock").touch()
+    (tmp_path / f"killed.{ending}" / "app").mkdir(parents=True)
+    with open(tmp_path / "living.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as the one who builds it
+        (tmp_path / f"living.{ending}").mkdir()
+        use(tmp_path, lambda backend: backend.probe())
+        left = {path.name for path in tmp_path.iterdir()}
+    assert left == {name, f"{name}.lock", "living.lock", f"living.{ending}"}
+
+
+def test_a_failed_build_leaves_nothing(tmp_path):
+    with pytest.raises(ImageError, match="line 2"):
+        use(tmp_path, lambda backend: backend.prepare(recipe("FROM debian\nRUN exit 3")))
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_cache_is_bounded_but_for_what_is_in_use(tmp_path):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -33,6 +35,8 @@ from .tasks import digest_of, make_task, task_source
 from .terminal import Terminal
 from .verify import CREATE_TIMEOUT_S, Verdict, Verifier
 
+log = logging.getLogger(__name__)
+
 SYSTEM_PROMPT = (
     "You work in a Linux terminal. Use the tools to do the task; a message without a tool call "
     "ends it."
@@ -42,6 +46,8 @@ OUTPUT_BYTES = 4 << 20
 OPEN_FILES = 1024
 NO_WORK_DIRS = ("tests", "solution", "logs", "proc", "sys", "dev", "usr", "bin", "lib", "etc")
 """The first parts of paths that are no work folders."""
+SAY_AFTER_S = 2.0
+"""The seconds of a build after which the log has its present step, and each later one."""
 STATUSES = ("ok", "wrong", "tampered", "timeout", "crash", "no_reward", "too_large")
 
 
@@ -204,9 +210,9 @@ class HarborEnv(ToolEnv):
         if recipe is None:
             return None
         try:
-            with OffTheClock():
+            with OffTheClock(), _said_after(SAY_AFTER_S) as report:
                 return await self.sandboxes.prepare(
-                    recipe, timeout_s=self._config.environment.build_timeout_sec
+                    recipe, timeout_s=self._config.environment.build_timeout_sec, report=report
                 )
         except ImageError as error:
             raise ImageError(f"{error}\n(--env.options.exclude leaves tasks out)") from error
@@ -302,6 +308,30 @@ class HarborEnv(ToolEnv):
 def _made(task: Task) -> tuple[HarborTask, str]:
     made = make_task(task)
     return made, digest_of(made)
+
+
+@contextlib.contextmanager
+def _said_after(seconds: float) -> Iterator[Callable[[str], None]]:
+    """Give a function for the steps of a build: those of a fast one are not logged."""
+    present, is_slow = "", False
+
+    def report(line: str) -> None:
+        nonlocal present
+        present = line
+        if is_slow:
+            log.info("image: %s", line)
+
+    def late() -> None:
+        nonlocal is_slow
+        is_slow = True
+        if present:
+            report(present)
+
+    timer = asyncio.get_running_loop().call_later(seconds, late)
+    try:
+        yield report
+    finally:
+        timer.cancel()
 
 
 def recipe_of(task: HarborTask, config: TaskConfig) -> ImageRecipe:

@@ -93,7 +93,8 @@ class DockerBackend(SandboxBackend):
                 f"containers {containers}, warm {warm}, user {user}: expected >= 1, >= 0 and >= 0"
             )
         Capabilities().missing(require)  # raises for an unknown name
-        self._num_containers, self._num_warm = containers, warm
+        self._num_containers = self.at_once = containers
+        self._num_warm = warm
         self._limits = limits or Limits()
         self._image, self._runtime, self._python, self._user = image, runtime, python, user
         self._preimport = runner.PREIMPORT if preimport is None else preimport

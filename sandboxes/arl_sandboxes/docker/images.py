@@ -58,6 +58,8 @@ class Images:
         self._daemon, self._bases, self._pull = daemon, dict(bases), pull
         self._prepared: dict[str, Prepared] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        self._refused: dict[str, str] = {}
+        """The reasons of builds that the daemon gave up, and would again, by key."""
 
     def get(self, image: Image) -> Prepared:
         """Return the image prepared under this key.
@@ -89,6 +91,8 @@ class Images:
         async with self._locks.setdefault(key, asyncio.Lock()):
             if key in self._prepared:
                 return self._prepared[key].image, False
+            if key in self._refused:
+                raise ImageError(self._refused[key])
             made = await self._make(recipe, key, time.monotonic() + timeout_s, report)
             self._prepared[key] = made
             return made.image, True
@@ -170,7 +174,8 @@ class Images:
             )
         except _Failed as error:
             hint = f"\n(without a build: {why})" if why else ""
-            raise ImageError(f"{recipe.name}: docker build failed: {error}{hint}") from None
+            self._refused[key] = f"{recipe.name}: docker build failed: {error}{hint}"
+            raise ImageError(self._refused[key]) from None
         return await self._daemon.call(self._daemon.api.inspect_image, id)
 
 

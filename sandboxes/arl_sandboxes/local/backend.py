@@ -98,7 +98,7 @@ class LocalBackend(SandboxBackend):
             Capabilities().missing(require)
         except ValueError as error:
             raise ConfigError(f"require: {error}") from error
-        self._num_slots = slots or max(4, 2 * (os.cpu_count() or 1))
+        self._num_slots = self.at_once = slots or max(4, 2 * (os.cpu_count() or 1))
         self._limits = limits or Limits()
         self._python, self._packages, self._preimport = python, packages, preimport
         self._require = tuple(require)
@@ -182,6 +182,8 @@ class LocalBackend(SandboxBackend):
         try:
             await self._images.close()
             await ended(self._bury)
+            if self._groups is not None:
+                self._groups.sweep()  # again: killed processes may just have ended
         finally:
             if self._dying:
                 log.error("%d sandbox slots did not end", len(self._dying))
@@ -409,7 +411,7 @@ class LocalBackend(SandboxBackend):
         group = None
         try:
             if self._groups is not None:
-                group = self._groups.make(f"{self._prefix}-{index}")
+                group = self._groups.make(cgroup.group_name(f"{self._prefix}-{index}"))
         except OSError:
             self._indices.append(index)
             raise

@@ -11,7 +11,8 @@ from pathlib import Path
 OVERHEAD_MB = 48
 """The memory for the slot's own interpreter, and for a child's copies before its program begins."""
 STALE_S = 60.0
-"""The age of an empty group before its removal, as its maker may be in another container."""
+"""The age of an empty group before its removal if its maker's pid is of another container, where
+this process cannot see whether the maker lives."""
 SPARE_PROCESSES = 4
 """The additional processes for the slot itself, and for the child that waits."""
 
@@ -44,11 +45,14 @@ class Hierarchy:
 
     def sweep(self) -> None:
         """Remove the empty groups of processes that were killed before they could remove them."""
+        here = _pid_namespace()
         for folder in set(self.folders.values()):
             for path in folder.glob("arl-[0-9]*-*"):
+                if os.path.exists(f"/proc/{path.name.split('-')[1]}"):
+                    continue
                 with contextlib.suppress(OSError):  # not empty, or gone
-                    old = time.time() - path.stat().st_mtime > STALE_S
-                    if old and not os.path.exists(f"/proc/{path.name.split('-')[1]}"):
+                    known = path.name.endswith(f".{here}")
+                    if known or time.time() - path.stat().st_mtime > STALE_S:
                         path.rmdir()
 
 
@@ -119,6 +123,11 @@ class Cgroup:
         return True
 
 
+def group_name(name: str) -> str:
+    """Return the name of a group by that of a slot, "arl-PID-...", and the namespace of its pid."""
+    return f"{name}.{_pid_namespace()}"
+
+
 def find(root: Path = Path("/")) -> tuple[Hierarchy | None, str]:
     """Find a place to make groups, and describe it: version 2 if it has memory, else version 1."""
     mounts = _mounts(root)
@@ -166,6 +175,10 @@ def usable(hierarchy: Hierarchy, name: str) -> str:
     except OSError as error:
         return f"{error.filename or ''}: {error.strerror or error}"
     return ""
+
+
+def _pid_namespace() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino
 
 
 def _words(path: Path) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 from agentgym_rl import SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import Limits
 
-from .cgroup import Hierarchy
+from .cgroup import Hierarchy, group_name
 from .inside import wire
 from .interpreter import SlotConfig
 from .processes import ended
@@ -155,7 +155,7 @@ class ImageSlots:
         return None
 
     async def _start_ahead(self) -> ImageSlot:
-        name = f"{self._prefix}-image-{next(self._count)}"
+        name = group_name(f"{self._prefix}-image-{next(self._count)}")
         group = self._groups.make(name) if self._groups is not None else None
         slot = ImageSlot(USER_INDEX, self._config, group, on_death=self._lost)
         self._living.add(slot)

@@ -83,11 +83,15 @@ class LayerCache:
         self._users: Counter[str] = Counter()
         """The number of sandboxes of each layer."""
         self._locks: dict[str, asyncio.Lock] = {}
+        self._refused: dict[str, str] = {}
+        """The reasons of failed builds, which would fail again, by name."""
 
     def close(self) -> None:
-        """Give up all layers. Idempotent."""
+        """Give up all layers, and remove what killed and failed builds left. Idempotent."""
         while self._held:
             os.close(self._held.popitem()[1])
+        for path in self._folder.glob("*.lock"):
+            self._remove(path, path.stem, unfinished=True)
 
     async def prepare(
         self, recipe: ImageRecipe, timeout_s: float, report: Callable[[str], None]
@@ -110,11 +114,16 @@ class LayerCache:
                 asyncio.timeout(timeout_s + SPARE_S),
                 self._locks.setdefault(name, asyncio.Lock()),
             ):
+                if name in self._refused:
+                    raise ImageError(self._refused[name])
                 if name not in self._held:
                     until = time.monotonic() + timeout_s
                     build = functools.partial(self._build, recipe, plan, until, report)
                     await self._hold(name, build)
                 self._let_go(name)
+        except ImageError as error:
+            self._refused[name] = str(error)
+            raise
         except TimeoutError:
             raise SandboxError(
                 f"{recipe.name}: the image was not built within {timeout_s:g} s"
@@ -204,7 +213,7 @@ class LayerCache:
         self, name: str, handle: int, build: Callable[[Path], Awaitable[None]]
     ) -> None:
         new = self._folder / f"{name}.new"
-        await asyncio.to_thread(tree.remove, new)  # what a killed process left
+        await asyncio.to_thread(self._discard, name)  # what a killed process left
         new.mkdir(mode=0o755)
         try:
             await build(new)
@@ -217,25 +226,43 @@ class LayerCache:
             raise
         await asyncio.to_thread(self._trim, name)
 
+    def _parts(self, name: str) -> tuple[Path, Path]:
+        """Return the folders of an unfinished layer: its files, and those that a RUN leaves."""
+        return self._folder / f"{name}.new", self._folder / f"{name}.new.run"
+
+    def _discard(self, name: str) -> None:
+        """Remove an unfinished layer, whose lock the caller holds."""
+        for part in self._parts(name):
+            tree.remove(part)
+
     def _trim(self, kept: str) -> None:
-        """Remove the layers used longest ago, and what killed builds left, above the bound."""
+        """Remove the layers used longest ago above the bound, and what killed builds left."""
         found = sorted(self._folder.glob("*.lock"), key=_age)
         sizes = {path: _size(path) for path in found}
         for path in found:
-            name = path.name.removesuffix(".lock")
             too_large = sum(sizes.values()) > self._bound
-            stale = (self._folder / f"{name}.new").exists()
-            if name == kept or name in self._held or not (too_large or stale):
+            if path.stem in (kept, *self._held):
                 continue
-            with contextlib.suppress(OSError), open(path, "rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody builds or uses it
-                if not _is_current(file.fileno(), path):
-                    continue
-                tree.remove(self._folder / f"{name}.new")
-                if too_large:
+            if self._remove(path, path.stem, unfinished=not too_large):
+                sizes[path] = 0
+
+    def _remove(self, lock: Path, name: str, *, unfinished: bool) -> bool:
+        """Remove a layer that nobody builds or uses (`unfinished`: only if it is not complete);
+        return True if it is gone with its lock."""
+        complete = (self._folder / name).is_dir()
+        parts = any(part.exists() for part in self._parts(name))
+        if unfinished and complete and not parts:
+            return False
+        with contextlib.suppress(OSError), open(lock, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_current(file.fileno(), lock):
+                self._discard(name)
+                complete = (self._folder / name).is_dir()  # perhaps since the last look
+                if not (unfinished and complete):
                     tree.remove(self._folder / name)
-                    path.unlink()
-                    sizes[path] = 0
+                    lock.unlink()
+                    return True
+        return False
 
     # ------------------------------------------------------------------ a build
     async def _build(
