@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections import Counter
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -290,7 +290,7 @@ class SimulatedPlayer:
     """The seconds from the last token of a turn to the last token of the next."""
     played: int = 0
     """The number of episodes that have ended."""
-    spent_s: Counter[str] = field(default_factory=Counter[str])
+    spent_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """The seconds of all of them together: all, and of these in line, start, tools, tests."""
 
     async def play(
@@ -303,7 +303,7 @@ class SimulatedPlayer:
         start = clock()
         versions: set[int] = set()
         ended = None
-        spent_s: Counter[str] = Counter()
+        spent_s: defaultdict[str, float] = defaultdict(float)
         async with AsyncExitStack() as held:
             for number, turn in enumerate(shape.turns):
                 if self.sandboxes is None:
@@ -324,7 +324,9 @@ class SimulatedPlayer:
             async with self.sandboxes.one(spent_s):
                 await self.sandboxes.work("tests", self.sandboxes.rates.verify_s, spent_s)
         self.played += 1
-        self.spent_s.update(spent_s, all=clock() - start)
+        for part, seconds in spent_s.items():
+            self.spent_s[part] += seconds
+        self.spent_s["all"] += clock() - start
         self.longest_episode_s = max(self.longest_episode_s, clock() - start)
         return SimulatedTrajectory(
             episode_id=episode_id,

@@ -58,7 +58,7 @@ def test_a_plan_fits_the_terminal_and_recommends(arl, tmp_path):
 def test_the_sandboxes_of_an_environment_are_measured(arl):
     if not asyncio.run(make_sandbox("local").probe()).capabilities.images:
         pytest.skip("the local sandbox has no images on this machine")
-    flags = ("--env=harbor:bugs", "--sandbox.options.slots=3", "--no-search")
+    flags = ("--env.id=harbor:bugs", "--sandbox.options.slots=3", "--no-search")
     code, out, err = arl("--json", *flags)
     assert code == 0
     assert "measuring the sandboxes of harbor:bugs" in err
