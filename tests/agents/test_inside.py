@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from arl_agents.command.agent import Command
 from arl_agents.command.inside import MOUNT
-from arl_agents.command.presets import PRESETS
+from arl_agents.command.presets import PRESETS, launch_of
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.errors import AgentError, EnvError
@@ -149,6 +149,33 @@ def test_a_program_reaches_the_model_and_nothing_else(chat):
     agent = Command(argv=["python3", "-c", OTHER_ADDRESS], inside=True)
     record, step, _ = play(chat, agent)
     assert (step.reward, record.num_turns) == (0.0, 0)
+
+
+SHOWN = """#!/bin/sh
+test "$PATH" = "/opt/agents/bin:$BEFORE" || exit 3
+test "$HOME" = /tmp/agent/home && test "$TMPDIR" = /tmp/agent && test "$(pwd)" = /app || exit 4
+test "$(command -v agent-of-mine)" = /opt/agents/bin/agent-of-mine || exit 5
+"""
+
+
+def test_a_program_of_the_shown_folder_is_found_by_its_name(chat, tmp_path):
+    from arl_sandboxes.local.layers import PATH
+
+    file = tmp_path / "bin" / "agent-of-mine"
+    file.parent.mkdir()
+    file.write_text(SHOWN)
+    file.chmod(0o755)
+    tmp_path.chmod(0o755)
+    agent = Command(argv=[file.name], env=[f"BEFORE={PATH}"], inside=True)
+    record, step, _ = play(chat, agent, mounts={MOUNT: str(tmp_path)})
+    assert (step.info["verifier"], record.num_turns) == ("wrong", 0)
+
+
+def test_codex_makes_no_sandbox_in_ours():
+    told = {"OPENAI_BASE_URL": "u", "OPENAI_API_KEY": "k", "ARL_MODEL": "m", "ARL_ANSWER_FILE": "a"}
+    for confined, mode in ((True, "danger-full-access"), (False, "workspace-write")):
+        launch = launch_of(PRESETS["codex"], told, home="/h", own_tools=True, confined=confined)
+        assert f'sandbox_mode = "{mode}"' in launch.files[".codex/config.toml"]
 
 
 def test_a_program_that_fails_is_the_agents_failure(chat):
