@@ -8,6 +8,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -121,7 +122,10 @@ def plan(
     rates, recorded, calibration = _calibrated(asked, _rates(config.own_engine, asked), say)
     given, measured = rates.model_fields_set, None
     if asked.run is None and rates.lengths_of == "drawn" and "sandboxes" not in given:
-        measured = asyncio.run(_sandboxes(config, tell))
+        with contextlib.suppress(ConfigError):  # an environment of another machine
+            spec = env_spec(config.env, config.rollout)
+            given_to = partial(services, spec, config.sandbox, config.verifier)
+            measured = asyncio.run(_sandboxes(spec, given_to, seed=config.seed, tell=tell))
     turns = None
     if asked.run is None:
         with contextlib.suppress(ConfigError):  # an environment of another machine
@@ -171,19 +175,25 @@ _NUM_SOLUTIONS = 3
 """The number of solutions that are measured, after one that fills caches."""
 
 
-async def _sandboxes(config: Config, tell: Callable[[str], None]) -> _Sandboxes | None:
+async def _sandboxes(
+    spec: EnvSpec,
+    given_to: Callable[[], AbstractAsyncContextManager[Services]],
+    *,
+    seed: int,
+    tell: Callable[[str], None],
+) -> _Sandboxes | None:
     """Measure the sandboxes of an environment whose episodes hold one; None if they hold none, or
-    it cannot be measured here, which `tell` is told."""
-    try:
-        spec = env_spec(config.env, config.rollout)
-        if not (await specimen(spec)).holds_sandboxes:
-            return None
-    except ConfigError:  # an environment of another machine
+    it cannot be measured here, which `tell` is told.
+
+    Raises:
+        ConfigError: the environment is not on this machine.
+    """
+    if not (await specimen(spec)).holds_sandboxes:
         return None
-    tell(f"measuring the sandboxes of {config.env.id} on {_NUM_SOLUTIONS} solutions")
-    tasks = spec.task_source("train", seed=config.seed)
+    tell(f"measuring the sandboxes of {spec.id} on {_NUM_SOLUTIONS} solutions")
+    tasks = spec.task_source("train", seed=seed)
     try:
-        async with services(spec, config.sandbox, config.verifier) as given:
+        async with given_to() as given:
             found = [await _solved(spec, tasks[i], given) for i in range(1 + _NUM_SOLUTIONS)][1:]
             at_once = given.sandboxes.at_once if given.sandboxes else 0
     except (EpisodeError, ConfigError) as error:

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from agentgym_rl.config import Config
+from agentgym_rl.config import Config, RolloutConfig
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.controller.concurrency import METRIC, adapt
 from agentgym_rl.controller.controller import Controller
@@ -299,7 +299,7 @@ class _Run:
             "episode": player.longest_episode_s,
             "publication of weights": max(s.seconds("weight_sync") for s in steps),
         }
-        return _sandbox_notes(config, self.rates, player) + [
+        return _sandbox_notes(config.rollout, self.rates, player) + [
             f"the longest {what} takes {found:.0f} s, more than {key} {limit:g}: raise it"
             for (key, limit), (what, found) in zip(limits.items(), longest.items(), strict=True)
             if found > limit
@@ -330,14 +330,14 @@ async def _until_trained(
         raise leaves(group)[0] from None
 
 
-def _sandbox_notes(config: Config, rates: Rates, player: SimulatedPlayer) -> list[str]:
+def _sandbox_notes(rollout: RolloutConfig, rates: Rates, player: SimulatedPlayer) -> list[str]:
     """Return a note for each thing of which sandboxes would need more than there is."""
     places = rates.sandboxes
     if not places.at_once:
         return []
     notes: list[str] = []
-    size, most = config.rollout.group_size, places.at_once
-    asked = config.rollout.admitted_groups * size
+    size, most = rollout.group_size, places.at_once
+    asked = rollout.admitted_groups * size
     in_line_s, episode_s = _spent(player, "in line"), _spent(player, "all")
     if in_line_s > _LONG_LINE * episode_s:
         notes.append(
