@@ -156,9 +156,9 @@ NEEDS_S = {
     "lint": 120,
     "docs": 120,
     "test": 900,
-    "test-envs": 600,
-    "test-docker": 600,
-    "test-agents": 900,
+    "test-envs": 1200,
+    "test-docker": 900,
+    "test-agents": 1200,
     "test-peers": 900,
     "test-vllm": 1500,  # its whole runs are left out where there is no time for them
     "test-sglang": 1600,  # so are these
