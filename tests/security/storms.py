@@ -47,7 +47,7 @@ async def storm(arena: Arena) -> dict[str, object]:
                 for attack in planned:
                     attackers.create_task(one(attack))
             over.set()
-        await crowd.check_processes(slots + 1)
+        await crowd.check_processes(slots + 1, num_backends=2)
     done = sum(task.result() for task in honest)
     return {"attacks": len(planned), "failures": failures, "honest": done}
 
@@ -228,6 +228,7 @@ async def soak(arena: Arena, count: int) -> dict[str, object]:
     """`count` executions of every sort, many cancelled; then what of them is still there."""
     async with arena.make_backend(CROWD) as backend:  # what a first start leaves is no leak
         await misuse(arena, backend, random.Random(0))
+    await arena.check_processes()  # an earlier sandbox may still be on its way out
     before = footprint(arena)
     tally: dict[str, int] = {}
     started, quarter_kb = time.perf_counter(), 0
