@@ -134,7 +134,7 @@ def checked_files(files: Mapping[str, bytes], image: Image | None = None) -> dic
     for path, data in files.items():
         clean = sandbox_path(path, image)
         if clean == clean.parent:
-            raise ValueError(f"path {path!r} is the work folder or root itself")
+            raise ValueError(f"path {path!r} is the work folder itself, or the root")
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"file {path!r}: expected bytes, got {type(data).__name__}")
         found[str(clean)] = bytes(data)

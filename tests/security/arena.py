@@ -25,10 +25,10 @@ LONE_MODES = ("landlock", "landlock-user")
 IMAGE_MODES = ("image", "image-user")
 """Every sandbox starts from an image with the work folder /box, as root and not."""
 ALL_MODES = (*MODES, *IMAGE_MODES, *LONE_MODES)
-PROCESSES = dict.fromkeys(MODES, 3) | dict.fromkeys(LONE_MODES, 2) | dict.fromkeys(IMAGE_MODES, 3)
+PROCESSES = dict.fromkeys(ALL_MODES, 3) | dict.fromkeys(LONE_MODES, 2)
 """Of a slot in which nothing runs."""
 AHEAD = dict.fromkeys(ALL_MODES, 0) | dict.fromkeys(IMAGE_MODES, 4)
-"""The processes that wait for an image, for all slots together."""
+"""The processes of a backend that wait for an image."""
 DOCKER, GVISOR = "docker", "docker-runsc"
 CONTAINER_MODES = (DOCKER, GVISOR)
 """Of the docker backend; see containers.py."""
@@ -340,17 +340,33 @@ class Arena:
                 assert not os.path.exists(os.path.join(place, PWNED)), f"{place}/{PWNED} is there"
         assert slot_mounts() == self.mounts
 
-    async def check_processes(self, num_slots: int = 1) -> None:
-        """Each slot has its own processes, and nothing of a slot lives anywhere else."""
+    async def check_processes(self, num_slots: int = 1, *, num_backends: int = 1) -> None:
+        """Each slot has its own processes, and nothing of a slot lives anywhere else.
+
+        Slots and backends are counted with the arena's own, sandboxes are those of its backend.
+        """
         until = time.monotonic() + SETTLE_S
+        in_use = self.backend.stats().in_use
+        expected = num_processes(self.mode, num_slots, num_backends=num_backends, in_use=in_use)
         while True:
             found = list(slot_processes())
             self.views |= {view for _, view in found}
             strays = strangers(self.views, {pid for pid, _ in found}) + orphans()
-            if len(found) == PROCESSES[self.mode] * num_slots + AHEAD[self.mode] and not strays:
+            if len(found) == expected and not strays:
                 return
-            assert time.monotonic() < until, f"left over: {strays}; of the slots: {found}"
+            assert time.monotonic() < until, (
+                f"left over: {strays}; of the slots: {len(found)}, not {expected}: {found}"
+            )
             await asyncio.sleep(0.02)
+
+
+def num_processes(mode: str, num_slots: int = 1, *, num_backends: int = 1, in_use: int = 0) -> int:
+    """Of backends in which nothing runs.
+
+    A sandbox with an image has a slot of its own, besides the one that waits until it is closed.
+    """
+    slots = num_slots + (in_use if mode in IMAGE_MODES else 0)
+    return PROCESSES[mode] * slots + AHEAD[mode] * num_backends
 
 
 def differences(one: dict, other: dict) -> dict:

@@ -30,9 +30,8 @@ class ContainerArena(Arena):
     def api(self) -> Any:
         return docker.from_env().api
 
-    async def check_processes(self, num_slots: int = 1) -> None:
+    async def check_processes(self, num_slots: int = 1, *, num_backends: int = 1) -> None:
         """No container but the warm and the used, no process in one that is gone, and no exec."""
-        num_backends = 1 if num_slots == 1 else 2
         expected = WARM * num_backends + self.backend.stats().in_use
         until = time.monotonic() + SETTLE_S
         while wrong := await asyncio.to_thread(self._wrong, expected):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from arena import ATTACKS, LIMITS, LONE_MODES, Arena, Attack, described, slot_mounts
 
-from agentgym_rl.core.errors import SandboxError
+from agentgym_rl.core.errors import SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import Sandbox, SandboxBackend, Status
 
 CROWD = 16
@@ -24,10 +24,15 @@ NUM_HONEST = 2
 
 
 async def storm(arena: Arena) -> dict[str, object]:
-    """Every attack of the mode, `CROWD` of them at any moment, with honest episodes among them."""
+    """Every attack of the mode, `CROWD` of them at any moment, with honest episodes among them.
+
+    One whose slot was killed, as the crowd left it too little processor time to end a program, is
+    played once more, alone.
+    """
     planned = [attack for attack in ATTACKS.values() if arena.mode in attack.modes]
     random.Random(0).shuffle(planned)
     failures: dict[str, str] = {}
+    starved: list[Attack] = []
     slots = CROWD + NUM_HONEST
     async with arena.make_backend(slots) as backend:
         crowd = replace(arena, backend=backend, crowded=True)
@@ -39,7 +44,10 @@ async def storm(arena: Arena) -> dict[str, object]:
                 try:
                     await crowd.contain(attack)
                 except Exception as error:
-                    failures[attack.name] = f"{type(error).__name__}: {error}"[:2000]
+                    if isinstance(error, SandboxLost) and "could not be killed" in str(error):
+                        starved.append(attack)
+                    else:
+                        failures[attack.name] = f"{type(error).__name__}: {error}"[:2000]
 
         async with asyncio.TaskGroup() as tasks:
             honest = [tasks.create_task(episodes(backend, over, n)) for n in range(NUM_HONEST)]
@@ -47,7 +55,9 @@ async def storm(arena: Arena) -> dict[str, object]:
                 for attack in planned:
                     attackers.create_task(one(attack))
             over.set()
-        await crowd.check_processes(slots + 1)
+        await crowd.check_processes(slots + 1, num_backends=2)
+    for attack in starved:
+        await arena.contain(attack)
     done = sum(task.result() for task in honest)
     return {"attacks": len(planned), "failures": failures, "honest": done}
 
@@ -228,6 +238,7 @@ async def soak(arena: Arena, count: int) -> dict[str, object]:
     """`count` executions of every sort, many cancelled; then what of them is still there."""
     async with arena.make_backend(CROWD) as backend:  # what a first start leaves is no leak
         await misuse(arena, backend, random.Random(0))
+    await arena.check_processes()  # an earlier sandbox may still be on its way out
     before = footprint(arena)
     tally: dict[str, int] = {}
     started, quarter_kb = time.perf_counter(), 0

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from arena import ALL_MODES, DOCKER, PROCESSES
+from arena import ALL_MODES, DOCKER, num_processes
 from asking import Driver
 
 from tests.exhaustive import WITH_DOCKER
@@ -22,4 +22,4 @@ def test_no_episode_is_in_anothers_memory(mode: str, driver: Callable[[str], Dri
         assert answer["zygotes"][0] == 0
         assert answer["zygotes"][1] >= 1
     elif answer["outside"] is not None:  # the launcher and the child that waits, seen by the host
-        assert answer["outside"] == [0, PROCESSES[mode]]
+        assert answer["outside"] == [0, num_processes(mode, in_use=1)]

@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest_free as must
-from arena import Case, attack, described
+from arena import PWNED, Case, attack, described
 
 from agentgym_rl.core.errors import SandboxError
 from agentgym_rl.gym.sandbox import Status
@@ -106,13 +108,38 @@ async def files_too_large_to_be_written(case: Case) -> None:
 
 @attack(alone=True)
 async def paths_that_lead_out(case: Case) -> None:
-    for path in ("../x", "/etc/passwd", "a/../../x", "", "\0", "/box/../etc/passwd", "/boxx", ".."):
+    paths = ["../x", "a/../../x", "", "\0", "/box/../etc/passwd", ".."]
+    paths += [] if case.in_image else ["/etc/passwd", "/boxx"]
+    for path in paths:
         await must.fail(ValueError, case.sandbox.read_file(path))
         await must.fail(ValueError, case.sandbox.write_files({path: b"x"}))
         await must.fail(ValueError, case.run("pass", collect=[path]))
         if path and not case.alone:
             await must.fail(ValueError, case.sandbox.exec(["true"], cwd=path))
     await must.fail(ValueError, case.sandbox.write_files({".": b"x"}))
+    if case.in_image:
+        await absolute_paths(case)
+
+
+async def absolute_paths(case: Case) -> None:
+    """Each is a file of the image, if the machine has one of that name, too; its own are closed."""
+    canary = str(case.arena.canary / "answers.txt")
+    skeletons = b"root:x:0:0:root:/root:/bin/bash\n"
+    assert await case.sandbox.read_file("/etc/passwd") == skeletons
+    shown = await case.sandbox.exec(["cat", "passwd"], cwd="/etc")
+    assert shown.stdout == skeletons, described(shown)
+    await must.fail(FileNotFoundError, case.sandbox.read_file(canary))
+    folders = ("", "/etc", "/root", "/home", "/tmp", "/var/tmp", "/dev/shm", "/boxx")
+    paths = ["/etc/passwd", "/etc/shadow", canary, *(f"{folder}/{PWNED}" for folder in folders)]
+    await case.sandbox.write_files(dict.fromkeys(paths, b"mine"))
+    result = await case.run("pass", collect=paths)
+    assert result.files == dict.fromkeys(paths, b"mine"), described(result)
+    assert "mine" not in await asyncio.to_thread(Path("/etc/passwd").read_text)
+    for path in ("/usr/bin/env", "/proc/self/environ", "/proc/1/root/etc/passwd", "/dev/null"):
+        await must.fail(OSError, case.sandbox.read_file(path))
+        await must.fail(SandboxError, case.sandbox.write_files({path: b"x"}))
+    for folder in ("/usr", "/usr/lib", "/proc", "/proc/1/root", "/proc/1/cwd"):
+        await must.fail(SandboxError, case.sandbox.write_files({f"{folder}/{PWNED}": b"x"}))
 
 
 @attack()
@@ -134,12 +161,19 @@ open("deep", "w").write("x")
 
 @attack(alone=True)
 async def more_files_than_anybody_wants(case: Case) -> None:
-    code = "for n in range(900): open(f'f{n}', 'wb').write(bytes(1000))"
+    count, size, most, most_mb = 900, 1000, 256, 16
+    if case.in_image:  # from which a large project may be collected
+        count, size, most, most_mb = 12_000, 8000, 10_000, 64
+        case.limits = replace(case.limits, disk_mb=256)
+        await case.renew()
+    code = f"for n in range({count}): open(f'f{{n}}', 'wb').write(bytes({size}))"
     started = time.perf_counter()
     result = await case.run(code, collect=["."])
-    assert len(result.files) <= 256
+    assert result.status is Status.OK, described(result)
+    assert result.files
+    assert len(result.files) <= most
     assert len(result.files) + len(result.skipped_files) <= 10_001
-    assert sum(map(len, result.files.values())) <= 16 << 20
+    assert sum(map(len, result.files.values())) <= most_mb << 20
     case.must_be_soon(started, within_s=30)
     await case.run(RESTORE)
 
