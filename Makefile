@@ -135,7 +135,8 @@ test-agents: install-test $(VENV_AGENTS)/.installed $(VENV_AGENTS)/node/.install
 # They may not skip. The daemon that was started for them ends with them.
 test-docker: install-test
 	ARL_REQUIRE=local,docker $(BIN)/python scripts/dockerd.py run $(BIN)/python -m pytest \
-	    -k docker tests/contracts tests/e2e tests/sandboxes tests/security $(PYTEST_ARGS)
+	    -k docker tests/contracts tests/e2e tests/envs/harbor \
+	    tests/sandboxes tests/security $(PYTEST_ARGS)
 
 mutants: install-test
 	nice $(BIN)/python scripts/mutants.py $(ARGS)
