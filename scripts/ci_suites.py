@@ -62,6 +62,7 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "scripts/sandbox_image.py",
         *_SANDBOX_CONTRACT,
         "tests/e2e/",
+        "tests/envs/harbor/",
         "tests/sandboxes/",
         "tests/security/",
     ),
