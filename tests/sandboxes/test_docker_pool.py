@@ -71,7 +71,7 @@ def test_a_warm_container_is_at_hand_and_replaced(client):
 
 def test_a_dead_one_is_not_handed_out(client):
     async def scenario(backend):
-        await until(lambda: backend._warm)
+        await until(lambda: backend._warm[""])
         await asyncio.to_thread(client.api.kill, client.mine()[0]["Id"])
         async with await backend.create() as sandbox:
             return await sandbox.run_python("print(1)"), backend.stats().respawns
