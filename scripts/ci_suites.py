@@ -158,7 +158,7 @@ NEEDS_S = {
     "docs": 120,
     "test": 900,
     "test-envs": 1200,
-    "test-docker": 900,
+    "test-docker": 1200,
     "test-agents": 1200,
     "test-peers": 900,
     "test-vllm": 1500,  # its whole runs are left out where there is no time for them
