@@ -182,12 +182,9 @@ class Verifier:
     async def _grade(self, work: Work | None) -> Verdict:
         """Run the tests on the agent's files; None: on the image as it is."""
         begun = time.perf_counter()
-        known = TREES.use(self._image.key)
-        is_image = work is None or (
-            known is not None and (await self._changes(work.tree, known)).empty
-        )
-        if is_image and not (work and work.artifacts) and (found := _UNTOUCHED.use(self._digest)):
-            return found
+        untouched = _UNTOUCHED.use(self._digest)
+        if untouched is not None and await self._is_image(work):
+            return untouched
         grade = self._separate if self._config.is_separate else self._shared
         verdict, changes, base = await grade(work)
         verdict = replace(
@@ -199,6 +196,15 @@ class Verifier:
         if changes.empty and not (work and work.artifacts):
             _UNTOUCHED[self._digest] = verdict
         return verdict
+
+    async def _is_image(self, work: Work | None) -> bool:
+        """Return whether the agent's files are known to be those of the image."""
+        if work is None:
+            return True
+        known = TREES.use(self._image.key)
+        if known is None or work.artifacts:
+            return False
+        return (await self._changes(work.tree, known)).empty
 
     async def _shared(self, work: Work | None) -> tuple[Verdict, Changes, Tree]:
         """Run the tests in the task's image, with the work folder and the artifacts."""
@@ -213,10 +219,12 @@ class Verifier:
 
     async def _separate(self, work: Work | None) -> tuple[Verdict, Changes, Tree]:
         """Run the tests in their own image, with the artifacts alone."""
-        fresh = await self._created(self._image)
-        async with fresh:
-            base = await image_tree(self._image, fresh)
-            work = work or await self._collected(fresh)
+        base = TREES.use(self._image.key)
+        if work is None or base is None:
+            fresh = await self._created(self._image)
+            async with fresh:
+                base = await image_tree(self._image, fresh)
+                work = work or await self._collected(fresh)
         changes = await self._changes(work.tree, base)
         given = dict(self._published(work, changes.dropped))
         fresh = await self._created(self._tests_image or self._image)
