@@ -96,7 +96,6 @@ class Verifier:
         image: The task's image.
         tests_image: The image of the tests, if they have one of their own.
         limits: The agent's.
-        digest: The digest of the task.
     """
 
     def __init__(
@@ -108,7 +107,6 @@ class Verifier:
         image: Image,
         tests_image: Image | None,
         limits: Limits,
-        digest: str,
     ) -> None:
         self._sandboxes = sandboxes
         self._task, self._config, self._image = task, config, image
@@ -123,7 +121,6 @@ class Verifier:
             memory_mb=(own and own.memory_mb) or limits.memory_mb,
             disk_mb=disk_mb + ROOM_MB,
         )
-        self._digest = digest
         self._agent_limits = limits
 
     async def of_sandbox(self, sandbox: Sandbox | None) -> Verdict:
@@ -182,7 +179,7 @@ class Verifier:
     async def _grade(self, work: Work | None) -> Verdict:
         """Run the tests on the agent's files; None: on the image as it is."""
         begun = time.perf_counter()
-        untouched = _UNTOUCHED.use(self._digest)
+        untouched = _UNTOUCHED.use(self._task.digest)
         if untouched is not None and await self._is_image(work):
             return untouched
         grade = self._separate if self._config.is_separate else self._shared
@@ -194,7 +191,7 @@ class Verifier:
             duration_ms=1000 * (time.perf_counter() - begun),
         )
         if changes.empty and not (work and work.artifacts):
-            _UNTOUCHED[self._digest] = verdict
+            _UNTOUCHED[self._task.digest] = verdict
         return verdict
 
     async def _is_image(self, work: Work | None) -> bool:
@@ -321,11 +318,11 @@ class Verifier:
             InfraError: they do not; or they give no reward for the untouched image, if the task has
                 no solution.
         """
-        why = _SOUND.use(self._digest)
+        why = _SOUND.use(self._task.digest)
         if why is None:
             found = await self._grade(await self._solved())
             sound = found.has_reward and (found.reward > 0 or not self._can_be_solved)
-            why = _SOUND[self._digest] = "" if sound else f"{found.status}: {found.detail}"
+            why = _SOUND[self._task.digest] = "" if sound else f"{found.status}: {found.detail}"
         if why:
             what = "its solution" if self._task.solution else "its untouched image"
             raise InfraError(
