@@ -31,7 +31,7 @@ from . import oracle
 from .config import Healthcheck, Place, TaskConfig, read_config, resolved
 from .options import Options
 from .task import HarborTask
-from .tasks import digest_of, make_task, task_source
+from .tasks import make_task, task_source
 from .terminal import Terminal
 from .verify import CREATE_TIMEOUT_S, Verdict, Verifier
 
@@ -75,7 +75,6 @@ class HarborEnv(ToolEnv):
         self._options = Options(**options)
         self._harbor: HarborTask
         self._config: TaskConfig
-        self._digest: str
         self._image: Image
         self._tests_image: Image | None
         self._sandbox: Sandbox | None = None
@@ -110,7 +109,7 @@ class HarborEnv(ToolEnv):
 
     async def begin(self, task: Task) -> list[Message]:
         await self._release()
-        self._harbor, self._digest = await asyncio.to_thread(_made, task)
+        self._harbor = await asyncio.to_thread(make_task, task)
         try:
             self._config = read_config(
                 self._harbor.config, name=self._harbor.name, offline=self._options.offline
@@ -267,7 +266,6 @@ class HarborEnv(ToolEnv):
             image=self._image,
             tests_image=self._tests_image,
             limits=self._limits(),
-            digest=self._digest,
         )
         sandbox, self._sandbox = self._sandbox, None
         with OffTheClock():
@@ -303,11 +301,6 @@ class HarborEnv(ToolEnv):
         sandbox, self._sandbox = self._sandbox, None
         if sandbox is not None:
             await sandbox.close()
-
-
-def _made(task: Task) -> tuple[HarborTask, str]:
-    made = make_task(task)
-    return made, digest_of(made)
 
 
 @contextlib.contextmanager

@@ -1,13 +1,18 @@
-"""The files that all tasks made here have in common: the Dockerfile, the harness, the solution."""
+"""The parts that all tasks made here have in common: source, Dockerfile, harness, solution."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import random
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, get_args
+
+from agentgym_rl import ConfigError, Task, TaskSource
+from agentgym_rl.core.task import Split
 
 from .task import HarborTask
 
@@ -27,6 +32,40 @@ cp -R "$(dirname "$0")/files/." .
 """
 ToolCall = dict[str, Any]
 """A call of a good agent: {"name": "bash" or "edit", "arguments": {...}}."""
+
+
+class OwnTasks(TaskSource):
+    """The endless tasks of one split and level, a pure function of (split, seed, level, index).
+
+    Raises:
+        ConfigError: there is no such split or level.
+    """
+
+    kind: ClassVar[str]
+    """The generator's name."""
+    levels: ClassVar[Sequence[int]]
+
+    def __init__(self, split: Split, *, seed: int, level: int) -> None:
+        if split not in get_args(Split):
+            raise ConfigError(f"no split is called {split!r}; allowed: train, eval")
+        if level not in self.levels:
+            allowed = ", ".join(map(str, self.levels))
+            raise ConfigError(f"{self.kind} have no level {level!r}; allowed: {allowed}")
+        self._split: Split = split
+        self._seed, self._level = seed, level
+
+    def __getitem__(self, index: int, /) -> Task:
+        if index < 0:
+            raise IndexError(f"task index {index}: expected 0 or more")
+        name = f"{self._level}-{self._split}-{self._seed}-{index}"
+        drawn = self._drawn(random.Random(f"arl-{self.kind}/{name}"), index)
+        data = {"kind": self.kind, "level": self._level, **drawn}
+        task_id = f"{self.kind}-{name}"
+        return Task(id=task_id, seed=drawn["variant"], data=data, split=self._split)
+
+    @abstractmethod
+    def _drawn(self, rng: random.Random, index: int) -> Mapping[str, Any]:
+        """Return the data of a task of this split and level, with the seed as its "variant"."""
 
 
 def bash(command: str) -> ToolCall:

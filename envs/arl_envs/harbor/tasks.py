@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from arl_envs.splits import split_of
 from .config import read_config
 from .folder import read_folder, task_folders
 from .options import Options
-from .task import HarborTask
+from .task import HarborTask, digest_of
 
 GENERATORS = ("bugs", "chores")
 """The packages beside this module with `task_source` and `make`."""
@@ -70,7 +68,7 @@ def make_task(task: Task) -> HarborTask:
         found = _read(task.data["path"], task.data.get("name", ""))
     except ConfigError as error:
         raise EnvError(str(error)) from error
-    if digest_of(found) != task.data.get("digest"):
+    if found.digest != task.data.get("digest"):
         raise EnvError(
             f"task {task.id}: {task.data['path']} has changed since the task was listed: its "
             "episodes would not be comparable; start anew"
@@ -113,7 +111,7 @@ class FolderTasks(TaskSource):
                     raise
                 self.left_out.append(str(error))
                 continue
-            entries.append(_Entry(name, str(folder), digest_of(found)))
+            entries.append(_Entry(name, str(folder), found.digest))
         if unused := excluded.unused():
             raise ConfigError(f"exclude: no task of {path} is called {unused}")
         for reason in self.left_out:
@@ -141,7 +139,7 @@ class FolderTasks(TaskSource):
         return len(self._entries)
 
     def describe(self) -> dict[str, Any]:
-        content = _digest(each.digest for each in self._entries)
+        content = digest_of(each.digest for each in self._entries)
         return {"tasks": len(self), "left_out": len(self.left_out), "content": content}
 
 
@@ -159,20 +157,6 @@ class _Excluded:
 
     def unused(self) -> str:
         return ", ".join(each for each in self._patterns if each not in self._used)
-
-
-def digest_of(task: HarborTask) -> str:
-    """Return the digest of a task's contents."""
-    parts = [task.name, task.instruction, json.dumps(task.config, sort_keys=True, default=str)]
-    for files in (task.environment, task.tests, task.solution):
-        for path, data in sorted(files.items()):
-            parts += [path, hashlib.blake2b(data, digest_size=16).hexdigest()]
-        parts.append("")
-    return _digest(parts)
-
-
-def _digest(parts: Any) -> str:
-    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 
 def _read(path: str, name: str) -> HarborTask:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import posixpath
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -17,6 +16,7 @@ from typing import Any
 
 from agentgym_rl import Sandbox, SandboxError
 from agentgym_rl.gym.sandbox import ExecResult, Image, Status
+from agentgym_rl.runtime.lru_dict import LruDict
 
 from .hooks import Hooks
 
@@ -282,33 +282,18 @@ async def _run(sandbox: Sandbox, code: str, given: Any) -> None:
         )
 
 
-class ImageTrees:
-    """The work folders of images, each read once and remembered while there is room."""
-
-    def __init__(self) -> None:
-        self._trees: OrderedDict[str, Tree] = OrderedDict()
-
-    async def of(self, image: Image, sandbox: Sandbox) -> Tree:
-        """Return the work folder of `image`; `sandbox` is a fresh one of it.
-
-        Raises:
-            TooMuch: it is too large to be played.
-            SandboxError: the sandbox failed.
-        """
-        tree = self.known(image)
-        if tree is None:
-            tree = await read_tree(sandbox)
-            self._trees[image.key] = tree
-        while len(self._trees) > 1 and sum(t.size for t in self._trees.values()) > CACHED_BYTES:
-            self._trees.popitem(last=False)
-        return tree
-
-    def known(self, image: Image) -> Tree | None:
-        """Return the work folder of `image` if it is remembered."""
-        tree = self._trees.get(image.key)
-        if tree is not None:
-            self._trees.move_to_end(image.key)
-        return tree
+TREES: LruDict[str, Tree] = LruDict(most_size=CACHED_BYTES, size_of=lambda tree: tree.size)
+"""The work folders of images, each read once and remembered while there is room."""
 
 
-TREES = ImageTrees()
+async def image_tree(image: Image, sandbox: Sandbox) -> Tree:
+    """Return the work folder of `image`; `sandbox` is a fresh one of it.
+
+    Raises:
+        TooMuch: it is too large to be played.
+        SandboxError: the sandbox failed.
+    """
+    tree = TREES.use(image.key)
+    if tree is None:
+        tree = TREES[image.key] = await read_tree(sandbox)
+    return tree

@@ -26,13 +26,14 @@ from typing import Any
 
 from agentgym_rl import InfraError, Sandbox, ToolError
 from agentgym_rl.gym.sandbox import ExecResult, Image, Limits, SandboxBackend, Status
+from agentgym_rl.runtime.lru_dict import LruDict
 
 from . import oracle
 from .config import Artifact, TaskConfig, resolved
 from .hooks import Hooks, bins_of, path_without
 from .task import HarborTask
 from .terminal import Terminal
-from .transfer import TREES, Changes, TooMuch, Tree, apply, changes_of, read_tree
+from .transfer import TREES, Changes, TooMuch, Tree, apply, changes_of, image_tree, read_tree
 
 CREATE_TIMEOUT_S = 600.0
 """The longest wait for a sandbox, while other episodes use all of them."""
@@ -95,7 +96,6 @@ class Verifier:
         image: The task's image.
         tests_image: The image of the tests, if they have one of their own.
         limits: The agent's.
-        digest: The digest of the task.
     """
 
     def __init__(
@@ -107,7 +107,6 @@ class Verifier:
         image: Image,
         tests_image: Image | None,
         limits: Limits,
-        digest: str,
     ) -> None:
         self._sandboxes = sandboxes
         self._task, self._config, self._image = task, config, image
@@ -122,7 +121,6 @@ class Verifier:
             memory_mb=(own and own.memory_mb) or limits.memory_mb,
             disk_mb=disk_mb + ROOM_MB,
         )
-        self._digest = digest
         self._agent_limits = limits
 
     async def of_sandbox(self, sandbox: Sandbox | None) -> Verdict:
@@ -181,12 +179,9 @@ class Verifier:
     async def _grade(self, work: Work | None) -> Verdict:
         """Run the tests on the agent's files; None: on the image as it is."""
         begun = time.perf_counter()
-        known = TREES.known(self._image)
-        is_image = work is None or (
-            known is not None and (await self._changes(work.tree, known)).empty
-        )
-        if is_image and not (work and work.artifacts) and self._digest in _UNTOUCHED:
-            return _UNTOUCHED[self._digest]
+        untouched = _UNTOUCHED.use(self._task.digest)
+        if untouched is not None and await self._is_image(work):
+            return untouched
         grade = self._separate if self._config.is_separate else self._shared
         verdict, changes, base = await grade(work)
         verdict = replace(
@@ -196,14 +191,23 @@ class Verifier:
             duration_ms=1000 * (time.perf_counter() - begun),
         )
         if changes.empty and not (work and work.artifacts):
-            _remember(_UNTOUCHED, self._digest, verdict)
+            _UNTOUCHED[self._task.digest] = verdict
         return verdict
+
+    async def _is_image(self, work: Work | None) -> bool:
+        """Return whether the agent's files are known to be those of the image."""
+        if work is None:
+            return True
+        known = TREES.use(self._image.key)
+        if known is None or work.artifacts:
+            return False
+        return (await self._changes(work.tree, known)).empty
 
     async def _shared(self, work: Work | None) -> tuple[Verdict, Changes, Tree]:
         """Run the tests in the task's image, with the work folder and the artifacts."""
         fresh = await self._created(self._image)
         async with fresh:
-            base = await TREES.of(self._image, fresh)
+            base = await image_tree(self._image, fresh)
             changes = Changes() if work is None else await self._changes(work.tree, base)
             await apply(fresh, changes)
             if work is not None and work.artifacts:
@@ -212,10 +216,12 @@ class Verifier:
 
     async def _separate(self, work: Work | None) -> tuple[Verdict, Changes, Tree]:
         """Run the tests in their own image, with the artifacts alone."""
-        fresh = await self._created(self._image)
-        async with fresh:
-            base = await TREES.of(self._image, fresh)
-            work = work or await self._collected(fresh)
+        base = TREES.use(self._image.key)
+        if work is None or base is None:
+            fresh = await self._created(self._image)
+            async with fresh:
+                base = await image_tree(self._image, fresh)
+                work = work or await self._collected(fresh)
         changes = await self._changes(work.tree, base)
         given = dict(self._published(work, changes.dropped))
         fresh = await self._created(self._tests_image or self._image)
@@ -312,12 +318,12 @@ class Verifier:
             InfraError: they do not; or they give no reward for the untouched image, if the task has
                 no solution.
         """
-        key = self._digest
-        if key not in _SOUND:
+        why = _SOUND.use(self._task.digest)
+        if why is None:
             found = await self._grade(await self._solved())
             sound = found.has_reward and (found.reward > 0 or not self._can_be_solved)
-            _remember(_SOUND, key, "" if sound else f"{found.status}: {found.detail}")
-        if why := _SOUND[key]:
+            why = _SOUND[self._task.digest] = "" if sound else f"{found.status}: {found.detail}"
+        if why:
             what = "its solution" if self._task.solution else "its untouched image"
             raise InfraError(
                 f"task {self._task.name}: the tests end with {verdict.status!r} "
@@ -349,16 +355,10 @@ class Verifier:
 
 
 MAX_REMEMBERED = 10_000
-_UNTOUCHED: dict[str, Verdict] = {}
+_UNTOUCHED: LruDict[str, Verdict] = LruDict(MAX_REMEMBERED)
 """The verdict on the untouched image, by the digest of the task."""
-_SOUND: dict[str, str] = {}
+_SOUND: LruDict[str, str] = LruDict(MAX_REMEMBERED)
 """The reason that the tests of a task do not pay its solution ("": they do), by its digest."""
-
-
-def _remember(verdicts: dict[str, Any], digest: str, found: Any) -> None:
-    verdicts[digest] = found
-    while len(verdicts) > MAX_REMEMBERED:
-        del verdicts[next(iter(verdicts))]
 
 
 class Tampered(Exception):

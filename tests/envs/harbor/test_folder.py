@@ -10,7 +10,7 @@ import pytest
 from arl_envs.harbor import folder as limits
 from arl_envs.harbor.env import HarborEnv
 from arl_envs.harbor.folder import read_folder, task_folders
-from arl_envs.harbor.tasks import FolderTasks, digest_of, make_task
+from arl_envs.harbor.tasks import FolderTasks, make_task
 
 from agentgym_rl import ConfigError, EnvError, Task, spec
 
@@ -20,7 +20,7 @@ from .kit import SOLVE, small_task, toml, written
 def test_a_folder_gives_the_task_that_was_written(tmp_path: Path) -> None:
     task = small_task()
     assert read_folder(written(tmp_path / "answer")) == task
-    assert digest_of(read_folder(tmp_path / "answer")) == digest_of(task)
+    assert read_folder(tmp_path / "answer").digest == task.digest
 
 
 def test_the_name_of_the_package_comes_first(tmp_path: Path) -> None:

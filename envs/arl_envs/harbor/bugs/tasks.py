@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
-from agentgym_rl import ConfigError, EnvError, Task, TaskSource
-from agentgym_rl.core.task import Split
+from agentgym_rl import EnvError
+from arl_envs.harbor.own import OwnTasks
 from arl_envs.splits import split_of
 
 from .catalog import LIBRARIES
@@ -24,48 +24,20 @@ TRIES = 2_000
 NUM_BUGS = {1: 1, 2: 1, 3: 2, 4: 1}
 
 
-def task_source(split: Split, *, seed: int, level: int) -> BugTasks:
-    """Return the tasks of a split at one of LEVELS.
+class BugTasks(OwnTasks):
+    """The tasks with bugs: a program with its bugs belongs to one split, for any seed."""
 
-    Raises:
-        ConfigError: there is no such split or level.
-    """
-    return BugTasks(split, seed=seed, level=level)
+    kind, levels = "bugs", LEVELS
 
-
-class BugTasks(TaskSource):
-    """The tasks of one split and level, a pure function of (split, seed, level, index).
-
-    A program with its bugs belongs to one split, for any seed.
-    """
-
-    def __init__(self, split: Split, *, seed: int, level: int) -> None:
-        if split not in get_args(Split):
-            raise ConfigError(f"no split is called {split!r}; allowed: train, eval")
-        if level not in LEVELS:
-            raise ConfigError(f"bugs have no level {level!r}; allowed: 1, 2, 3, 4")
-        self._split: Split = split
-        self._seed, self._level = seed, level
-
-    def __getitem__(self, index: int, /) -> Task:
-        if index < 0:
-            raise IndexError(f"task index {index}: expected 0 or more")
-        name = f"{self._level}-{self._split}-{self._seed}-{index}"
-        rng = random.Random(f"arl-bugs/{name}")
+    def _drawn(self, rng: random.Random, index: int) -> dict[str, Any]:
         for _ in range(TRIES):
             library, variant = drawn_program(rng, self._level)
             program = program_of(library, variant)
             bugs = drawn_bugs(rng, program, self._level)
             split = split_of(changed_text(program, bugs)) if bugs else None
             if split == self._split and told(program, bugs, self._level):
-                data = {
-                    "kind": "bugs",
-                    "level": self._level,
-                    "library": library,
-                    "variant": variant,
-                    "bugs": [[bug.kind, bug.path, bug.start, bug.end, bug.new] for bug in bugs],
-                }
-                return Task(id=f"bugs-{name}", seed=variant, data=data, split=self._split)
+                places = [[bug.kind, bug.path, bug.start, bug.end, bug.new] for bug in bugs]
+                return {"library": library, "variant": variant, "bugs": places}
         raise EnvError(f"no program with a bug was found for task {index} in {TRIES} tries")
 
 

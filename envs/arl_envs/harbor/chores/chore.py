@@ -64,6 +64,11 @@ def drawn_paths(rng: random.Random, level: int, *, endings: Sequence[str] = ENDI
     return sorted(paths)
 
 
+def top_of(paths: Sequence[str]) -> str:
+    """Return the folder in which all drawn paths begin."""
+    return paths[0].partition("/")[0]
+
+
 def drawn_text(rng: random.Random, num_lines: int) -> str:
     """Return lines of a few words."""
     return "".join(

@@ -7,7 +7,8 @@ import io
 import random
 import shlex
 import tarfile
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .chore import (
@@ -20,12 +21,30 @@ from .chore import (
     encoded,
     some,
     text_is,
+    top_of,
     tree_is,
 )
 
 
-def _top(paths: list[str]) -> str:
-    return paths[0].partition("/")[0]
+def _listed(
+    top: str,
+    asked: str,
+    name: str,
+    files: Mapping[str, str],
+    found: Sequence[str],
+    find: str,
+    commands: Sequence[str] = (),
+) -> Chore:
+    """Return a chore: the paths of the files `asked` for below a folder, which the command `find`
+    says in any order."""
+    return Chore(
+        f"Write the paths of all files below {top}/ {asked} to {name}: one a line, beginning with "
+        f"{top}/, in the order of their bytes.",
+        encoded(files),
+        [text_is(name, found)],
+        [f"{find} | LC_ALL=C sort > {name}"],
+        commands,
+    )
 
 
 def find_text(rng: random.Random, level: int) -> Chore:
@@ -36,14 +55,9 @@ def find_text(rng: random.Random, level: int) -> Chore:
     files = {path: drawn_text(rng, rng.randint(1, 4)) for path in paths}
     for path in paths:
         files[path] += f"{word} here\n" if path in marked else f"{word}0 there\n" * (level > 1)
-    top = _top(paths)
-    return Chore(
-        f"Write the paths of all files below {top}/ that contain the word {word} (the whole word) "
-        f"to found.txt: one a line, beginning with {top}/, in the order of their bytes.",
-        encoded(files),
-        [text_is("found.txt", marked)],
-        [f"grep -rlw {word} {top} | LC_ALL=C sort > found.txt"],
-    )
+    top = top_of(paths)
+    asked = f"that contain the word {word} (the whole word)"
+    return _listed(top, asked, "found.txt", files, marked, f"grep -rlw {word} {top}")
 
 
 def find_large(rng: random.Random, level: int) -> Chore:
@@ -55,14 +69,9 @@ def find_large(rng: random.Random, level: int) -> Chore:
         path: "x" * (limit + rng.randint(1, 90) if path in large else limit - rng.randint(0, 50))
         for path in paths
     }
-    top = _top(paths)
-    return Chore(
-        f"Write the paths of all files below {top}/ of more than {limit} bytes to large.txt: "
-        f"one a line, beginning with {top}/, in the order of their bytes.",
-        encoded(files),
-        [text_is("large.txt", large)],
-        [f"find {top} -type f -size +{limit}c | LC_ALL=C sort > large.txt"],
-    )
+    top = top_of(paths)
+    find = f"find {top} -type f -size +{limit}c"
+    return _listed(top, f"of more than {limit} bytes", "large.txt", files, large, find)
 
 
 def find_old(rng: random.Random, level: int) -> Chore:
@@ -75,15 +84,10 @@ def find_old(rng: random.Random, level: int) -> Chore:
         f"{rng.randint(1, 28):02d} 12:00:00' {shlex.quote(path)}"
         for path in paths
     ]
-    top = _top(paths)
-    return Chore(
-        f"Write the paths of all files below {top}/ last changed before 2024-06-{day:02d} "
-        f"to old.txt: one a line, beginning with {top}/, in the order of their bytes.",
-        encoded({path: drawn_text(rng, 1) for path in paths}),
-        [text_is("old.txt", old)],
-        [f"find {top} -type f ! -newermt 2024-06-{day:02d} | LC_ALL=C sort > old.txt"],
-        commands,
-    )
+    top, date = top_of(paths), f"2024-06-{day:02d}"
+    files = {path: drawn_text(rng, 1) for path in paths}
+    find = f"find {top} -type f ! -newermt {date}"
+    return _listed(top, f"last changed before {date}", "old.txt", files, old, find, commands)
 
 
 def find_writable(rng: random.Random, level: int) -> Chore:
@@ -96,21 +100,17 @@ def find_writable(rng: random.Random, level: int) -> Chore:
         f"{shlex.quote(path)}"
         for path in paths
     ]
-    top = _top(paths)
-    return Chore(
-        f"Write the paths of all files below {top}/ that others (neither owner nor group) may "
-        f"{what} to loose.txt: one a line, beginning with {top}/, in the order of their bytes.",
-        encoded({path: drawn_text(rng, 1) for path in paths}),
-        [text_is("loose.txt", loose)],
-        [f"find {top} -type f -perm -o+{letter} | LC_ALL=C sort > loose.txt"],
-        commands,
-    )
+    top = top_of(paths)
+    files = {path: drawn_text(rng, 1) for path in paths}
+    asked = f"that others (neither owner nor group) may {what}"
+    find = f"find {top} -type f -perm -o+{letter}"
+    return _listed(top, asked, "loose.txt", files, loose, find, commands)
 
 
 def broken_links(rng: random.Random, level: int) -> Chore:
     """Draw a chore: which symbolic links lead nowhere."""
     paths = drawn_paths(rng, level)
-    top = _top(paths)
+    top = top_of(paths)
     links = [f"{top}/link-{number:02d}" for number in range(len(paths))]
     broken = some(rng, links)
     commands = [
@@ -135,7 +135,7 @@ def same_content(rng: random.Random, level: int) -> Chore:
     files = {path: f"{number} {drawn_text(rng, 2)}" for number, path in enumerate(paths)}
     for path in doubled:
         files[path] = files[doubled[0]]
-    top = _top(paths)
+    top = top_of(paths)
     return Chore(
         f"Some files below {top}/ have exactly the same content. Write their paths to same.txt: "
         f"one a line, beginning with {top}/, in the order of their bytes.",
@@ -151,14 +151,14 @@ def same_content(rng: random.Random, level: int) -> Chore:
 def disk_usage(rng: random.Random, level: int) -> Chore:
     """Draw a chore: the bytes in each folder."""
     names = sorted(rng.sample(PARTS, min(2 + level, 5)))
-    sizes: dict[str, int] = {}
     files: dict[str, str] = {}
     for name in names:
         for number in range(rng.randint(1, 2 * level)):
             below = f"deep/{number}" if level > 1 and number % 2 else str(number)
             files[f"disk/{name}/{below}.bin"] = "x" * rng.randint(1, 400)
-    for name in names:
-        sizes[name] = sum(len(t) for path, t in files.items() if path.startswith(f"disk/{name}/"))
+    sizes = Counter[str]()
+    for path, text in files.items():
+        sizes[path.split("/")[1]] += len(text)
     lines = [f"{name} {sizes[name]}" for name in names]
     return Chore(
         "For each folder directly below disk/, write its name, a blank, and the sum of the sizes "
@@ -177,7 +177,7 @@ def rename_ending(rng: random.Random, level: int) -> Chore:
     """Draw a chore: another ending for some files."""
     old, new = rng.sample(["jpeg", "jpg", "text", "htm", "html", "yml", "yaml"], 2)
     paths = drawn_paths(rng, level, endings=(old, "md", old))
-    top = _top(paths)
+    top = top_of(paths)
     if not any(path.endswith(old) for path in paths):
         paths = sorted([*paths, f"{top}/last-1.{old}"])
     files = {path: f"{path}\n" for path in paths}
@@ -246,7 +246,7 @@ def pack_some(rng: random.Random, level: int) -> Chore:
     ending = rng.choice(sorted({path.rpartition(".")[2] for path in paths} & {*ENDINGS}))
     files = {path: drawn_text(rng, 2) for path in paths}
     chosen = {path: text for path, text in files.items() if path.endswith(f".{ending}")}
-    top = _top(paths)
+    top = top_of(paths)
     return Chore(
         f"Pack all files below {top}/ whose names end in .{ending} into packed.tar.gz, with paths "
         f"that begin with {top}/. Nothing else may be in it; the files stay where they are.",

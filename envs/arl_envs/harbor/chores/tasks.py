@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
-from agentgym_rl import ConfigError, EnvError, Task, TaskSource
-from agentgym_rl.core.task import Split
-from arl_envs.harbor.own import bash, packed
+from agentgym_rl import EnvError, Task
+from arl_envs.harbor.own import OwnTasks, bash, packed
 from arl_envs.harbor.task import HarborTask
 from arl_envs.splits import split_of
 
@@ -45,39 +44,17 @@ CHORES: dict[str, Callable[[random.Random, int], Chore]] = {
 """The kinds of chores, by name."""
 
 
-def task_source(split: Split, *, seed: int, level: int) -> ChoreTasks:
-    """Return the tasks of a split at one of LEVELS.
+class ChoreTasks(OwnTasks):
+    """The chores: the words of each belong to one split, for any seed."""
 
-    Raises:
-        ConfigError: there is no such split or level.
-    """
-    return ChoreTasks(split, seed=seed, level=level)
+    kind, levels = "chores", LEVELS
 
-
-class ChoreTasks(TaskSource):
-    """The chores of one split and level, a pure function of (split, seed, level, index).
-
-    The words of a chore belong to one split, for any seed.
-    """
-
-    def __init__(self, split: Split, *, seed: int, level: int) -> None:
-        if split not in get_args(Split):
-            raise ConfigError(f"no split is called {split!r}; allowed: train, eval")
-        if level not in LEVELS:
-            raise ConfigError(f"chores have no level {level!r}; allowed: 1, 2, 3")
-        self._split: Split = split
-        self._seed, self._level = seed, level
-
-    def __getitem__(self, index: int, /) -> Task:
-        if index < 0:
-            raise IndexError(f"task index {index}: expected 0 or more")
-        name = f"{self._level}-{self._split}-{self._seed}-{index}"
-        rng = random.Random(f"arl-chores/{name}")
+    def _drawn(self, rng: random.Random, index: int) -> dict[str, Any]:
         while True:  # every second chore is of this split
-            kind, variant = rng.choice(list(CHORES)), rng.getrandbits(40)
-            data = {"kind": "chores", "level": self._level, "chore": kind, "variant": variant}
-            if split_of(chore_of(data).instruction) == self._split:
-                return Task(id=f"chores-{name}", seed=variant, data=data, split=self._split)
+            drawn = {"chore": rng.choice(list(CHORES)), "variant": rng.getrandbits(40)}
+            chore = chore_of({"level": self._level, **drawn})
+            if split_of(chore.instruction) == self._split:
+                return drawn
 
 
 def chore_of(data: Any) -> Chore:

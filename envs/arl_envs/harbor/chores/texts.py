@@ -19,6 +19,7 @@ from .chore import (
     drawn_paths,
     encoded,
     text_is,
+    top_of,
 )
 
 LEVELS_OF_LOGS = ("INFO", "WARN", "ERROR", "DEBUG")
@@ -77,7 +78,7 @@ def replace_word(rng: random.Random, level: int) -> Chore:
     """Draw a chore: a word replaced in some files."""
     paths = drawn_paths(rng, level, endings=("md", "txt"))
     old, new = rng.sample(WORDS, 2)
-    top = paths[0].partition("/")[0]
+    top = top_of(paths)
     if not any(path.endswith(".md") for path in paths):
         paths = sorted([*paths, f"{top}/read-me.md"])
     files = {path: f"the {old} and {rng.choice(WORDS)}\n{old}, {old}.\n" for path in paths}
