@@ -133,7 +133,7 @@ class ImageSlots:
         try:
             slot = self._take() or await self._start_ahead()
             try:
-                slot.limit(memory_mb=limits.memory_mb + limits.disk_mb, processes=limits.processes)
+                slot.limit(limits)
                 await slot.enter(order)
                 slot.fresh(limits.disk_mb)
                 await slot.prepared()
