@@ -261,17 +261,17 @@ def _archive(recipe: ImageRecipe, plan: Plan) -> bytes:
     """
     folders: dict[str, None] = {}
     files: dict[str, tuple[bytes, int]] = {}
+
+    def known(path: str) -> bool:
+        return path in folders or path in _STANDARD
+
     for step in plan.steps:
         if isinstance(step, Folder):
             _enter(step.path, folders)
         elif isinstance(step, Copy):
-            is_file = step.is_file and step.dest not in folders and step.dest not in _STANDARD
-            for path, source in step.files.items():
-                data = recipe.files[source]
-                target = step.dest if is_file else posixpath.join(step.dest, path)
-                _enter(posixpath.dirname(target), folders)
-                mode = step.mode if step.mode is not None else mode_of(data)
-                files[target] = data, mode
+            for path, data, mode in step.entries(recipe, has_folder=known):
+                _enter(posixpath.dirname(path), folders)
+                files[path] = data, mode
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:
         for path in folders:

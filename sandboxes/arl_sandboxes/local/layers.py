@@ -24,7 +24,7 @@ from typing import Any
 from agentgym_rl import SandboxError
 from agentgym_rl.core.errors import ImageError
 from agentgym_rl.gym.sandbox import ExecResult, Image, ImageRecipe
-from arl_sandboxes.dockerfile import Copy, Dockerfile, Folder, Plan, Run, digest, mode_of
+from arl_sandboxes.dockerfile import Copy, Dockerfile, Folder, Plan, Run, digest
 
 from . import tree
 from .interpreter import SlotConfig
@@ -281,24 +281,17 @@ class LayerCache:
             layer.make_folder(plan.work_dir)
 
     def _write_step(self, recipe: ImageRecipe, step: Copy | Folder, new: Path) -> None:
-        layer = tree.Tree(new, self._owner)
-        try:
-            if isinstance(step, Folder):
-                self._check_place(recipe, step, step.path)
-                layer.make_folder(step.path)
-                return
-            for path, source in step.files.items():
-                data = recipe.files[source]
-                target = f"{step.dest}/{path}"
-                if step.is_file and not layer.has_folder(step.dest):
-                    target = step.dest
-                self._check_place(recipe, step, target)
-                mode = step.mode if step.mode is not None else mode_of(data)
-                layer.write(target, data, mode)
-        except OSError as error:
-            raise _error(recipe, step, str(error)) from error
-        finally:
-            layer.close()
+        with contextlib.closing(tree.Tree(new, self._owner)) as layer:
+            try:
+                if isinstance(step, Folder):
+                    self._check_place(recipe, step, step.path)
+                    layer.make_folder(step.path)
+                    return
+                for path, data, mode in step.entries(recipe, has_folder=layer.has_folder):
+                    self._check_place(recipe, step, path)
+                    layer.write(path, data, mode)
+            except OSError as error:
+                raise _error(recipe, step, str(error)) from error
 
     def _check_place(self, recipe: ImageRecipe, step: Copy | Folder, path: str) -> None:
         shown = [target for _, target in self._config.read_only if target != "/usr"]
