@@ -24,6 +24,7 @@ from typing import Any
 from agentgym_rl import SandboxError
 from agentgym_rl.core.errors import ImageError
 from agentgym_rl.gym.sandbox import ExecResult, Image, ImageRecipe
+from arl_sandboxes.arguments import OWN_FOLDER
 from arl_sandboxes.dockerfile import Copy, Dockerfile, Folder, Plan, Run, digest
 
 from . import tree
@@ -33,7 +34,7 @@ FORMAT = 1
 """The version of the layers' form, a part of their names."""
 BASES = ("debian", "python", "ubuntu")
 """The base images for which this machine's own /usr and Python stand, whatever their tags."""
-LINKS = "/opt/arl/bin"
+LINKS = f"{OWN_FOLDER}/bin"
 """The folder of the names `python` and `python3` of the programs' interpreter."""
 PATH = f"{LINKS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MACHINES = ("/bin", "/dev", "/lib", "/lib64", "/proc", "/sbin", "/sys", LINKS)
