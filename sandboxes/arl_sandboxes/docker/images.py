@@ -11,7 +11,6 @@ import re
 import tarfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl import SandboxError
@@ -20,7 +19,7 @@ from agentgym_rl.gym.sandbox import Image, ImageRecipe
 from arl_sandboxes.dockerfile import NAME, Copy, Dockerfile, Folder, Plan, digest, mode_of
 
 from . import sdk
-from .container import Daemon
+from .container import Daemon, Prepared
 
 LABEL = "agentgym-rl.image"
 """The label of images that were built here; its value is the digest of the recipe and its bases."""
@@ -34,16 +33,6 @@ _STANDARD = frozenset(
      "/var/log", "/var/tmp"),
 )  # fmt: skip
 """The folders of a base image whose mode an archive must not change."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """The things from which a container of an image is started."""
-
-    image: Image
-    archive: bytes
-    """A tar of the files to be added to the daemon's image `image.place`; b"" for none."""
-    user: str
 
 
 class Images:
