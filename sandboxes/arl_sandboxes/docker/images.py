@@ -89,7 +89,6 @@ class Images:
     async def _make(
         self, recipe: ImageRecipe, key: str, until: float, report: Callable[[str], None]
     ) -> Prepared:
-        plain: Dockerfile | None = None
         why = ""
         try:
             plain = Dockerfile(recipe)
@@ -97,14 +96,13 @@ class Images:
             config = about.get("Config") or {}
             plan = plain.plan(_env(config), config.get("WorkingDir") or "/", config.get("User", ""))
         except ImageError as error:
-            if plain is None and not recipe.files:
+            if NAME not in recipe.files:
                 raise
-            why, plan, about = str(error), None, {}
-        if plan is not None and not plan.runs:
-            image = Image(key, plan.work_dir, plan.env, place=about["Id"])
-            return Prepared(image, _archive(recipe, plan), plan.user)
-        if NAME not in recipe.files:
-            raise ImageError(why)
+            why = str(error)
+        else:
+            if not plan.runs:
+                image = Image(key, plan.work_dir, plan.env, place=about["Id"])
+                return Prepared(image, _archive(recipe, plan), plan.user)
         about = await self._build(recipe, key, why, until, report)
         config = about["Config"]
         image = Image(key, config.get("WorkingDir") or "/", _env(config), place=about["Id"])
