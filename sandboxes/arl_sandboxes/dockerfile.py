@@ -11,7 +11,7 @@ import hashlib
 import json
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -60,6 +60,19 @@ class Copy:
     """True if `dest` names a file, unless the image has a folder there."""
     mode: int | None
     """The mode that the author gives (--chmod); None: that of the context's file."""
+
+    def entries(
+        self, recipe: ImageRecipe, *, has_folder: Callable[[str], bool]
+    ) -> Iterator[tuple[str, bytes, int]]:
+        """Yield the absolute path, the contents and the mode of each file.
+
+        has_folder: returns True if the image has a folder of that name.
+        """
+        is_file = self.is_file and not has_folder(self.dest)
+        for path, source in self.files.items():
+            target = self.dest if is_file else posixpath.join(self.dest, path)
+            data = recipe.files[source]
+            yield target, data, mode_of(data) if self.mode is None else self.mode
 
 
 @dataclass(frozen=True, slots=True)

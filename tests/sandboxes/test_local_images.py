@@ -211,6 +211,12 @@ def test_what_this_machine_cannot_stand_for(tmp_path, text, why):
     assert layers(tmp_path) == []
 
 
+def test_no_copy_to_the_root_covers_the_machines_folders(tmp_path):
+    with pytest.raises(ImageError, match="/bin is this machine's own"):
+        built(tmp_path, "FROM debian\nCOPY . /", "true", **{"bin/x": b""})
+    assert layers(tmp_path) == []
+
+
 KILLED = """
 import asyncio, sys
 from arl_sandboxes.local import LocalBackend

@@ -304,8 +304,7 @@ class DockerBackend(SandboxBackend):
         config = self._container_config
         try:
             if image is not None:
-                made = self._images.get(image)
-                config = replace(config, world=image, archive=made.archive, image_user=made.user)
+                config = replace(config, world=self._images.get(image))
             container = await start(self._daemon, config, limits)
         except SandboxError as error:
             return error

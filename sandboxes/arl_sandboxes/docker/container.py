@@ -42,6 +42,17 @@ _FIRST_USER, _NUM_USERS = 300_000, 100_000
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """The things from which a container of an image is started."""
+
+    image: Image
+    archive: bytes
+    """A tar of the files to be added to the daemon's image `image.place`; b"" for none."""
+    user: str
+    """The user that the image names (USER); "": root."""
+
+
+@dataclass(frozen=True)
 class ContainerConfig:
     """The settings that all containers of a backend share."""
 
@@ -55,12 +66,8 @@ class ContainerConfig:
     labels: Mapping[str, str]
     mounts: Mapping[str, str] = field(default_factory=dict[str, str])
     """The daemon's folders that programs can read, by their path in a sandbox."""
-    world: Image | None = None
+    world: Prepared | None = None
     """The image whose files a sandbox owns altogether; None: it gets an empty work folder."""
-    archive: bytes = b""
-    """A tar of the files to be added to the image."""
-    image_user: str = ""
-    """The user that such an image names (USER); "": root."""
 
 
 class Daemon:
@@ -213,58 +220,41 @@ async def reap(daemon: Daemon) -> int:
 def _create_and_attach(
     api: sdk.docker.APIClient, name: str, config: ContainerConfig, limits: Limits
 ) -> socket.socket:
-    """Create a container, attach, then start it: no output is lost, and one thread does it all."""
-    if config.world is not None:
-        return _create_of_image(api, name, config, limits)
-    user = config.user or random.randrange(_FIRST_USER, _FIRST_USER + _NUM_USERS)
+    """Create a container, attach, then start it: no output is lost, and one thread does it all.
+
+    The programs of an image own its files, root's files included.
+    """
     command = [config.python, "-I", "-X", "utf8", "-c", runner.source()]
     command += ["--own-pid-namespace", "--preimport", ",".join(config.preimport)]
-    command += ["--scratch", ",".join(SCRATCH)]
+    world, uid = config.world, None
+    settings: dict[str, Any]
+    if world is None:
+        uid = config.user or random.randrange(_FIRST_USER, _FIRST_USER + _NUM_USERS)
+        command += ["--scratch", ",".join(SCRATCH)]
+        settings = {"image": config.image, "user": f"{uid}:{uid}", "working_dir": WORK_DIR}
+    else:
+        image = world.image
+        command += ["--image", "--work", image.work_dir]
+        settings = {
+            "image": image.place,
+            "user": world.user or "0:0",
+            "working_dir": image.work_dir,
+            "environment": dict(image.env),
+            "healthcheck": {"test": ["NONE"]},
+        }
     api.create_container(
-        config.image,
-        command,
+        command=command,
         entrypoint=[],
         name=name,
-        user=f"{user}:{user}",
         hostname="sandbox",  # instead of the container's id
         stdin_open=True,
-        working_dir=WORK_DIR,
         network_disabled=True,
         labels=dict(config.labels),
-        host_config=_host_config(api, config, limits, user),
+        host_config=_host_config(api, config, limits, uid),
+        **settings,
     )
-    return _attach_and_start(api, name)
-
-
-def _create_of_image(
-    api: sdk.docker.APIClient, name: str, config: ContainerConfig, limits: Limits
-) -> socket.socket:
-    """Create a container whose programs own the files of its image, root's files included."""
-    image = config.world
-    assert image is not None
-    command = [config.python, "-I", "-X", "utf8", "-c", runner.source(), "--image"]
-    command += ["--own-pid-namespace", "--preimport", ",".join(config.preimport)]
-    api.create_container(
-        image.place,
-        [*command, "--work", image.work_dir],
-        entrypoint=[],
-        name=name,
-        user=config.image_user or "0:0",
-        hostname="sandbox",
-        stdin_open=True,
-        working_dir=image.work_dir,
-        environment=dict(image.env),
-        network_disabled=True,
-        labels=dict(config.labels),
-        healthcheck={"test": ["NONE"]},
-        host_config=_host_config(api, config, limits, None),
-    )
-    if config.archive:
-        api.put_archive(name, "/", config.archive)
-    return _attach_and_start(api, name)
-
-
-def _attach_and_start(api: sdk.docker.APIClient, name: str) -> socket.socket:
+    if world is not None and world.archive:
+        api.put_archive(name, "/", world.archive)
     params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
     attached = api.attach_socket(name, params=params)
     # The SDK wraps the socket; a detached descriptor is closed by its new owner only.

@@ -11,7 +11,6 @@ import re
 import tarfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl import SandboxError
@@ -20,7 +19,7 @@ from agentgym_rl.gym.sandbox import Image, ImageRecipe
 from arl_sandboxes.dockerfile import NAME, Copy, Dockerfile, Folder, Plan, digest, mode_of
 
 from . import sdk
-from .container import Daemon
+from .container import Daemon, Prepared
 
 LABEL = "agentgym-rl.image"
 """The label of images that were built here; its value is the digest of the recipe and its bases."""
@@ -34,16 +33,6 @@ _STANDARD = frozenset(
      "/var/log", "/var/tmp"),
 )  # fmt: skip
 """The folders of a base image whose mode an archive must not change."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """The things from which a container of an image is started."""
-
-    image: Image
-    archive: bytes
-    """A tar of the files to be added to the daemon's image `image.place`; b"" for none."""
-    user: str
 
 
 class Images:
@@ -100,7 +89,6 @@ class Images:
     async def _make(
         self, recipe: ImageRecipe, key: str, until: float, report: Callable[[str], None]
     ) -> Prepared:
-        plain: Dockerfile | None = None
         why = ""
         try:
             plain = Dockerfile(recipe)
@@ -108,14 +96,13 @@ class Images:
             config = about.get("Config") or {}
             plan = plain.plan(_env(config), config.get("WorkingDir") or "/", config.get("User", ""))
         except ImageError as error:
-            if plain is None and not recipe.files:
+            if NAME not in recipe.files:
                 raise
-            why, plan, about = str(error), None, {}
-        if plan is not None and not plan.runs:
-            image = Image(key, plan.work_dir, plan.env, place=about["Id"])
-            return Prepared(image, _archive(recipe, plan), plan.user)
-        if NAME not in recipe.files:
-            raise ImageError(why)
+            why = str(error)
+        else:
+            if not plan.runs:
+                image = Image(key, plan.work_dir, plan.env, place=about["Id"])
+                return Prepared(image, _archive(recipe, plan), plan.user)
         about = await self._build(recipe, key, why, until, report)
         config = about["Config"]
         image = Image(key, config.get("WorkingDir") or "/", _env(config), place=about["Id"])
@@ -261,17 +248,17 @@ def _archive(recipe: ImageRecipe, plan: Plan) -> bytes:
     """
     folders: dict[str, None] = {}
     files: dict[str, tuple[bytes, int]] = {}
+
+    def known(path: str) -> bool:
+        return path in folders or path in _STANDARD
+
     for step in plan.steps:
         if isinstance(step, Folder):
             _enter(step.path, folders)
         elif isinstance(step, Copy):
-            is_file = step.is_file and step.dest not in folders and step.dest not in _STANDARD
-            for path, source in step.files.items():
-                data = recipe.files[source]
-                target = step.dest if is_file else posixpath.join(step.dest, path)
-                _enter(posixpath.dirname(target), folders)
-                mode = step.mode if step.mode is not None else mode_of(data)
-                files[target] = data, mode
+            for path, data, mode in step.entries(recipe, has_folder=known):
+                _enter(posixpath.dirname(path), folders)
+                files[path] = data, mode
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:
         for path in folders:

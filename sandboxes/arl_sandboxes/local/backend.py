@@ -334,11 +334,10 @@ class LocalBackend(SandboxBackend):
         Raises:
             SandboxError: they could not be set.
         """
-        total_mb = limits.memory_mb + limits.disk_mb
-        if not slot.limited(memory_mb=total_mb, processes=limits.processes):
+        if not slot.limited(limits):
             await slot.prepared()  # its last sandbox must not use memory any more
             try:
-                slot.limit(memory_mb=total_mb, processes=limits.processes)
+                slot.limit(limits)
             except OSError as error:
                 slot.close(f"its memory limit could not be set: {error}")
                 raise SandboxError(slot.dead) from error
@@ -351,11 +350,8 @@ class LocalBackend(SandboxBackend):
         if sandbox.image is not None:
             slot.close("the sandbox was reset")
             return await self._images.restart(sandbox.image, limits)
-        total_mb = limits.memory_mb + limits.disk_mb
         for other in reversed(self._free):
-            fits = other.disk_mb == limits.disk_mb and other.limited(
-                memory_mb=total_mb, processes=limits.processes
-            )
+            fits = other.disk_mb == limits.disk_mb and other.limited(limits)
             if other.child is not None and fits:
                 self._free.remove(other)
                 self._recycle(slot)

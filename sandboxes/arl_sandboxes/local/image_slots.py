@@ -107,11 +107,9 @@ class ImageSlots:
         prefix: str,
         *,
         on_end: Callable[[Slot], None],
-        ahead: int = AHEAD,
     ) -> None:
         self._on_end = on_end
         self._config, self._groups, self._prefix = config, groups, prefix
-        self._wanted = ahead
         self._ahead: deque[ImageSlot] = deque()
         self._living: set[Slot] = set()
         self._dying: set[Slot] = set()
@@ -135,7 +133,7 @@ class ImageSlots:
         try:
             slot = self._take() or await self._start_ahead()
             try:
-                slot.limit(memory_mb=limits.memory_mb + limits.disk_mb, processes=limits.processes)
+                slot.limit(limits)
                 await slot.enter(order)
                 slot.fresh(limits.disk_mb)
                 await slot.prepared()
@@ -182,7 +180,7 @@ class ImageSlots:
                 await self._work.wait()
             self._work.clear()
             try:
-                while self._used and len(self._ahead) < self._wanted:
+                while self._used and len(self._ahead) < AHEAD:
                     self._ahead.append(await self._start_ahead())
                 pause_s = FIRST_PAUSE_S
             except (SandboxError, OSError) as error:
@@ -199,13 +197,13 @@ class ImageSlots:
             self._on_end(slot)
         return not self._dying
 
-    async def close(self, until_gone: Callable[..., Any] = ended) -> None:
+    async def close(self) -> None:
         """End all of them; none is left."""
         self._used = False
         for slot in list(self._living):
             slot.close("the backend was closed")
         try:
-            await until_gone(self._bury)
+            await ended(self._bury)
         finally:
             if self._dying:
                 log.error("%d sandboxes of images did not end", len(self._dying))

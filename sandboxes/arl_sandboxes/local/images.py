@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -120,13 +121,12 @@ class Images:
         return result
 
     def _copy(self, slot: Slot, after: Path) -> None:
-        layer = tree.Tree(after, self._owner)
-        root = os.dup(slot.root)
-        try:
-            layer.copy(root)
-        finally:
-            os.close(root)
-            layer.close()
+        with contextlib.closing(tree.Tree(after, self._owner)) as layer:
+            root = os.dup(slot.root)
+            try:
+                layer.copy(root)
+            finally:
+                os.close(root)
 
 
 async def _not_renewed(sandbox: LocalSandbox) -> Slot:

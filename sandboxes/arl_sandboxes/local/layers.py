@@ -13,7 +13,6 @@ import contextlib
 import fcntl
 import functools
 import hashlib
-import logging
 import os
 import re
 import time
@@ -25,18 +24,17 @@ from typing import Any
 from agentgym_rl import SandboxError
 from agentgym_rl.core.errors import ImageError
 from agentgym_rl.gym.sandbox import ExecResult, Image, ImageRecipe
-from arl_sandboxes.dockerfile import Copy, Dockerfile, Folder, Plan, Run, digest, mode_of
+from arl_sandboxes.arguments import OWN_FOLDER
+from arl_sandboxes.dockerfile import Copy, Dockerfile, Folder, Plan, Run, digest
 
 from . import tree
 from .interpreter import SlotConfig
-
-log = logging.getLogger(__name__)
 
 FORMAT = 1
 """The version of the layers' form, a part of their names."""
 BASES = ("debian", "python", "ubuntu")
 """The base images for which this machine's own /usr and Python stand, whatever their tags."""
-LINKS = "/opt/arl/bin"
+LINKS = f"{OWN_FOLDER}/bin"
 """The folder of the names `python` and `python3` of the programs' interpreter."""
 PATH = f"{LINKS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MACHINES = ("/bin", "/dev", "/lib", "/lib64", "/proc", "/sbin", "/sys", LINKS)
@@ -222,7 +220,7 @@ class LayerCache:
             os.pwrite(handle, str(size).encode(), 0)
             new.rename(self._folder / name)
         except BaseException:
-            tree.remove(new)
+            self._discard(name)
             raise
         await asyncio.to_thread(self._trim, name)
 
@@ -277,34 +275,24 @@ class LayerCache:
         for number, step in enumerate(plan.steps, 1):
             report(f"{recipe.name}: step {number} of {len(plan.steps)}: {step.at}")
             if isinstance(step, Run):
-                await self._run_step(recipe, plan, step, new, until)
+                await self._run_step(recipe, step, new, until)
             else:
                 await asyncio.to_thread(self._write_step, recipe, step, new)
-        layer = tree.Tree(new, self._owner)
-        try:
+        with contextlib.closing(tree.Tree(new, self._owner)) as layer:
             layer.make_folder(plan.work_dir)
-        finally:
-            layer.close()
 
     def _write_step(self, recipe: ImageRecipe, step: Copy | Folder, new: Path) -> None:
-        layer = tree.Tree(new, self._owner)
-        try:
-            if isinstance(step, Folder):
-                self._check_place(recipe, step, step.path)
-                layer.make_folder(step.path)
-                return
-            for path, source in step.files.items():
-                data = recipe.files[source]
-                target = f"{step.dest}/{path}"
-                if step.is_file and not layer.has_folder(step.dest):
-                    target = step.dest
-                self._check_place(recipe, step, target)
-                mode = step.mode if step.mode is not None else mode_of(data)
-                layer.write(target, data, mode)
-        except OSError as error:
-            raise _error(recipe, step, str(error)) from error
-        finally:
-            layer.close()
+        with contextlib.closing(tree.Tree(new, self._owner)) as layer:
+            try:
+                if isinstance(step, Folder):
+                    self._check_place(recipe, step, step.path)
+                    layer.make_folder(step.path)
+                    return
+                for path, data, mode in step.entries(recipe, has_folder=layer.has_folder):
+                    self._check_place(recipe, step, path)
+                    layer.write(path, data, mode)
+            except OSError as error:
+                raise _error(recipe, step, str(error)) from error
 
     def _check_place(self, recipe: ImageRecipe, step: Copy | Folder, path: str) -> None:
         shown = [target for _, target in self._config.read_only if target != "/usr"]
@@ -312,28 +300,20 @@ class LayerCache:
             if Path(path).is_relative_to(place):
                 raise _error(recipe, step, f"{path}: {place} is this machine's own in every image")
 
-    async def _run_step(
-        self, recipe: ImageRecipe, plan: Plan, step: Run, new: Path, until: float
-    ) -> None:
+    async def _run_step(self, recipe: ImageRecipe, step: Run, new: Path, until: float) -> None:
         """Run a step in a sandbox, and put the files that it leaves in place of the layer's."""
         after = new.with_name(f"{new.name}.run")
-        tree.remove(after)
         after.mkdir(mode=0o755)
-        layer = tree.Tree(new, self._owner)
-        layer.make_folder(step.work_dir)
-        layer.close()
+        with contextlib.closing(tree.Tree(new, self._owner)) as layer:
+            layer.make_folder(step.work_dir)
         image = Image("", step.work_dir, step.env, place=str(new))
-        try:
-            result = await self._run(image, step, until - time.monotonic(), after)
-            if not result.ok:
-                said = (result.stdout_text + result.stderr_text)[-OUTPUT_CHARS:]
-                code = f", exit code {result.exit_code}" if result.exit_code is not None else ""
-                raise _error(recipe, step, f"it ended with {result.status}{code}:\n{said}")
-            await asyncio.to_thread(tree.remove, new)
-            after.rename(new)
-        except BaseException:
-            tree.remove(after)
-            raise
+        result = await self._run(image, step, until - time.monotonic(), after)
+        if not result.ok:
+            said = (result.stdout_text + result.stderr_text)[-OUTPUT_CHARS:]
+            code = f", exit code {result.exit_code}" if result.exit_code is not None else ""
+            raise _error(recipe, step, f"it ended with {result.status}{code}:\n{said}")
+        await asyncio.to_thread(tree.remove, new)
+        after.rename(new)
 
 
 def _plan(recipe: ImageRecipe) -> Plan:

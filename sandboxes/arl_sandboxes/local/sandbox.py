@@ -245,23 +245,24 @@ class LocalSandbox(Sandbox):
         """Call `look` on the files in a thread, as there may be many."""
         self.check_open()
         # The slot may close them before the thread runs.
-        handles = [os.dup(each) for each in (self.slot.box, self.slot.root) if each >= 0]
+        kept = [[os.dup(each) for each in (self.slot.box, self.slot.root) if each >= 0]]
 
         def work() -> _T:
-            mine = [handles.pop() for _ in range(len(handles))][::-1]
+            handles = kept.pop()
             try:
-                place = box_files.Place.of_image(*mine) if self.image else box_files.Place(mine[0])
+                of_image = box_files.Place.of_image
+                place = of_image(*handles) if self.image else box_files.Place(handles[0])
                 return look(place, *args, **options)
             finally:
-                for each in mine:
+                for each in handles:
                     os.close(each)
 
         try:
             return await asyncio.to_thread(work)
         finally:
             with contextlib.suppress(IndexError):  # cancelled before the thread ran
-                while handles:
-                    os.close(handles.pop())
+                for each in kept.pop():
+                    os.close(each)
 
     def _begin(self, child: Child, order: dict[str, Any]) -> Output:
         """Start a session; return its output."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentgym_rl import SandboxError, SandboxLost, SandboxUnavailable
+from agentgym_rl.gym.sandbox import Limits
 from agentgym_rl.runtime.frozen import Vital
 
 from .cgroup import Cgroup
@@ -207,20 +208,18 @@ class Slot:
         self._fresh += 1
         self._command(wire.FRESH, disk_mb)
 
-    def limited(self, *, memory_mb: int, processes: int) -> bool:
+    def limited(self, limits: Limits) -> bool:
         """Return True if `limit` would change nothing."""
-        return self._cgroup is None or self._cgroup.limited(
-            memory_mb=memory_mb, processes=processes
-        )
+        return self._cgroup is None or self._cgroup.limited(**_totals(limits))
 
-    def limit(self, *, memory_mb: int, processes: int) -> None:
+    def limit(self, limits: Limits) -> None:
         """Limit all processes of the slot together, if there is a cgroup.
 
         Raises:
             OSError: the kernel refused.
         """
         if self._cgroup is not None:
-            self._cgroup.limit(memory_mb=memory_mb, processes=processes)
+            self._cgroup.limit(**_totals(limits))
 
     def oom_kills(self) -> int:
         """Return the number of out-of-memory kills so far; 0 if there is no cgroup."""
@@ -420,3 +419,8 @@ class Slot:
             self.close(f"a waiting process ended: {complaint or 'killed again and again'}")
         else:
             self.prepare(child)
+
+
+def _totals(limits: Limits) -> dict[str, int]:
+    """Return the limits of all processes together, whose files are memory, too."""
+    return {"memory_mb": limits.memory_mb + limits.disk_mb, "processes": limits.processes}
