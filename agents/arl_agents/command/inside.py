@@ -12,6 +12,7 @@ from agentgym_rl import AgentError, Sandbox
 from agentgym_rl.gym.sandbox import ExecResult, Status
 
 from .presets import Launch, Preset, command_line, launch_of
+from .program import MAX_BYTES, TAIL_CHARS
 
 PORT = 8421
 """The port in the sandbox at which the model answers."""
@@ -22,7 +23,6 @@ MOUNT = "/opt/agents"
 _SHOWN = f"python -m arl_agents.command.folder, and the sandbox option mounts for {MOUNT}"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """The search path of an image that sets none."""
-MAX_BYTES = 1 << 20
 STOPPED = (Status.TIMEOUT, Status.CPU_LIMIT, Status.OUTPUT_LIMIT)
 """The ends by a limit of the episode, after which the task's files are graded as they are."""
 
@@ -35,14 +35,12 @@ async def run_inside(
     *,
     task_file: bytes,
     prompt: str,
-    tail_chars: int,
 ) -> str:
     """Run a program in the sandbox until it ends; return its final message.
 
     Args:
         told: The variables about the episode, and those of the user's.
         task_file: The contents of the file that ARL_TASK_FILE names.
-        tail_chars: The number of characters of standard error that an error quotes.
 
     Raises:
         AgentError: the program failed, or is not in the sandbox.
@@ -78,7 +76,7 @@ async def run_inside(
     if result.status in STOPPED:
         return f"(the program was stopped: {result.status.value})"
     if not result.ok:
-        raise AgentError(_failure(words[0], result, preset, tail_chars=tail_chars))
+        raise AgentError(_failure(words[0], result, preset))
     return await _answer(sandbox, result, launch, answer_file)
 
 
@@ -99,8 +97,8 @@ async def _answer(sandbox: Sandbox, result: ExecResult, launch: Launch, answer_f
     return (launch.answer(text) if launch.answer else text).strip()
 
 
-def _failure(program: str, result: ExecResult, preset: Preset | None, *, tail_chars: int) -> str:
-    said = result.stderr_text[-tail_chars:].strip() or "nothing on standard error"
+def _failure(program: str, result: ExecResult, preset: Preset | None) -> str:
+    said = result.stderr_text[-TAIL_CHARS:].strip() or "nothing on standard error"
     if result.exit_code == 127:
         remedy = f"; to install it: {preset.install} in the image, or {_SHOWN}" if preset else ""
         return f"there is no program {program!r} in the sandbox{remedy}; it said: {said}"
