@@ -20,7 +20,7 @@ from agentgym_rl.gym.tool_env.calls import text_of
 from arl_agents.bridge import EnvTools
 from arl_agents.extras import import_extra
 
-from .inside import run_inside
+from .inside import FOLDER, run_inside
 from .presets import PRESETS, Launch, Preset, preset_start
 from .program import MAX_BYTES, TAIL_CHARS, Program, Start, running
 from .tool_server import Calls, serving_tools
@@ -85,7 +85,7 @@ class Command(Agent):
         messages, _ = await env.reset()
         tools, calls = EnvTools(env), Calls()
         if self._inside:
-            told = {**told_variables(Path("/"), client, model=model), **self._own}
+            told = {**told_variables(Path(FOLDER), client, model=model), **self._own}
             answer = await run_inside(
                 await env.open_sandbox(),
                 self.argv,

@@ -17,7 +17,7 @@ from .program import MAX_BYTES, TAIL_CHARS
 PORT = 8421
 """The port in the sandbox at which the model answers."""
 FOLDER = "/tmp/agent"
-"""The program's folder in the sandbox: its home, and the file for its final message."""
+"""The program's folder in the sandbox: its home, the task, and the file for its final message."""
 MOUNT = "/opt/agents"
 """The folder of agent programs in the sandbox (`folder.py`); PATH begins with its `bin`."""
 _SHOWN = f"python -m arl_agents.command.folder, and the sandbox option mounts for {MOUNT}"
@@ -39,7 +39,7 @@ async def run_inside(
     """Run a program in the sandbox until it ends; return its final message.
 
     Args:
-        told: The variables about the episode, and those of the user's.
+        told: The variables about the episode, whose files are in FOLDER, and those of the user's.
         task_file: The contents of the file that ARL_TASK_FILE names.
 
     Raises:
@@ -49,7 +49,7 @@ async def run_inside(
     url = urlsplit(told["OPENAI_BASE_URL"])
     port = url.port or (443 if url.scheme == "https" else 80)
     here = f"http://127.0.0.1:{PORT}"
-    home, answer_file = f"{FOLDER}/home", f"{FOLDER}/answer.txt"
+    home = f"{FOLDER}/home"
     image = sandbox.image
     path = (image.env.get("PATH") if image is not None else None) or PATH
     told = {
@@ -57,9 +57,6 @@ async def run_inside(
         **told,
         "OPENAI_BASE_URL": f"{here}{url.path}",
         "ANTHROPIC_BASE_URL": f"{here}{url.path.removesuffix('/v1')}",
-        "ARL_TASK_FILE": f"{FOLDER}/task.json",
-        "ARL_ANSWER_FILE": answer_file,
-        "TMPDIR": FOLDER,
     }
     launch = Launch()
     if preset:
@@ -77,7 +74,7 @@ async def run_inside(
         return f"(the program was stopped: {result.status.value})"
     if not result.ok:
         raise AgentError(_failure(words[0], result, preset))
-    return await _answer(sandbox, result, launch, answer_file)
+    return await _answer(sandbox, result, launch, told["ARL_ANSWER_FILE"])
 
 
 async def _answer(sandbox: Sandbox, result: ExecResult, launch: Launch, answer_file: str) -> str:
