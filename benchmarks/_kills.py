@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +24,8 @@ from arl_sandboxes.docker import sdk
 from arl_sandboxes.docker.sandbox import DockerSandbox
 from arl_sandboxes.local.sandbox import LocalSandbox
 
-from agentgym_rl import InfraError, Sandbox, SandboxError
+from agentgym_rl import InfraError, Sandbox, SandboxError, Step
+from agentgym_rl.core.chat import Message
 from agentgym_rl.core.task import Task
 from agentgym_rl.gym.registry import make_sandbox
 from agentgym_rl.gym.sandbox import Image, ImageRecipe, SandboxBackend
@@ -42,6 +43,9 @@ CHILD_SHARE = 0.1
 NUM_CHILDREN = 4
 START_S = 300.0
 _BASE = "python:3.11-slim"
+
+Player = Callable[[HarborEnv, Sequence[Message]], Iterator[Message]]
+"""A function from an environment and its first messages to what the agent says."""
 
 
 def opened(name: str) -> SandboxBackend:
@@ -89,18 +93,30 @@ class Watched:
         return self.sandboxes[number]
 
 
-async def played_oracle(
-    options: dict[str, Any], task: Task, backend: SandboxBackend | Watched
-) -> float:
-    """Play one episode with the solution's steps; return its reward."""
+def oracle(env: HarborEnv, asked: Sequence[Message]) -> Iterator[Message]:
+    """Yield the solution's steps."""
+    yield from env.solve() or ()
+
+
+async def played(
+    options: dict[str, Any], task: Task, backend: SandboxBackend | Watched, player: Player = oracle
+) -> Step:
+    """Play one episode; return its last step."""
     env = HarborEnv(**options)
     try:
-        await env.reset(options={"task": task, "sandboxes": backend})
-        for message in env.solve() or ():
+        asked, _ = await env.reset(options={"task": task, "sandboxes": backend})
+        for message in player(env, asked):
             step = await env.step(message)
-        return step.reward
+        return step
     finally:
         await env.close()
+
+
+async def together(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run `play` `CROWD` times at once."""
+    async with asyncio.TaskGroup() as players:
+        for _ in range(CROWD):
+            players.create_task(play())
 
 
 async def killed_rounds(backend: SandboxBackend, count: int, typical_s: float) -> Counter[str]:
@@ -115,9 +131,7 @@ async def killed_rounds(backend: SandboxBackend, count: int, typical_s: float) -
             strike = dice.choice(STRIKES)
             ends[f"{strike}: {await _struck(options, task, backend, strike, dice, typical_s)}"] += 1
 
-    async with asyncio.TaskGroup() as players:
-        for _ in range(CROWD):
-            players.create_task(play())
+    await together(play)
     return ends
 
 
@@ -132,7 +146,7 @@ async def _struck(
     """Play one episode and strike once; return how it ended."""
     watched = Watched(backend)
     number, delay_s = dice.randrange(2), dice.uniform(0, typical_s / 2)
-    playing = asyncio.ensure_future(played_oracle(options, task, watched))
+    playing = asyncio.ensure_future(played(options, task, watched))
 
     async def hit() -> None:
         if strike == "cancel":
@@ -146,8 +160,7 @@ async def _struck(
 
     hitting = asyncio.ensure_future(hit()) if strike != "none" else None
     try:
-        reward = await playing
-        return "paid" if reward == 1 else "unpaid"
+        return "paid" if (await playing).reward == 1 else "unpaid"
     except (InfraError, SandboxError):
         return "infrastructure"
     except asyncio.CancelledError:
@@ -228,16 +241,15 @@ def kill_children(name: str, count: int, typical_s: float, place: Place) -> int:
 
 async def main(name: str, count: int, tell: Callable[[str], None]) -> None:
     """Play like the bench, and say each episode that begins, until this process is killed."""
-    async with opened(name) as backend, asyncio.TaskGroup() as players:
+    async with opened(name) as backend:
         remaining = tasks(count)
 
         async def play() -> None:
             for options, task in remaining:
                 tell(task.id)
-                await played_oracle(options, task, backend)
+                await played(options, task, backend)
 
-        for _ in range(CROWD):
-            players.create_task(play())
+        await together(play)
 
 
 if __name__ == "__main__":

@@ -10,21 +10,33 @@ episodes of each player, and `ARL_CODING_PLAYERS` names some of them ("oracle,ki
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from arl_envs.harbor.env import HarborEnv
 
 from agentgym_rl import SandboxUnavailable
 from agentgym_rl.core.chat import Message
+from agentgym_rl.gym.check.policies import calling
 from agentgym_rl.gym.sandbox import SandboxBackend
 
 from ._common import hardware, say, versions
-from ._kills import CHILD_SHARE, CROWD, LOSSES, kill_children, killed_rounds, opened, tasks
+from ._kills import (
+    CHILD_SHARE,
+    CROWD,
+    LOSSES,
+    Player,
+    kill_children,
+    killed_rounds,
+    opened,
+    oracle,
+    played,
+    tasks,
+    together,
+)
 from ._left_over import Place, own_place
 
 NUM_EPISODES = {"local": 1_000, "docker": 50}
@@ -43,7 +55,6 @@ echo 1 > /logs/verifier/reward.txt; echo '{"reward": 1}' > /logs/verifier/reward
 """
 
 KILLED = "killed"
-Player = Callable[[HarborEnv, Sequence[Message]], Iterator[Message]]
 
 
 def run() -> dict[str, Any]:
@@ -79,20 +90,14 @@ def _echo(env: HarborEnv, asked: Sequence[Message]) -> Iterator[Message]:
 
 def _command(command: str) -> Player:
     def play(env: HarborEnv, asked: Sequence[Message]) -> Iterator[Message]:
-        function = {"name": "bash", "arguments": json.dumps({"command": command})}
-        call = {"id": "call_0", "type": "function", "function": function}
-        yield {"role": "assistant", "content": None, "tool_calls": [call]}
+        yield calling(("bash", {"command": command}))
         yield {"role": "assistant", "content": "Done."}
 
     return play
 
 
-def _oracle(env: HarborEnv, asked: Sequence[Message]) -> Iterator[Message]:
-    yield from env.solve() or ()
-
-
 PLAYERS: dict[str, Player] = {
-    "oracle": _oracle,
+    "oracle": oracle,
     "nothing": _say_done,
     "echo": _echo,
     "delete the tests": _command(DELETE_TESTS),
@@ -178,22 +183,13 @@ async def _played(name: str, sandboxes: SandboxBackend, count: int) -> dict[str,
 
     async def play() -> None:
         for options, task in remaining:
-            env = HarborEnv(**options)
-            try:
-                given = {"task": task, "sandboxes": sandboxes}
-                asked, _ = await env.reset(options=given)
-                for message in PLAYERS[name](env, asked):
-                    step = await env.step(message)
-                rewards.append(step.reward)
-                if name == "oracle" and step.reward < 1:
-                    unpaid.append(f"{task.id}: {step.info['verifier_detail']}")
-                verdicts[step.info["verifier"]] += 1
-            finally:
-                await env.close()
+            step = await played(options, task, sandboxes, PLAYERS[name])
+            rewards.append(step.reward)
+            if name == "oracle" and step.reward < 1:
+                unpaid.append(f"{task.id}: {step.info['verifier_detail']}")
+            verdicts[step.info["verifier"]] += 1
 
-    async with asyncio.TaskGroup() as players:
-        for _ in range(CROWD):
-            players.create_task(play())
+    await together(play)
     seconds = time.perf_counter() - begun
     return {
         "player": name,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .env import Env
 from .registry import make_sandbox
-from .sandbox import SandboxBackend
+from .sandbox import SandboxBackend, SandboxStats
 from .step_clock import OffTheClock
 from .verifier import Called, VerifierPool
 
@@ -77,6 +77,10 @@ class Services:
         if env.uses_verifier and self.verifier is not None:
             options["verifier"] = self.verifier
         return options
+
+    def sandbox_stats(self) -> SandboxStats:
+        """Return the counters of the sandboxes; all are 0 without sandboxes."""
+        return self.sandboxes.stats() if self.sandboxes else SandboxStats()
 
 
 NO_SERVICES = Services()

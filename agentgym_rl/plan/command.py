@@ -8,7 +8,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -20,17 +19,19 @@ from agentgym_rl.config import (
     Config,
     EmbeddedEngineConfig,
     OwnEngineConfig,
+    SandboxConfig,
     ServerEngineConfig,
+    VerifierConfig,
     dump_toml,
     may_use_gpu,
 )
 from agentgym_rl.core.errors import ConfigError, EpisodeError
 from agentgym_rl.core.task import Task
-from agentgym_rl.gym.services import Services
+from agentgym_rl.gym.services import Services, running_services
 from agentgym_rl.gym.specs import EnvSpec
 from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import local_folder, model_folder
-from agentgym_rl.rollout.player import env_spec, services, specimen, turns_of
+from agentgym_rl.rollout.player import env_spec, specimen, turns_of
 from agentgym_rl.runtime.atomic_file import new_file
 from agentgym_rl.storage.run_folder import shown
 
@@ -120,16 +121,15 @@ def plan(
     """
     _check_apart(config.cluster, "")
     rates, recorded, calibration = _calibrated(asked, _rates(config.own_engine, asked), say)
-    given, measured = rates.model_fields_set, None
-    if asked.run is None and rates.lengths_of == "drawn" and "sandboxes" not in given:
-        with contextlib.suppress(ConfigError):  # an environment of another machine
-            spec = env_spec(config.env, config.rollout)
-            given_to = partial(services, spec, config.sandbox, config.verifier)
-            measured = asyncio.run(_sandboxes(spec, given_to, seed=config.seed, tell=tell))
-    turns = None
+    given = rates.model_fields_set
+    turns = measured = None
     if asked.run is None:
         with contextlib.suppress(ConfigError):  # an environment of another machine
             turns = asyncio.run(turns_of(config.env, config.agent, config.rollout))
+            if rates.lengths_of == "drawn" and "sandboxes" not in given:
+                spec = env_spec(config.env, config.rollout)
+                services = config.sandbox, config.verifier
+                measured = asyncio.run(_sandboxes(spec, *services, seed=config.seed, tell=tell))
     if rates.engine.step_s + rates.engine.step_s_per_request <= 0:
         _measurable(config.own_engine)
         from agentgym_rl.trainer.step import make_stepper  # torch, only needed here
@@ -177,7 +177,8 @@ _NUM_SOLUTIONS = 3
 
 async def _sandboxes(
     spec: EnvSpec,
-    given_to: Callable[[], AbstractAsyncContextManager[Services]],
+    sandbox: SandboxConfig,
+    verifier: VerifierConfig,
     *,
     seed: int,
     tell: Callable[[str], None],
@@ -188,12 +189,13 @@ async def _sandboxes(
     Raises:
         ConfigError: the environment is not on this machine.
     """
-    if not (await specimen(spec)).holds_sandboxes:
+    env = await specimen(spec)
+    if not env.holds_sandboxes:
         return None
     tell(f"measuring the sandboxes of {spec.id} on {_NUM_SOLUTIONS} solutions")
     tasks = spec.task_source("train", seed=seed)
     try:
-        async with given_to() as given:
+        async with running_services(env, sandbox, verifier) as given:
             found = [await _solved(spec, tasks[i], given) for i in range(1 + _NUM_SOLUTIONS)][1:]
             at_once = given.sandboxes.at_once if given.sandboxes else 0
     except (EpisodeError, ConfigError) as error:

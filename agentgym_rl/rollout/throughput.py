@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from agentgym_rl.core.messages import Used
-from agentgym_rl.gym.sandbox import SandboxStats
 from agentgym_rl.gym.services import NO_SERVICES, Services
 from agentgym_rl.gym.verifier import VerifierPool, VerifierStats
 from agentgym_rl.runtime.event_loop import LoopLag
@@ -98,7 +97,7 @@ async def measuring(services: Services = NO_SERVICES) -> AsyncGenerator[Meter]:
 
 def used_by(services: Services) -> Used:
     """Return the use of these services so far, by this process."""
-    sandboxes = services.sandboxes.stats() if services.sandboxes else SandboxStats()
+    sandboxes = services.sandbox_stats()
     verifier = services.verifier.stats() if services.verifier else VerifierStats()
     return Used(
         machine=socket.gethostname(),

@@ -33,7 +33,6 @@ from agentgym_rl.fleet.elastic import ElasticFleet
 from agentgym_rl.fleet.loads import EngineLoads
 from agentgym_rl.fleet.members import Members
 from agentgym_rl.fleet.servers import EngineSetup
-from agentgym_rl.gym.sandbox import SandboxStats
 from agentgym_rl.gym.services import NO_SERVICES, Services
 from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import model_folder, weights_size
@@ -331,9 +330,8 @@ class TrainingRun(ABC):
         """Adapt the number of groups that are played at once, if so configured; `services` are
         those of the episodes that this process plays."""
         loads = EngineLoads(self.fleet.in_service)
-        sandboxes = services.sandboxes.stats if services.sandboxes else SandboxStats
-        controller = self.controller
-        await adapt(self.config.rollout, controller.buffer, controller, loads, sandboxes)
+        rollout, controller = self.config.rollout, self.controller
+        await adapt(rollout, controller.buffer, controller, loads, services.sandbox_stats)
 
     async def _count_tokens(self) -> None:
         loads = EngineLoads(self.fleet.in_service)

@@ -175,7 +175,7 @@ class StoredVersion(KnownKinds):
                 f"weights {path} carry no digests: not written by write_version ({error!r})"
             ) from error
         super().__init__(self._file_of, self._tensor)
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._heads: dict[str, Heads] = {}
         self._open: dict[str, int] = {}
         """The file descriptors of parts."""

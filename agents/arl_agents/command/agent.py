@@ -20,19 +20,14 @@ from agentgym_rl.gym.tool_env.calls import text_of
 from arl_agents.bridge import EnvTools
 from arl_agents.extras import import_extra
 
-from .inside import run_inside
+from .inside import FOLDER, run_inside
 from .presets import PRESETS, Launch, Preset, preset_start
-from .program import Program, Start, running
+from .program import MAX_BYTES, TAIL_CHARS, Program, Start, running
 from .tool_server import Calls, serving_tools
 from .variables import own_variables, search_path, task_file, told_variables, variables
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
-
-MAX_BYTES = 1 << 20
-"""The maximum size of a final message."""
-TAIL_CHARS = 2000
-"""The number of characters from the end of standard error that an AgentError quotes."""
 
 
 class Command(Agent):
@@ -90,7 +85,7 @@ class Command(Agent):
         messages, _ = await env.reset()
         tools, calls = EnvTools(env), Calls()
         if self._inside:
-            told = {**told_variables(Path("/"), client, model=model), **self._own}
+            told = {**told_variables(Path(FOLDER), client, model=model), **self._own}
             answer = await run_inside(
                 await env.open_sandbox(),
                 self.argv,
@@ -98,7 +93,6 @@ class Command(Agent):
                 told,
                 task_file=task_file(task_id=task.id, messages=messages, tools=[]),
                 prompt=_prompt(messages),
-                tail_chars=TAIL_CHARS,
             )
             await tools.say({"role": "assistant", "content": answer})
             return
@@ -198,8 +192,8 @@ def _answer(program: Program, file: Path, launch: Launch) -> str:
     if too_long:
         raise AgentError(f"the program's final message is longer than {MAX_BYTES} bytes")
     if launch.answer and not file.is_file():
-        source = Path(launch.answer_file)
         if launch.answer_file:
+            source = Path(launch.answer_file)
             text = source.read_text(errors="replace") if source.is_file() else ""
         text = launch.answer(text)
     return text.strip()

@@ -12,17 +12,17 @@ from agentgym_rl import AgentError, Sandbox
 from agentgym_rl.gym.sandbox import ExecResult, Status
 
 from .presets import Launch, Preset, command_line, launch_of
+from .program import MAX_BYTES, TAIL_CHARS
 
 PORT = 8421
 """The port in the sandbox at which the model answers."""
 FOLDER = "/tmp/agent"
-"""The program's folder in the sandbox: its home, and the file for its final message."""
+"""The program's folder in the sandbox: its home, the task, and the file for its final message."""
 MOUNT = "/opt/agents"
 """The folder of agent programs in the sandbox (`folder.py`); PATH begins with its `bin`."""
 _SHOWN = f"python -m arl_agents.command.folder, and the sandbox option mounts for {MOUNT}"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """The search path of an image that sets none."""
-MAX_BYTES = 1 << 20
 STOPPED = (Status.TIMEOUT, Status.CPU_LIMIT, Status.OUTPUT_LIMIT)
 """The ends by a limit of the episode, after which the task's files are graded as they are."""
 
@@ -35,14 +35,12 @@ async def run_inside(
     *,
     task_file: bytes,
     prompt: str,
-    tail_chars: int,
 ) -> str:
     """Run a program in the sandbox until it ends; return its final message.
 
     Args:
-        told: The variables about the episode, and those of the user's.
+        told: The variables about the episode, whose files are in FOLDER, and those of the user's.
         task_file: The contents of the file that ARL_TASK_FILE names.
-        tail_chars: The number of characters of standard error that an error quotes.
 
     Raises:
         AgentError: the program failed, or is not in the sandbox.
@@ -51,7 +49,7 @@ async def run_inside(
     url = urlsplit(told["OPENAI_BASE_URL"])
     port = url.port or (443 if url.scheme == "https" else 80)
     here = f"http://127.0.0.1:{PORT}"
-    home, answer_file = f"{FOLDER}/home", f"{FOLDER}/answer.txt"
+    home = f"{FOLDER}/home"
     image = sandbox.image
     path = (image.env.get("PATH") if image is not None else None) or PATH
     told = {
@@ -59,9 +57,6 @@ async def run_inside(
         **told,
         "OPENAI_BASE_URL": f"{here}{url.path}",
         "ANTHROPIC_BASE_URL": f"{here}{url.path.removesuffix('/v1')}",
-        "ARL_TASK_FILE": f"{FOLDER}/task.json",
-        "ARL_ANSWER_FILE": answer_file,
-        "TMPDIR": FOLDER,
     }
     launch = Launch()
     if preset:
@@ -78,8 +73,8 @@ async def run_inside(
     if result.status in STOPPED:
         return f"(the program was stopped: {result.status.value})"
     if not result.ok:
-        raise AgentError(_failure(words[0], result, preset, tail_chars=tail_chars))
-    return await _answer(sandbox, result, launch, answer_file)
+        raise AgentError(_failure(words[0], result, preset))
+    return await _answer(sandbox, result, launch, told["ARL_ANSWER_FILE"])
 
 
 async def _answer(sandbox: Sandbox, result: ExecResult, launch: Launch, answer_file: str) -> str:
@@ -99,8 +94,8 @@ async def _answer(sandbox: Sandbox, result: ExecResult, launch: Launch, answer_f
     return (launch.answer(text) if launch.answer else text).strip()
 
 
-def _failure(program: str, result: ExecResult, preset: Preset | None, *, tail_chars: int) -> str:
-    said = result.stderr_text[-tail_chars:].strip() or "nothing on standard error"
+def _failure(program: str, result: ExecResult, preset: Preset | None) -> str:
+    said = result.stderr_text[-TAIL_CHARS:].strip() or "nothing on standard error"
     if result.exit_code == 127:
         remedy = f"; to install it: {preset.install} in the image, or {_SHOWN}" if preset else ""
         return f"there is no program {program!r} in the sandbox{remedy}; it said: {said}"

@@ -21,6 +21,10 @@ DRAIN_S = 1.0
 """The time to read output written before the end; only a process outside the group, which still
 holds a pipe, can use it up."""
 REAP_S = 1.0
+MAX_BYTES = 1 << 20
+"""The maximum size of a final message."""
+TAIL_CHARS = 2000
+"""The number of characters from the end of standard error that an AgentError quotes."""
 _MACHINES = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC}
 """The errors of the machine, for which the program is not to blame."""
 _CHUNK_BYTES = 65536
