@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from arl_envs.harbor import oracle
@@ -21,7 +21,6 @@ from agentgym_rl.gym.env import Step
 from agentgym_rl.gym.sandbox import SandboxBackend
 from tests.contracts.sandboxes import Opened, opened
 from tests.exhaustive import EXHAUSTIVE, WITH_DOCKER
-from tests.kit.cases import chosen
 
 pytestmark = pytest.mark.slow
 IN_THE_HARNESS = ("objects", "exits", "patches")
@@ -32,7 +31,6 @@ PLACES += [
     for name in CLASSES
     if WITH_DOCKER and (EXHAUSTIVE or name not in IN_THE_HARNESS)
 ]
-AT_ONCE = 3
 EXPLOIT_S = 400.0
 UNPAID = ("wrong", "tampered", "timeout", "crash", "no_reward", "too_large")
 
@@ -68,7 +66,9 @@ async def played(task: Task, messages: list[dict], sandboxes: SandboxBackend) ->
         await env.close()
 
 
-async def is_not_paid(exploit: Exploit, number: int, sandboxes: SandboxBackend) -> None:
+async def is_not_paid(
+    exploit: Exploit, number: int, sandboxes: SandboxBackend, *, honest_after: bool
+) -> None:
     task = task_of(number)
     commands = exploit.commands(target_of(make_task(task)))
     try:
@@ -76,9 +76,11 @@ async def is_not_paid(exploit: Exploit, number: int, sandboxes: SandboxBackend) 
     except InfraError:
         if not exploit.may_lose:
             raise
-        return
-    assert step.reward == 0.0, step.info
-    assert step.info["verifier"] in UNPAID, step.info
+    else:
+        assert step.reward == 0.0, step.info
+        assert step.info["verifier"] in UNPAID, step.info
+    if honest_after:
+        await is_paid(number, sandboxes)
 
 
 async def is_paid(number: int, sandboxes: SandboxBackend) -> None:
@@ -89,35 +91,18 @@ async def is_paid(number: int, sandboxes: SandboxBackend) -> None:
     assert (step.reward, step.info["verifier"]) == (1.0, "ok"), step.info
 
 
-async def all_of(kind: str, sandboxes: SandboxBackend) -> dict[str, str]:
-    """The failure of each exploit that was paid, or could not be judged, by its name."""
-    failed: dict[str, str] = {}
-    room = asyncio.Semaphore(AT_ONCE)
-    exploits = {exploit.name: exploit for exploit in CLASSES[kind]}
-
-    async def one(number: int, name: str) -> None:
-        async with room:
-            try:
-                async with asyncio.timeout(EXPLOIT_S):
-                    await is_not_paid(exploits[name], number % 8, sandboxes)
-                    if number % 4 == 0:
-                        await is_paid(number % 8, sandboxes)
-            except Exception as error:
-                failed[name] = f"{type(error).__name__}: {error}"
-
-    async with asyncio.TaskGroup() as group:
-        for number, name in enumerate(chosen(exploits)):
-            group.create_task(one(number, name))
-    return failed
-
-
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(3500)
 @pytest.mark.parametrize(
     ("world", "kind"), PLACES, indirect=["world"], ids=map("-".join, PLACES), scope="module"
 )
-def test_no_exploit_is_paid(world: Opened, kind: str) -> None:
-    failed = world.run(all_of(kind, world.backend), timeout_s=3500)
-    assert not failed, "\n".join(f"{name}: {why}" for name, why in failed.items())
+def test_no_exploit_is_paid(world: Opened, kind: str, subtests: pytest.Subtests) -> None:
+    plays = {
+        exploit.name: partial(
+            is_not_paid, exploit, number % 8, world.backend, honest_after=number % 4 == 0
+        )
+        for number, exploit in enumerate(CLASSES[kind])
+    }
+    world.play_each(subtests, plays, case_s=EXPLOIT_S)
 
 
 def test_the_suite_is_large_and_its_names_are_its_own() -> None:
