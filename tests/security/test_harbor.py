@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import count
 
 import pytest
-from arl_envs.harbor import oracle
-from arl_envs.harbor.config import read_config
 from arl_envs.harbor.env import HarborEnv
 from arl_envs.harbor.tasks import make_task
 from harbor_exploits import CLASSES, EXPLOITS, Exploit, target_of
@@ -32,6 +31,7 @@ PLACES += [
     if WITH_DOCKER and (EXHAUSTIVE or name not in IN_THE_HARNESS)
 ]
 EXPLOIT_S = 400.0
+DONE = {"role": "assistant", "content": "Done."}
 UNPAID = ("wrong", "tampered", "timeout", "crash", "no_reward", "too_large")
 
 
@@ -52,16 +52,19 @@ def calling(number: int, command: str) -> dict:
     return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
-async def played(task: Task, messages: list[dict], sandboxes: SandboxBackend) -> Step:
-    """The last step of an episode."""
+async def played(
+    task: Task, sandboxes: SandboxBackend, commands: Sequence[str] | None = None
+) -> Step:
+    """The last step of an episode with these commands; without any, of the solution."""
     env = HarborEnv(source="bugs", memory_mb=512, disk_mb=128, processes=64)
     try:
         await env.reset(options={"task": task, "sandboxes": sandboxes})
-        for message in messages:
+        said = env.solve() if commands is None else [*map(calling, count(), commands), DONE]
+        for message in said or ():
             step = await env.step(message)
             if step.terminated or step.truncated:
-                return step
-        return await env.step({"role": "assistant", "content": "Done."})
+                break
+        return step
     finally:
         await env.close()
 
@@ -70,9 +73,8 @@ async def is_not_paid(
     exploit: Exploit, number: int, sandboxes: SandboxBackend, *, honest_after: bool
 ) -> None:
     task = task_of(number)
-    commands = exploit.commands(target_of(make_task(task)))
     try:
-        step = await played(task, [*map(calling, range(9), commands)], sandboxes)
+        step = await played(task, sandboxes, exploit.commands(target_of(make_task(task))))
     except InfraError:
         if not exploit.may_lose:
             raise
@@ -84,10 +86,7 @@ async def is_not_paid(
 
 
 async def is_paid(number: int, sandboxes: SandboxBackend) -> None:
-    task = task_of(number)
-    harbor = make_task(task)
-    messages = oracle.messages_of(harbor, read_config(harbor.config, name=harbor.name))
-    step = await played(task, [dict(each) for each in messages or ()], sandboxes)
+    step = await played(task_of(number), sandboxes)
     assert (step.reward, step.info["verifier"]) == (1.0, "ok"), step.info
 
 
