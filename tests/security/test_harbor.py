@@ -8,17 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count
+from pathlib import Path
 
 import pytest
 from arl_envs.harbor.env import HarborEnv
 from arl_envs.harbor.tasks import make_task
-from harbor_exploits import CLASSES, EXPLOITS, Exploit, target_of
+from harbor_exploits import CLASSES, EXPLOITS, SEARCHES, Exploit, target_of
 
 from agentgym_rl.core.errors import InfraError
 from agentgym_rl.core.task import Task
 from agentgym_rl.gym.env import Step
 from agentgym_rl.gym.sandbox import SandboxBackend
 from tests.contracts.sandboxes import Opened, opened
+from tests.envs.harbor.stand_in import Place, shell
 from tests.exhaustive import EXHAUSTIVE, WITH_DOCKER
 
 pytestmark = pytest.mark.slow
@@ -102,6 +104,16 @@ def test_no_exploit_is_paid(world: Opened, kind: str, subtests: pytest.Subtests)
         for number, exploit in enumerate(CLASSES[kind])
     }
     world.play_each(subtests, plays, case_s=EXPLOIT_S)
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_search_that_finds_the_cases_would_be_paid(number: int, tmp_path: Path) -> None:
+    made = make_task(task_of(number))
+    place, cases = Place(tmp_path / "place", made), tmp_path / "cases.json"
+    cases.write_bytes(made.tests["cases.json"])
+    (search,) = SEARCHES[0].commands(target_of(made))
+    assert shell(search.replace("/tests/cases.json", str(cases)), place.app) == ""
+    assert place.verify()["reward"] == 1.0
 
 
 def test_the_suite_is_large_and_its_names_are_its_own() -> None:
