@@ -117,6 +117,7 @@ class Opened:
         plays: Mapping[str, Callable[[], Awaitable[object]]],
         *,
         at_once: int = 3,
+        case_s: float = 60.0,
     ) -> None:
         """Play many cases of one test, some at once: each that fails is a failed subtest.
 
@@ -129,7 +130,7 @@ class Opened:
         async def one(name: str, play: Callable[[], Awaitable[object]]) -> None:
             async with room:
                 try:
-                    async with asyncio.timeout(60):
+                    async with asyncio.timeout(case_s):
                         await play()
                 except Exception as error:
                     failed[name] = error
@@ -139,7 +140,7 @@ class Opened:
                 for name in names:
                     tasks.create_task(one(name, plays[name]))
 
-        self.run(all_of_them(), timeout_s=60.0 * len(names))
+        self.run(all_of_them(), timeout_s=case_s * len(names))
         for name, error in failed.items():
             with subtests.test(name):
                 raise error

@@ -5,23 +5,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import count
+from pathlib import Path
 
 import pytest
-from arl_envs.harbor import oracle
-from arl_envs.harbor.config import read_config
 from arl_envs.harbor.env import HarborEnv
 from arl_envs.harbor.tasks import make_task
-from harbor_exploits import CLASSES, EXPLOITS, Exploit, target_of
+from harbor_exploits import CLASSES, EXPLOITS, SEARCHES, Exploit, target_of
 
 from agentgym_rl.core.errors import InfraError
 from agentgym_rl.core.task import Task
 from agentgym_rl.gym.env import Step
 from agentgym_rl.gym.sandbox import SandboxBackend
 from tests.contracts.sandboxes import Opened, opened
+from tests.envs.harbor.stand_in import Place, shell
 from tests.exhaustive import EXHAUSTIVE, WITH_DOCKER
-from tests.kit.cases import chosen
 
 pytestmark = pytest.mark.slow
 IN_THE_HARNESS = ("objects", "exits", "patches")
@@ -32,8 +32,8 @@ PLACES += [
     for name in CLASSES
     if WITH_DOCKER and (EXHAUSTIVE or name not in IN_THE_HARNESS)
 ]
-AT_ONCE = 3
 EXPLOIT_S = 400.0
+DONE = {"role": "assistant", "content": "Done."}
 UNPAID = ("wrong", "tampered", "timeout", "crash", "no_reward", "too_large")
 
 
@@ -54,70 +54,66 @@ def calling(number: int, command: str) -> dict:
     return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
-async def played(task: Task, messages: list[dict], sandboxes: SandboxBackend) -> Step:
-    """The last step of an episode."""
+async def played(
+    task: Task, sandboxes: SandboxBackend, commands: Sequence[str] | None = None
+) -> Step:
+    """The last step of an episode with these commands; without any, of the solution."""
     env = HarborEnv(source="bugs", memory_mb=512, disk_mb=128, processes=64)
     try:
         await env.reset(options={"task": task, "sandboxes": sandboxes})
-        for message in messages:
+        said = env.solve() if commands is None else [*map(calling, count(), commands), DONE]
+        for message in said or ():
             step = await env.step(message)
             if step.terminated or step.truncated:
-                return step
-        return await env.step({"role": "assistant", "content": "Done."})
+                break
+        return step
     finally:
         await env.close()
 
 
-async def is_not_paid(exploit: Exploit, number: int, sandboxes: SandboxBackend) -> None:
+async def is_not_paid(
+    exploit: Exploit, number: int, sandboxes: SandboxBackend, *, honest_after: bool
+) -> None:
     task = task_of(number)
-    commands = exploit.commands(target_of(make_task(task)))
     try:
-        step = await played(task, [*map(calling, range(9), commands)], sandboxes)
+        step = await played(task, sandboxes, exploit.commands(target_of(make_task(task))))
     except InfraError:
         if not exploit.may_lose:
             raise
-        return
-    assert step.reward == 0.0, step.info
-    assert step.info["verifier"] in UNPAID, step.info
+    else:
+        assert step.reward == 0.0, step.info
+        assert step.info["verifier"] in UNPAID, step.info
+    if honest_after:
+        await is_paid(number, sandboxes)
 
 
 async def is_paid(number: int, sandboxes: SandboxBackend) -> None:
-    task = task_of(number)
-    harbor = make_task(task)
-    messages = oracle.messages_of(harbor, read_config(harbor.config, name=harbor.name))
-    step = await played(task, [dict(each) for each in messages or ()], sandboxes)
+    step = await played(task_of(number), sandboxes)
     assert (step.reward, step.info["verifier"]) == (1.0, "ok"), step.info
 
 
-async def all_of(kind: str, sandboxes: SandboxBackend) -> dict[str, str]:
-    """The failure of each exploit that was paid, or could not be judged, by its name."""
-    failed: dict[str, str] = {}
-    room = asyncio.Semaphore(AT_ONCE)
-    exploits = {exploit.name: exploit for exploit in CLASSES[kind]}
-
-    async def one(number: int, name: str) -> None:
-        async with room:
-            try:
-                async with asyncio.timeout(EXPLOIT_S):
-                    await is_not_paid(exploits[name], number % 8, sandboxes)
-                    if number % 4 == 0:
-                        await is_paid(number % 8, sandboxes)
-            except Exception as error:
-                failed[name] = f"{type(error).__name__}: {error}"
-
-    async with asyncio.TaskGroup() as group:
-        for number, name in enumerate(chosen(exploits)):
-            group.create_task(one(number, name))
-    return failed
-
-
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(3500)
 @pytest.mark.parametrize(
     ("world", "kind"), PLACES, indirect=["world"], ids=map("-".join, PLACES), scope="module"
 )
-def test_no_exploit_is_paid(world: Opened, kind: str) -> None:
-    failed = world.run(all_of(kind, world.backend), timeout_s=3500)
-    assert not failed, "\n".join(f"{name}: {why}" for name, why in failed.items())
+def test_no_exploit_is_paid(world: Opened, kind: str, subtests: pytest.Subtests) -> None:
+    plays = {
+        exploit.name: partial(
+            is_not_paid, exploit, number % 8, world.backend, honest_after=number % 4 == 0
+        )
+        for number, exploit in enumerate(CLASSES[kind])
+    }
+    world.play_each(subtests, plays, case_s=EXPLOIT_S)
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_search_that_finds_the_cases_would_be_paid(number: int, tmp_path: Path) -> None:
+    made = make_task(task_of(number))
+    place, cases = Place(tmp_path / "place", made), tmp_path / "cases.json"
+    cases.write_bytes(made.tests["cases.json"])
+    (search,) = SEARCHES[0].commands(target_of(made))
+    assert shell(search.replace("/tests/cases.json", str(cases)), place.app) == ""
+    assert place.verify()["reward"] == 1.0
 
 
 def test_the_suite_is_large_and_its_names_are_its_own() -> None:

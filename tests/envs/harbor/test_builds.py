@@ -12,10 +12,10 @@ import pytest
 from arl_envs.harbor.env import HarborEnv
 from arl_sandboxes.local import LocalBackend
 
-from agentgym_rl import Sandbox
 from agentgym_rl.core.errors import ImageError
-from agentgym_rl.gym.sandbox import Image, ImageRecipe, ProbeReport, SandboxBackend, SandboxStats
+from agentgym_rl.gym.sandbox import Image, ImageRecipe, SandboxBackend
 from agentgym_rl.plan.clock import run_virtual
+from benchmarks._kills import played_oracle
 
 from .kit import DOCKERFILE, written
 
@@ -60,15 +60,8 @@ async def episode(backend: SandboxBackend, folder: Path, name: str) -> float:
     """Play the solution of a task; return its reward."""
     path = folder / name
     source = str(path if path.exists() else written(path, **CHANGES[name]))
-    env = HarborEnv(source=source)
-    task = env.task_source("train", seed=0, source=source)[0]
-    try:
-        await env.reset(options={"task": task, "sandboxes": backend})
-        for message in env.solve() or ():
-            step = await env.step(message)
-        return step.reward
-    finally:
-        await env.close()
+    task = HarborEnv.task_source("train", seed=0, source=source)[0]
+    return await played_oracle({"source": source}, task, backend)
 
 
 @pytest.mark.slow
@@ -123,19 +116,12 @@ def test_a_build_that_fails_is_named_and_not_tried_again(
     assert others == [first, first]  # the nanoseconds, too
 
 
-class Building(SandboxBackend):
+class Building(LocalBackend):
     """A backend whose builds have steps of the given virtual seconds, and then fail."""
 
-    name = "building"
-
     def __init__(self, *steps_s: float) -> None:
+        super().__init__()
         self._steps_s = steps_s
-
-    async def __aenter__(self) -> Building:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        pass
 
     async def prepare(
         self,
@@ -149,15 +135,6 @@ class Building(SandboxBackend):
             report(f"{recipe.name}: step {number}")
             await asyncio.sleep(seconds)
         raise ImageError("the end of the test")
-
-    async def create(self, **_: object) -> Sandbox:
-        raise AssertionError
-
-    async def probe(self) -> ProbeReport:
-        raise AssertionError
-
-    def stats(self) -> SandboxStats:
-        return SandboxStats()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,13 @@ from arl_envs.harbor.env import HarborEnv
 
 from agentgym_rl import ConfigError, EnvError, InfraError, spec
 from agentgym_rl.gym.env import Step
-from tests.contracts.sandboxes import Opened, opened
+from tests.contracts.sandboxes import Opened
 
 from .kit import SOLVE, TEST, written
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 END = {"role": "assistant", "content": "Done."}
 LIMIT_S = 600.0
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[Opened]:
-    with opened("local") as found:
-        found.needs("images", "shell")
-        yield found
 
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:

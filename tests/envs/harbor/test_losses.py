@@ -136,7 +136,7 @@ def test_an_episode_whose_sandbox_dies_is_played_again(
     dying = Dying(world, unused=unused, used=used)
     found = world.run(played(world, source, dying, agents), LIMIT_S)
     assert (found.outcome, found.reward, found.num_turns) == (Outcome.COMPLETED, 1.0, 2), found
-    assert len(dying.sandboxes) == 4 if unused == [1] else 3
+    assert len(dying.sandboxes) == (4 if unused == [1] else 3)
 
 
 @pytest.mark.parametrize(("dead", "agents"), [([0, 1], []), ([1, 3], [0, 2])])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from arl_envs.harbor.config import Artifact, read_config
 from arl_envs.harbor.env import recipe_of, verifier_recipe
 
-from tests.contracts.sandboxes import Opened, opened
+from tests.contracts.sandboxes import Opened
 from tests.kit.cases import cases
 
 from .kit import small_task, written
@@ -20,13 +19,6 @@ from .test_env import END, call, played
 
 DOCKERFILE = b"FROM ubuntu:24.04\nWORKDIR /check\nRUN echo built > mark\nCOPY . /tests/\n"
 SEPARATE = {"environment_mode": "separate", "timeout_sec": 120.0}
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[Opened]:
-    with opened("local") as found:
-        found.needs("images", "shell")
-        yield found
 
 
 def paying(condition: str) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from arl_envs.harbor.env import HarborEnv
 from arl_envs.harbor.tasks import FolderTasks
 
 from agentgym_rl import ConfigError, InfraError
-from tests.contracts.sandboxes import Opened, opened
+from tests.contracts.sandboxes import Opened
 
 from .kit import toml
 from .test_env import played
@@ -37,13 +37,6 @@ PAYS = """
 if [ "$(cat /app/hello.txt)" = hello ]; then pay=1; else pay=0; fi
 echo $pay > /logs/verifier/reward.txt
 """
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[Opened]:
-    with opened("local") as found:
-        found.needs("images", "shell")
-        yield found
 
 
 def put(folder: Path, files: dict[str, str]) -> None:
