@@ -15,7 +15,7 @@ from arl_sandboxes.local import LocalBackend
 from agentgym_rl.core.errors import ImageError
 from agentgym_rl.gym.sandbox import Image, ImageRecipe, SandboxBackend
 from agentgym_rl.plan.clock import run_virtual
-from benchmarks._kills import played_oracle
+from benchmarks._kills import played
 
 from .kit import DOCKERFILE, written
 
@@ -61,7 +61,7 @@ async def episode(backend: SandboxBackend, folder: Path, name: str) -> float:
     path = folder / name
     source = str(path if path.exists() else written(path, **CHANGES[name]))
     task = HarborEnv.task_source("train", seed=0, source=source)[0]
-    return await played_oracle({"source": source}, task, backend)
+    return (await played({"source": source}, task, backend)).reward
 
 
 @pytest.mark.slow
