@@ -1,9 +1,9 @@
 """The bugs family: programmers who know some short functions, and do not always look closely.
 
 A task of level 1 shows a function with one wrong line. The right way is to replace that line by
-what the function's docstring and its other lines require. The others change something else in that
-line, change another line, quote a line that is not there, or call it done. As in the math family,
-how often somebody is right depends on what is wrong.
+what the function's docstring and its other lines require. Most others call it done without a look;
+some change something else in that line, change another line, or quote a line that is not there. As
+in the math family, how often somebody is right depends on what is wrong.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from agentgym_rl.core.chat import Message
 RIGHT, CHANGE, PLACE, MISQUOTE, IDLE = "right", "change", "place", "misquote", "idle"
 CLEAN: Mapping[str, float] = {RIGHT: 1.0}
 EVEN: Mapping[str, float] = dict.fromkeys((RIGHT, CHANGE, PLACE, MISQUOTE, IDLE), 1.0)
-CAREFUL = {RIGHT: 0.60, CHANGE: 0.12, PLACE: 0.12, MISQUOTE: 0.06, IDLE: 0.10}
-CARELESS = {RIGHT: 0.18, CHANGE: 0.30, PLACE: 0.27, MISQUOTE: 0.10, IDLE: 0.15}
+CAREFUL = {RIGHT: 0.45, IDLE: 0.33, CHANGE: 0.09, PLACE: 0.08, MISQUOTE: 0.05}
+CARELESS = {RIGHT: 0.19, IDLE: 0.63, CHANGE: 0.07, PLACE: 0.07, MISQUOTE: 0.04}
 CARED_FOR = ("comparison", "off-by-one", "operator", "direction", "min-max")
 """The kinds of bugs that are mostly repaired; wrong names and numbers mostly are not."""
 _NUMBER = re.compile(r"\b\d+\b")
@@ -139,7 +139,7 @@ BUGS = Family(
     demonstrate=demonstrate,
     needs_sandboxes=True,
     max_tokens=96,
-    plan=WarmUp(clean_steps=1400, mixed_steps=500),
+    plan=WarmUp(clean_steps=2000, mixed_steps=400),
     # Names, digits and signs are cut out of their lines: they are the same tokens everywhere.
     vocabulary=Vocabulary(splits=("[0-9]", "\n", _SIGNS, _NAMES), max_size=1120),
 )

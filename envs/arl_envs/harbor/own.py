@@ -116,7 +116,8 @@ def packed(
     dockerfile = DOCKERFILE + "".join(f"RUN {command}\n" for command in commands)
     tests = {"test.sh": TEST_SH.encode(), "harness.py": _harness(), "cases.json": _json(order)}
     solution = {f"files/{path}": text for path, text in solved.items()}
-    solution |= {"solve.sh": solve.encode(), "steps.json": _json(steps)}
+    # A model that is shown the steps learns the order of their arguments, too: the tool's.
+    solution |= {"solve.sh": solve.encode(), "steps.json": json.dumps(steps).encode()}
     return HarborTask(
         name=f"{kind}/{digest}",
         instruction=instruction,
