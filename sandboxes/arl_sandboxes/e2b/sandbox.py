@@ -132,16 +132,15 @@ class E2BSandbox(Sandbox):
         async with self._busy:
             self._check_open()
             try:
+                await self._client.request("reset", deadline_s=RESET_S)
                 if self.image is not None:
                     await self._renew()
-                else:
-                    await self._client.request("reset", deadline_s=RESET_S)
             except (Refused, SandboxError) as error:  # then the remaining state is unknown
                 self._machine.drop(f"it could not be reset: {error}", kill_runner=True)
                 raise SandboxLost(f"{self.id}: {self._machine.dead}") from None
 
     async def _renew(self) -> None:
-        """Go on with another runner in the same machine, which has the image's own files."""
+        """Go on with another runner in the same machine, whose files are the image's own."""
         config = self._machine.config
         assert config is not None
         self._client.ended("its sandbox was reset")
