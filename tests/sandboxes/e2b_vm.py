@@ -24,7 +24,7 @@ KERNEL = ROOT / "sandboxes/arl_sandboxes/local/inside/kernel.py"
 NUM_UIDS = 65536
 FIRST_HOST_UID = 500_000_000
 """Far from everybody else's; a range for each machine, so that process limits count apart."""
-MAX_PROCESSES = 600
+MAX_PROCESSES = 300
 """Of each user of a machine."""
 _ranges = itertools.count(os.getpid() % 10_000)
 _SHARED = ("/usr",)

@@ -5,6 +5,7 @@ What programs see in them is in `tests/contracts`, over the same fake.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +15,14 @@ import pytest
 pytest.importorskip("e2b", reason="the e2b SDK is not installed")
 sys.path.insert(0, str(Path(__file__).parent))  # for the parts of the fake
 
-from e2b_fake import fails, play, until
+from e2b_fake import fails, options, play, until
 from e2b_server import E2BServer
 from e2b_vm import why_not
 
+from agentgym_rl.config import SandboxConfig
 from agentgym_rl.core.errors import ImageError, SandboxError
+from agentgym_rl.gym.check.report import Outcome
+from agentgym_rl.gym.check.run import check_env
 from agentgym_rl.gym.sandbox import ImageRecipe
 
 pytestmark = [
@@ -155,6 +159,17 @@ def test_a_sandbox_without_an_image_forwards_nothing_and_says_what_to_do(server)
 
     with pytest.raises(SandboxError, match="create it from an image"):
         play(server, scenario)
+
+
+def test_the_coding_gym_pays_its_solutions_and_nothing_else(server):
+    reach = SandboxConfig(id="e2b", options=options(server))
+    checked = check_env(
+        "harbor-v0", episodes=1, only=("gold", "no-op"), sandbox=reach, source="bugs"
+    )
+    report = asyncio.run(asyncio.wait_for(checked, 200))
+    found = {result.id: result.outcome for result in report.results}
+    assert (found["gold"], found["no-op"]) == (Outcome.PASSED, Outcome.PASSED)
+    assert not server.templates.num_built
 
 
 # ---------------------------------------------------------------------- builds
