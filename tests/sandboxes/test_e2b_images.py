@@ -98,6 +98,21 @@ def test_a_warm_machine_takes_the_files_of_an_image(server):
     assert play(server, scenario, warm=1) == (True, b"A")
 
 
+def test_images_that_were_not_used_for_long_are_prepared_again(server, monkeypatch):
+    monkeypatch.setattr("arl_sandboxes.e2b.images.NUM_KEPT", 2)
+
+    async def scenario(backend):
+        made = [await backend.prepare(recipe(f"{PLAIN}ENV N={n}\n")) for n in range(3)]
+        gone = await fails(backend.create(image=made[0]), SandboxError)
+        again = await backend.prepare(recipe(f"{PLAIN}ENV N=0\n"))
+        async with await backend.create(image=made[2]) as sandbox:
+            return gone, again == made[0], (await sandbox.exec(["sh", "-c", "echo $N"])).stdout
+
+    gone, same, said = play(server, scenario)
+    assert "not prepared" in gone
+    assert (same, said) == (True, b"2\n")
+
+
 def test_a_reset_takes_no_other_machine_and_ends_what_ran(server):
     async def scenario(backend):
         image = await backend.prepare(recipe(PLAIN))

@@ -57,7 +57,7 @@ class E2BBackend(SandboxBackend):
         warm: The number of idle machines kept ready; they cost, and count at E2B, as others do.
         limits: The limits of a sandbox, unless `create` gives others.
         template: E2B's name of the machine's image, with Python 3.8 or newer, util-linux,
-            and bash; it also sets the memory of a machine.
+            tar and bash; it also sets the memory of a machine.
         bases: Templates that stand for base images of Dockerfiles, by the name there
             ({"node:22": "my-node"}); `template` stands for debian, ubuntu and python.
         python: The interpreter of the programs, in the machine.
@@ -276,12 +276,10 @@ class E2BBackend(SandboxBackend):
 
     async def _obtain(self, config: RunnerConfig) -> Machine:
         """Return a ready machine, or a new one; release the permit if there is neither."""
-        while self._warm:
+        while self._warm and self._template_of(config) == self._template:
             machine = self._warm.popleft()
             self._work.set()
-            if not machine.dead and machine.config == config:
-                return machine
-            if not machine.dead and self._template_of(config) == self._template:
+            if not machine.dead:
                 return await self._with_runner(machine, config)
             self._bury(machine)
         try:
@@ -300,9 +298,10 @@ class E2BBackend(SandboxBackend):
         return config.world.image.place if config.world is not None else self._template
 
     async def _with_runner(self, machine: Machine, config: RunnerConfig) -> Machine:
-        """Return a warm machine with another runner than its own, or release the permit."""
+        """Return a warm machine whose runner has this environment, or release the permit."""
         try:
-            await machine.start_runner(config)
+            if machine.config != config:
+                await machine.start_runner(config)
         except BaseException:
             self._permits.release()
             if machine in self._machines:

@@ -9,9 +9,10 @@ import posixpath
 import shlex
 import tempfile
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from e2b import AsyncTemplate, TemplateBuildStatus
 from e2b.template.main import TemplateBuilder
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.5
 """The pause between two looks at a build."""
+NUM_KEPT = 2000
+"""The number of last used images that are kept: far more than there are sandboxes at once."""
 SHOWN_LINES = 20
 """The number of last lines of a failed build's log, in its error."""
 
@@ -53,8 +56,9 @@ class Images:
     ) -> None:
         self._account, self._template, self._bases = account, template, dict(bases)
         self._try_out = try_out
-        self._prepared: dict[str, Prepared] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._prepared: OrderedDict[str, Prepared] = OrderedDict()
+        """The images by key, last used last."""
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._refused: dict[str, str] = {}
         """The reasons of builds that failed, and would again, by key."""
 
@@ -66,6 +70,7 @@ class Images:
         """
         if image.key not in self._prepared:
             raise SandboxError(f"the image {image.key[:12]} was not prepared by this backend")
+        self._prepared.move_to_end(image.key)
         return self._prepared[image.key]
 
     async def prepare(
@@ -73,12 +78,16 @@ class Images:
     ) -> Image:
         """Return the image of a recipe. All errors are those of `SandboxBackend.prepare`."""
         key = await asyncio.to_thread(digest, recipe)
-        async with self._locks.setdefault(key, asyncio.Lock()):
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:
             if key in self._refused:
                 raise ImageError(self._refused[key])
             if key not in self._prepared:
                 until = time.monotonic() + timeout_s
                 self._prepared[key] = await self._make(recipe, key, until, report)
+            self._prepared.move_to_end(key)
+            while len(self._prepared) > NUM_KEPT:
+                self._prepared.popitem(last=False)
             return self._prepared[key].image
 
     async def _make(
