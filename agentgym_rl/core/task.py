@@ -56,7 +56,10 @@ def checked_task(value: object) -> Task:
 
 
 class TaskSource(ABC):
-    """A sequence of tasks, a pure function of the index, so that a cursor is a single integer."""
+    """A sequence of tasks, a pure function of the index, so that a cursor is a single integer.
+
+    A run asks for tasks in a thread of its own, one after another.
+    """
 
     @abstractmethod
     def __getitem__(self, index: int, /) -> Task:

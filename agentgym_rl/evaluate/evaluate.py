@@ -13,6 +13,7 @@ from agentgym_rl.core.task import Task, TaskSource, derived_seed, length_of
 from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.rollout.episode import Player, play_with_retries
+from agentgym_rl.rollout.producer import drawn
 from agentgym_rl.storage.metrics import CUT_SHARE
 
 from .result import DURATION, EnvResult, EvalResult, summarize
@@ -86,7 +87,7 @@ async def evaluate(
     resumed = len(finished)
 
     async def play(place: Place) -> Trajectory:
-        task = tasks[place.index]
+        task = await drawn(tasks, place.index)
         begun = time.monotonic()
         played = await play_with_retries(
             player,

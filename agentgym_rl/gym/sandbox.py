@@ -472,7 +472,7 @@ class SandboxBackend(ABC):
             SandboxError: the backend has no images, or failed itself.
         """
         raise SandboxError(
-            f"the {self.name} sandbox starts no images: use --sandbox local or docker"
+            f"the {self.name} sandbox starts no images: use --sandbox local, docker or e2b"
         )
 
     @abstractmethod

@@ -8,6 +8,7 @@ import heapq
 import selectors
 from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeVar
@@ -44,8 +45,8 @@ class _Jumping(selectors.DefaultSelector):
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An event loop whose `time` begins at 0 and passes only while every task waits.
 
-    Timers, timeouts and sleeps keep their order and cost nothing. Signals still arrive; threads
-    and sockets must not be waited for, since they run in real time.
+    Timers, timeouts and sleeps keep their order and cost nothing. Signals still arrive; sockets
+    must not be waited for, since they are real. A function for a thread runs at once instead.
     """
 
     def __init__(self) -> None:
@@ -54,6 +55,16 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now_s
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        done: asyncio.Future[T] = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:
+            done.set_exception(error)
+        return done
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:

@@ -42,6 +42,7 @@ from agentgym_rl.gym.wrappers import Wrapper
 
 from .episode import Player, play_with_retries
 from .player import env_spec, make_player, services, specimen
+from .producer import drawn
 
 _AT_ONCE = 8
 """The episodes played at once: environments with sandboxes or other services wait much."""
@@ -131,7 +132,7 @@ async def _tasks(spec: EnvSpec, split: Split, *, seed: int, num: int, env_id: st
             f"{env_id} has {length:,} {split} tasks, and {num:,} were asked for: --num {length} "
             "plays all of them"
         )
-    return [source[index] for index in range(num)]
+    return [await drawn(source, index) for index in range(num)]
 
 
 @contextlib.asynccontextmanager

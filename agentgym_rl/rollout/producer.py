@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 
 from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core.errors import ConfigError
@@ -17,6 +18,20 @@ from agentgym_rl.gym.data import Epochs, without_end
 
 from .episode import Player, play_with_retries
 from .groups import OpenGroup, OpenGroups
+
+_DRAWING = ThreadPoolExecutor(1, thread_name_prefix="draw tasks")
+"""The thread in which all tasks of this process are drawn: sources may share what they read, and a
+draw goes on when its caller is cancelled."""
+
+
+async def drawn(tasks: TaskSource, index: int) -> Task:
+    """Return the task at an index; the event loop goes on while the source makes it.
+
+    Raises:
+        IndexError: a finite source has no such task.
+    """
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_DRAWING, tasks.__getitem__, index)
 
 
 class TaskCursor:
@@ -43,21 +58,21 @@ class TaskCursor:
         self._untrained_in_a_row = 0
 
     async def next(self) -> tuple[int, Task]:
-        """Return the next task that trains, and its index. After each task that does not train, the
-        event loop runs other work.
+        """Return the next task that trains, and its index. One call at a time; if it is cancelled,
+        the next one returns the same task.
 
         Raises:
             ConfigError: too many tasks in a row have weight 0.
         """
         while True:
             index = self._index
-            self._index += 1
-            if index in self._logged:
-                continue
-            task = self._tasks[index]
-            if self._is_trained(index, task):
-                return index, task
-            await asyncio.sleep(0)
+            if index not in self._logged:
+                task = await drawn(self._tasks, index)
+                self._index += 1
+                if self._is_trained(index, task):
+                    return index, task
+            else:
+                self._index += 1
 
     def _is_trained(self, index: int, task: Task) -> bool:
         """Return whether the task has a weight; count the tasks that have none."""

@@ -84,6 +84,8 @@ class Run:
     work_dir: str
     env: Mapping[str, str]
     """The variables: ENV and ARG together."""
+    user: str
+    """The user of the last USER before it, or that of the base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +265,7 @@ class _Reading:
         if _HERE.search(at.rest):
             raise self._file.error(at, "here-documents are not read; copy a script, and run it")
         argv = _json_words(at.rest) or [*self._shell, at.rest]
-        self.steps.append(Run(at, argv, self.work_dir, self._args | self.env))
+        self.steps.append(Run(at, argv, self.work_dir, self._args | self.env, self.user))
 
     def _copy(self, at: Instruction) -> None:
         flags, rest = _flags(at.rest)

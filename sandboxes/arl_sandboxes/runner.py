@@ -32,8 +32,8 @@ base64. A request is {"id": N, "op": NAME, ...}; its reply is {"id": N, "ok": {.
 
 Paths are relative to the work folder; with `--image`, which stands for a sandbox whose files are
 its own altogether, they may be absolute, programs keep the environment of the container, and
-`reset` is refused. All fields are optional except `code`, `argv`, `kind`,
-`session`, `path` and `limits`.
+`reset` leaves the files: they come back with another runner. All fields are optional except
+`code`, `argv`, `kind`, `session`, `path` and `limits`.
 limits: {"wall_s", "cpu_s", "memory_mb", "file_mb", "open_files", "output_bytes"}, and "processes"
 only if the user of the programs has no other process on the machine (the kernel counts processes by
 user; the runner and its zygote are not counted in).

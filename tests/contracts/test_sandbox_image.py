@@ -176,8 +176,10 @@ def test_limits_hold(images, image):
 
 # ---------------------------------------------------------------------- folders of this machine
 @pytest.fixture
-def shown():
+def shown(images):
     """A folder that every sandbox shows, with a program in it."""
+    if images.backend.name == "e2b":
+        pytest.skip("its machines are elsewhere, so it refuses the option `mounts`")
     (SHOWN / "bin").mkdir(exist_ok=True)
     (SHOWN / "bin" / "agent").write_text("#!/bin/sh\necho agent in $(pwd)\n")
     (SHOWN / "bin" / "agent").chmod(0o755)
@@ -224,13 +226,13 @@ def test_no_program_changes_it(images, sandbox, shown, text):
 
 
 @pytest.mark.parametrize("folder", [SHOWN_AT, f"{SHOWN_AT}/sub", "/opt"])
-def test_no_task_works_in_it(images, folder):
+def test_no_task_works_in_it(images, shown, folder):
     text = f"FROM debian:12\nWORKDIR {folder}\n"
     with pytest.raises(ImageError, match=f"{folder}.*{SHOWN_AT}"):
         images.run(images.backend.prepare(recipe(text)), timeout_s=240)
 
 
-def test_no_image_has_files_in_it(images):
+def test_no_image_has_files_in_it(images, shown):
     text = f"{DOCKERFILE}COPY a.txt {SHOWN_AT}/a.txt\n"
     with pytest.raises(ImageError):
         images.run(images.backend.prepare(recipe(text)), timeout_s=240)

@@ -3,6 +3,8 @@
 import asyncio
 import re
 import sqlite3
+import threading
+import time
 from collections import Counter, defaultdict
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -28,7 +30,7 @@ from agentgym_rl.gym.wrappers import Timeout
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.rollout.episode import Deadlines, InputLimit, Player
 from agentgym_rl.rollout.groups import FinishedGroups, OpenGroups
-from agentgym_rl.rollout.producer import Rollout, TaskCursor
+from agentgym_rl.rollout.producer import Rollout, TaskCursor, drawn
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.metrics import MetricsFile, PhasesFile
 from agentgym_rl.storage.recovery import NOTHING, Recovered
@@ -347,6 +349,76 @@ def test_a_finite_source_starts_over_in_another_order(play, tmp_path):
 def test_without_shuffling_a_finite_source_keeps_its_order(play, tmp_path):
     play(num_tasks=3, steps=3, shuffle=False)
     assert tasks_in_order(tmp_path)[:6] == ["t0", "t1", "t2"] * 2
+
+
+# ---------------------------------------------------------------- slow sources
+class SlowSource(Numbered):
+    """Task i is made only once `go` has been set, by the event loop that waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[int] = []
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def __getitem__(self, index: int) -> Task:
+        self.asked.append(index)
+        self.begun.set()
+        assert self.go.wait(ENDS_WITHIN_S), "the event loop waits for the source"
+        return super().__getitem__(index)
+
+
+async def begun(source: SlowSource) -> None:
+    while not source.begun.is_set():  # noqa: ASYNC110  (another thread's state)
+        await asyncio.sleep(0.001)
+
+
+def test_the_event_loop_goes_on_while_a_source_makes_a_task():
+    source = SlowSource()
+
+    async def play() -> list[int]:
+        cursor = TaskCursor(RolloutConfig(), source, seed=0)
+        async with asyncio.timeout(ENDS_WITHIN_S), asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(cursor.next())
+            await begun(source)
+            source.go.set()
+        return [first.result()[0], (await cursor.next())[0]]
+
+    assert asyncio.run(play()) == source.asked == [0, 1]
+
+
+def test_a_task_whose_caller_was_cancelled_is_the_next_one():
+    source = SlowSource()
+
+    async def play() -> list[int]:
+        cursor = TaskCursor(RolloutConfig(), source, seed=0)
+        async with asyncio.timeout(ENDS_WITHIN_S), asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(cursor.next())
+            await begun(source)
+            first.cancel()
+        source.go.set()
+        return [(await cursor.next())[0] for _ in range(3)]
+
+    assert asyncio.run(play()) == [0, 1, 2]
+    assert source.asked == [0, 0, 1, 2]
+
+
+def test_sources_are_asked_one_at_a_time():
+    """They may share what they read, as the rows of both splits do."""
+    inside: list[int] = []
+
+    class Shared(Numbered):
+        def __getitem__(self, index: int) -> Task:
+            inside.append(index)
+            time.sleep(0.001)
+            assert inside == [index]
+            return super().__getitem__(inside.pop())
+
+    async def play() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            made = [tasks.create_task(drawn(Shared(), index)) for index in range(20)]
+        assert [each.result().id for each in made] == [f"t{index}" for index in range(20)]
+
+    asyncio.run(play())
 
 
 # ---------------------------------------------------------------- weights

@@ -11,7 +11,8 @@ machine. A test that passes says "the e2b SDK against a protocol fake", and no m
 Faults: `server.faults["create"] = [429, 503]` answers the next two with these statuses, then works
 again. Beside statuses: "hang" (no answer), "lose" (does it, and gives no answer), "swallow" (says
 it has done it, and has not), "cut" (the connection is closed). Operations: create, list, kill,
-renew, health, files, start, input, signal.
+renew, health, files, start, input, signal; of templates: alias, template, link, upload, build,
+status.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import Any, Self
 import uvicorn
 from e2b.envd.process.process_connect import ProcessASGIApplication
 from e2b_envd import Box, Envd
+from e2b_templates import Templates, Unknown, started
 
 ENVD_VERSION = "0.6.7"
 _RPC = {"Start": "start", "SendInput": "input", "SendSignal": "signal"}
@@ -56,6 +58,7 @@ class E2BServer:
         """Seconds on the monotonic clock; refused ones too."""
         self.keys: list[str] = []
         """Idempotency keys of the creations."""
+        self.templates = Templates()
         self._envd = ProcessASGIApplication(Envd(self.boxes))
         self._streams: list[Any] = []
         config = uvicorn.Config(
@@ -159,10 +162,17 @@ class E2BServer:
         elif operation == "files":
             await self._write(scope, headers, await _body(receive))
             await _answer(send, 200, [{"name": "file", "type": "file", "path": "/"}])
+        elif operation == "upload":
+            self.templates.upload(scope["path"].rpartition("/")[2], await _body(receive))
+            await _answer(send, 200)
         elif headers.get("x-api-key") != self.key:
             raise Refused(401, "Invalid API key")
         else:
-            status, answer = await self._control(operation, scope, headers, await _body(receive))
+            body = await _body(receive)
+            try:
+                status, answer = await self._control(operation, scope, headers, body)
+            except Unknown as error:
+                raise Refused(404, str(error)) from None
             await _answer(send, status, answer)
 
     async def _control(
@@ -171,7 +181,7 @@ class E2BServer:
         id = (scope["path"] + "//").split("/")[2]
         match operation:
             case "create":
-                box = self._create(json.loads(body), headers)
+                box = await self._create(json.loads(body), headers)
                 return 201, _described(box) | {"envdAccessToken": box.token, "domain": None}
             case "list":
                 wanted = urllib.parse.parse_qs(scope["query_string"].decode()).get("metadata", [""])
@@ -187,16 +197,34 @@ class E2BServer:
                 self.boxes[id].ends_at = time.time() + json.loads(body)["timeout"]
                 self.boxes[id].num_renewals += 1
                 return 204, None
+        return self._template(operation, scope, body)
+
+    def _template(self, operation: str, scope: Any, body: bytes) -> tuple[int, Any]:
+        _, *_, build = scope["path"].removesuffix("/status").split("/")
+        match operation:
+            case "alias":
+                return 200, {"templateID": self.templates.find(build).id, "public": False}
+            case "template":
+                return 202, self.templates.request(json.loads(body))
+            case "link":
+                return 201, self.templates.link(build, self.url)
+            case "build":
+                self.templates.begin(build, json.loads(body))
+                return 202, None
+            case "status":
+                query = urllib.parse.parse_qs(scope["query_string"].decode())
+                return 200, self.templates.status(build, int(query["logsOffset"][0]))
         raise Refused(404, f"the fake has no {scope['method']} {scope['path']}")
 
-    def _create(self, order: dict, headers: dict[str, str]) -> Box:
-        if order["templateID"] != "base":
-            raise Refused(404, f"template '{order['templateID']}' not found")
+    async def _create(self, order: dict, headers: dict[str, str]) -> Box:
+        files = self.templates.find(order["templateID"]).files
+        if files is None:
+            raise Refused(400, f"template '{order['templateID']}' has no ready build")
         self.keys.append(headers.get("idempotency-key", ""))
         ends_at = time.time() + order.get("timeout", 15)
         box = Box("i" + secrets.token_hex(9), secrets.token_hex(16), order, ends_at)
         self.boxes[box.id] = box
-        return box
+        return await started(box, files)
 
     def _box(self, headers: dict[str, str], *, token: bool = True) -> Box:
         """Raises as the proxy in front of the sandboxes does."""
@@ -231,7 +259,21 @@ def _operation(method: str, path: str) -> str:
         return path[1:]
     if path == "/v2/sandboxes":
         return "create" if method == "POST" else "list"
+    if "templates" in path or path.startswith("/uploads/"):
+        return _template_operation(method, path)
     return "kill" if method == "DELETE" else "renew" if path.endswith("/timeout") else path
+
+
+def _template_operation(method: str, path: str) -> str:
+    if path == "/v3/templates":
+        return "template"
+    if path.startswith("/templates/aliases/"):
+        return "alias"
+    if method == "PUT":
+        return "upload"
+    if "/files/" in path:
+        return "link"
+    return "build" if method == "POST" else "status" if path.endswith("/status") else path
 
 
 def _described(box: Box) -> dict:

@@ -24,6 +24,8 @@ KERNEL = ROOT / "sandboxes/arl_sandboxes/local/inside/kernel.py"
 NUM_UIDS = 65536
 FIRST_HOST_UID = 500_000_000
 """Far from everybody else's; a range for each machine, so that process limits count apart."""
+MAX_PROCESSES = 300
+"""Of each user of a machine."""
 _ranges = itertools.count(os.getpid() % 10_000)
 _SHARED = ("/usr",)
 _LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
@@ -61,7 +63,8 @@ class Vm:
     def command(self, argv: list[str], *, user: str, cwd: str) -> list[str]:
         """The command line that runs `argv` in it."""
         uid = "0" if user == "root" else "1000"
-        enter = ["nsenter", "-t", str(self.init), "-U", "-m", "-p", "-n", "-i", "-u"]
+        bound = ["prlimit", f"--nproc={MAX_PROCESSES}"]  # what the machine's own kernel would bound
+        enter = [*bound, "nsenter", "-t", str(self.init), "-U", "-m", "-p", "-n", "-i", "-u"]
         shell = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', cwd]
         return [*enter, "-S", uid, "-G", uid, *shell, *argv]
 

@@ -237,7 +237,7 @@ def test_a_warm_machine_that_died_is_never_handed_out(server):
     assert play(server, scenario, warm=1).ok
 
 
-def test_another_disk_takes_another_machine(server):
+def test_another_disk_takes_another_runner_of_a_warm_machine(server):
     async def scenario(backend):
         await until(lambda: len(backend._warm) == 1)
         async with await backend.create(limits=Limits(disk_mb=8)) as sandbox:

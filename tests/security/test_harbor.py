@@ -26,7 +26,10 @@ from tests.exhaustive import EXHAUSTIVE, WITH_DOCKER
 pytestmark = pytest.mark.slow
 IN_THE_HARNESS = ("objects", "exits", "patches")
 """The classes that never meet the sandbox: in containers they are played with ARL_EXHAUSTIVE=1."""
+SAMPLED = {} if EXHAUSTIVE else {"e2b-fake": 8}
+"""In a machine of E2B, for which namespaces stand in, one of so many is played."""
 PLACES = [("local", name) for name in CLASSES]
+PLACES += [("e2b-fake", name) for name in CLASSES if EXHAUSTIVE or name not in IN_THE_HARNESS]
 PLACES += [
     ("docker", name)
     for name in CLASSES
@@ -96,12 +99,16 @@ async def is_paid(number: int, sandboxes: SandboxBackend) -> None:
 @pytest.mark.parametrize(
     ("world", "kind"), PLACES, indirect=["world"], ids=map("-".join, PLACES), scope="module"
 )
-def test_no_exploit_is_paid(world: Opened, kind: str, subtests: pytest.Subtests) -> None:
+def test_no_exploit_is_paid(
+    world: Opened, kind: str, request: pytest.FixtureRequest, subtests: pytest.Subtests
+) -> None:
+    every = SAMPLED.get(request.node.callspec.params["world"], 1)
     plays = {
         exploit.name: partial(
-            is_not_paid, exploit, number % 8, world.backend, honest_after=number % 4 == 0
+            is_not_paid, exploit, number % 8, world.backend, honest_after=number % (4 * every) == 0
         )
         for number, exploit in enumerate(CLASSES[kind])
+        if number % every == 0
     }
     world.play_each(subtests, plays, case_s=EXPLOIT_S)
 

@@ -31,6 +31,7 @@ from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.core.messages import Lease
 from agentgym_rl.core.task import SeededTasks
 from agentgym_rl.core.trajectory import Outcome, Trajectory
+from agentgym_rl.plan.clock import VirtualTimeLoop
 from agentgym_rl.rollout.groups import OpenGroup, OpenGroups
 from agentgym_rl.rollout.producer import TaskCursor
 from agentgym_rl.storage.episode_log import EpisodeLog
@@ -73,7 +74,7 @@ class World:
 
     def __init__(self, recovered: Recovered = Recovered()) -> None:  # noqa: B008 - frozen
         self.folder = Path(tempfile.mkdtemp(dir=MEMORY, prefix="hub-of-arl-"))
-        self.loop = asyncio.new_event_loop()
+        self.loop = VirtualTimeLoop()  # in which a task is drawn at once
         self.log = Gated(self.folder / "episodes.db")
         self.metrics: dict[str, float] = {}
         self.buffer = Buffer(CONFIG.rollout, total_groups=STEPS * B)

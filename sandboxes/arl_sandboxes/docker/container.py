@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from agentgym_rl import SandboxError, SandboxLost
-from agentgym_rl.gym.sandbox import WORK_DIR, Image, Limits
+from agentgym_rl.gym.sandbox import WORK_DIR, Limits
 from arl_sandboxes import runner
+from arl_sandboxes.images import Prepared
+from arl_sandboxes.ports import Ports
 
 from . import owner, sdk
 from .link import Link, connect
-from .ports import Ports
 
 T = TypeVar("T")
 
@@ -39,17 +40,6 @@ ROOTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID", "KILL")
 """The capabilities of root in an image: over its own files, users and processes."""
 _THREADS = 16
 _FIRST_USER, _NUM_USERS = 300_000, 100_000
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """The things from which a container of an image is started."""
-
-    image: Image
-    archive: bytes
-    """A tar of the files to be added to the daemon's image `image.place`; b"" for none."""
-    user: str
-    """The user that the image names (USER); "": root."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import io
 import json
-import posixpath
 import re
 import tarfile
 import time
@@ -16,23 +15,17 @@ from typing import Any
 from agentgym_rl import SandboxError
 from agentgym_rl.core.errors import ImageError
 from agentgym_rl.gym.sandbox import Image, ImageRecipe
-from arl_sandboxes.dockerfile import NAME, Copy, Dockerfile, Folder, Plan, digest, mode_of
+from arl_sandboxes.dockerfile import NAME, Dockerfile, digest, mode_of
+from arl_sandboxes.images import Prepared, add_file, archive
 
 from . import sdk
-from .container import Daemon, Prepared
+from .container import Daemon
 
 LABEL = "agentgym-rl.image"
 """The label of images that were built here; its value is the digest of the recipe and its bases."""
 SHOWN_CHARS = 2000
 """The length of the end of a failed build's output, in its error."""
 _FROM = re.compile(r"^(\s*FROM\s+(?:--\S+\s+)*)(\S+)((?:\s+AS\s+(\S+))?\s*)$", re.I | re.M)
-_STANDARD = frozenset(
-    ("/", "/bin", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/proc",
-     "/root", "/run", "/sbin", "/srv", "/sys", "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local",
-     "/usr/local/bin", "/usr/local/lib", "/usr/sbin", "/usr/share", "/usr/src", "/var", "/var/lib",
-     "/var/log", "/var/tmp"),
-)  # fmt: skip
-"""The folders of a base image whose mode an archive must not change."""
 
 
 class Images:
@@ -102,7 +95,7 @@ class Images:
         else:
             if not plan.runs:
                 image = Image(key, plan.work_dir, plan.env, place=about["Id"])
-                return Prepared(image, _archive(recipe, plan), plan.user)
+                return Prepared(image, archive(recipe, plan.steps, set()), plan.user)
         about = await self._build(recipe, key, why, until, report)
         config = about["Config"]
         image = Image(key, config.get("WorkingDir") or "/", _env(config), place=about["Id"])
@@ -236,48 +229,5 @@ def _context(files: Mapping[str, bytes]) -> bytes:
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:
         for path, data in sorted(files.items()):
-            _add(tar, path, data, mode_of(data))
+            add_file(tar, path, data, mode_of(data))
     return made.getvalue()
-
-
-def _archive(recipe: ImageRecipe, plan: Plan) -> bytes:
-    """Return what the steps of a plan without RUN add to the base image, as a tar of root's files.
-
-    A target without "/" at its end is a folder here if a step made one of that name: the base
-    image's own folders are known by their usual names only.
-    """
-    folders: dict[str, None] = {}
-    files: dict[str, tuple[bytes, int]] = {}
-
-    def known(path: str) -> bool:
-        return path in folders or path in _STANDARD
-
-    for step in plan.steps:
-        if isinstance(step, Folder):
-            _enter(step.path, folders)
-        elif isinstance(step, Copy):
-            for path, data, mode in step.entries(recipe, has_folder=known):
-                _enter(posixpath.dirname(path), folders)
-                files[path] = data, mode
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as tar:
-        for path in folders:
-            entry = tarfile.TarInfo(path.lstrip("/"))
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            tar.addfile(entry)
-        for path, (data, mode) in files.items():
-            _add(tar, path.lstrip("/"), data, mode)
-    return made.getvalue() if folders or files else b""
-
-
-def _enter(path: str, folders: dict[str, None]) -> None:
-    """Add a folder and those above it, in their order."""
-    if path not in _STANDARD and path not in folders:
-        _enter(posixpath.dirname(path), folders)
-        folders[path] = None
-
-
-def _add(tar: tarfile.TarFile, name: str, data: bytes, mode: int) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.mode = len(data), mode
-    tar.addfile(entry, io.BytesIO(data))

@@ -1,4 +1,4 @@
-"""E2B's control plane, for one account: make, list, renew and kill machines."""
+"""E2B's control plane, for one account: make, list, renew and kill machines; build templates."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from e2b import AsyncSandbox, SandboxQuery
+from e2b import AsyncSandbox, AsyncTemplate, BuildInfo, SandboxQuery
 from e2b.exceptions import NotFoundException, SandboxException
+from e2b.template.main import TemplateBuilder
+from e2b.template.types import TemplateBuildStatusResponse
 
 from agentgym_rl import SandboxError, SandboxUnavailable
 
@@ -23,7 +25,6 @@ class Account:
     """The key, the properties of requested machines, and the addresses of E2B."""
 
     api_key: str
-    template: str
     internet: bool
     lifetime_s: int
     call_timeout_s: float
@@ -32,8 +33,8 @@ class Account:
     sandbox_url: str = ""
     owner: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-    async def create(self) -> AsyncSandbox:
-        """Create a machine that ends by itself after `lifetime_s`, unless it is renewed.
+    async def create(self, template: str) -> AsyncSandbox:
+        """Create a machine of a template. It ends after `lifetime_s`, unless it is renewed.
 
         Raises:
             SandboxUnavailable: the key or the request is not accepted.
@@ -42,7 +43,7 @@ class Account:
         async with deadline("new sandbox", self.call_timeout_s, otherwise=SandboxError):
             try:
                 return await AsyncSandbox.create(
-                    template=self.template,
+                    template=template,
                     timeout=self.lifetime_s,
                     metadata={MARK: self.owner},
                     allow_internet_access=self.internet,
@@ -53,7 +54,7 @@ class Account:
             except SandboxException as error:
                 if error.status_code in _OUR_FAULT:
                     raise SandboxUnavailable(
-                        f"E2B makes no sandbox of template {self.template!r}: {error}"
+                        f"E2B makes no sandbox of template {template!r}: {error}"
                     ) from error
                 raise
 
@@ -91,6 +92,38 @@ class Account:
                 await AsyncSandbox.kill(id, **self._options())  # type: ignore[misc]
             except NotFoundException:
                 return
+
+    # ------------------------------------------------------------------ templates
+    async def has_template(self, name: str) -> bool:
+        """Return True if there is a template of that name, built or not.
+
+        Raises:
+            SandboxError: E2B does not answer.
+        """
+        async with deadline(f"look for {name}", self.call_timeout_s, otherwise=SandboxError):
+            return await AsyncTemplate.exists(name, **self._options())
+
+    async def build(self, template: TemplateBuilder, name: str, *, timeout_s: float) -> BuildInfo:
+        """Upload what a template needs, and have its build begin.
+
+        Raises:
+            SandboxError: E2B did not begin.
+        """
+        async with deadline(f"build {name}", timeout_s, otherwise=SandboxError):
+            options: dict[str, Any] = {**self._options(), "request_timeout": timeout_s}
+            return await AsyncTemplate.build_in_background(template, name, **options)
+
+    async def build_status(self, build: BuildInfo, *, num_seen: int) -> TemplateBuildStatusResponse:
+        """Return the state of a build, with the lines of its log after the first `num_seen`.
+
+        Raises:
+            SandboxError: E2B does not answer.
+        """
+        what = f"status of {build.name}"
+        async with deadline(what, self.call_timeout_s, otherwise=SandboxError):
+            return await AsyncTemplate.get_build_status(
+                build, logs_offset=num_seen, **self._options()
+            )
 
     def _options(self) -> dict[str, Any]:
         options = {

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -18,6 +18,7 @@ from agentgym_rl.core.errors import SandboxStartTimeout
 from agentgym_rl.gym.sandbox import (
     Capabilities,
     Image,
+    ImageRecipe,
     Limits,
     ProbeReport,
     SandboxBackend,
@@ -27,11 +28,13 @@ from arl_sandboxes.arguments import require_sdk
 from arl_sandboxes.permits import Permits
 
 from . import probes
-from .client import Client
+from .inside import RunnerConfig
 from .pace import Pace
 from .sandbox import E2BSandbox
 
 if TYPE_CHECKING:
+    from arl_sandboxes.images import Prepared
+
     from .account import Account
     from .machine import Machine
 
@@ -40,6 +43,8 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 15.0
 """The longest time the end of a machine, or of the backend, may take; E2B ends the rest."""
 CLOSED = "the e2b sandbox backend was closed"
+TRY_OUT_S = 300.0
+"""The longest time a sandbox may take to start that shows that a template serves."""
 RETRY_S = 5.0
 """The pause between attempts to keep machines ready."""
 
@@ -52,7 +57,9 @@ class E2BBackend(SandboxBackend):
         warm: The number of idle machines kept ready; they cost, and count at E2B, as others do.
         limits: The limits of a sandbox, unless `create` gives others.
         template: E2B's name of the machine's image, with Python 3.8 or newer, util-linux,
-            and bash; it also sets the memory of a machine.
+            tar and bash; it also sets the memory of a machine.
+        bases: Templates that stand for base images of Dockerfiles, by the name there
+            ({"node:22": "my-node"}); `template` stands for debian, ubuntu and python.
         python: The interpreter of the programs, in the machine.
         internet: If True, programs have the network of the machine; otherwise they have none.
         creates_per_s: The rate of new machines: E2B allows 1 (Hobby) or 5 (Pro) per second.
@@ -74,6 +81,7 @@ class E2BBackend(SandboxBackend):
         warm: int = 0,
         limits: Limits | None = None,
         template: str = "base",
+        bases: Mapping[str, str] | None = None,
         python: str = "python3",
         internet: bool = False,
         creates_per_s: float = 1.0,
@@ -97,9 +105,11 @@ class E2BBackend(SandboxBackend):
         Capabilities().missing(require)  # raises for an unknown name
         self._num_sandboxes, self._num_warm = sandboxes, warm
         self._limits = limits or Limits()
-        self._python, self._internet = python, internet
+        self._internet = internet
+        self._plain = RunnerConfig(python, self._limits.disk_mb, internet)
+        """The environment of the runner of a warm machine."""
         self._lifetime_s, self._call_timeout_s = lifetime_s, call_timeout_s
-        self._template, self._retries = template, retries
+        self._template, self._bases, self._retries = template, dict(bases or {}), retries
         self._api_key, self._api_url, self._sandbox_url = api_key, api_url, sandbox_url
         self._require = tuple(require)
         self._stats = SandboxStats()
@@ -123,7 +133,10 @@ class E2BBackend(SandboxBackend):
             raise SandboxUnavailable(
                 f"the e2b sandbox lacks what `require` asks for: {', '.join(lacking)}"
             )
+        from .images import Images
+
         self._account, self._capabilities = account, report.capabilities
+        self._images = Images(account, self._template, self._bases, self._try_out)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._end_all)
             self._tasks = await stack.enter_async_context(asyncio.TaskGroup())
@@ -188,7 +201,6 @@ class E2BBackend(SandboxBackend):
 
             account = Account(
                 api_key=api_key,
-                template=self._template,
                 internet=self._internet,
                 lifetime_s=self._lifetime_s,
                 call_timeout_s=self._call_timeout_s,
@@ -214,16 +226,34 @@ class E2BBackend(SandboxBackend):
         image: Image | None = None,
         timeout_s: float = 60.0,
     ) -> E2BSandbox:
-        if image is not None:
-            raise SandboxError(f"the {self.name} sandbox starts no images")
+        self._check_open()
+        world = self._images.get(image) if image is not None else None
+        return await self._create(limits or self._limits, world, timeout_s)
+
+    async def prepare(
+        self,
+        recipe: ImageRecipe,
+        *,
+        timeout_s: float = 600.0,
+        report: Callable[[str], None] | None = None,
+    ) -> Image:
+        self._check_open()
+        return await self._images.prepare(recipe, timeout_s, report or (lambda line: None))
+
+    def _check_open(self) -> None:
         if self._stack is None:
             raise SandboxLost("the e2b sandbox backend is not open: use `async with backend:`")
-        limits = limits or self._limits
+
+    async def _try_out(self, world: Prepared) -> None:
+        await (await self._create(self._limits, world, TRY_OUT_S)).close()
+
+    async def _create(self, limits: Limits, world: Prepared | None, timeout_s: float) -> E2BSandbox:
+        config = replace(self._plain, disk_mb=limits.disk_mb, world=world)
         asked = time.perf_counter()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._permits.acquire()
-                machine = await self._obtain(limits)
+                machine = await self._obtain(config)
         except TimeoutError:
             raise SandboxStartTimeout(
                 f"no sandbox was available within {timeout_s:g} s: at most {self._num_sandboxes} "
@@ -235,24 +265,22 @@ class E2BBackend(SandboxBackend):
         self._stats.queue_wait_max_s = max(waited, self._stats.queue_wait_max_s)
         self._stats.created += 1
         self._stats.in_use += 1
-        client = Client(machine)
-        machine.on_line, machine.on_end = client.heard, client.ended
         return E2BSandbox(
             machine,
-            client,
             limits,
             self._capabilities,
             stats=self._stats,
             on_close=lambda: self._take_back(machine),
+            image=world.image if world is not None else None,
         )
 
-    async def _obtain(self, limits: Limits) -> Machine:
+    async def _obtain(self, config: RunnerConfig) -> Machine:
         """Return a ready machine, or a new one; release the permit if there is neither."""
-        while self._warm:
+        while self._warm and self._template_of(config) == self._template:
             machine = self._warm.popleft()
             self._work.set()
-            if not machine.dead and limits.disk_mb == machine.disk_mb:
-                return machine
+            if not machine.dead:
+                return await self._with_runner(machine, config)
             self._bury(machine)
         try:
             await self._pace.turn()
@@ -261,10 +289,25 @@ class E2BBackend(SandboxBackend):
             raise
         if self._stack is None:
             raise SandboxLost(CLOSED)
-        start = self._tasks.create_task(self._start(limits.disk_mb), name="start a machine")
+        start = self._tasks.create_task(self._start(config), name="start a machine")
         self._starting.add(start)
         start.add_done_callback(self._starting.discard)
         return await self._claim(start)
+
+    def _template_of(self, config: RunnerConfig) -> str:
+        return config.world.image.place if config.world is not None else self._template
+
+    async def _with_runner(self, machine: Machine, config: RunnerConfig) -> Machine:
+        """Return a warm machine whose runner has this environment, or release the permit."""
+        try:
+            if machine.config != config:
+                await machine.start_runner(config)
+        except BaseException:
+            self._permits.release()
+            if machine in self._machines:
+                self._bury(machine)
+            raise
+        return machine
 
     async def _claim(self, start: asyncio.Task[Machine | SandboxError]) -> Machine:
         """Return the started machine. The start outlives the caller: E2B would keep its machine."""
@@ -288,7 +331,7 @@ class E2BBackend(SandboxBackend):
         machine = None if start.cancelled() else start.result()
         if machine is None or isinstance(machine, SandboxError):
             return
-        if len(self._warm) < self._num_warm and machine.disk_mb == self._limits.disk_mb:
+        if len(self._warm) < self._num_warm and machine.config == self._plain:
             self._keep(machine)
         else:
             self._bury(machine)
@@ -312,20 +355,18 @@ class E2BBackend(SandboxBackend):
         return self._tasks.create_task(bury(), name=f"end {machine.id}")
 
     # ------------------------------------------------------------------ machines
-    async def _start(self, disk_mb: int) -> Machine | SandboxError:
+    async def _start(self, config: RunnerConfig) -> Machine | SandboxError:
         """Start a machine with its runner; return the error if it fails."""
         from .machine import Machine
 
         machine = None
         try:
             self._num_unknown += 1
-            sdk = await self._account.create()
+            sdk = await self._account.create(self._template_of(config))
             self._num_unknown -= 1
             machine = Machine(sdk, self._tasks, self._call_timeout_s)
             self._machines.add(machine)
-            await machine.start_runner(
-                python=self._python, disk_mb=disk_mb, internet=self._internet
-            )
+            await machine.start_runner(config)
         except SandboxError as error:
             if machine is not None:
                 self._bury(machine)
@@ -343,7 +384,7 @@ class E2BBackend(SandboxBackend):
                 self._stats.respawns += 1
             while len(self._warm) < self._num_warm:
                 await self._pace.turn()
-                machine = await self._start(self._limits.disk_mb)
+                machine = await self._start(self._plain)
                 if isinstance(machine, SandboxError):
                     log.error("no machine could be kept ready: %s", machine)
                     await asyncio.sleep(RETRY_S)

@@ -12,12 +12,17 @@ from collections.abc import AsyncIterator
 
 import httpx
 from connectrpc.errors import ConnectError
-from e2b.exceptions import AuthenticationException, SandboxException, ServiceBusyException
+from e2b.exceptions import (
+    AuthenticationException,
+    BuildException,
+    SandboxException,
+    ServiceBusyException,
+)
 
 from agentgym_rl import SandboxError, SandboxLost, SandboxUnavailable
 
 FAILURES = (
-    *(SandboxException, ServiceBusyException),
+    *(SandboxException, ServiceBusyException, BuildException),
     *(httpx.HTTPError, ConnectError, OSError),
     *(ValueError, KeyError),  # the HTML page of a proxy, if the SDK expected JSON
 )

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from agentgym_rl import SandboxLost
 from arl_sandboxes.runner_words import Refused
 
 PROTOCOL = 1
+EVENT = -1
+"""The number of messages that answer no request."""
 
 
 class Link(Protocol):
@@ -31,6 +34,11 @@ class Client:
         self.link = link
         self._ids = itertools.count(1)
         self._open: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._over = ""
+        """The reason the runner has ended; the link may go on, with another runner."""
+        self.on_event: Callable[[Mapping[str, Any]], None] = lambda event: None
+        """The function that is called for each event, a message that answers no request."""
+        self.on_close: Callable[[], None] = lambda: None
 
     async def request(self, op: str, *, deadline_s: float, **fields: Any) -> dict[str, Any]:
         """Send a request and wait for the reply; cancellation also stops a `run_python` or `exec`.
@@ -51,21 +59,24 @@ class Client:
             self.link.drop(why, kill_runner=True)
             raise SandboxLost(f"{self.link.id}: {self.link.dead}") from None
         except asyncio.CancelledError:
-            if not self.link.dead and op in ("run_python", "exec"):
-                self._send({"id": next(self._ids), "op": "cancel", "of": number})
+            if op in ("run_python", "exec"):
+                self.post("cancel", of=number)
             raise
         finally:
             del self._open[number]
 
     def post(self, op: str, **fields: Any) -> None:
         """Send a request without waiting for the reply; do nothing if the connection is dead."""
-        if not self.link.dead:
+        if not self.link.dead and not self._over:
             self._send({"id": next(self._ids), "op": op, **fields})
 
     def heard(self, line: str) -> None:
         said = json.loads(line)
         if said["id"] == 0 and "error" in said:
             self.link.drop(f"its runner gave up: {said['error']}")
+            return
+        if said["id"] == EVENT:
+            self.on_event(said["event"])
             return
         reply = self._open.get(said["id"])
         if reply is None or reply.done():
@@ -76,9 +87,13 @@ class Client:
             reply.set_exception(Refused(said["error"], said["errno"]))
 
     def ended(self, why: str) -> None:
+        self._over = why
         for reply in self._open.values():
             if not reply.done():
                 reply.set_exception(SandboxLost(f"{self.link.id}: {why}"))
+        self.on_close()
 
     def _send(self, request: dict[str, Any]) -> None:
+        if self._over:
+            raise SandboxLost(f"{self.link.id}: {self._over}")
         self.link.send(json.dumps(request).encode() + b"\n")

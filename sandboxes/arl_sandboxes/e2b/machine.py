@@ -12,11 +12,13 @@ from collections.abc import Callable
 from e2b import AsyncCommandHandle, AsyncSandbox, CommandExitException
 
 from agentgym_rl import SandboxError, SandboxLost
+from agentgym_rl.core.errors import ImageError
 from arl_sandboxes.runner import source
 
 from . import inside
 from .calls import FAILURES, deadline
 from .client import PROTOCOL
+from .inside import RunnerConfig
 
 log = logging.getLogger(__name__)
 
@@ -36,33 +38,37 @@ class Machine:
     def __init__(self, sdk: AsyncSandbox, tasks: asyncio.TaskGroup, call_timeout_s: float) -> None:
         self.id = sdk.sandbox_id
         self.dead = ""
-        self.disk_mb = 0
+        self.config: RunnerConfig | None = None
+        """The environment of the runner; None: there is no runner yet."""
         self.on_line: Callable[[str], None] = lambda line: None
         self.on_end: Callable[[str], None] = lambda why: None
         self._sdk, self._tasks, self._timeout_s = sdk, tasks, call_timeout_s
         self._pid = 0
+        self._uploaded = False
+        self._exited = False
+        """True if the runner has ended by itself."""
         self._own: list[asyncio.Task[None]] = []
         self._rest: list[str] = []
         self._stderr: deque[str] = deque(maxlen=20)
         self._lines: deque[bytes] = deque()
         self._more = asyncio.Event()
 
-    async def start_runner(self, *, python: str, disk_mb: int, internet: bool) -> None:
-        """Upload the runner, start it, and wait for its first line.
+    async def start_runner(self, config: RunnerConfig) -> None:
+        """Upload the runner, start it, and wait for its first line. If the machine has a runner
+        already, that one is killed first, with all its processes and files.
 
         Raises:
+            ImageError: no runner starts from the image.
             SandboxError: the runner did not start.
         """
-        async with deadline(f"upload to {self.id}", self._timeout_s):
-            await self._sdk.files.write(
-                inside.RUNNER, source().encode(), user="root", use_octet_stream=True
-            )
+        await self._end_runner()
+        await self._upload(config)
         said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.on_line = lambda line: None if said.done() else said.set_result(line)
         self.on_end = lambda why: None if said.done() else said.set_result("")
         async with deadline(f"start the runner in {self.id}", self._timeout_s):
             handle = await self._sdk.commands.run(
-                inside.command(python=python, disk_mb=disk_mb, internet=internet),
+                inside.command(config),
                 background=True,
                 user="root",
                 cwd="/",
@@ -72,6 +78,9 @@ class Machine:
                 on_stderr=self._stderr.append,
                 retain_output=False,
             )
+            if self.dead:  # since its backend was closed in the meantime
+                await handle.disconnect()
+                raise SandboxLost(f"{self.id}: {self.dead}")
             self._pid = handle.pid
             self._own = [
                 self._tasks.create_task(self._watch(handle), name=f"watch {self.id}"),
@@ -79,10 +88,42 @@ class Machine:
             ]
             greeting = await said
         if not greeting:
-            raise SandboxError(f"the runner did not start in {self.id}: {self.dead}")
+            why = f"the runner did not start in {self.id}: {self.dead}"
+            if config.world is not None and self._exited:
+                raise ImageError(f"{why} (an image needs {config.python}, 3.8 or newer, and tar)")
+            raise SandboxError(why)
         if (protocol := json.loads(greeting)["ok"]["protocol"]) != PROTOCOL:
             raise SandboxError(f"{self.id}: runner protocol {protocol}, expected {PROTOCOL}")
-        self.disk_mb = disk_mb
+        self.config = config
+
+    async def _upload(self, config: RunnerConfig) -> None:
+        """Upload the runner, and the files of the image, unless the machine has them."""
+        files = {} if self._uploaded else {inside.RUNNER: source().encode()}
+        before = self.config.world if self.config is not None else None
+        if config.world is not None and config.world.archive and config.world is not before:
+            files[inside.ARCHIVE] = config.world.archive
+        async with deadline(f"upload to {self.id}", self._timeout_s):
+            for path, data in files.items():
+                await self._sdk.files.write(path, data, user="root", use_octet_stream=True)
+        self._uploaded = True
+
+    async def _end_runner(self) -> None:
+        """Kill the runner, if there is one: the kernel ends its processes and its files with it.
+
+        Raises:
+            SandboxLost: the machine is dead, or does not confirm it.
+        """
+        if self.dead:
+            raise SandboxLost(f"{self.id}: {self.dead}")
+        if self.config is None:
+            return
+        for task in self._own:
+            task.cancel()
+        await asyncio.wait(self._own)
+        self._lines.clear()
+        self._rest.clear()
+        async with deadline(f"kill the runner in {self.id}", self._timeout_s):
+            await self._sdk.commands.kill(self._pid)
 
     def send(self, line: bytes) -> None:
         """Queue one request, which ends with a newline; requests keep their order."""
@@ -127,6 +168,7 @@ class Machine:
         except CommandExitException as error:
             said = "".join(self._stderr).strip()[-STDERR_CHARS:]
             why = f"its runner has ended with exit code {error.exit_code} {said}".strip()
+            self._exited = True
         except asyncio.CancelledError:
             with contextlib.suppress(*FAILURES):
                 async with asyncio.timeout(DISCONNECT_S):

@@ -26,6 +26,7 @@ def capabilities(internet: bool) -> Capabilities:
         exec=True,
         sessions=frozenset({"python", "shell"}),
         fork_snapshot=True,
+        images=True,
     )
 
 

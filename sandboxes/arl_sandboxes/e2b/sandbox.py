@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from agentgym_rl import Sandbox, SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import (
     Capabilities,
     ExecResult,
+    Image,
     Limits,
     SandboxStats,
     Session,
     SessionKind,
-    work_path,
 )
-from arl_sandboxes.arguments import check_words
+from arl_sandboxes.arguments import check_words, sandbox_path
+from arl_sandboxes.forward import address_of
+from arl_sandboxes.ports import Ports
 from arl_sandboxes.runner_words import RESET_S, Refused, b64, pack, result_of
 
-from .client import Client, Link
+from .client import Client
 from .session import E2BSession
+
+if TYPE_CHECKING:
+    from .machine import Machine
 
 ANSWER_S = 30.0
 """The time a reply may take beyond the time limit of the program: for the network and files."""
@@ -33,21 +39,28 @@ class E2BSandbox(Sandbox):
 
     def __init__(
         self,
-        link: Link,
-        client: Client,
+        machine: Machine,
         limits: Limits,
         capabilities: Capabilities,
         *,
         stats: SandboxStats,
         on_close: Callable[[], Awaitable[None]],
+        image: Image | None = None,
     ) -> None:
-        self.id = f"e2b-{link.id}"
+        self.id = f"e2b-{machine.id}"
         self.limits = limits
         self.capabilities = capabilities
-        self._link, self._client = link, client
-        self._stats = stats
+        self.image = image
+        self._machine, self._stats = machine, stats
+        self._connect()
         self._on_close: Callable[[], Awaitable[None]] | None = on_close
         self._busy = asyncio.Lock()
+
+    def _connect(self) -> None:
+        """Begin to talk to the machine's runner."""
+        self._client = Client(self._machine)
+        self._machine.on_line, self._machine.on_end = self._client.heard, self._client.ended
+        self._ports = Ports(self._client)
 
     async def run_python(
         self,
@@ -73,7 +86,7 @@ class E2BSandbox(Sandbox):
         limits: Limits | None = None,
     ) -> ExecResult:
         check_words(argv, env or {})
-        where = str(work_path(cwd))
+        where = str(sandbox_path(cwd, self.image))
         more: dict[str, Any] = {"argv": list(argv), "cwd": where, "env": dict(env or {})}
         return await self._run("exec", stdin, files, collect, limits, **more)
 
@@ -82,7 +95,7 @@ class E2BSandbox(Sandbox):
             raise SandboxError(
                 f"{self.id} has no {kind!r} sessions, only {sorted(self.capabilities.sessions)}"
             )
-        limits = runner_limits(self.limits)
+        limits = self._limits(self.limits)
         why = "no session could be opened: "
         said = await self._ask("open_session", why, kind=kind, limits=limits)
         return E2BSession(
@@ -95,14 +108,14 @@ class E2BSandbox(Sandbox):
         )
 
     async def write_files(self, files: Mapping[str, bytes]) -> None:
-        packed = pack(files)
-        limits = runner_limits(self.limits)
+        packed = pack(files, self.image)
+        limits = self._limits(self.limits)
         async with self._busy:
             why = "files could not be written: "
             await self._ask("write_files", why, files=packed, limits=limits)
 
     async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
-        clean = str(work_path(path))
+        clean = str(sandbox_path(path, self.image))
         self._check_open()
         try:
             said = await self._client.request(
@@ -120,9 +133,31 @@ class E2BSandbox(Sandbox):
             self._check_open()
             try:
                 await self._client.request("reset", deadline_s=RESET_S)
-            except Refused as error:  # then the remaining state is unknown
-                self._link.drop(f"it could not be reset: {error}", kill_runner=True)
-                raise SandboxLost(f"{self.id}: {self._link.dead}") from None
+                if self.image is not None:
+                    await self._renew()
+            except (Refused, SandboxError) as error:  # then the remaining state is unknown
+                self._machine.drop(f"it could not be reset: {error}", kill_runner=True)
+                raise SandboxLost(f"{self.id}: {self._machine.dead}") from None
+
+    async def _renew(self) -> None:
+        """Go on with another runner in the same machine, whose files are the image's own."""
+        config = self._machine.config
+        assert config is not None
+        self._client.ended("its sandbox was reset")
+        await self._machine.start_runner(config)
+        self._connect()
+
+    @contextlib.asynccontextmanager
+    async def forward(self, port: int, to: str) -> AsyncIterator[None]:
+        address = address_of(port, to)
+        self._check_open()
+        if self.image is None:
+            raise SandboxError(
+                f"{self.id} has no loopback device, which sandboxes with images have: "
+                "create it from an image"
+            )
+        async with self._ports.forwarded(port, address):
+            yield
 
     async def close(self) -> None:
         on_close, self._on_close = self._on_close, None
@@ -132,8 +167,8 @@ class E2BSandbox(Sandbox):
     def _check_open(self) -> None:
         if self._on_close is None:
             raise SandboxLost(f"{self.id} is closed")
-        if self._link.dead:
-            raise SandboxLost(f"{self.id}: {self._link.dead}")
+        if self._machine.dead:
+            raise SandboxLost(f"{self.id}: {self._machine.dead}")
 
     async def _run(
         self,
@@ -148,10 +183,10 @@ class E2BSandbox(Sandbox):
         if stdin:
             fields["stdin"] = b64(stdin)
         if files:
-            fields["files"] = pack(files)
+            fields["files"] = pack(files, self.image)
         if collect:
-            fields["collect"] = [str(work_path(path)) for path in collect]
-        fields["limits"] = runner_limits(bounds)
+            fields["collect"] = [str(sandbox_path(path, self.image)) for path in collect]
+        fields["limits"] = self._limits(bounds)
         async with self._busy:
             said = await self._ask(op, wall_s=bounds.wall_s, **fields)
         result = result_of(said, self.id)
@@ -168,6 +203,8 @@ class E2BSandbox(Sandbox):
         except Refused as error:
             raise SandboxError(f"{self.id}: {failed}{error}") from error
 
-
-def runner_limits(limits: Limits) -> dict[str, float]:
-    return {name: getattr(limits, name) for name in _FIELDS}
+    def _limits(self, limits: Limits) -> dict[str, float]:
+        found: dict[str, float] = {name: getattr(limits, name) for name in _FIELDS}
+        if self.image is not None:  # the kernel does not count the processes of root
+            del found["processes"]
+        return found

@@ -35,9 +35,9 @@ CLEAR_S = 20.0
 
 class Runner:
     def __init__(self, work: str, scratch: list, whole: bool, image: bool) -> None:
-        self.work, self._whole, self._image = work, whole, image
+        self.work, self._whole = work, whole
         self.box = Box(work, image)
-        self._boxes = [self.box, *map(Box, scratch)]
+        self._emptied = [] if image else [self.box, *map(Box, scratch)]
         self.loop = Loop()
         self._ports = Ports(self.loop, lambda event: _send({"id": -1, "event": event}))
         self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -180,13 +180,12 @@ class Runner:
         self.reply(job.id, {**result, **self.box.collect(job.request.get("collect", []))})
 
     def _reset(self, request: dict) -> None:
-        """Remove all sessions, processes and files; exit if that fails."""
-        if self._image:
-            raise ValueError("the files of an image come back with another container only")
+        """Remove all sessions and processes, and the files unless they are an image's; exit if that
+        fails."""
         self._sessions.end_all("the sandbox was reset")
         self.sweep()
         until = time.monotonic() + CLEAR_S
-        for box in self._boxes:
+        for box in self._emptied:
             try:
                 box.clear(until)
             except Exception as error:

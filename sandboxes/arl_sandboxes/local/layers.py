@@ -14,7 +14,6 @@ import fcntl
 import functools
 import hashlib
 import os
-import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
@@ -26,14 +25,13 @@ from agentgym_rl.core.errors import ImageError
 from agentgym_rl.gym.sandbox import ExecResult, Image, ImageRecipe
 from arl_sandboxes.arguments import OWN_FOLDER
 from arl_sandboxes.dockerfile import Copy, Dockerfile, Folder, Plan, Run, digest
+from arl_sandboxes.images import BASES, is_common
 
 from . import tree
 from .interpreter import SlotConfig
 
 FORMAT = 1
 """The version of the layers' form, a part of their names."""
-BASES = ("debian", "python", "ubuntu")
-"""The base images for which this machine's own /usr and Python stand, whatever their tags."""
 LINKS = f"{OWN_FOLDER}/bin"
 """The folder of the names `python` and `python3` of the programs' interpreter."""
 PATH = f"{LINKS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -46,7 +44,6 @@ MAX_UNUSED = 256
 SPARE_S = 10.0
 """The time to end a build whose last RUN has used all of it."""
 _LOCK_PAUSE_S = 0.05
-_OFFICIAL = re.compile(r"(?:docker\.io/)?(?:library/)?([a-z0-9._/-]+)(?::[\w.-]+)?(?:@[\w:]+)?")
 
 Runs = Callable[[Image, Run, float, Path], Awaitable[ExecResult]]
 """A function that runs a step in a sandbox of an unfinished layer, with a time limit in seconds,
@@ -323,8 +320,7 @@ def _plan(recipe: ImageRecipe) -> Plan:
         ImageError: it cannot, or an instruction is not read here.
     """
     file = Dockerfile(recipe)
-    match = _OFFICIAL.fullmatch(file.base)
-    if not match or match[1] not in BASES:
+    if not is_common(file.base):
         raise ImageError(
             f"{recipe.name}: the local sandbox has no image {file.base!r}: this machine stands for "
             f"{', '.join(BASES)}; use --sandbox docker for others"

@@ -6,20 +6,29 @@ import asyncio
 import contextlib
 from base64 import b64decode
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from agentgym_rl import SandboxError
-from arl_sandboxes.forward import relayed
-from arl_sandboxes.runner_words import Refused, b64
 
-from .link import Link
+from .forward import relayed
+from .runner_words import Refused, b64
 
 LISTEN_S = 15.0
 """The longest time a runner may take to open a port."""
 
 
+class Link(Protocol):
+    """A connection to one runner, whose `on_event` is called for each event."""
+
+    on_event: Callable[[Mapping[str, Any]], None]
+    on_close: Callable[[], None]
+
+    async def request(self, op: str, *, deadline_s: float, **fields: Any) -> dict[str, Any]: ...
+    def post(self, op: str, **fields: Any) -> None: ...
+
+
 class _RunnerStream:
-    """The end of a connection in the container; the runner and this process wait for each other."""
+    """The end of a connection in the sandbox; the runner and this process wait for each other."""
 
     def __init__(self, link: Link, number: int, forget: Callable[[int], object]) -> None:
         self._link, self._number, self._forget = link, number, forget
@@ -35,7 +44,7 @@ class _RunnerStream:
             self._pieces.put_nowait(b64decode(event["data"]))
 
     def lose(self) -> None:
-        """Mark the connection as failed: its container has gone."""
+        """Mark the connection as failed: its sandbox has gone."""
         self._over = True
         self._sent.set()
         self._pieces.put_nowait(b"")
@@ -51,7 +60,7 @@ class _RunnerStream:
         if not self._over:
             await self._sent.wait()
         if self._over:
-            raise OSError("the container has gone")
+            raise OSError("the sandbox has gone")
 
     def end(self) -> None:
         self._link.post("shut", conn=self._number)
@@ -62,7 +71,7 @@ class _RunnerStream:
 
 
 class Ports:
-    """The open ports of one container."""
+    """The open ports of one runner."""
 
     def __init__(self, link: Link) -> None:
         self._link = link

@@ -1,0 +1,86 @@
+"""The parts of images that several backends share: the bases that another system can stand for,
+and the archive of the files that a recipe adds to its base."""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import re
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentgym_rl.gym.sandbox import Image, ImageRecipe
+
+from .dockerfile import Copy, Folder, Run
+
+BASES = ("debian", "python", "ubuntu")
+"""The base images for which another Linux with Python can stand, whatever their tags."""
+_OFFICIAL = re.compile(r"(?:docker\.io/)?(?:library/)?([a-z0-9._/-]+)(?::[\w.-]+)?(?:@[\w:]+)?")
+_STANDARD = frozenset(
+    ("/", "/bin", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/proc",
+     "/root", "/run", "/sbin", "/srv", "/sys", "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local",
+     "/usr/local/bin", "/usr/local/lib", "/usr/sbin", "/usr/share", "/usr/src", "/var", "/var/lib",
+     "/var/log", "/var/tmp"),
+)  # fmt: skip
+"""The folders of a base image whose mode an archive must not change."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The things from which a container or machine of an image is started."""
+
+    image: Image
+    archive: bytes
+    """A tar of the files to be added to the backend's own image `image.place`; b"" for none."""
+    user: str
+    """The user that the image names (USER); "": root."""
+
+
+def is_common(base: str) -> bool:
+    """Return True if a base image is one of `BASES`, of any tag."""
+    match = _OFFICIAL.fullmatch(base)
+    return match is not None and match[1] in BASES
+
+
+def archive(recipe: ImageRecipe, steps: Sequence[Copy | Run | Folder], known: set[str]) -> bytes:
+    """Return what steps without RUN add to an image, as a tar of root's files; b"" for nothing.
+
+    A target without "/" at its end is a folder here if a step made one of that name: the base
+    image's own folders are known by their usual names only.
+
+    known: the folders that earlier steps made, to which those of these steps are added.
+    """
+    folders: dict[str, None] = {}
+    files: dict[str, tuple[bytes, int]] = {}
+
+    def enter(path: str) -> None:
+        """Add a folder and those above it, in their order."""
+        if path not in _STANDARD and path not in known:
+            enter(posixpath.dirname(path))
+            folders[path] = None
+            known.add(path)
+
+    for step in steps:
+        if isinstance(step, Folder):
+            enter(step.path)
+        elif isinstance(step, Copy):
+            has_folder = (_STANDARD | known).__contains__
+            for path, data, mode in step.entries(recipe, has_folder=has_folder):
+                enter(posixpath.dirname(path))
+                files[path] = data, mode
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for path in folders:
+            entry = tarfile.TarInfo(path.lstrip("/"))
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(entry)
+        for path, (data, mode) in files.items():
+            add_file(tar, path.lstrip("/"), data, mode)
+    return made.getvalue() if folders or files else b""
+
+
+def add_file(tar: tarfile.TarFile, name: str, data: bytes, mode: int) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(data), mode
+    tar.addfile(entry, io.BytesIO(data))
