@@ -29,8 +29,8 @@ from agentgym_rl.core.chat import Message
 RIGHT, CHANGE, PLACE, MISQUOTE, IDLE = "right", "change", "place", "misquote", "idle"
 CLEAN: Mapping[str, float] = {RIGHT: 1.0}
 EVEN: Mapping[str, float] = dict.fromkeys((RIGHT, CHANGE, PLACE, MISQUOTE, IDLE), 1.0)
-CAREFUL = {RIGHT: 0.45, IDLE: 0.33, CHANGE: 0.09, PLACE: 0.08, MISQUOTE: 0.05}
-CARELESS = {RIGHT: 0.19, IDLE: 0.63, CHANGE: 0.07, PLACE: 0.07, MISQUOTE: 0.04}
+CAREFUL = {RIGHT: 0.45, IDLE: 0.43, CHANGE: 0.05, PLACE: 0.04, MISQUOTE: 0.03}
+CARELESS = {RIGHT: 0.21, IDLE: 0.70, CHANGE: 0.03, PLACE: 0.03, MISQUOTE: 0.03}
 CARED_FOR = ("comparison", "off-by-one", "operator", "direction", "min-max")
 """The kinds of bugs that are mostly repaired; wrong names and numbers mostly are not."""
 _NUMBER = re.compile(r"\b\d+\b")
@@ -139,7 +139,7 @@ BUGS = Family(
     demonstrate=demonstrate,
     needs_sandboxes=True,
     max_tokens=96,
-    plan=WarmUp(clean_steps=2000, mixed_steps=400),
+    plan=WarmUp(clean_steps=1400, mixed_steps=300),
     # Names, digits and signs are cut out of their lines: they are the same tokens everywhere.
     vocabulary=Vocabulary(splits=("[0-9]", "\n", _SIGNS, _NAMES), max_size=1120),
 )
