@@ -26,7 +26,7 @@ from tests.exhaustive import EXHAUSTIVE, WITH_DOCKER
 pytestmark = pytest.mark.slow
 IN_THE_HARNESS = ("objects", "exits", "patches")
 """The classes that never meet the sandbox: in containers they are played with ARL_EXHAUSTIVE=1."""
-SAMPLED = {} if EXHAUSTIVE else {"e2b-fake": 8}
+SAMPLED = {} if EXHAUSTIVE else {"e2b-fake": 12}
 """In a machine of E2B, for which namespaces stand in, one of so many is played."""
 PLACES = [("local", name) for name in CLASSES]
 PLACES += [("e2b-fake", name) for name in CLASSES if EXHAUSTIVE or name not in IN_THE_HARNESS]
