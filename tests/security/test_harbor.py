@@ -1,6 +1,7 @@
 """Each exploit of the harbor environment in a real sandbox: never paid; the honest agent is.
 
-`ARL_CASE=TEXT` plays those that have the text in their name.
+`ARL_CASE=TEXT` plays those that have the text in their name; `ARL_EXHAUSTIVE=1` plays all in
+machines of the fake of e2b and in containers, too.
 """
 
 from __future__ import annotations
