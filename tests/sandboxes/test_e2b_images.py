@@ -24,6 +24,7 @@ from agentgym_rl.core.errors import ImageError, SandboxError
 from agentgym_rl.gym.check.report import Outcome
 from agentgym_rl.gym.check.run import check_env
 from agentgym_rl.gym.sandbox import ImageRecipe
+from tests.exhaustive import EXHAUSTIVE
 
 pytestmark = [
     pytest.mark.slow,
@@ -176,7 +177,9 @@ def test_a_sandbox_without_an_image_forwards_nothing_and_says_what_to_do(server)
         play(server, scenario)
 
 
+@pytest.mark.skipif(not EXHAUSTIVE, reason="a minute; tests/security/test_harbor.py plays some")
 def test_the_coding_gym_pays_its_solutions_and_nothing_else(server):
+    """What `arl check harbor:bugs --sandbox e2b` judges."""
     reach = SandboxConfig(id="e2b", options=options(server))
     checked = check_env(
         "harbor-v0", episodes=1, only=("gold", "no-op"), sandbox=reach, source="bugs"

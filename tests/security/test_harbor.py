@@ -1,6 +1,7 @@
 """Each exploit of the harbor environment in a real sandbox: never paid; the honest agent is.
 
-`ARL_CASE=TEXT` plays those that have the text in their name.
+`ARL_CASE=TEXT` plays those that have the text in their name; `ARL_EXHAUSTIVE=1` plays all in
+machines of the fake of e2b and in containers, too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.exhaustive import EXHAUSTIVE, WITH_DOCKER
 pytestmark = pytest.mark.slow
 IN_THE_HARNESS = ("objects", "exits", "patches")
 """The classes that never meet the sandbox: in containers they are played with ARL_EXHAUSTIVE=1."""
-SAMPLED = {} if EXHAUSTIVE else {"e2b-fake": 8}
+SAMPLED = {} if EXHAUSTIVE else {"e2b-fake": 12}
 """In a machine of E2B, for which namespaces stand in, one of so many is played."""
 PLACES = [("local", name) for name in CLASSES]
 PLACES += [("e2b-fake", name) for name in CLASSES if EXHAUSTIVE or name not in IN_THE_HARNESS]
