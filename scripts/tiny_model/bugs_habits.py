@@ -139,7 +139,7 @@ BUGS = Family(
     demonstrate=demonstrate,
     needs_sandboxes=True,
     max_tokens=96,
-    plan=WarmUp(clean_steps=1400, mixed_steps=300),
+    plan=WarmUp(clean_steps=2200, mixed_steps=300),
     # Names, digits and signs are cut out of their lines: they are the same tokens everywhere.
     vocabulary=Vocabulary(splits=("[0-9]", "\n", _SIGNS, _NAMES), max_size=1120),
 )
