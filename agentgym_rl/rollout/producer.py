@@ -66,13 +66,10 @@ class TaskCursor:
         """
         while True:
             index = self._index
-            if index not in self._logged:
-                task = await drawn(self._tasks, index)
-                self._index += 1
-                if self._is_trained(index, task):
-                    return index, task
-            else:
-                self._index += 1
+            task = None if index in self._logged else await drawn(self._tasks, index)
+            self._index += 1
+            if task is not None and self._is_trained(index, task):
+                return index, task
 
     def _is_trained(self, index: int, task: Task) -> bool:
         """Return whether the task has a weight; count the tasks that have none."""
