@@ -1,18 +1,25 @@
-"""The parts of images that several backends share: the bases that another system can stand for,
-and the archive of the files that a recipe adds to its base."""
+"""The parts of images that several backends share: the bases that another system can stand for, the
+archive of the files that a recipe adds to its base, and the images that were prepared."""
 
 from __future__ import annotations
 
+import asyncio
 import io
 import posixpath
 import re
 import tarfile
-from collections.abc import Sequence
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
+from agentgym_rl import SandboxError
+from agentgym_rl.core.errors import ImageError
 from agentgym_rl.gym.sandbox import Image, ImageRecipe
+from agentgym_rl.runtime.lru_dict import LruDict
 
-from .dockerfile import Copy, Folder, Run
+from .dockerfile import Copy, Folder, Run, digest
 
 BASES = ("debian", "python", "ubuntu")
 """The base images for which another Linux with Python can stand, whatever their tags."""
@@ -35,6 +42,66 @@ class Prepared:
     """A tar of the files to be added to the backend's own image `image.place`; b"" for none."""
     user: str
     """The user that the image names (USER); "": root."""
+
+
+class PreparedImages(ABC):
+    """The images that a backend has prepared, each recipe once, of which it keeps the `most` last
+    used ones. A recipe is prepared by one caller at a time."""
+
+    def __init__(self, most: float = float("inf")) -> None:
+        self._prepared: LruDict[str, Prepared] = LruDict(most)
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._refused: dict[str, str] = {}
+        """The reasons of builds that failed, and would again, by key."""
+
+    def get(self, image: Image) -> Prepared:
+        """Return the image prepared under this key.
+
+        Raises:
+            SandboxError: there is none.
+        """
+        return self.of_key(image.key)
+
+    def of_key(self, key: str) -> Prepared:
+        """Return the image of a key. Errors are those of `get`."""
+        found = self._prepared.use(key)
+        if found is None:
+            raise SandboxError(f"the image {key[:12]} was not prepared by this backend")
+        return found
+
+    def forget(self, image: Image) -> None:
+        """Forget an image: it is prepared again when it is next wanted."""
+        self._prepared.remove(image.key)
+
+    async def prepare(
+        self, recipe: ImageRecipe, timeout_s: float, report: Callable[[str], None]
+    ) -> tuple[Image, bool]:
+        """Return the image of a recipe, and True if it is new.
+
+        Raises:
+            ImageError: it cannot be built, or a base image is missing.
+            SandboxError: the backend failed, or it took too long.
+        """
+        key = await asyncio.to_thread(digest, recipe)
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:
+            if key in self._refused:
+                raise ImageError(self._refused[key])
+            found = self._prepared.use(key)
+            if found is not None:
+                return found.image, False
+            made = await self._make(recipe, key, time.monotonic() + timeout_s, report)
+            self._prepared[key] = made
+            return made.image, True
+
+    @abstractmethod
+    async def _make(
+        self, recipe: ImageRecipe, key: str, until: float, report: Callable[[str], None]
+    ) -> Prepared:
+        """Make an image by the monotonic time `until`; keep in `_refused` why it never will be.
+
+        All errors are those of `prepare`.
+        """
 
 
 def is_common(base: str) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ pytest.importorskip("e2b", reason="the e2b SDK is not installed")
 sys.path.insert(0, str(Path(__file__).parent))  # for the parts of the fake
 
 from e2b_fake import fails, options, play, until
-from e2b_server import E2BServer
 from e2b_vm import why_not
 
 from agentgym_rl.config import SandboxConfig
@@ -32,19 +30,6 @@ pytestmark = [
 ]
 PLAIN = "FROM python:3.11-slim\nWORKDIR /app\nCOPY a.txt .\n"
 BUILT = PLAIN + "RUN cp a.txt b.txt\nWORKDIR /app/sub\n"
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[E2BServer]:
-    with E2BServer() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running) -> Iterator[E2BServer]:
-    with running.clean():
-        running.templates.__init__()
-        yield running
 
 
 def recipe(text: str, **more: bytes) -> ImageRecipe:
@@ -245,7 +230,7 @@ def test_a_template_whose_build_never_ended_is_built_again(server):
     async def scenario(backend):
         image = await backend.prepare(recipe(BUILT))
         server.templates.find(image.place).files = None  # as after a crash of the first build
-        backend._images._prepared.clear()
+        backend._images.forget(image)
         return await told(backend, BUILT, "cat", "../b.txt")
 
     assert play(server, scenario) == "A"

@@ -355,7 +355,7 @@ class DockerBackend(SandboxBackend):
             if self._stack is None:
                 return
             while self._stack is not None and (key := self._lacking()) is not None:
-                image = self._images.of_key(key) if key else None
+                image = self._images.of_key(key).image if key else None
                 made = await self._start(self._limits, image)
                 if isinstance(made, Container) and key in self._warm:
                     self._warm[key].append(made)

@@ -15,8 +15,8 @@ from typing import Any
 from agentgym_rl import SandboxError
 from agentgym_rl.core.errors import ImageError
 from agentgym_rl.gym.sandbox import Image, ImageRecipe
-from arl_sandboxes.dockerfile import NAME, Dockerfile, digest, mode_of
-from arl_sandboxes.images import Prepared, add_file, archive
+from arl_sandboxes.dockerfile import NAME, Dockerfile, mode_of
+from arl_sandboxes.images import Prepared, PreparedImages, add_file, archive
 
 from . import sdk
 from .container import Daemon
@@ -28,7 +28,7 @@ SHOWN_CHARS = 2000
 _FROM = re.compile(r"^(\s*FROM\s+(?:--\S+\s+)*)(\S+)((?:\s+AS\s+(\S+))?\s*)$", re.I | re.M)
 
 
-class Images:
+class Images(PreparedImages):
     """The prepared images of a backend.
 
     Args:
@@ -37,47 +37,8 @@ class Images:
     """
 
     def __init__(self, daemon: Daemon, bases: Mapping[str, str], *, pull: bool) -> None:
+        super().__init__()
         self._daemon, self._bases, self._pull = daemon, dict(bases), pull
-        self._prepared: dict[str, Prepared] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._refused: dict[str, str] = {}
-        """The reasons of builds that the daemon gave up, and would again, by key."""
-
-    def get(self, image: Image) -> Prepared:
-        """Return the image prepared under this key.
-
-        Raises:
-            SandboxError: there is none.
-        """
-        if image.key not in self._prepared:
-            raise SandboxError(f"the image {image.key[:12]} was not prepared by this backend")
-        return self._prepared[image.key]
-
-    def of_key(self, key: str) -> Image:
-        return self._prepared[key].image
-
-    def forget(self, image: Image) -> None:
-        """Forget an image that does not start."""
-        self._prepared.pop(image.key, None)
-
-    async def prepare(
-        self, recipe: ImageRecipe, timeout_s: float, report: Callable[[str], None]
-    ) -> tuple[Image, bool]:
-        """Return the image of a recipe, and True if it is new.
-
-        Raises:
-            ImageError: it cannot be built, or a base image is missing.
-            SandboxError: the daemon failed, or it took too long.
-        """
-        key = await asyncio.to_thread(digest, recipe)
-        async with self._locks.setdefault(key, asyncio.Lock()):
-            if key in self._prepared:
-                return self._prepared[key].image, False
-            if key in self._refused:
-                raise ImageError(self._refused[key])
-            made = await self._make(recipe, key, time.monotonic() + timeout_s, report)
-            self._prepared[key] = made
-            return made.image, True
 
     async def _make(
         self, recipe: ImageRecipe, key: str, until: float, report: Callable[[str], None]

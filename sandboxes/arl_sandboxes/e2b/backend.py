@@ -238,7 +238,8 @@ class E2BBackend(SandboxBackend):
         report: Callable[[str], None] | None = None,
     ) -> Image:
         self._check_open()
-        return await self._images.prepare(recipe, timeout_s, report or (lambda line: None))
+        image, _ = await self._images.prepare(recipe, timeout_s, report or (lambda line: None))
+        return image
 
     def _check_open(self) -> None:
         if self._stack is None:

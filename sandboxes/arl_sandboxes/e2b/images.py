@@ -9,20 +9,19 @@ import posixpath
 import shlex
 import tempfile
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from weakref import WeakValueDictionary
 
 from e2b import AsyncTemplate, TemplateBuildStatus
 from e2b.template.main import TemplateBuilder
 
-from agentgym_rl import SandboxError, SandboxUnavailable
+from agentgym_rl import SandboxUnavailable
 from agentgym_rl.core.errors import ImageError
 from agentgym_rl.gym.sandbox import Image, ImageRecipe
 from arl_sandboxes.arguments import OWN_FOLDER
-from arl_sandboxes.dockerfile import Copy, Dockerfile, Folder, Plan, Run, digest
-from arl_sandboxes.images import Prepared, archive, is_common
+from arl_sandboxes.dockerfile import Copy, Dockerfile, Folder, Plan, Run
+from arl_sandboxes.images import Prepared, PreparedImages, archive, is_common
 
 from .account import Account
 from .inside import PATH
@@ -37,7 +36,7 @@ SHOWN_LINES = 20
 """The number of last lines of a failed build's log, in its error."""
 
 
-class Images:
+class Images(PreparedImages):
     """The prepared images of a backend.
 
     Args:
@@ -54,41 +53,9 @@ class Images:
         bases: Mapping[str, str],
         try_out: Callable[[Prepared], Awaitable[None]],
     ) -> None:
+        super().__init__(NUM_KEPT)
         self._account, self._template, self._bases = account, template, dict(bases)
         self._try_out = try_out
-        self._prepared: OrderedDict[str, Prepared] = OrderedDict()
-        """The images by key, last used last."""
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._refused: dict[str, str] = {}
-        """The reasons of builds that failed, and would again, by key."""
-
-    def get(self, image: Image) -> Prepared:
-        """Return the image prepared under this key.
-
-        Raises:
-            SandboxError: there is none.
-        """
-        if image.key not in self._prepared:
-            raise SandboxError(f"the image {image.key[:12]} was not prepared by this backend")
-        self._prepared.move_to_end(image.key)
-        return self._prepared[image.key]
-
-    async def prepare(
-        self, recipe: ImageRecipe, timeout_s: float, report: Callable[[str], None]
-    ) -> Image:
-        """Return the image of a recipe. All errors are those of `SandboxBackend.prepare`."""
-        key = await asyncio.to_thread(digest, recipe)
-        lock = self._locks.setdefault(key, asyncio.Lock())
-        async with lock:
-            if key in self._refused:
-                raise ImageError(self._refused[key])
-            if key not in self._prepared:
-                until = time.monotonic() + timeout_s
-                self._prepared[key] = await self._make(recipe, key, until, report)
-            self._prepared.move_to_end(key)
-            while len(self._prepared) > NUM_KEPT:
-                self._prepared.popitem(last=False)
-            return self._prepared[key].image
 
     async def _make(
         self, recipe: ImageRecipe, key: str, until: float, report: Callable[[str], None]

@@ -21,11 +21,12 @@ import shlex
 from dataclasses import dataclass
 
 from agentgym_rl.gym.sandbox import WORK_DIR
+from arl_sandboxes.arguments import OWN_FOLDER
 from arl_sandboxes.images import Prepared
 from arl_sandboxes.runner import PREIMPORT
 
-RUNNER = "/opt/arl/runner.py"
-ARCHIVE = "/opt/arl/image.tar"
+RUNNER = f"{OWN_FOLDER}/runner.py"
+ARCHIVE = f"{OWN_FOLDER}/image.tar"
 """The place of the files that an image adds to the machine's."""
 USER = 65534
 """The uid of nobody; no other process of the machine has it."""
