@@ -95,11 +95,13 @@ class E2BServer:
 
     @contextmanager
     def clean(self) -> Iterator[Self]:
-        """Itself, for one test: no faults, no machines, at the beginning and at the end."""
+        """Itself, for one test: no faults, no machines, at the beginning and at the end; and no
+        templates but E2B's own, at the beginning."""
         self.faults.clear()
         self.requests.clear()
         self.created_at.clear()
         self.keys.clear()
+        self.templates = Templates()
         yield self
         assert not self.boxes, f"machines left over: {list(self.boxes)}"
         assert not any(self.faults.values()), f"not all faults came about: {self.faults}"

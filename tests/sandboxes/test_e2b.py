@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ sys.path.insert(0, str(Path(__file__).parent))  # for the parts of the fake
 
 from arl_sandboxes.e2b import E2BBackend
 from e2b_fake import fails, options, play, until, use
-from e2b_server import E2BServer
 from e2b_vm import why_not
 
 from agentgym_rl.core.errors import (
@@ -34,18 +32,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "works"),
 ]
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[E2BServer]:
-    with E2BServer() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running) -> Iterator[E2BServer]:
-    with running.clean():
-        yield running
 
 
 # ---------------------------------------------------------------------- the account

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ sys.path.insert(0, str(Path(__file__).parent))  # for the parts of the fake
 
 from arl_sandboxes.e2b import E2BBackend
 from e2b_fake import fails, options, play, until, use
-from e2b_server import E2BServer
 from e2b_vm import why_not
 
 from agentgym_rl.core.errors import SandboxError
@@ -27,18 +25,6 @@ pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "works"),
 ]
 SLEEP = "import time; time.sleep(60)"
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[E2BServer]:
-    with E2BServer() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running) -> Iterator[E2BServer]:
-    with running.clean():
-        yield running
 
 
 # ---------------------------------------------------------------------- losing machines
