@@ -9,7 +9,8 @@
 #   make test ARL_EXHAUSTIVE=1        every case of what is otherwise sampled
 #   make test-vllm                    tests against a real vLLM server on the CPU (2 GB, once)
 #   make test-sglang                  tests against a real SGLang server on the CPU (3 GB, once)
-#   make test-peers                   tests against the real OpenEnv, verifiers and LiteLLM
+#   make test-peers                   tests against the real OpenEnv, verifiers and LiteLLM, and
+#                                     beside the losses of AReaL, TRL and verl
 #   make bench-peers                  what `arl bench all` measures beside ours, installed (2 GB)
 #   make test-agents                  tests with real agent frameworks, in Python and Node.js (and,
 #                                     where make test-vllm has installed it, on vLLM)
@@ -110,12 +111,14 @@ test-sglang: install-test $(VENV_SGLANG)/.installed
 
 # They may not skip.
 TESTED := openenv verifiers litellm
-test-peers: install-test $(TESTED:%=$(VENV)-%/.installed)
+test-peers: install-test $(TESTED:%=$(VENV)-%/.installed) $(VENV)-objectives/.installed
 	ARL_REQUIRE=openenv,verifiers,litellm \
+	    ARL_OBJECTIVES=$(abspath $(VENV)-objectives) \
 	    ARL_OPENENV_PYTHON=$(abspath $(VENV)-openenv)/bin/python \
 	    ARL_VERIFIERS_PYTHON=$(abspath $(VENV)-verifiers)/bin/python \
 	    ARL_LITELLM_PYTHON=$(abspath $(VENV)-litellm)/bin/python \
 	    $(BIN)/python -m pytest tests/envs/openenv tests/envs/verifiers tests/litellm_engine \
+	    tests/algo/test_peers.py \
 	    $(PYTEST_ARGS)
 
 bench-peers: $(APART:%=$(VENV)-%/.installed) $(VENV)-trl/.installed
@@ -150,7 +153,8 @@ docs: install-docs
 	$(BIN)/python scripts/docs/make.py
 
 clean:
-	rm -rf $(VENV) $(VENV_VLLM) $(VENV_SGLANG) $(APART:%=$(VENV)-%) $(OVER:%=$(VENV)-%)
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_SGLANG) $(APART:%=$(VENV)-%) $(OVER:%=$(VENV)-%) \
+	    $(VENV)-objectives
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find agentgym_rl envs agents sandboxes tests examples benchmarks \
 	    -name __pycache__ -prune -exec rm -rf {} +
@@ -230,6 +234,11 @@ $(APART:%=$(VENV)-%/.installed): $(VENV)-%/.installed: requirements/%.txt
 	$(say) "installing $* in $(@D)"
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip --disable-pip-version-check -qq install -r $<
+	@touch $@
+
+$(VENV)-objectives/.installed: requirements/objectives.txt $(VENV)/.installed
+	$(say) "unpacking AReaL, TRL and verl in $(@D), without their dependencies"
+	$(PIP) --no-deps --upgrade --target $(@D) -r $<
 	@touch $@
 
 SITE = $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

@@ -5,6 +5,7 @@ Numbers, rights and scopes: the kernel's include/uapi headers, linux/landlock.h 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -28,6 +29,24 @@ _CAPSET = {"x86_64": 126, "aarch64": 91}
 _CAPABILITY_VERSION_3 = 0x20080522
 
 libc = ctypes.CDLL(None, use_errno=True)
+
+
+def enter_folder(path: str) -> bool:
+    """Enter a work folder, made anew if earlier programs have removed it.
+
+    Returns:
+        False if something else is in its place; then the process is in /.
+    """
+    try:
+        if os.path.isdir(path) and os.path.samefile(path, "."):
+            return True  # it may be closed to this process by now
+        os.makedirs(path, exist_ok=True)
+        os.chdir(path)
+    except OSError:
+        with contextlib.suppress(OSError):  # a closed / is where its parent is already
+            os.chdir("/")
+        return False
+    return True
 
 
 def check(result: int, what: str) -> int:

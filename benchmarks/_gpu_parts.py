@@ -191,7 +191,7 @@ def trainer(setting: Setting) -> list[dict[str, Any]]:
     peak = peak_tflops(torch.device(setting.device), None)
     for size in setting.sizes:
         with _policy(setting, setting.folder(size), "bfloat16") as policy:
-            optimizer = make_optimizer(policy.model.parameters(), TrainerConfig())
+            optimizer = make_optimizer(policy.model, TrainerConfig())
 
             def step(policy: Policy = policy, optimizer: Any = optimizer) -> None:
                 _pass(policy, packed)

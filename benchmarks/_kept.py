@@ -90,10 +90,23 @@ def rows_file() -> Path | None:
     return Path(name) if name else None
 
 
+def plot_file() -> Path | None:
+    """ARL_BENCH_PLOT: where a benchmark draws its picture."""
+    name = os.environ.get("ARL_BENCH_PLOT")
+    return Path(name) if name else None
+
+
 def read_rows(file: Path | None) -> list[dict[str, Any]]:
     """The rows kept in a file, one object a line; none where it is not there."""
     lines = file.read_text().splitlines() if file and file.exists() else []
     return [json.loads(line) for line in lines]
+
+
+def keep_row(file: Path | None, row: Mapping[str, Any]) -> None:
+    """Add a row to the file of what has finished, if there is one."""
+    if file:
+        with file.open("a") as lines:
+            lines.write(json.dumps(row) + "\n")
 
 
 def write_whole(file: Path, text: str) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from ._kept import read_rows, rows_file
+from ._kept import keep_row, read_rows, rows_file
 
 DEADLINE_S = 900
 LARGE = "1.3B"
@@ -86,9 +86,7 @@ def measured(folder: Path | None, *, large: bool) -> list[dict[str, Any]]:
                 place = made if case.is_large else folder
                 assert place is not None
                 row = measure(case, place)
-                if file is not None:
-                    with file.open("a") as lines:
-                        lines.write(json.dumps(row) + "\n")
+                keep_row(file, row)
             rows.append(row)
     return rows
 

@@ -36,6 +36,18 @@ class Run:
     evaluation before training, if there is one, is in that."""
 
 
+def evaluate(*flags: str) -> dict[str, Any]:
+    """What `arl eval --json FLAGS` prints.
+
+    Raises:
+        CalledProcessError: it ended with an error; its messages are on our standard error.
+        TimeoutExpired: it took longer than TIMEOUT_S.
+    """
+    command = [sys.executable, "-m", "agentgym_rl", "eval", "--json", *flags]
+    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=TIMEOUT_S, check=True)
+    return json.loads(done.stdout)
+
+
 def train(label: str, flags: Sequence[str], *, folder: Path | None = None) -> Run:
     """`arl train FLAGS` in the run folder `folder`, which is new; without one, in a folder that
     is thrown away.

@@ -211,6 +211,28 @@ TABLES: Mapping[str, Sequence[Grid | Pivot]] = {
             | {"staleness": "staleness", "runs": "runs", "episodes/s": "episodes_per_s"}
         )
     ],
+    "distill": [
+        Grid(
+            {"way": "system", "steps": "steps", "seeds": "seeds", "before": "before"}
+            | {"divergence from the teacher, last batch": "last_teacher_kl"}
+            | {"steps to the teacher's reward, by seed": "needed", "worst seed": "worst"}
+            | {"held-out reward after": "after"}
+        )
+    ],
+    "curriculum": [
+        Grid(
+            {"seed": "seed", "tasks": "system", "batches": "batches", "episodes": "episodes"}
+            | {"passed over": "passed_over", "groups of equal rewards": "equal_groups"}
+            | {"held-out reward before": "eval_before", "after": "eval_after"}
+        )
+    ],
+    "selfplay": [
+        Grid(
+            {"way": "system", "seed": "seed", "not lost to the erring player": "erring_before"}
+            | {"after": "erring_after", "to the random one": "random_before"}
+            | {"after ": "random_after", "seconds": "seconds"}
+        )
+    ],
     "staleness": [Pivot(["variant"], ["bound"], ["eval_after", "worst", "staleness"])],
 }
 """What stands in a cell of several figures is said by the page."""

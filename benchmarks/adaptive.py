@@ -23,7 +23,7 @@ from agentgym_rl.core.chat import Message
 from agentgym_rl.gym.env import Step
 
 from ._common import hardware, say, versions
-from ._kept import read_rows, rows_file
+from ._kept import keep_row, read_rows, rows_file
 from ._runs import Run, RunFailed, train
 
 ROUNDS = 5
@@ -92,9 +92,7 @@ def _rows(kept: Path | None) -> list[Row]:
                     say(f"{setting}, {way}: {error}")
                     continue
                 runs.append(key | _figures(found))
-                if kept:
-                    with kept.open("a") as file:
-                        file.write(json.dumps(runs[-1]) + "\n")
+                keep_row(kept, runs[-1])
     return [
         _row(setting, way, runs) for setting, (_, fixed) in SETTINGS.items() for way in _ways(fixed)
     ]

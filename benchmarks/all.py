@@ -53,10 +53,13 @@ JOBS = (
     Job("controller", "controller"),
     Job("plan", "plan"),
     Job("adaptive", "adaptive"),
+    Job("distill", "distill"),
+    Job("curriculum", "curriculum"),
     Job("crash", "crash"),
     Job("faults", "faults"),
     Job("faults-ray", "faults", {"ARL_BENCH_FAULTS": "ray"}),
     Job("staleness", "staleness"),
+    Job("selfplay", "selfplay"),
 )
 
 

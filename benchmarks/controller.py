@@ -48,6 +48,8 @@ from agentgym_rl.runtime.gc_pacing import paced_collections
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.metrics import MetricsFile, PhasesFile
 
+from ._kept import plot_file
+
 LIVE = tuple(int(n) for n in os.environ.get("ARL_BENCH_LIVE", "1000,10000,100000").split(","))
 SECONDS = float(os.environ.get("ARL_BENCH_SECONDS", "20"))
 GROUP_SIZE = 16
@@ -87,8 +89,8 @@ def run(*, live: Sequence[int] = LIVE, seconds: float = SECONDS) -> dict[str, An
         for number in live:
             rows.append(_in_process(kind, number, seconds))
             say(f"{rows[-1]}"[:400])
-    if os.environ.get("ARL_BENCH_PLOT"):
-        plot(rows, Path(os.environ["ARL_BENCH_PLOT"]))
+    if picture := plot_file():
+        plot(rows, picture)
     most = [row for row in rows if row["live"] == 100_000 and row["system"] == "saturated"]
     return {
         "name": "controller",

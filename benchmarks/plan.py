@@ -26,7 +26,7 @@ from agentgym_rl.plan.rates import Rates
 from agentgym_rl.plan.simulation import simulate
 
 from ._common import VLLM_PYTHON, hardware, no_peer, say, versions
-from ._kept import read_rows, rows_file
+from ._kept import keep_row, read_rows, rows_file
 from ._plan_paper import PAPER, paper_rows
 from ._runs import Run, RunFailed, train
 
@@ -105,8 +105,7 @@ def compare(
                 continue
             row = {"part": part} | _row(name, predicted[name], job)
             rows.append(row)
-            with kept.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            keep_row(kept, row)
     return [row for row in rows if row["run"] in names]
 
 

@@ -1,12 +1,15 @@
 """How old may episodes be, and what keeps old ones from doing harm?
 
-The main job with every bound η on staleness and every way to correct for it, over three seeds, with
-a constant learning rate: its decay, the default, hides what old episodes do late in a run. "naive"
-is PPO against the policy that sampled; "decoupled" the default; the guards are two things that may
-bound how far old episodes carry a policy; "decoupled, decaying" is the default, decay included.
+The survey: the main job with every bound η on staleness and every way to correct for it, over three
+seeds, with a constant learning rate: its decay, the default, hides what old episodes do late in a
+run. "naive" is PPO against the policy that sampled; "decoupled" the default; the guards are two
+things that may bound how far old episodes carry a policy; "decoupled, decaying" is the default,
+decay included. ARL_BENCH_STUDY=causes asks instead what it is that breaks: each variant removes one
+possible cause (_stale_losses.py), over five seeds.
 
-A sweep takes an hour. With ARL_BENCH_ROWS=FILE it keeps each row in that file and, begun again,
-goes on where it was; ARL_BENCH_PLOT=FILE is where the picture goes.
+A study takes an hour or two. With ARL_BENCH_ROWS=FILE it keeps each row in that file and, begun
+again, goes on where it was; ARL_BENCH_PLOT=FILE is where the picture goes; ARL_BENCH_AT_ONCE=N has
+N runs side by side, and ARL_BENCH_UNTIL_S=S begins none after S seconds.
 """
 
 from __future__ import annotations
@@ -15,62 +18,158 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ._common import hardware, say, versions
-from ._kept import read_rows, rows_file
-from ._runs import RunFailed, train
+from ._kept import keep_row, plot_file, read_rows, rows_file
+from ._runs import Run, RunFailed, train
 
-BOUNDS = (0, 2, 8, 16)
-SEEDS = (1, 2, 3)
 _CONSTANT = "--trainer.schedule=constant"
-VARIANTS: Mapping[str, Sequence[str]] = {
-    "naive": (_CONSTANT, "--algo.naive=true"),
-    "decoupled": (_CONSTANT,),
-    "decoupled + dppo": (_CONSTANT, "--algo.loss=dppo"),
-    "decoupled + sequence_mask": (
-        _CONSTANT,
-        "--algo.behavior_correction.type=sequence_mask",
-        "--algo.behavior_correction.low=0.5",
-        "--algo.behavior_correction.high=2",
-    ),
-    "decoupled, decaying": (),
-}
-"""Flags of each."""
+_PLAIN = "--algo.behavior_clip=1"
+"""Decoupled PPO as published, without our bound."""
+_LOSSES = "--algo.loss=benchmarks._stale_losses"
 GOAL = "none: it is a survey. `met` says whether every run came to its end"
-_JOB = ("--env=math", "--agent=react", "--eval.num_tasks=256", "--logging.plot=false")
+_JOB = ("--env=math", "--agent=react", "--logging.plot=false")
 _SMOOTH = 5
 """Steps whose mean reward is one point of a curve."""
 
 Row = dict[str, Any]
+Cell = tuple[str, int, int]
+"""Variant, bound and seed of a run."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """Runs that answer one question."""
+
+    variants: Mapping[str, Sequence[str]]
+    """Flags of each."""
+    bounds: Sequence[int]
+    seeds: Sequence[int]
+    num_tasks: int
+    """Held-out tasks of an evaluation."""
+    controls: frozenset[str] = frozenset()
+    """Variants that are also played with a bound of 0; empty: all are."""
+
+    def cells(self) -> list[Cell]:
+        """Return the runs, a seed after the other, so that an interrupted study is balanced."""
+        return [
+            (variant, bound, seed)
+            for seed in self.seeds
+            for bound in self.bounds
+            for variant in self.variants
+            if bound or not self.controls or variant in self.controls
+        ]
+
+
+STUDIES = {
+    "survey": Study(
+        {
+            "naive": (_CONSTANT, _PLAIN, "--algo.naive=true"),
+            "decoupled": (_CONSTANT, _PLAIN),
+            "decoupled + dppo": (_CONSTANT, "--algo.loss=dppo"),
+            "decoupled + sequence_mask": (
+                _CONSTANT,
+                _PLAIN,
+                "--algo.behavior_correction.type=sequence_mask",
+                "--algo.behavior_correction.low=0.5",
+                "--algo.behavior_correction.high=2",
+            ),
+            "decoupled, decaying": (_PLAIN,),
+        },
+        bounds=(0, 2, 8, 16),
+        seeds=(1, 2, 3),
+        num_tasks=256,
+    ),
+    "causes": Study(
+        {
+            "decoupled": (_CONSTANT, _PLAIN),
+            "dppo": (_CONSTANT, "--algo.loss=dppo"),
+            "bounded up": (_CONSTANT, f"{_LOSSES}:bounded_up"),
+            "bounded down": (_CONSTANT, f"{_LOSSES}:bounded_down"),
+            "clipped down": (_CONSTANT,),
+            "only up": (_CONSTANT, f"{_LOSSES}:only_up"),
+            "only down": (_CONSTANT, f"{_LOSSES}:only_down"),
+            "weights of at most 1": (
+                _CONSTANT,
+                _PLAIN,
+                "--algo.behavior_correction.type=clamp",
+                "--algo.behavior_correction.cap=1",
+            ),
+            "no weights": (_CONSTANT, f"{_LOSSES}:unweighted"),
+            "no momentum": (_CONSTANT, _PLAIN, "--trainer.betas=[0.0, 0.99]"),
+            "long second moment": (_CONSTANT, _PLAIN, "--trainer.betas=[0.9, 0.999]"),
+            "half the rate": (_CONSTANT, _PLAIN, "--trainer.learning_rate=1.5e-4"),
+            "constant baseline .9": (
+                _CONSTANT,
+                _PLAIN,
+                "--algo.baseline=none",
+                "--algo.scale=none",
+                "--algo.reward.bias=-0.9",
+            ),
+        },
+        bounds=(0, 16),
+        seeds=(1, 2, 3, 4, 5),
+        num_tasks=1024,
+        controls=frozenset({"decoupled", "only up", "only down", "no momentum"}),
+    ),
+    "remedies": Study(
+        {
+            "decoupled, decaying": (_PLAIN,),
+            "dppo, decaying": ("--algo.loss=dppo",),
+            "bounded down, decaying": (f"{_LOSSES}:bounded_down",),
+            "clipped down, decaying": (),
+        },
+        bounds=(0, 16),
+        seeds=(1, 2, 3, 4, 5),
+        num_tasks=1024,
+    ),
+}
 
 
 def run(
     *,
-    bounds: Sequence[int] = BOUNDS,
-    variants: Iterable[str] = VARIANTS,
-    seeds: Sequence[int] = SEEDS,
+    study: str = "",
+    bounds: Sequence[int] = (),
+    variants: Sequence[str] = (),
+    seeds: Sequence[int] = (),
     extra: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The sweep; `extra` are more flags of `arl train`, given to every run."""
+    """Run a study, or the part of it that is named; `extra` are more flags of every run."""
+    asked = STUDIES[study or os.environ.get("ARL_BENCH_STUDY", "survey")]
     kept = rows_file()
     rows = read_rows(kept)
-    done = {(row["variant"], row["bound"], row["seed"]) for row in rows}
-    wanted = [(v, bound, seed) for seed in seeds for bound in bounds for v in variants]
-    for number, (variant, bound, seed) in enumerate(wanted):
-        if (variant, bound, seed) in done:
-            continue
-        say(f"run {number + 1} of {len(wanted)}")
-        row = _measure(variant, bound, seed, extra)
-        rows.append(row)
-        if kept:
-            with kept.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-    rows = [row for row in rows if (row["variant"], row["bound"], row["seed"]) in wanted]
-    if os.environ.get("ARL_BENCH_PLOT"):
-        plot(rows, Path(os.environ["ARL_BENCH_PLOT"]))
+    done = {_cell(row) for row in rows}
+    wanted = [
+        (variant, bound, seed)
+        for variant, bound, seed in asked.cells()
+        if (not variants or variant in variants)
+        and (not bounds or bound in bounds)
+        and (not seeds or seed in seeds)
+    ]
+    writing = threading.Lock()
+    end = time.monotonic() + float(os.environ.get("ARL_BENCH_UNTIL_S", "inf"))
+
+    def measure(cell: Cell) -> None:
+        if time.monotonic() > end:
+            return
+        row = _measure(asked, cell, extra)
+        with writing:
+            rows.append(row)
+            keep_row(kept, row)
+
+    with ThreadPoolExecutor(int(os.environ.get("ARL_BENCH_AT_ONCE", "1"))) as runs:
+        list(runs.map(measure, [cell for cell in wanted if cell not in done]))
+    rows = [row for row in rows if _cell(row) in wanted]
+    if picture := plot_file():
+        draw = plot if asked is STUDIES["survey"] else plot_ends
+        draw(rows, picture)
     return {
         "name": "staleness",
         "hardware": hardware(),
@@ -81,6 +180,13 @@ def run(
         "goal": GOAL,
         "met": all("error" not in row for row in rows),
     }
+
+
+_VARIANTS = list(dict.fromkeys(name for study in STUDIES.values() for name in study.variants))
+
+
+def _cell(row: Row) -> Cell:
+    return row["variant"], row["bound"], row["seed"]
 
 
 def table(rows: Sequence[Row]) -> list[Row]:
@@ -103,7 +209,7 @@ def table(rows: Sequence[Row]) -> list[Row]:
             "seconds": _mean(of, "train_s"),
         }
         for (variant, bound), of in sorted(
-            found.items(), key=lambda it: (list(VARIANTS).index(it[0][0]), it[0][1])
+            found.items(), key=lambda it: (_VARIANTS.index(it[0][0]), it[0][1])
         )
     ]
 
@@ -114,10 +220,11 @@ def plot(rows: Sequence[Row], path: Path) -> None:
 
     good = [row for row in rows if "error" not in row]
     bounds = sorted({row["bound"] for row in good})
+    shown = sorted({row["variant"] for row in good}, key=_VARIANTS.index)
     figure = Figure(figsize=(4 * max(1, len(bounds)), 3.8), layout="constrained")
     panels = figure.subplots(1, max(1, len(bounds)), sharey=True, squeeze=False)[0]
     for panel, bound in zip(panels, bounds, strict=False):
-        for number, variant in enumerate(VARIANTS):
+        for number, variant in enumerate(shown):
             curves = [
                 _smoothed(row["rewards"])
                 for row in good
@@ -142,11 +249,34 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def _measure(variant: str, bound: int, seed: int, extra: Sequence[str]) -> Row:
+def plot_ends(rows: Sequence[Row], path: Path) -> None:
+    """Draw the held-out reward at the end of each run: a line for each variant, a dot for each
+    seed, a color for each bound."""
+    from matplotlib.figure import Figure
+
+    good = [row for row in rows if "error" not in row]
+    shown = sorted({row["variant"] for row in good}, key=_VARIANTS.index, reverse=True)
+    figure = Figure(figsize=(8, 0.6 + 0.34 * len(shown)), layout="constrained")
+    axes = figure.subplots()
+    for number, bound in enumerate(sorted({row["bound"] for row in good})):
+        its = [row for row in good if row["bound"] == bound]
+        lines = [shown.index(row["variant"]) + 0.16 * (1 - 2 * number) for row in its]
+        ends = [row["eval_after"] for row in its]
+        axes.plot(ends, lines, f"C{number}o", alpha=0.7, label=f"max_staleness = {bound}")
+    axes.set(xlabel="held-out reward at the end, a dot for each run", xlim=(-0.02, 1))
+    axes.set_yticks(range(len(shown)), shown)
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=4, fontsize="small")
+    figure.savefig(path, dpi=110)
+
+
+def _measure(study: Study, cell: Cell, extra: Sequence[str]) -> Row:
+    variant, bound, seed = cell
     row: Row = {"variant": variant, "bound": bound, "seed": seed}
-    flags = [*_JOB, f"--seed={seed}", f"--rollout.max_staleness={bound}", *VARIANTS[variant]]
+    flags = [*_JOB, f"--eval.num_tasks={study.num_tasks}", f"--seed={seed}"]
+    flags += [f"--rollout.max_staleness={bound}", *study.variants[variant], *extra]
     try:
-        run = train(f"{variant}, η = {bound}, seed {seed}", [*flags, *extra])
+        run = train(f"{variant}, η = {bound}, seed {seed}", flags)
     except RunFailed as error:
         return row | {"error": str(error)}
     rewards = [step["reward/mean"] for step in run.steps]
@@ -159,17 +289,20 @@ def _measure(variant: str, bound: int, seed: int, extra: Sequence[str]) -> Row:
         "staleness_mean": round(run.result["staleness_mean"], 2),
         "staleness_max": run.result["staleness_max"],
         "dropped": sum(run.result["groups_dropped"].values()),
-        "prob_error": round(
-            statistics.mean(step["mismatch/token_mult_prob_error"] for step in run.steps), 4
-        ),
-        "masked": round(
-            statistics.mean(step["policy/behavior_weight_masked"] or 0.0 for step in run.steps), 5
-        ),
+        "prob_error": _mean_of(run, "mismatch/token_mult_prob_error", 1.0),
+        "masked": _mean_of(run, "policy/behavior_weight_masked", 0.0),
         "train_s": round(run.result["duration_s"], 1),
+        "entropy": [round(step.get("policy/approx_entropy") or 0.0, 4) for step in run.steps],
         "rewards": [round(reward, 4) for reward in rewards],
     }
     say(f"{variant}, η = {bound}, seed {seed}: {row['eval_before']} -> {row['eval_after']}")
     return row
+
+
+def _mean_of(run: Run, name: str, absent: float) -> float:
+    """Return the mean of a metric, which a batch of equal rewards does not have."""
+    found = [step.get(name) for step in run.steps]
+    return round(statistics.mean(absent if value is None else value for value in found), 5)
 
 
 def _smoothed(rewards: Sequence[float]) -> list[float]:

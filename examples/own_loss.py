@@ -1,15 +1,15 @@
-"""A loss of one's own: SAPO, a smooth gate in the place of PPO's clip.
+"""A loss of one's own: tapered off-policy REINFORCE, which needs no clip.
 
-Soft Adaptive Policy Optimization, 2025 (https://arxiv.org/abs/2511.20347).
+TOPR, Le Roux et al. 2025 (https://arxiv.org/abs/2503.14286): good tokens have the plain policy
+gradient, however old they are; bad ones fade as the policy leaves them.
 
-PYTHONPATH=examples arl train --env math --agent react --algo.loss=own_loss:sapo
+PYTHONPATH=examples arl train --env math --agent react --algo.loss=own_loss:topr
 """
 
 import torch
 
 
-def sapo(tokens, log_ratio, *, tau_good=1.0, tau_bad=1.05):
-    """4/τ · σ(τ·(u − 1)) · A: tokens lose their say as they leave the ratio 1, bad ones sooner."""
-    tau = torch.where(tokens.advantages > 0, tau_good, tau_bad)
-    gate = 4 / tau * torch.sigmoid(tau * (log_ratio.exp() - 1))
-    return gate * tokens.advantages
+def topr(tokens, log_ratio, *, least=0.0, most=1.0):
+    """A·log π; for bad tokens times the ratio, a constant between `least` and `most`."""
+    taper = log_ratio.detach().exp().clamp(least, most)
+    return torch.where(tokens.advantages > 0, 1.0, taper) * tokens.advantages * tokens.logprobs

@@ -338,7 +338,7 @@ def test_train_from_a_configuration(tmp_path):
 
 @pytest.mark.slow
 def test_train_with_the_own_loss_on_two_ranks(tmp_path):
-    own = ["--algo.loss=own_loss:sapo", "--algo.loss_options={tau_bad = 1.2}"]
+    own = ["--algo.loss=own_loss:topr", "--algo.loss_options={least = 0.1}"]
     assert train(tmp_path, *own, "--trainer.num_ranks=2")["steps"] == 2
 
 

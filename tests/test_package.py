@@ -171,7 +171,11 @@ def test_the_wheel_is_whole(wheel):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["tiny", "tiny-tools", "tiny-frozenlake", "tiny-code", "tiny-bugs", "tiny-agents"]
+    "name",
+    [
+        *("tiny", "tiny-tools", "tiny-frozenlake", "tiny-code", "tiny-bugs", "tiny-agents"),
+        "tiny-tictactoe",
+    ],
 )
 def test_the_wheel_carries_the_tiny_models(wheel, name):
     files = {p.name for p in (PACKAGE / "models" / name).iterdir() if p.is_file()}
@@ -208,7 +212,7 @@ def test_the_product_imports_each_of_its_dependencies():
 
 
 def test_what_runs_inside_vllm_needs_only_what_vllm_has():
-    """Its worker imports these; vLLM's Python is not ours, and has few of our dependencies."""
+    """Its worker imports these, and a publication of its own transport; it has few of our needs."""
     inside = PACKAGE / "engines" / "vllm"
     found = {
         str(node.module).removeprefix("agentgym_rl.")
@@ -216,7 +220,8 @@ def test_what_runs_inside_vllm_needs_only_what_vllm_has():
         for node in ast.walk(ast.parse((inside / f"{name}.py").read_text()))
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("agentgym_rl.")
     }
-    names = {f"agentgym_rl.{name}" for name in found | {"engines.vllm.staging"}}
+    found |= {"engines.vllm.staging", "weights.publish", "weights.vllm_native"}
+    names = {f"agentgym_rl.{name}" for name in found}
     assert len(names) > 4
     listed = {re.split(r"[^\w-]", line)[0] for line in PYPROJECT["project"]["dependencies"]}
     ours = {name.replace("-", "_") for name in listed}

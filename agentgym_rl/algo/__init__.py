@@ -1,10 +1,11 @@
 """The objective as pure functions: tensors in, tensors out.
 
     advantages.py   rewards, shaped -> one advantage per episode, or one per token with a critic
-    losses.py       log-probs -> behavior weights; PPO, decoupled or naive; GSPO, CISPO, DPPO, ...
+    losses.py       log-probs -> behavior weights; PPO, decoupled or naive; GSPO, CISPO, SAPO, ...
     own_loss.py     the input and output of a loss; a user's own loss, as module:function
     aggregation.py  the exact weight of each token's loss
-    kl.py           divergence from a reference model, in the loss or as a reward
+    kl.py           divergence from a reference model, in the loss or as a reward; tokens that stand
+                    out in the batch
     balance.py      lengths -> even parts, or bins under a budget (no torch)
     packing.py      rows -> one padding-free sequence
 

@@ -8,6 +8,7 @@ is a bug in one of them (or KV of older weights, under `interrupt = "keep"`), no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -19,12 +20,13 @@ from .losses import BehaviorWeights
 
 
 class Tally:
-    """A collection of means (total and count), counts and maxima by metric name."""
+    """A collection of means (total and count), counts, maxima and minima by metric name."""
 
     def __init__(self) -> None:
         self._means: dict[str, tuple[float, float]] = {}
         self._counts: dict[str, float] = {}
         self._maxima: dict[str, float] = {}
+        self._minima: dict[str, float] = {}
 
     def mean(self, name: str, total: float, count: float) -> None:
         """Add `count` observations that sum to `total`."""
@@ -39,28 +41,35 @@ class Tally:
         """Keep the largest value seen."""
         self._maxima[name] = max(self._maxima.get(name, float("-inf")), float(value))
 
+    def minimum(self, name: str, value: float) -> None:
+        """Keep the smallest value seen."""
+        self._minima[name] = min(self._minima.get(name, float("inf")), float(value))
+
     def parts(self) -> tuple[Mapping[str, tuple[float, float]], ...]:
         """Return plain dictionaries to send to another rank; see `merged`."""
-        wide = [{k: (v, 0.0) for k, v in d.items()} for d in (self._counts, self._maxima)]
+        others = (self._counts, self._maxima, self._minima)
+        wide = [{k: (v, 0.0) for k, v in d.items()} for d in others]
         return (dict(self._means), *wide)
 
     @classmethod
     def merged(cls, ranks: Sequence[tuple[Mapping[str, tuple[float, float]], ...]]) -> Tally:
         """Return the tally of all ranks' `parts`."""
         tally = cls()
-        for means, counts, maxima in ranks:
+        for means, counts, maxima, minima in ranks:
             for name, (total, count) in means.items():
                 tally.mean(name, total, count)
             for name, (number, _) in counts.items():
                 tally.count(name, number)
             for name, (value, _) in maxima.items():
                 tally.maximum(name, value)
+            for name, (value, _) in minima.items():
+                tally.minimum(name, value)
         return tally
 
     def values(self) -> dict[str, float]:
         """Return the metrics by name; means of no observations are left out."""
         means = {name: total / count for name, (total, count) in self._means.items() if count}
-        return {**means, **self._counts, **self._maxima}
+        return {**means, **self._counts, **self._maxima, **self._minima}
 
 
 Aggregation = Literal["token", "sequence", "constant"]
@@ -118,6 +127,7 @@ def tally_mismatch(
     tally.maximum("mismatch/max_abs", float(gap.max()))
     tally.mean("mismatch/sampling_importance_ratio", float(ratio.sum()), count)
     tally.mean("policy/approx_entropy", float(-(ratio * p).sum()), count)
+    _tally_divergences(tally, difference, p)
     buckets = torch.where(spans_versions[finite], -1, staleness[finite])
     for bucket in np.unique(np.asarray(buckets)).tolist():
         chosen = error[buckets == bucket]
@@ -127,6 +137,20 @@ def tally_mismatch(
         if bucket == 0:
             fresh = gap[buckets == bucket]
             tally.mean(f"mismatch/mean_abs/{name}", float(fresh.sum()), len(fresh))
+
+
+def _tally_divergences(tally: Tally, difference: Tensor, p: Tensor) -> None:
+    """Add k3 estimates, in nats, of KL(behavior ‖ proximal), of the reverse, and of the
+    Jensen-Shannon divergence, which compares both with their mean m."""
+
+    def k3(log_ratio: Tensor) -> Tensor:
+        return log_ratio.exp() - log_ratio - 1.0
+
+    m = torch.logaddexp(p, p - difference) - math.log(2)
+    js = 0.5 * k3(p - m) + 0.5 * k3(p - difference - m)
+    tally.mean("mismatch/kl", float(k3(difference).sum()), len(p))
+    tally.mean("mismatch/kl_reverse", float(k3(-difference).sum()), len(p))
+    tally.mean("mismatch/js", float(js.sum()), len(p))
 
 
 def tally_weights(tally: Tally, weights: BehaviorWeights) -> None:

@@ -7,13 +7,14 @@ differ in the ratio and in its bound. A name with a colon is a user's own functi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from agentgym_rl.config import AlgoConfig, Correction
+from agentgym_rl.config import AlgoConfig, Correction, MaskCorrection, SequenceMaskCorrection
 
 from .own_loss import LossTokens, TokenObjective, own_objective
 
@@ -32,27 +33,67 @@ def behavior_weights(
     behavior_logprobs: Tensor,  # [N]
     rows: Tensor,  # [N] int64, row of the token
     correction: Correction,
+    *,
+    largest_moment: float = math.inf,
 ) -> BehaviorWeights:
     """Return the outlier-controlled weights of decoupled PPO.
 
-    `clamp`: min(w, cap), token-level truncated importance sampling (Ionides 2008). `mask`: a token
+    `clamp`: w between floor and cap, truncated importance sampling (Ionides 2008). `mask`: a token
     outside [low, high] is dropped, AReaL (https://arxiv.org/abs/2505.24298). `sequence_mask`: a row
-    whose geometric mean is outside [low, high] is dropped, the others keep their raw weights. The
-    caller's denominators also count dropped tokens.
+    outside is dropped. `moment_mask`: a token with (log w)² above `largest_moment`, a number of the
+    batch (see `largest_moment` in kl.py). `none`: no weight. The caller's denominators also count
+    dropped tokens.
     """
     difference = (proximal_logprobs - behavior_logprobs).detach()
     finite = torch.isfinite(difference)
     difference = torch.where(finite, difference, 0.0)
-    weight = difference.exp()
+    if correction.type == "none":
+        return BehaviorWeights(finite.to(difference.dtype), ~finite)
+    weight = _log_weight(difference, rows, finite, correction.weight).exp()
+    kept = finite
     if correction.type == "clamp":
-        kept = finite
-        weight = weight.clamp(max=correction.cap)
-    elif correction.type == "mask":
-        kept = finite & (weight >= correction.low) & (weight <= correction.high)
+        weight = weight.clamp(min=correction.floor, max=correction.cap)
+    elif correction.type == "moment_mask":
+        kept = finite & (difference**2 <= largest_moment)
     else:
-        mean = row_means(difference, rows, finite).exp()
-        kept = finite & (mean >= correction.low) & (mean <= correction.high)
+        measured = _measured(difference, rows, finite, correction)
+        kept = finite & (measured >= correction.low) & (measured <= correction.high)
+        if correction.cap is not None:
+            weight = weight.clamp(max=correction.cap)
     return BehaviorWeights(torch.where(kept, weight, 0.0), ~kept)
+
+
+def _log_weight(difference: Tensor, rows: Tensor, finite: Tensor, weight: str) -> Tensor:
+    """Return [N] the logs of the factors, before any bound."""
+    if weight == "row_mean":
+        return row_means(difference, rows, finite)
+    if weight == "row_product":  # of hundreds of tokens; beyond e^±20 a bound decides anyway
+        return _row_sums(difference, rows).clamp(-20.0, 20.0)
+    return torch.zeros_like(difference) if weight == "none" else difference
+
+
+def _measured(
+    difference: Tensor,
+    rows: Tensor,
+    finite: Tensor,
+    correction: MaskCorrection | SequenceMaskCorrection,
+) -> Tensor:
+    """Return [N] the numbers that a mask compares with its interval; rows of a ratio are compared
+    in logs, so that long ones do not overflow."""
+    measured = {
+        "ratio": lambda: difference,
+        "k2": lambda: 0.5 * difference**2,
+        "k3": lambda: difference.exp() - 1.0 - difference,
+        "k3_reverse": lambda: (-difference).exp() - 1.0 + difference,
+    }[correction.measure]()
+    if correction.type == "sequence_mask":
+        if correction.reduce == "mean":
+            measured = row_means(measured, rows, finite)
+        elif correction.reduce == "sum":
+            measured = _row_sums(measured, rows)
+        else:
+            measured = _row_maxima(measured, rows)
+    return measured.exp() if correction.measure == "ratio" else measured
 
 
 def row_means(values: Tensor, rows: Tensor, counted: Tensor) -> Tensor:
@@ -62,6 +103,18 @@ def row_means(values: Tensor, rows: Tensor, counted: Tensor) -> Tensor:
     total = zeros.index_add(0, rows, torch.where(counted, values, 0.0))
     count = zeros.index_add(0, rows, counted.to(values.dtype))
     return (total / count.clamp(min=1))[rows]
+
+
+def _row_sums(values: Tensor, rows: Tensor) -> Tensor:
+    """Return [N], the sum of `values` over each token's row."""
+    zeros = values.new_zeros(int(rows.max()) + 1 if len(rows) else 0)
+    return zeros.index_add(0, rows, values)[rows]
+
+
+def _row_maxima(values: Tensor, rows: Tensor) -> Tensor:
+    """Return [N], the largest of `values` in each token's row."""
+    zeros = values.new_zeros(int(rows.max()) + 1 if len(rows) else 0)
+    return zeros.scatter_reduce(0, rows, values, "amax", include_self=False)[rows]
 
 
 def row_sums_to_come(values: Tensor, rows: Tensor) -> Tensor:
@@ -85,6 +138,8 @@ class PolicyLoss(NamedTuple):
     kl: Tensor
     """The sum of k3 estimates, u − 1 − log u, of the anchor against the current policy, a
     scalar."""
+    log_ratios: Tensor
+    """The log u of the tokens that are kept, [≤ N]."""
 
 
 def policy_loss(tokens: LossTokens, algo: AlgoConfig) -> PolicyLoss:
@@ -94,36 +149,61 @@ def policy_loss(tokens: LossTokens, algo: AlgoConfig) -> PolicyLoss:
     """
     live = tokens.live
     log_ratio = tokens.log_ratio
-    objective = LOSSES.get(algo.loss, own_objective)(tokens, log_ratio, algo)
+    kind = algo.ratio or ("row" if algo.loss == "gspo" else "token")
+    moved = log_ratio if kind == "token" else _row_log_ratio(tokens, kind)
+    objective = LOSSES.get(algo.loss, own_objective)(tokens, moved, algo)
     gained = torch.where(live, objective.value, 0.0)
+    if tokens.held is not None:
+        gained = gained - torch.where(tokens.held, algo.covariance.coef * log_ratio.abs(), 0.0)
     loss = -(tokens.weights * tokens.behavior_weight * gained).sum()
     with torch.no_grad():
         kl = (log_ratio.exp() - 1.0 - log_ratio).sum()
-        return PolicyLoss(loss, (objective.clipped & live).sum(), kl)
+        return PolicyLoss(loss, (objective.clipped & live).sum(), kl, log_ratio.detach()[live])
+
+
+def _row_log_ratio(tokens: LossTokens, kind: str) -> Tensor:
+    """Return [N] the mean of log u over all trained tokens of the row, including those that are
+    dropped; over those that are kept (`row_kept`); or, with the gradient of the token alone, at
+    most 10 (`row_token`). 0 for a dropped token.
+
+    GSPO and GSPO-token, Zheng et al. 2025 (https://arxiv.org/abs/2507.18071).
+    """
+    difference = tokens.logprobs - tokens.anchor
+    finite = torch.isfinite(difference.detach())
+    counted = finite & tokens.live if kind == "row_kept" else finite
+    difference = torch.where(finite, difference, 0.0)
+    mean = row_means(difference, tokens.rows, counted)
+    if kind == "row_token":
+        mean = (mean.detach() + difference - difference.detach()).clamp(max=10.0)
+    return torch.where(tokens.live, mean, 0.0)
 
 
 def _ppo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
-    """Return min(u·A, clip(u)·A) with u = exp(x − anchor).
+    """Return min(u·A, clip(u)·A) with u = exp(x − anchor), or GSPO's, the same for each row.
 
-    With `dual_clip` c the objective of a negative advantage is at least c·A.
+    With `dual_clip` c the objective of a negative advantage is at least c·A. For ppo a token of
+    negative advantage whose probability is below 1 − `behavior_clip` times the behavior policy's
+    has no gradient: the lower clip once more, around the policy that sampled (docs/staleness.md).
 
     PPO, Schulman et al. 2017 (https://arxiv.org/abs/1707.06347); decoupled, Hilton et al. 2022
     (https://arxiv.org/abs/2110.00641); dual clip, Ye et al. 2020
     (https://arxiv.org/abs/1912.09729); asymmetric clip, DAPO (https://arxiv.org/abs/2503.14476).
     """
-    return _clipped(log_ratio.exp(), tokens.advantages, algo)
-
-
-def _gspo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
-    """Return PPO's objective with one ratio per row, the geometric mean over all its trained
-    tokens, including those that are dropped.
-
-    GSPO, Zheng et al. 2025 (https://arxiv.org/abs/2507.18071).
-    """
-    difference = tokens.logprobs - tokens.anchor
-    finite = torch.isfinite(difference.detach())
-    mean = row_means(torch.where(finite, difference, 0.0), tokens.rows, finite)
-    return _clipped(torch.where(tokens.live, mean, 0.0).exp(), tokens.advantages, algo)
+    ratio, advantages = log_ratio.exp(), tokens.advantages
+    inside = ratio.clamp(1.0 - algo.clip_low, 1.0 + algo.clip_high)
+    objective = torch.minimum(ratio * advantages, inside * advantages)
+    clipped = inside * advantages < ratio * advantages
+    if algo.dual_clip is not None:
+        floor = algo.dual_clip * advantages
+        bounded = (advantages < 0) & (objective < floor)
+        objective = torch.where(bounded, floor, objective)
+        clipped = clipped | bounded
+    if algo.loss == "ppo" and algo.behavior_clip < 1.0:
+        fallen = tokens.logprobs.detach() - tokens.behavior_logprobs
+        bounded = (advantages < 0) & (fallen < math.log1p(-algo.behavior_clip))
+        objective = torch.where(bounded, 0.0, objective)
+        clipped = clipped | bounded
+    return TokenObjective(objective, clipped)
 
 
 def _cispo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
@@ -136,14 +216,59 @@ def _cispo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObje
     return TokenObjective(inside * tokens.advantages * _finite(tokens), inside != ratio)
 
 
+def _sapo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
+    """Return 4/τ · σ(τ·(u − 1)) · A: tokens have less effect as they leave the ratio 1.
+
+    SAPO, Gao et al. 2025 (https://arxiv.org/abs/2511.20347).
+    """
+    tau = _either(tokens.advantages > 0, algo.sapo.tau_good, algo.sapo.tau_bad)
+    gate = 4 / tau * torch.sigmoid(tau * (log_ratio.exp() - 1))
+    return _unbounded(gate * tokens.advantages)
+
+
+def _gmpo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
+    """Return A times the geometric mean over the row of u, where log u has one bound: at most
+    `clip_high` for a positive advantage, at least −`clip_low` for a negative one.
+
+    GMPO, Zhao et al. 2025 (https://arxiv.org/abs/2507.20673), whose bounds are those of logs.
+    """
+    good, bad = tokens.advantages > 0, tokens.advantages < 0
+    inside = torch.where(good, log_ratio.clamp(max=algo.clip_high), log_ratio)
+    inside = torch.where(bad, inside.clamp(min=-algo.clip_low), inside)
+    mean = row_means(inside, tokens.rows, tokens.live)
+    return TokenObjective(mean.exp() * tokens.advantages, inside != log_ratio)
+
+
+def _vespo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
+    """Return φ(w)·A·x, with the constant φ(w) = exp(λ + k·log w − λ·w) of the product w of the
+    row's ratios, so that φ(1) = 1; `log w` is bounded by log 1e-8 and 20.
+
+    VESPO, Shen et al. 2026 (https://arxiv.org/abs/2602.10693).
+    """
+    vespo, good = algo.vespo, tokens.advantages >= 0
+    log_w = _row_sums(log_ratio.detach().clamp(-20.0, 20.0), tokens.rows)
+    log_w = log_w.clamp(math.log(1e-8), 20.0)
+    k = _either(good, vespo.k_good, vespo.k_bad)
+    lambda_ = _either(good, vespo.lambda_good, vespo.lambda_bad)
+    phi = (lambda_ + k * log_w - lambda_ * log_w.exp()).exp()
+    return _unbounded(phi * tokens.advantages * _finite(tokens))
+
+
 def _reinforce(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
     """Return A·x, no ratio and no bound: with w' the importance-weighted policy gradient.
 
     Williams 1992 (https://doi.org/10.1007/BF00992696).
     """
-    return TokenObjective(
-        tokens.advantages * _finite(tokens), torch.zeros_like(log_ratio, dtype=torch.bool)
-    )
+    return _unbounded(tokens.advantages * _finite(tokens))
+
+
+def _dro(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
+    """Return A·x − ½β·(log u)², which holds the policy near the anchor without a clip.
+
+    DRO, Richemond et al. 2024 (https://arxiv.org/abs/2405.19107), as used for the policy alone by
+    Kimi k1.5 (https://arxiv.org/abs/2501.12599).
+    """
+    return _unbounded(tokens.advantages * _finite(tokens) - 0.5 * algo.dro_beta * log_ratio**2)
 
 
 def _dppo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
@@ -162,24 +287,26 @@ def _dppo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjec
 
 LOSSES: Mapping[str, Callable[[LossTokens, Tensor, AlgoConfig], TokenObjective]] = {
     "ppo": _ppo,
-    "gspo": _gspo,
+    "gspo": _ppo,
     "cispo": _cispo,
+    "sapo": _sapo,
+    "gmpo": _gmpo,
+    "vespo": _vespo,
     "reinforce": _reinforce,
+    "dro": _dro,
     "dppo": _dppo,
 }
-"""The objectives by name in `algo.loss`."""
+"""The objectives by name in `algo.loss`; gspo is ppo with the ratio of a row."""
 
 
-def _clipped(ratio: Tensor, advantages: Tensor, algo: AlgoConfig) -> TokenObjective:
-    inside = ratio.clamp(1.0 - algo.clip_low, 1.0 + algo.clip_high)
-    objective = torch.minimum(ratio * advantages, inside * advantages)
-    clipped = inside * advantages < ratio * advantages
-    if algo.dual_clip is not None:
-        floor = algo.dual_clip * advantages
-        bounded = (advantages < 0) & (objective < floor)
-        objective = torch.where(bounded, floor, objective)
-        clipped = clipped | bounded
-    return TokenObjective(objective, clipped)
+def _unbounded(value: Tensor) -> TokenObjective:
+    return TokenObjective(value, torch.zeros_like(value, dtype=torch.bool))
+
+
+def _either(chosen: Tensor, one: float, other: float) -> Tensor:
+    """Return `one` where it is chosen, in the precision of the configuration."""
+    pair = torch.tensor([one, other], dtype=torch.float64, device=chosen.device)
+    return torch.where(chosen, pair[0], pair[1])
 
 
 def _finite(tokens: LossTokens) -> Tensor:

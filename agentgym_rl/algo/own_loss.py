@@ -40,6 +40,8 @@ class LossTokens:
     """The weights from `aggregation_weights`."""
     rows: Tensor
     """The index of each token's row, int64."""
+    held: Tensor | None = None
+    """The tokens that `algo.covariance` holds to the anchor, bool; None: none."""
 
     @property
     def live(self) -> Tensor:

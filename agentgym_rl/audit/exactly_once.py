@@ -51,6 +51,11 @@ class Ledger:
     missing: list[int] = field(default_factory=list)
     """The indices of tasks before the last played one whose groups are not in the log: in flight,
     of weight 0, or skipped."""
+    drawn: frozenset[int] = frozenset()
+    """The indices of the tasks that a curriculum took."""
+    passed_over: int = 0
+    """The number of tasks before the last played one that the curriculum passed over."""
+    has_curriculum: bool = False
     faults: list[str] = field(default_factory=list)
 
     @property
@@ -71,6 +76,7 @@ class Ledger:
             "groups": dict(self.statuses),
             "groups_trained": sum(len(batch.group_ids) for batch in self.trained.values()),
             "not_in_the_log": len(self.missing),
+            "passed_over": self.passed_over,
         }
 
 
@@ -90,6 +96,10 @@ def audit_ledger(run: Path) -> dict[str, Any]:
             log.execute("BEGIN")  # a consistent snapshot of a living run
             _read_steps(ledger, log)
             groups = _read_groups(log)
+            ledger.has_curriculum = bool(config["rollout"].get("curriculum"))
+            if ledger.has_curriculum:
+                found = log.execute("SELECT task_index FROM draws")
+                ledger.drawn = frozenset(index for (index,) in found)
     except (OSError, sqlite3.Error, KeyError, ValueError) as error:
         raise ConfigError(f"{run}: no run whose ledger can be read: {error!r}") from error
     ledger.statuses = Counter(group["status"] for group in groups.values())
@@ -201,12 +211,20 @@ def _check_groups(ledger: Ledger, groups: Mapping[str, Mapping[str, Any]]) -> No
 
 
 def _check_cursor(ledger: Ledger, groups: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check that each task was played once, and none was skipped."""
+    """Check that each task was played once, and none was skipped but by a curriculum, whose log has
+    the tasks it took."""
     places = Counter(group["task_index"] for group in groups.values())
     twice = [str(index) for index, count in places.items() if count > 1]
     if twice:
         ledger.faults.append(f"tasks were played twice: {_few(twice)}")
-    ledger.missing = [i for i in range(max(places, default=-1) + 1) if i not in places]
+    due = list(range(max(places, default=-1) + 1))
+    if ledger.has_curriculum:
+        due = [index for index in due if index in ledger.drawn]
+        ledger.passed_over = max(places, default=-1) + 1 - len(due)
+        untaken = _few(str(index) for index in places if index not in ledger.drawn)
+        if untaken:
+            ledger.faults.append(f"tasks were played that the curriculum passed over: {untaken}")
+    ledger.missing = [i for i in due if i not in places]
     last = _metrics(ledger.run)[-1:]
     without_weight = int((last[0].get("rollout/weight_0") or 0) if last else 0)
     if ledger.finished and len(ledger.missing) > without_weight:

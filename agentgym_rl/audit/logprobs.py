@@ -1,4 +1,5 @@
-"""The audit of recorded log-probs: they are computed again, with the weights of each version.
+"""The audit of recorded log-probs: they are computed again, with the weights of each version. The
+recorded rewards are compared with those that were trained.
 
 The trainer's computation is in `trainer/recompute.py`, the rule for a verdict in `verdict.py`.
 """
@@ -17,7 +18,7 @@ from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.core.trajectory import FloatArray
 from agentgym_rl.models.resolve import model_folder
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.storage.episode_reader import EpisodeReader, Reward
 from agentgym_rl.storage.run_folder import config_of
 
 from .diagnosis import OnProgress, Recompute, diagnose
@@ -85,8 +86,14 @@ def audit(
                 rule = rule.allowing(rounding)
             broken = failing(evidence, rule)
             diagnosis = diagnose(recompute, evidence, rule, broken) if len(broken) else None
+        wrong = wrong_rewards(reader, by_group=config.rollout.group_reward is not None)
         steps = {"steps": config.steps, "steps_published": reader.steps_published}
-    report = {"run": str(run), **steps, **_report(evidence, rule, broken), "rounding": rounding}
+    sentences = [*failures(evidence, rule, broken), *wrong]
+    report = {
+        **{"run": str(run), **steps},
+        **_report(evidence, rule, broken),
+        **{"passed": not sentences, "failures": sentences, "rounding": rounding},
+    }
     return {**report, "control": _control(control, rule), "diagnosis": diagnosis}
 
 
@@ -142,9 +149,35 @@ def _recompute_all(recompute: Recompute, rule: Rule) -> tuple[Evidence, Gaps, fl
     return evidence, np.concatenate([np.zeros(0), *control]), mean
 
 
+def wrong_rewards(reader: EpisodeReader, *, by_group: bool) -> list[str]:
+    """Return a sentence for each batch whose recorded rewards are not those that were trained;
+    `by_group`: each episode must have a reward of its group (`rollout.group_reward`)."""
+    metrics = reader.step_metrics()
+    found: list[str] = []
+    for step, groups in reader.batches().items():
+        of = {name: reward for group in groups for name, reward in reader.rewards(group).items()}
+        rewards = [of[name] for names in groups.values() for name in names if name in of]
+        if bare := sum(reward.of_group is None for reward in rewards) if by_group else 0:
+            found.append(f"batch {step}: {bare} episodes have no reward of their group in the log")
+        if unlike := sum(not math.isclose(r.listed, r.recorded, **_SAME) for r in rewards):
+            found.append(f"batch {step}: {unlike} records have another reward than the log's table")
+        mean, trained = _mean(rewards), metrics[step].get("reward/mean")
+        if trained is not None and not math.isclose(mean, trained, **_SAME):
+            found.append(
+                f"batch {step}: the mean reward is {mean:g} in the log, and {trained:g} was trained"
+            )
+    return found
+
+
+_SAME = {"rel_tol": 1e-6, "abs_tol": 1e-9}
+
+
+def _mean(rewards: list[Reward]) -> float:
+    return sum(reward.recorded for reward in rewards) / max(1, len(rewards))
+
+
 def _report(evidence: Evidence, rule: Rule, broken: Index) -> dict[str, Any]:
     judged = evidence.gaps[evidence.judged]
-    sentences = failures(evidence, rule, broken)
     return {
         "interrupt": rule.interrupt,
         "dtype": rule.dtype,
@@ -157,8 +190,6 @@ def _report(evidence: Evidence, rule: Rule, broken: Index) -> dict[str, Any]:
         "mixed_kv": summary(evidence.gaps[evidence.covered & ~evidence.judged]),
         "places": by_place(evidence),
         "versions": by_version(evidence),
-        "passed": not sentences,
-        "failures": sentences,
         "worst": [_token(evidence, i) for i in broken[:_WORST_SHOWN].tolist()],
     }
 

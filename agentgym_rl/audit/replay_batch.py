@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.config import load_config
+from agentgym_rl.config import AlgoConfig, load_config
 from agentgym_rl.controller.batches import split_batch
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.models.resolve import model_folder
@@ -48,12 +48,7 @@ def replay(
     replayed = replay_batches(
         config,
         [
-            _whole(
-                number,
-                found,
-                num_minibatches=config.trainer.num_minibatches,
-                turn_discount=config.algo.turn_discount,
-            )
+            _whole(number, found, config.algo, num_minibatches=config.trainer.num_minibatches)
             for number in range(first, step + 1)
         ],
         model_dir=model_folder(config.model, config.env.id),
@@ -74,7 +69,7 @@ def replay(
     }
 
 
-def _whole(step: int, found: dict[int, Any], *, num_minibatches: int, turn_discount: float) -> Any:
+def _whole(step: int, found: dict[int, Any], algo: AlgoConfig, *, num_minibatches: int) -> Any:
     """Return batch `step` as the shard of a single rank."""
     if step not in found:
         raise ConfigError(f"the log has no batch {step}: is it the log of this run?")
@@ -83,7 +78,10 @@ def _whole(step: int, found: dict[int, Any], *, num_minibatches: int, turn_disco
         step=step,
         num_ranks=1,
         num_minibatches=num_minibatches,
-        turn_discount=turn_discount,
+        turn_discount=algo.turn_discount,
+        leave_out=algo.leave_out,
+        reward_parts=algo.reward.parts,
+        teacher=algo.teacher,
     )
     return shard
 

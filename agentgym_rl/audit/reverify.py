@@ -100,7 +100,8 @@ class Replayer:
             await env.close()
         return Replay(
             recorded,
-            reward=env.reward + recorded.credit.episode_reward,
+            # A judge of the group is not asked again: its part is the recorded one.
+            reward=env.reward + recorded.credit.episode_reward + (recorded.group_reward or 0.0),
             verifier=str(told.get("verifier", "")),
             verifier_detail=str(told.get("verifier_detail", "")),
             divergence=_divergence(recorded, env, seen),
@@ -111,6 +112,8 @@ def not_replayable(recorded: Trajectory) -> str | None:
     """Return why an episode cannot be verified; None if it can."""
     if not recorded.outcome.trains:
         return f"it has no reward, being {recorded.outcome.value}"
+    if recorded.seats:
+        return "it is a game of several seats, which are not played again"
     if recorded.actions is None:
         return "its actions were not recorded (an earlier version of this package made it)"
     return None

@@ -1,4 +1,5 @@
-"""The configuration keys on the command line: the table of --help, and `--section.key=value`.
+"""The configuration keys on the command line: the table of --help, what the keys of a section do,
+and `--section.key=value`.
 
 Only functions that need the configuration import it: that takes 0.3 s, and most commands have no
 keys.
@@ -7,11 +8,12 @@ keys.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import textwrap
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from agentgym_rl.core.errors import ConfigError
 
@@ -19,6 +21,11 @@ from .help_texts import KEYS
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
+
+_SCREEN = 50
+"""The lines that the text of a section may have."""
+_COMPARED = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
 def key_table() -> str:
@@ -31,6 +38,119 @@ def key_table() -> str:
         text = f"{name}: {', '.join(keys)}" if section else ", ".join(keys)
         lines.append(textwrap.fill(text, 80, initial_indent="  ", subsequent_indent="    "))
     return "\n".join(lines)
+
+
+def key_help(name: str) -> str:
+    """Return what the keys of a section do, on a screen; or all that is known of a single key.
+
+    Raises:
+        ConfigError: there is no such section or key.
+    """
+    from agentgym_rl.config import Config, section_types
+
+    owners: Sequence[type[BaseModel]] = [Config]
+    *above, last = name.split(".")
+    for part in above:
+        inner = (section_types(kind.model_fields[part]) for kind in _with(owners, part))
+        owners = [kind for kinds in inner for kind in kinds]
+    fields = [kind.model_fields[last] for kind in _with(owners, last)]
+    if not fields:
+        known = {
+            f"{place}.{key}".lstrip(".") for place, _, keys in _sections(Config) for key in keys
+        }
+        known |= {place for place, _, _ in _sections(Config) if place}
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(Config.model_fields)}"
+        raise ConfigError(f"--help {name}: there is no such section or key; {hint}")
+    if kinds := section_types(fields[0]):
+        return _section_help(name, kinds)
+    return "\n".join(dict.fromkeys("\n".join(_key_lines(name, it, None)) for it in fields))
+
+
+def _with(owners: Sequence[type[BaseModel]], key: str) -> Iterator[type[BaseModel]]:
+    return (kind for kind in owners if key in kind.model_fields)
+
+
+def _section_help(name: str, kinds: Sequence[type[BaseModel]]) -> str:
+    """Return all texts of a section; where they are longer than a screen, the first two lines of
+    each, or one, or the keys alone."""
+    lines: list[str] = []
+    for most in (None, 2, 1, 0):
+        lines = [line for text in _section_texts(name, kinds, most) for line in text]
+        if most is not None:
+            lines += ["", f"  --help {name}.KEY shows all about a key"]
+        if len(lines) <= _SCREEN:
+            break
+    return "\n".join(lines)
+
+
+def _section_texts(
+    name: str, kinds: Sequence[type[BaseModel]], most: int | None
+) -> Iterator[list[str]]:
+    """Yield the lines of each type of a section and of its keys; a key that is the same in a type
+    before is only named."""
+    told: dict[str, list[str]] = {}
+    for kind in kinds:
+        its = f" (type = {kind.model_fields['type'].default})" if len(kinds) > 1 else ""
+        about = re.sub(r"^The section `[\w.]+`: ", "", " ".join((kind.__doc__ or "").split()))
+        yield textwrap.wrap(f"{name}{its}: {about}", 80, subsequent_indent="    ")
+        texts = {key: _key_lines(key, it, most) for key, it in _plain(kind, not its).items()}
+        yield from (
+            [f"  {line}" for line in text] for key, text in texts.items() if text != told.get(key)
+        )
+        if again := [key for key, text in texts.items() if text == told.get(key)]:
+            yield textwrap.wrap(
+                f"as above: {', '.join(again)}", 76, initial_indent="  ", subsequent_indent="    "
+            )
+        told |= texts
+        if inner := [f"{name}.{key}" for key in kind.model_fields if key not in _plain(kind, True)]:
+            yield textwrap.wrap(
+                f"sections: {', '.join(inner)}", 76, initial_indent="  ", subsequent_indent="    "
+            )
+
+
+def _plain(kind: type[BaseModel], with_type: bool) -> Mapping[str, FieldInfo]:
+    """Return the keys of a section that are no sections."""
+    from agentgym_rl.config import section_types
+
+    fields = kind.model_fields.items()
+    return {k: it for k, it in fields if not section_types(it) and (with_type or k != "type")}
+
+
+def _key_lines(key: str, field: FieldInfo, most: int | None) -> list[str]:
+    """Return a key with its default and the values that it takes, and up to `most` lines of what it
+    does (None: all)."""
+    value = field.get_default(call_default_factory=True)
+    head = f"{key} = {'unset' if value is None else json.dumps(value, ensure_ascii=False)}"
+    allowed = _allowed(field.annotation, field.metadata)
+    lines = textwrap.wrap(f"{head}   {allowed}" if allowed else head, 76, subsequent_indent="    ")
+    about = re.sub(r"\bNone\b", "unset", field.description or "")
+    if most == 0:
+        return [textwrap.shorten(f"{head}:   {about}", 76, placeholder=" …")]
+    told = textwrap.wrap(about, 72, max_lines=most, placeholder=" …", break_on_hyphens=False)
+    return [*lines, *(f"  {line}" for line in told)]
+
+
+def _allowed(kind: Any, marks: Sequence[Any]) -> str:
+    """Return the values that a key takes, "a, b, c" or "> 0, ≤ 1"; "" where its default tells."""
+    found = [
+        f"{sign} {getattr(mark, name):g}"
+        for mark in marks
+        for name, sign in _COMPARED.items()
+        if getattr(mark, name, None) is not None
+    ]
+    if get_origin(kind) is Literal:
+        found += [str(value) for value in get_args(kind)]
+    found += [text for part in get_args(kind) if (text := _allowed(part, _marks(part)))]
+    return ", ".join(dict.fromkeys(found))
+
+
+def _marks(part: Any) -> Sequence[Any]:
+    return [
+        mark
+        for each in getattr(part, "__metadata__", ())
+        for mark in (each, *getattr(each, "metadata", ()))
+    ]
 
 
 def dotted_keys(

@@ -172,7 +172,7 @@ def _server(
         kind = name.lower()
         return Probe(
             *(name, False, str(error)),
-            fix="without it the embedded engine samples. An interpreter of its own: "
+            fix=f"the embedded engine needs none of it; {name} in another interpreter: "
             f"--engine.type={kind} --engine.python=FILE (docs/{kind}.md)",
             required=False,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agentgym_rl.config import Config, load_config, section_types
@@ -47,40 +47,59 @@ def evaluated(args: Namespace) -> list[Asked]:
         return [chosen(args.config, overrides, run=args.run, checkpoint=args.checkpoint)]
     if args.run:
         args.config = config_of_run(Path(args.run), args.config)
-    default = (
-        args.engine or args.overrides.get("engine.type") or load_config(args.config).engine.type
-    )
-    used = {_split(name)[0] or default for name in names}
-    return [_named(args, name, default=default, used=used) for name in names]
+    asked_type = args.engine or args.overrides.get("engine.type")
+    default = asked_type or load_config(args.config).engine.type
+    types = {name: _split(name)[0] or asked_type or _type_of(name) or default for name in names}
+    return [_named(args, name, types=types, default=default) for name in names]
 
 
-def _named(args: Namespace, name: str, *, default: str, used: Iterable[str]) -> Asked:
+def _named(args: Namespace, name: str, *, types: Mapping[str, str], default: str) -> Asked:
     """Return the model of one `--model` [ENGINE:]NAME; NAME may be the folder of a run or a
-    checkpoint.
+    checkpoint, whose engine has the keys of its run.
 
-    Keys of `engine` that its engine lacks are dropped if another of the `used` engines has them.
+    `types`: the engine of each name. Keys of `engine` that this engine lacks are dropped if
+    another one has them.
     """
-    engine, path = _split(name)
+    path, engine = _split(name)[1], types[name]
     own = Namespace(**vars(args))
     own.model, own.overrides = path, dict(args.overrides)
-    if engine:
+    if engine != default:
         own.engine = engine
         own.overrides.pop("engine.type", None)
     for key in args.overrides:
-        if not _has(engine or default, key) and any(_has(other, key) for other in used):
+        if not _has(engine, key) and any(_has(other, key) for other in types.values()):
             del own.overrides[key]
-    folder = Path(path)
-    if (folder / MARK).exists() and (folder / "checkpoints").exists():
-        own.model = str(export_of(folder))
-    if not (folder / "manifest.json").exists():
+    folder, run = Path(path), _run_with(path)
+    if run is None:
         return Asked(load_configuration(own))
-    checkpoint = checked_checkpoint(folder)
-    run = load_config(config_of(run_of(checkpoint), f"--model {name}"))
-    own.model = None
+    is_checkpoint = (folder / "manifest.json").exists()
+    checkpoint = checked_checkpoint(folder) if is_checkpoint else None
+    own.model = None if is_checkpoint else str(export_of(folder))
+    given = {key: value for key, value in own.overrides.items() if key.startswith("engine.")}
+    trained = load_config(run)
     config = load_configuration(own)
-    # the weights need the run's model, and their format its trainer section
-    config = config.model_copy(update={"model": run.model, "trainer": run.trainer})
+    if trained.engine.type == engine:
+        config = config.model_copy(update={"engine": load_config(run, given).engine})
+    if is_checkpoint:  # the weights need the run's model, and their format its trainer section
+        update = {"model": trained.model, "trainer": trained.trainer}
+        config = config.model_copy(update=update)
     return Asked(config, checkpoint)
+
+
+def _run_with(path: str) -> Path | None:
+    """Return the configuration file of the run that `path` is, or is a checkpoint of; None: it is
+    neither."""
+    folder = Path(path)
+    if (folder / "manifest.json").exists():
+        return config_of(run_of(checked_checkpoint(folder)), f"--model {path}")
+    is_run = (folder / MARK).exists() and (folder / "checkpoints").exists()
+    return folder / MARK if is_run else None
+
+
+def _type_of(path: str) -> str:
+    """Return the type of the engine of the run that `path` belongs to; "" if it is of none."""
+    run = _run_with(path)
+    return load_config(run).engine.type if run else ""
 
 
 def _split(name: str) -> tuple[str, str]:

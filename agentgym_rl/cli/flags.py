@@ -13,7 +13,7 @@ from agentgym_rl import __version__
 from agentgym_rl.cli import help_texts
 from agentgym_rl.core.errors import ConfigError
 
-from .config_keys import key_table
+from .config_keys import key_help, key_table
 
 
 class _Parser(ArgumentParser):
@@ -31,6 +31,20 @@ class _Parser(ArgumentParser):
         hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(choices)}"
         what = "command" if action.dest == "command" else "/".join(action.option_strings)
         self.error(f"unknown {what or action.dest} {value!r}; {hint}")
+
+
+class _Help(argparse.Action):
+    """The flag --help: the text of its command; or with a value that of a section or a key."""
+
+    def __call__(
+        self,
+        parser: ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        print(key_help(values) if isinstance(values, str) else parser.format_help().rstrip())
+        parser.exit()
 
 
 def commands_with(flag: str) -> list[str]:
@@ -55,15 +69,25 @@ def make_parser(asked: Sequence[str]) -> tuple[ArgumentParser, dict[str, Argumen
     group = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands: dict[str, ArgumentParser] = {}
     for name, (add_flags, help) in _COMMANDS.items():
-        commands[name] = group.add_parser(
-            name, help=help, description=help, formatter_class=raw, allow_abbrev=False
+        its = commands[name] = group.add_parser(
+            name,
+            help=help,
+            description=help,
+            formatter_class=raw,
+            allow_abbrev=False,
+            add_help=False,
         )
+        shown = its.add_argument("-h", "--help", action=_Help, nargs=0, help="show this and end")
         if name in asked:
-            add_flags(commands[name])
+            add_flags(its)
+            if its.epilog:
+                shown.nargs, shown.metavar = "?", "SECTION"
+                shown.help = "show this; or what a section's keys do, as with --help algo.kl"
     return parser, commands
 
 
 def _train(parser: ArgumentParser) -> None:
+    parser.description = help_texts.TRAIN
     _json(parser)
     _config(parser)
     _who_plays(parser)
@@ -93,17 +117,23 @@ def _eval(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--compare", type=Path, nargs="+", metavar="DIR", help="only the table, of folders of --out"
     )
+    parser.add_argument(
+        "--round-robin", action="store_true", help="let the models play each other, and rate them"
+    )
 
 
 def _engine(parser: ArgumentParser) -> None:
     parser.description = help_texts.ENGINE
     _config(parser)
-    parser.add_argument("--backend", metavar="TYPE", help="embedded (default) or vllm")
+    parser.add_argument("--backend", metavar="TYPE", help="embedded (default), vllm or sglang")
     parser.add_argument("--index", type=int, default=0, metavar="N", help="index of this server")
     parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="default: 8000")
-    parser.add_argument("--weight-version", default="0.0", metavar="LABEL", help="default: 0.0")
+    parser.add_argument("--weight-version", default="0.0", metavar="LABEL", help="label (0.0)")
     parser.add_argument("--journal", type=Path, metavar="FILE", help="log every request, as JSONL")
+    parser.add_argument(
+        "--reward-model", metavar="MODEL", help="serve this sequence classifier instead"
+    )
 
 
 def _rollout(parser: ArgumentParser) -> None:
@@ -121,7 +151,7 @@ def _trainer(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--controller", required=True, metavar="URL", help="source of batches")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="default: 0")
-    parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="for ranks")
+    parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="of ranks")
     parser.add_argument("--incarnation", type=int, default=0, metavar="N", help="times resumed")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="checkpoint to resume from")
     parser.add_argument(
@@ -133,7 +163,7 @@ def _warm_up(parser: ArgumentParser) -> None:
     _config(parser)
     parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run's folder")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="default: 0")
-    parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="for ranks")
+    parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="of ranks")
 
 
 def _audit(parser: ArgumentParser) -> None:
@@ -225,6 +255,9 @@ def _export(parser: ArgumentParser) -> None:
         help="a run, a checkpoint, or `arl eval --out`",
     )
     parser.add_argument("--sft", action="store_true", help="supervised data")
+    parser.add_argument("--filtered", action="store_true", help="the best episodes of each group")
+    parser.add_argument("--pairs", action="store_true", help="pairs of a group, for DPO")
+    parser.add_argument("--kto", action="store_true", help="episodes with a label, for KTO")
     parser.add_argument(
         "--model", action="store_true", help="checkpoint in Hugging Face's format; RUN: the best"
     )
@@ -236,6 +269,10 @@ def _export(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=["messages", "tokens"], default="messages", help="default: messages"
     )
+    parser.add_argument(
+        "--most", type=int, metavar="N", help="pairs, or best episodes, of each group (1)"
+    )
+    parser.add_argument("--margin", type=float, metavar="X", help="--pairs: least difference")
     _oracle(parser)
 
 
@@ -302,27 +339,26 @@ def _check(parser: ArgumentParser) -> None:
     parser.add_argument("env", nargs="?", metavar="ENV", help="an id, name:value or module:Class")
     parser.add_argument("--list", action="store_true", help="show the criteria, then end")
     parser.add_argument("--only", metavar="ID,ID", help="only these and their preconditions")
-    parser.add_argument("--episodes", type=int, default=8, metavar="N", help="default: 8 tasks")
+    parser.add_argument("--episodes", type=int, default=8, metavar="N", help="tasks to play (8)")
     parser.add_argument("--tasks", type=int, default=0, metavar="N", help="play N tasks per agent")
     _data(parser)
     _sandbox(parser)
 
 
 def _bench(parser: ArgumentParser) -> None:
+    parser.description = help_texts.BENCH
     _json(parser)
-    names = (
-        "adaptive, all, clients, code, coding, controller, crash, engine, env, exactness, faults, "
-    )
-    names += (
-        "gateway, gpu, inspector, math, plan, real, sandbox, staleness, train, trainer, verifier, "
-    )
-    names += "weights"
-    parser.add_argument("name", help=f"a file of benchmarks/: {names}")
+    parser.add_argument("name", metavar="NAME", help="the benchmark (see above)")
     parser.add_argument(
         "--model", type=Path, metavar="FOLDER", help="a real model (engine, gpu, real, weights)"
     )
     parser.add_argument("--dry-run", action="store_true", help="toy sizes on the CPU (gpu)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder of the report (gpu)")
+
+
+def _list(parser: ArgumentParser) -> None:
+    parser.description = help_texts.LIST
+    _json(parser)
 
 
 def _new(parser: ArgumentParser) -> None:
@@ -349,10 +385,7 @@ _COMMANDS = {
     "runs": (_runs, "list, compare and delete runs"),
     "inspect": (_inspect, "show runs in a browser, during training and afterwards"),
     "plan": (_plan, "predict the speed of a run"),
-    "list": (
-        lambda parser: _json(parser),
-        "list environments, agents and sandboxes, plugins included",
-    ),
+    "list": (_list, "list environments, agents and sandboxes, plugins included"),
     "check": (_check, "test whether an environment keeps the contract"),
     "new": (_new, "write a package with an environment of your own"),
     "doctor": (_doctor, "test the parts of this machine, and suggest fixes"),
@@ -412,12 +445,8 @@ def _who_plays(parser: ArgumentParser, engines: str = "embedded, vllm or sglang"
 
 
 def _data(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--data", metavar="FILE", help="rows of tasks, if the environment takes rows"
-    )
+    parser.add_argument("--data", metavar="FILE", help="rows of tasks, if the env takes rows")
 
 
 def _sandbox(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--sandbox", metavar="ID", help="sandbox: local, docker, e2b or module:Class"
-    )
+    parser.add_argument("--sandbox", metavar="ID", help="local, docker, e2b or module:Class")

@@ -14,17 +14,27 @@ import tomli_w
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from agentgym_rl.core.chat import is_mapping
+from agentgym_rl.core.engine import ADAPTER_INTERRUPTS
 from agentgym_rl.core.errors import ConfigError
 
-from .algo import (
-    AlgoConfig,
+from .algo import AlgoConfig
+from .algo_terms import (
     ClampCorrection,
     Correction,
+    CovarianceConfig,
     CriticConfig,
     KlConfig,
     MaskCorrection,
+    MomentMaskCorrection,
+    NoCorrection,
     RewardConfig,
+    SapoConfig,
     SequenceMaskCorrection,
+    StdConfig,
+    TeacherConfig,
+    TeacherModel,
+    VespoConfig,
+    WhitenConfig,
 )
 from .allocation import may_use_gpu
 from .cluster import ClusterConfig, LoggingConfig, check_colocated
@@ -39,18 +49,17 @@ from .engine import (
     SglangEngineConfig,
     VllmEngineConfig,
 )
-from .eval import EvalConfig
 from .file import load, preset_names
 from .gateway import GatewayConfig, ServeConfig
-from .model import ADAPTER_INTERRUPTS, InitConfig, LoraConfig
-from .play import (
+from .model import InitConfig, LoraConfig, ModelConfig
+from .rollout import (
     AgentConfig,
     EnvConfig,
-    ModelConfig,
+    EvalConfig,
+    RolloutConfig,
     SandboxConfig,
     VerifierConfig,
 )
-from .rollout import RolloutConfig
 from .section import (
     Anytime,
     InEval,
@@ -64,15 +73,16 @@ from .section import (
 from .trainer import TrainerConfig, WeightsConfig
 
 __all__ = [
-    "ADAPTER_INTERRUPTS",
     "AgentConfig", "AlgoConfig", "ClampCorrection", "ClusterConfig", "Config", "Correction",
-    "CriticConfig", "EmbeddedEngineConfig", "EndpointConfig", "EngineConfig", "EnvConfig",
-    "EvalConfig", "GatewayConfig", "InitConfig", "KlConfig", "LiteLLMEngineConfig", "LoggingConfig",
-    "LoraConfig", "MaskCorrection", "ModelConfig", "OpenAIEngineConfig", "OwnEngineConfig",
-    "RewardConfig", "RolloutConfig", "SandboxConfig", "Section", "SequenceMaskCorrection",
-    "ServeConfig", "ServerEngineConfig", "SglangEngineConfig", "TrainerConfig", "VerifierConfig",
-    "VllmEngineConfig", "WeightsConfig", "dump_toml", "free_keys", "load_config", "may_use_gpu",
-    "preset_names", "section_types", "unset_keys",
+    "CovarianceConfig", "CriticConfig", "EmbeddedEngineConfig", "EndpointConfig", "EngineConfig",
+    "EnvConfig", "EvalConfig", "GatewayConfig", "InitConfig", "KlConfig", "LiteLLMEngineConfig",
+    "LoggingConfig", "LoraConfig", "MaskCorrection", "ModelConfig", "MomentMaskCorrection",
+    "NoCorrection", "OpenAIEngineConfig", "OwnEngineConfig", "RewardConfig", "RolloutConfig",
+    "SandboxConfig", "SapoConfig", "Section", "SequenceMaskCorrection", "ServeConfig",
+    "ServerEngineConfig", "SglangEngineConfig", "StdConfig", "TeacherConfig", "TeacherModel",
+    "TrainerConfig", "VerifierConfig",
+    "VespoConfig", "VllmEngineConfig", "WeightsConfig", "WhitenConfig", "dump_toml", "free_keys",
+    "load_config", "may_use_gpu", "preset_names", "section_types", "unset_keys",
 ]  # fmt: skip
 
 
@@ -154,6 +164,12 @@ class Config(Section):
                 f"lora.rank {self.lora.rank} publishes adapters, which weights.transport "
                 f"{self.weights.transport!r}, vLLM's own, has no way to merge; use shm or gloo"
             )
+        if self.lora.rank and self.algo.kl.refresh_every:
+            raise ValueError(
+                f"algo.kl.refresh_every {self.algo.kl.refresh_every} with lora.rank "
+                f"{self.lora.rank}: the reference has no adapter, so it cannot move to the "
+                "policy; leave one of them out"
+            )
         if self.lora.serve == "adapter":
             self._check_adapter()
         room = self.trainer.max_tokens_per_microbatch
@@ -172,6 +188,8 @@ class Config(Section):
                 "(and no other trainer.dtype)"
             )
         self._check_evaluations()
+        if self.rollout.other_engines:
+            self._check_other_engines()
         if self.cluster.type != "local":
             self._check_cluster()
         if self.cluster.colocated:
@@ -183,12 +201,18 @@ class Config(Section):
                 cluster=self.cluster,
             )
         algo = self.algo
-        in_group = algo.baseline in ("mean", "leave_one_out") or algo.scale == "group_std"
-        if self.rollout.group_size == 1 and in_group:
+        if self.rollout.group_size == 1 and algo.in_group and algo.teacher.reward_coef:
             raise ValueError(
                 f"rollout.group_size 1 with algo.baseline {algo.baseline!r} and algo.scale "
-                f"{algo.scale!r} trains nothing: an episode alone in its group has advantage 0; "
-                "use group_size 2 or more, or baseline batch_mean with scale batch_std or none"
+                f"{algo.scale!r} trains nothing: an episode alone in its group has "
+                "advantage 0; use group_size 2 or more, or baseline batch_mean with scale "
+                "batch_std or none (or a teacher alone: algo.teacher.reward_coef 0)"
+            )
+        self._check_teachers()
+        if self.algo.critic.warmup_steps >= self.steps:
+            raise ValueError(
+                f"algo.critic.warmup_steps {self.algo.critic.warmup_steps} leaves none of the "
+                f"{self.steps} batches to the policy: raise steps, or lower it"
             )
         if self.trainer.critic_learning_rate is not None and algo.baseline != "critic":
             raise ValueError(
@@ -196,6 +220,27 @@ class Config(Section):
                 f"critic: algo.baseline is {algo.baseline!r}; leave it out, or use baseline critic"
             )
         return self
+
+    def _check_teachers(self) -> None:
+        """Refuse what teachers alone make useless, and what a served one cannot tell."""
+        teacher, rollout = self.algo.teacher, self.rollout
+        if not teacher.reward_coef and rollout.should_accept == "mixed_rewards":
+            raise ValueError(
+                "rollout.should_accept 'mixed_rewards' drops groups for rewards that do not count "
+                "(algo.teacher.reward_coef 0): use all"
+            )
+        if not teacher.reward_coef and rollout.group_reward:
+            raise ValueError(
+                f"rollout.group_reward {rollout.group_reward!r} pays rewards that do not count "
+                "(algo.teacher.reward_coef 0): leave it out, or raise algo.teacher.reward_coef"
+            )
+        served = next((one.model for one in teacher.models if one.is_served), "")
+        if served and rollout.temperature != 1:
+            raise ValueError(
+                f"rollout.temperature {rollout.temperature} with the served teacher {served}: "
+                "servers tell log-probs at temperature 1, and others cannot be computed from "
+                "those; use 1, or the teacher's folder"
+            )
 
     def _check_adapter(self) -> None:
         """Check that the engine computes adapters, and that each token's version is known."""
@@ -236,6 +281,30 @@ class Config(Section):
                 f"weights.transport 'ipc' needs engines on the trainer's own devices, and {where} "
                 "keeps them apart; use nccl or gloo"
             )
+
+    def _check_other_engines(self) -> None:
+        """Check that the players of seats can have engines of their own."""
+        engine, others = self.engine, self.rollout.other_engines
+        said = f"the seats of {', '.join(others)} (rollout.seats)"
+        if "league" in others and (
+            self.weights.keep_versions != "all" or self.weights.transport != "shm"
+        ):
+            raise ValueError(
+                "the seats of the league (rollout.seats) need weights.keep_versions 'all' and "
+                "weights.transport 'shm', which keep past versions as files"
+            )
+        if self.cluster.colocated:
+            raise ValueError(f"{said} need engines that do not sleep: leave out cluster.colocated")
+        if not isinstance(engine, ServerEngineConfig):
+            return
+        if engine.urls:
+            raise ValueError(
+                f"{said} need more servers, and engine.urls names servers that somebody else "
+                "starts; ask one of those by url:URL#NAME"
+            )
+        each, more = engine.tensor_parallel_size, len(others) + self.eval.scheduled
+        if engine.gpus and len(engine.gpus) < (need := (engine.num_servers + more) * each):
+            raise ValueError(f"{said}: engine.gpus needs {need} GPUs, got {len(engine.gpus)}")
 
     def _check_evaluations(self) -> None:
         """Check that scheduled evaluations can have their own engine, which reads weight files."""

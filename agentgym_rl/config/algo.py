@@ -2,159 +2,139 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from agentgym_rl.core.chat import is_mapping
 
-from .section import Fitted, Section
+from .algo_terms import (
+    Correction,
+    CovarianceConfig,
+    CriticConfig,
+    KlConfig,
+    MaskCorrection,
+    RewardConfig,
+    SapoConfig,
+    StdConfig,
+    TeacherConfig,
+    VespoConfig,
+    WhitenConfig,
+)
+from .section import Fitted, Needs, Section, none_of, one_of
+
+LOSSES = ("ppo", "gspo", "cispo", "sapo", "gmpo", "vespo", "reinforce", "dro", "dppo")
+WITH_RATIO = ("ppo", "gspo", "cispo", "sapo")
+"""The losses that take any `algo.ratio`, as do a user's own."""
+_OWN_RATIO = [loss for loss in LOSSES if loss not in WITH_RATIO]
+_STD = one_of("group_std", "batch_std", "leave_one_out_std")
 
 
-class ClampCorrection(Section):
-    """A behavior weight clamped to [0, cap] (token-level truncated importance sampling)."""
-
-    type: Literal["clamp"] = "clamp"
-    cap: float = Field(default=5.0, gt=0)
-
-
-class _Interval(Section):
-    low: float
-    high: float
-
-    @model_validator(mode="after")
-    def _consistent(self) -> _Interval:
-        if self.low >= self.high:
-            raise ValueError(f"low {self.low} is not below high {self.high}")
-        return self
-
-
-class MaskCorrection(_Interval):
-    """A mask that drops tokens whose behavior weight is outside [low, high]."""
-
-    type: Literal["mask"] = "mask"
-    low: float = Field(default=0.0, ge=0)
-    high: float = Field(default=5.0, gt=0)
-
-
-class SequenceMaskCorrection(_Interval):
-    """A mask that drops rows whose geometric-mean behavior weight is outside [low, high]."""
-
-    type: Literal["sequence_mask"] = "sequence_mask"
-    low: float = Field(default=0.9, ge=0)
-    high: float = Field(default=1.1, gt=0)
-
-
-Correction = Annotated[
-    ClampCorrection | MaskCorrection | SequenceMaskCorrection, Field(discriminator="type")
-]
-
-
-class KlConfig(Section):
-    """The section `algo.kl`: a penalty on the divergence from a frozen reference model."""
-
-    coef: float = Field(default=0.0, ge=0)
-    """The cost of one nat of divergence; 0: no reference model is loaded."""
-    estimator: Literal["k1", "k2", "k3"] = "k3"
-    """The estimator of the divergence from one sampled token: −log r, ½(log r)², r − log r − 1.
-    With `placement` loss, k1 has a gradient of mean 0 unless `on_policy`."""
-    placement: Literal["loss", "reward"] = "loss"
-    """A term of the loss; or a reward per token, to which later tokens of its row contribute."""
-    on_policy: bool = False
-    """The switch to weight the loss term by exp(current − behavior), a weight with a gradient."""
-    reference: str = ""
-    """The reference: "initial" (the model the run begins with), a folder or a Hugging Face id."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> KlConfig:
-        if self.coef and not self.reference:
-            raise ValueError(
-                f"coef {self.coef} needs a reference model; set "
-                'reference to "initial" (the model the run begins with) or to a model'
-            )
-        if self.on_policy and self.placement == "reward":
-            raise ValueError("on_policy needs placement loss, because a reward has no gradient")
-        return self
-
-
-class CriticConfig(Section):
-    """The section `algo.critic`: a value model, which learns the return of each token
-    (`algo.baseline` "critic")."""
-
-    discount: float = Field(default=1.0, ge=0, le=1)
-    """The discount γ from one trained token to the next."""
-    gae_lambda: float = Field(default=1.0, ge=0, le=1)
-    """The λ of GAE: 1 uses a token's actual return, 0 only the value of the next token."""
-    value_clip: float | None = Field(default=None, gt=0)
-    """The limit on a batch's change of a value, in units of shaped reward; None: no limit."""
-    warmup_steps: int = Field(default=0, ge=0)
-    """The number of initial training batches that train only the critic."""
-
-
-class RewardConfig(Section):
-    """The section `algo.reward`: the shaping of rewards for the advantages, in this order."""
-
-    overlong_penalty: float = Field(default=0.0, ge=0)
-    """The penalty on the reward of an episode as long as `overlong_limit` or longer."""
-    overlong_limit: int | None = Field(default=None, ge=1)
-    """The limit in trained tokens of an episode (default: `algo.max_tokens`)."""
-    overlong_buffer: int | None = Field(default=None, ge=1)
-    """The tokens before the limit over which the penalty rises from 0 (default: a fifth of it)."""
-    bias: float = 0.0
-    """A number added to the reward; then the sum is multiplied by `scale`."""
-    scale: float = 1.0
-    clip: float | None = Field(default=None, gt=0)
-    """The bound on the magnitude."""
-    normalize: bool = False
-    """The switch to subtract the batch's mean and divide by its standard deviation."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> RewardConfig:
-        limit, buffer = self.overlong_limit, self.overlong_buffer
-        if limit and buffer and buffer > limit:
-            raise ValueError(f"overlong_buffer {buffer} exceeds overlong_limit {limit}")
-        if self.scale == 0:
-            raise ValueError("scale 0 makes all rewards equal: nothing would be learned")
-        return self
-
-
-LOSSES = ("ppo", "gspo", "cispo", "reinforce", "dppo")
+def _of_loss(key: str, *losses: str) -> Needs:
+    """Return the rule of a key that some losses alone have."""
+    return Needs(key, "loss", " or ".join(map(repr, losses)), one_of(*losses))
 
 
 class AlgoConfig(Section):
     """The objective (formulas and sources: agentgym_rl/algo)."""
 
+    needs: ClassVar[Sequence[Needs]] = (
+        Needs("loss_options", "loss", "a function (module:function)", none_of(*LOSSES)),
+        _of_loss("clip_low", "ppo", "gspo", "cispo", "gmpo"),
+        _of_loss("clip_high", "ppo", "gspo", "cispo", "gmpo"),
+        _of_loss("dual_clip", "ppo", "gspo"),
+        _of_loss("behavior_clip", "ppo"),
+        _of_loss("sapo", "sapo"),
+        _of_loss("vespo", "vespo"),
+        _of_loss("dro_beta", "dro"),
+        _of_loss("divergence_limit", "dppo"),
+        Needs("ratio", "loss", f"{', '.join(WITH_RATIO)} or a function", none_of(*_OWN_RATIO)),
+        Needs("behavior_correction", "naive", "false", one_of(False)),
+        Needs("critic", "baseline", "'critic'", one_of("critic")),
+        # A critic's batch_std is one of advantages, and no deviation of rewards.
+        Needs("std", "scale", "a standard deviation of rewards", _STD),
+        Needs("std", "baseline", "no critic", none_of("critic")),
+        Needs("whiten", "whiten.over", "episodes or tokens", none_of("none")),
+        Needs("kl", "kl.coef", "above 0"),
+        *(
+            Needs(key, "teacher.reward_coef", "above 0")
+            for key in ("reward", "std", "whiten", "turn_discount", "shuffle_advantages")
+        ),
+    )
+
     loss: str = "ppo"
     """The loss. ppo: the clipped surrogate; gspo: with one ratio per row; cispo: with a constant
-    ratio and log-probs; reinforce: no ratio at all; dppo: PPO's ratio without tokens that are far
-    from the behavior policy; or `module:function` (algo/own_loss.py)."""
+    ratio and log-probs; sapo: with a smooth gate; gmpo: the geometric mean of clipped ratios;
+    vespo: log-probs with a weight per row; reinforce: no ratio at all; dro: a squared distance in
+    place of the clip; dppo: PPO's ratio without tokens that are far from the behavior policy; or
+    `module:function` (algo/own_loss.py)."""
     loss_options: dict[str, Any] = Field(default_factory=dict)
     """The keyword arguments of that function."""
     naive: bool = False
-    """A ratio against the behavior policy, no behavior weight: plain PPO, for ablations."""
+    """The switch to plain PPO, for ablations: the ratio is to the behavior policy, and there is no
+    behavior weight."""
+    ratio: Literal["token", "row", "row_kept", "row_token"] | None = None
+    """The ratio of a token. token: its own; row: the geometric mean of its row; row_kept: the same
+    over the tokens that `behavior_correction` keeps; row_token: that of the row, with the gradient
+    of the token alone (GSPO-token). None: row for gspo, token for the others."""
     clip_low: float = Field(default=0.2, gt=0, le=1)
+    """The lower clip, at a ratio of 1 − clip_low: a token that has lost this share of its
+    probability is lowered no further."""
     clip_high: float = Field(default=0.2, gt=0)
+    """The upper clip, at a ratio of 1 + clip_high: a token that has gained this share of its
+    probability is raised no further."""
     dual_clip: float | None = Field(default=None, gt=1)
     """The bound c on the objective of negative advantages (ppo, gspo); None is off."""
+    behavior_clip: float = Field(default=0.2, gt=0, le=1)
+    """A second lower clip of ppo, around the behavior policy: a token that has lost this share of
+    the probability with which it was sampled is lowered no further, so old episodes do not undo the
+    policy (docs/staleness.md). With `rollout.max_staleness` 0 it adds nothing to an equal
+    `clip_low`. 1: no limit, as in the papers."""
     divergence_limit: float = Field(default=0.2, gt=0, le=1)
     """The δ of dppo: the maximum distance of a token's probability from the behavior policy's."""
+    dro_beta: float = Field(default=0.1, gt=0)
+    """The β of dro: the cost of ½(log u)²."""
     behavior_correction: Correction = MaskCorrection()
     aggregation: Literal["token", "sequence", "constant"] = "token"
+    """The weight of a token in the loss. token: equal for all tokens of the batch; sequence: equal
+    for all episodes, shared by their tokens; constant: 1 over `max_tokens`, however long its
+    episode is."""
     max_tokens: Fitted[int] = Field(default=192, ge=1)
     """The nominal trained tokens of an episode: the constant of `constant` aggregation."""
-    baseline: Literal["none", "mean", "leave_one_out", "batch_mean", "critic"] = "mean"
-    """The baseline of rewards. "critic": a learned value for each token (`critic`)."""
-    scale: Literal["none", "group_std", "batch_std"] = "group_std"
-    """The scale of advantages. With a critic, batch_std normalizes mean and standard deviation of
-    the batch's token advantages."""
+    baseline: Literal[
+        "none", "mean", "leave_one_out", "length_weighted", "batch_mean", "critic"
+    ] = "mean"
+    """The number subtracted from a reward. mean: the group's mean; leave_one_out: the mean of the
+    group's other episodes; length_weighted: the group's mean, weighted by trained tokens;
+    batch_mean: the batch's mean; critic: a learned value for each token (`critic`); none: 0."""
+    scale: Literal["none", "group_std", "leave_one_out_std", "batch_std", "nonzero_share"] = (
+        "group_std"
+    )
+    """The divisor of advantages. group_std: the group's standard deviation; leave_one_out_std: that
+    of the group's other episodes (1 where they are equal); batch_std: the batch's, with a critic
+    the whitening of the batch's token advantages; nonzero_share: the share of rewards other than 0
+    (GPG); none: 1."""
+    leave_out: list[str] = Field(default_factory=list)
+    """The episodes whose tokens do not train, although their rewards count for others: "truncated",
+    or names of episode metrics that are not 0 for them."""
+    positive_nll: float = Field(default=0.0, ge=0)
+    """The coefficient of −log π, averaged over the tokens of episodes with a reward above 0."""
     entropy_coef: float = Field(default=0.0, ge=0)
     """The bonus for one nat of the policy's entropy, at each trained token."""
     turn_discount: float = Field(default=1.0, ge=0, le=1)
     """The γ of turns: a turn's reward counts γ^d for the turn d turns earlier in the same
     conversation."""
     shuffle_advantages: bool = False
-    """A negative control: permute advantages over the batch; reward must then not rise."""
+    """The switch to a negative control: advantages are permuted over the batch, so the reward must
+    not rise."""
+    std: StdConfig = StdConfig()
+    whiten: WhitenConfig = WhitenConfig()
+    covariance: CovarianceConfig = CovarianceConfig()
+    sapo: SapoConfig = SapoConfig()
+    vespo: VespoConfig = VespoConfig()
     kl: KlConfig = KlConfig()
+    teacher: TeacherConfig = TeacherConfig()
     reward: RewardConfig = RewardConfig()
     critic: CriticConfig = CriticConfig()
 
@@ -175,18 +155,8 @@ class AlgoConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> AlgoConfig:
-        if self.loss_options and self.loss in LOSSES:
-            raise ValueError(
-                f"loss_options are only for a function (module:function), and loss is "
-                f"{self.loss!r}: leave them out"
-            )
-        if self.baseline == "none" and self.scale == "group_std":
-            raise ValueError("baseline 'none' with scale 'group_std' has no meaning; use batch_std")
-        if self.dual_clip is not None and self.loss not in ("ppo", "gspo"):
-            raise ValueError(
-                f"dual_clip {self.dual_clip} does nothing with loss {self.loss!r}: leave it out, "
-                "or use ppo or gspo"
-            )
+        self._consistent_loss()
+        self._consistent_scale()
         self._consistent_critic()
         limit = self.reward.overlong_limit or self.max_tokens
         if (self.reward.overlong_buffer or 0) > limit:
@@ -196,20 +166,81 @@ class AlgoConfig(Section):
             )
         return self
 
+    @property
+    def whitening(self) -> WhitenConfig:
+        """Return the whitening of advantages; a critic's batch_std is one over tokens."""
+        if self.baseline == "critic" and self.scale == "batch_std":
+            return WhitenConfig(over="tokens")
+        return self.whiten
+
+    @property
+    def in_group(self) -> bool:
+        """Return whether an episode alone in its group has advantage 0."""
+        return self.baseline in ("mean", "leave_one_out", "length_weighted") or self.scale in (
+            "group_std",
+            "leave_one_out_std",
+        )
+
+    @property
+    def uses_every_row(self) -> bool:
+        """Return whether the loss has a term for tokens whose advantage is 0."""
+        of_kl = self.kl.coef and not self.kl_in_reward
+        return bool(of_kl or self.entropy_coef or self.positive_nll) or self.covariance.rule == "kl"
+
+    @property
+    def needs_batch(self) -> bool:
+        """Return whether the loss of a token depends on all proximal log-probs of the batch."""
+        moment = self.behavior_correction.type == "moment_mask" and not self.naive
+        taught = bool(self.teacher.models) and self.teacher.placement == "reward"
+        return moment or self.covariance.rule != "none" or self.kl_in_reward or taught
+
+    @property
+    def kl_in_reward(self) -> bool:
+        """Return whether the divergence from a reference is a part of the advantages."""
+        return bool(self.kl.coef) and self.kl.placement != "loss"
+
+    def _consistent_loss(self) -> None:
+        if self.loss == "gspo" and self.ratio == "token":
+            raise ValueError('loss gspo has a ratio per row; with ratio "token" it is ppo')
+
+    def _consistent_scale(self) -> None:
+        if self.baseline in ("none", "batch_mean") and self.scale == "leave_one_out_std":
+            raise ValueError(
+                f"baseline {self.baseline!r} with scale 'leave_one_out_std' has no meaning; use "
+                "leave_one_out"
+            )
+        if self.baseline == "none" and self.scale == "group_std":
+            raise ValueError("baseline 'none' with scale 'group_std' has no meaning; use batch_std")
+        if self.std.of == "centred" and self.scale == "leave_one_out_std":
+            raise ValueError(
+                "std.of 'centred' has no meaning with scale 'leave_one_out_std', the deviation of "
+                "other episodes' rewards: leave it out"
+            )
+
     def _consistent_critic(self) -> None:
         if self.baseline != "critic":
-            if self.critic != CriticConfig():
-                raise ValueError(
-                    f"critic is configured, but baseline {self.baseline!r} uses none: leave it "
-                    "out, or set baseline to critic"
-                )
-        elif self.scale == "group_std":
+            return
+        if self.scale not in ("none", "batch_std"):
             raise ValueError(
-                "baseline 'critic' with scale 'group_std' has no meaning: a critic judges tokens, "
-                "not episodes of a group; use batch_std or none"
+                f"baseline 'critic' with scale {self.scale!r} has no meaning: a critic judges "
+                "tokens, not episodes of a group; use batch_std or none"
             )
-        elif self.shuffle_advantages:
+        if self.shuffle_advantages:
             raise ValueError(
                 "shuffle_advantages permutes advantages of episodes; baseline 'critic' gives "
                 "every token its own: use another baseline for the negative control"
+            )
+        if self.whiten.over == "episodes" or (self.whiten.over != "none" and self.scale != "none"):
+            raise ValueError(
+                f"baseline 'critic' with whiten.over {self.whiten.over!r} and scale "
+                f"{self.scale!r}: its advantages are those of tokens; use tokens with scale none"
+            )
+        if self.reward.parts:
+            raise ValueError("baseline 'critic' learns one return: leave reward.parts out")
+        if self.kl.placement == "token":
+            raise ValueError("baseline 'critic' sums rewards itself: use kl.placement reward")
+        if not self.teacher.reward_coef:
+            raise ValueError(
+                "baseline 'critic' does nothing with teacher.reward_coef 0, which leaves out the "
+                "environment's rewards: use another baseline, or raise teacher.reward_coef"
             )

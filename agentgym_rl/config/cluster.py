@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from .engine import EndpointConfig, OwnEngineConfig, ServerEngineConfig
-from .eval import EvalConfig
+from .rollout import EvalConfig
 from .section import Section
 from .trainer import TrainerConfig, WeightsConfig
 
@@ -53,6 +53,7 @@ class LoggingConfig(Section):
     """The output for the user."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe lines that the log shows."""
     progress: Literal["auto", "rich", "plain", "none"] = "auto"
     """The view of the progress; `auto`: a live view on a terminal, plain lines elsewhere."""
     plot: bool = True

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from agentgym_rl.core.chat import is_url
+
 from .section import SECRET, Anytime, Fitted, OnResume, Section
 
 
@@ -25,7 +27,8 @@ class _Engine(Section):
     num_servers: Anytime[int] = Field(default=1, ge=1)
     """The number of engine processes; an episode stays on one of them while that one lives."""
     stream_interval: Anytime[int] = Field(default=8, ge=1)
-    """The tokens of a reply per message; a turn whose server dies loses fewer tokens than that."""
+    """The number of tokens that an engine sends at a time; if the engine dies, about that many
+    are sampled again."""
     num_threads: Anytime[int] = Field(default=1, ge=1)
     """The CPU threads of each engine process (OMP_NUM_THREADS)."""
     max_restarts: Anytime[int] = Field(default=3, ge=0)
@@ -53,7 +56,7 @@ class EmbeddedEngineConfig(_Engine):
 
     type: Literal["embedded"] = "embedded"
     device: Anytime[Literal["auto", "cpu", "cuda"]] = "auto"
-    """The device; `auto` takes a GPU if there is one. CUDA is experimental: not measured yet."""
+    """The device; `auto` takes a GPU if there is one. CUDA is experimental: one H200 has run it."""
     deterministic: bool = False
     """The switch to decode one request at a time: then samples depend only on the request, its seed
     and the weights, to the last bit, on one machine. Several times slower; no KV is reused."""
@@ -111,7 +114,7 @@ class ServerEngineConfig(_Engine):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         for url in self.urls:
-            if not re.fullmatch(r"https?://[^/\s]+(/.*)?", url):
+            if not is_url(url):
                 raise ValueError(f"urls has {url!r}; expected http://host:port")
         if len({url.rstrip("/") for url in self.urls}) < len(self.urls):
             raise ValueError(f"urls names a server twice: {self.urls}")
@@ -127,14 +130,14 @@ class ServerEngineConfig(_Engine):
 
 
 class VllmEngineConfig(ServerEngineConfig):
-    """The vLLM servers, started by the run or elsewhere. Experimental on GPUs: not measured yet."""
+    """The vLLM servers, started by the run or elsewhere. Experimental on GPUs: never run there."""
 
     type: Literal["vllm"] = "vllm"
 
 
 class SglangEngineConfig(ServerEngineConfig):
-    """The SGLang servers, started by the run or elsewhere. Experimental on GPUs: not measured
-    yet."""
+    """The SGLang servers, started by the run or elsewhere. Experimental on GPUs: never run
+    there."""
 
     type: Literal["sglang"] = "sglang"
 
@@ -193,7 +196,7 @@ class _Endpoint(Section):
             raise PydanticCustomError(
                 SECRET, "a URL must not contain a key: expected https://host/v1, see api_key_env"
             )
-        if value and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
+        if value and not is_url(value):
             raise ValueError("expected http://host:port/v1 or https://host/v1")
         return value.rstrip("/")
 

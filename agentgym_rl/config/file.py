@@ -8,7 +8,7 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
@@ -20,7 +20,7 @@ from agentgym_rl.core.chat import is_dict, is_list, is_mapping
 from agentgym_rl.core.errors import ConfigError
 
 from .allocation import expanded
-from .section import SECRET, Section, section_types
+from .section import SECRET, Section, flat, section_types, without
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -38,10 +38,11 @@ def load(
         ConfigError: an unreadable file, an unknown preset or key, or a bad value.
     """
     values = read_toml(source) if isinstance(source, Path) else deepcopy(dict(source or {}))
+    chosen = {*flat(values), *flat(overrides)}
     preset = str(overrides.get("preset", values.get("preset", "")))
+    below: dict[str, Any] = {}
     if preset:
-        name = str(_literal(model, ["preset"], preset))
-        below = read_toml(_preset_file(name))
+        below = read_toml(_preset_file(str(_literal(model, ["preset"], preset))))
         _switch_rows(below, values)
         values = _on_top(below, values)
     if "cluster" in model.model_fields:
@@ -57,6 +58,7 @@ def load(
     _switch_rows(values, above)
     for key, value in literals.items():
         _set(values, key.split("."), value)
+    _drop_moot(model, values, below, chosen=chosen)
     _reject_unknown(model, values, "")
     try:
         return model.model_validate(values)
@@ -101,20 +103,54 @@ def _on_top(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def _switch_types(
-    model: type[BaseModel], values: dict[str, Any], overrides: Mapping[str, Any]
+    model: type[BaseModel], values: dict[str, Any], overrides: Mapping[str, Any], prefix: str = ""
 ) -> None:
-    """Remove keys of a section that its new type lacks, if an override changes that type."""
+    """Remove keys of a section that its new type lacks, if an override changes that type; within
+    another section, whose types mean other things by the same keys, all of them."""
     for name, field in model.model_fields.items():
-        table, wanted = values.get(name), overrides.get(f"{name}.type")
+        table, wanted = values.get(name), overrides.get(f"{prefix}{name}.type")
         kinds = section_types(field)
+        if len(kinds) == 1 and is_dict(table):
+            _switch_types(kinds[0], table, overrides, f"{prefix}{name}.")
         if wanted is None or len(kinds) < 2 or not is_dict(table):
             continue
         wanted = _literal(model, [name, "type"], wanted)
         if wanted == table.get("type", kinds[0].model_fields["type"].default):
             continue
         new = [kind for kind in kinds if kind.model_fields["type"].default == wanted]
-        for key in [key for key in table if new and key not in new[0].model_fields]:
+        for key in [key for key in table if new and (prefix or key not in new[0].model_fields)]:
             del table[key]
+
+
+def _drop_moot(
+    model: type[BaseModel],
+    values: dict[str, Any],
+    preset: Mapping[str, Any],
+    *,
+    chosen: Collection[str],
+    prefix: str = "",
+) -> None:
+    """Drop the values of a preset that do nothing beside those that the user has `chosen`: the
+    user's own would be refused."""
+    for rule in model.needs if issubclass(model, Section) else ():
+        if rule.key in preset and not rule.fits(_value(model, values, rule.other)):
+            said = flat({rule.key: preset[rule.key]})
+            without(values, [name for name in said if f"{prefix}{name}" not in chosen])
+    for name, field in model.model_fields.items():
+        kinds, table, below = section_types(field), values.get(name), preset.get(name)
+        if len(kinds) == 1 and is_dict(table) and is_dict(below):
+            _drop_moot(kinds[0], table, below, chosen=chosen, prefix=f"{prefix}{name}.")
+
+
+def _value(model: type[BaseModel], values: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a dotted key, or its default."""
+    first, _, rest = name.partition(".")
+    default = model.model_fields[first].get_default(call_default_factory=True)
+    found = values.get(first, default)
+    if not rest:
+        return found
+    (section,) = section_types(model.model_fields[first])
+    return _value(section, found, rest) if is_dict(found) else getattr(default, rest)
 
 
 _ROWS_OF: Mapping[str, Sequence[str]] = {

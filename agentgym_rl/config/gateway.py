@@ -13,6 +13,7 @@ class GatewayConfig(Section):
     """The OpenAI-compatible endpoint between agents and engine."""
 
     host: InEval[str] = "127.0.0.1"
+    """The address at which the endpoint listens; 0.0.0.0: all of the machine's."""
     port: InEval[int] = Field(default=0, ge=0, le=65535)
     """The port; 0 picks a free one."""
     chat_template: str = "auto"

@@ -1,4 +1,4 @@
-"""The sections `init`, the preparation of the model before the first batch, and `lora`, the
+"""The sections `model`, the policy; `init`, its preparation before the first batch; and `lora`, the
 training of a low-rank adapter beside frozen weights."""
 
 from __future__ import annotations
@@ -10,6 +10,18 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from .section import Fitted, Section
+
+
+class ModelConfig(Section):
+    """The policy that is trained."""
+
+    path: str = "bundled"
+    """The model: "bundled" (the tiny model of this package that was warmed up for the environment;
+    or by name: bundled/math, bundled/tools, bundled/frozenlake, bundled/code, bundled/bugs,
+    bundled/tictactoe, bundled/agents), a local folder, or a Hugging Face id; with engine.type
+    "openai", the model's name at that URL, with "litellm" PROVIDER/NAME."""
+    revision: str | None = None
+    """The commit, tag or branch of a Hugging Face id."""
 
 
 class InitConfig(Section):
@@ -35,11 +47,6 @@ class InitConfig(Section):
                 "such as `arl export --sft RUN --out FILE` writes)"
             )
         return self
-
-
-ADAPTER_INTERRUPTS = ("abort", "wait")
-"""The values of `rollout.interrupt` for SGLang with `lora.serve` "adapter": it samples a request to
-its end with the adapter that it began with."""
 
 
 class LoraConfig(Section):

@@ -1,12 +1,64 @@
-"""The section `rollout`: the play and admission of episodes."""
+"""The sections of the play of episodes: environment, agent, sandbox, verifier, `rollout`, and
+`eval`, held-out evaluation."""
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from .section import Anytime, Fitted, OnResume, Section
+from agentgym_rl.core.chat import is_url
+from agentgym_rl.core.errors import near_match
+
+from .section import Anytime, Fitted, InEval, OnResume, Section
+
+CURRICULA = ("", "task", "level", "env")
+"""The values of `rollout.curriculum`, beside `module:Class`."""
+
+_PLAYER = re.compile(r"policy|league|env:.+|frozen:.+|url:(?P<url>https?://[^#]+)#.+")
+"""The players of a seat."""
+
+
+class EnvConfig(Section):
+    """The environment."""
+
+    id: str = "math"
+    """The registered id, or module:Class."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """The keyword arguments of `make`: the environment's own (`--env.options.level=2`), and those
+    that every environment has: max_turns, wrappers, max_attempts, feedback, retry_discount and
+    success_reward (`EnvSpec` explains them)."""
+
+
+class AgentConfig(Section):
+    """The agent."""
+
+    id: str = "react"
+    """The registered id, or module:Class."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """The keyword arguments of the agent (`--agent.options.max_turns=3`)."""
+
+
+class SandboxConfig(Section):
+    """The sandbox for programs that agents or environments run."""
+
+    id: str = "local"
+    """The registered id (local, docker, e2b), or module:Class."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """The keyword arguments of the backend (`--sandbox.options.slots=16`)."""
+
+
+class VerifierConfig(Section):
+    """The processes for verifiers that may hang, crash, or run the judged code; started if the
+    environment uses them."""
+
+    num_workers: int = Field(default=2, ge=1, le=128)
+    """The number of processes, each of which answers one call at a time."""
+    timeout_s: float = Field(default=5.0, gt=0)
+    """The time limit of a call, from the moment a free process takes it; a call is tried twice."""
+    memory_mb: int = Field(default=2048, ge=64)
+    """The memory (address space) that a process may take."""
 
 
 class RolloutConfig(Section):
@@ -20,7 +72,8 @@ class RolloutConfig(Section):
     max_staleness: int = Field(default=2, ge=0)
     """The bound η: a batch trains no token older than η policy versions; 0 is synchronous."""
     lookahead: int | None = Field(default=None, ge=0)
-    """The versions η_target ≤ η for which groups are admitted ahead of the trainer (default: η)."""
+    """The target of staleness (η_target ≤ η): groups are admitted for this many versions ahead of
+    the trainer (default: η)."""
     stale_policy: Literal["drop", "train"] = "drop"
     """The treatment of a group older than η: dropped and counted, or trained anyway."""
     max_concurrent: OnResume[int | None] = Field(default=None, ge=1)
@@ -53,18 +106,37 @@ class RolloutConfig(Section):
     (`Env.step_timeout_s`, 10 s for most)."""
     max_retries: Anytime[int] = Field(default=2, ge=0)
     """The number of times that an episode is played again after an infrastructure failure."""
+    curriculum: str = ""
+    """The choice among the tasks by measured rewards. "task", "level" or "env" (a member of a mix):
+    the unit of a pass rate, and tasks near a rate of one half are preferred; or a strategy of your
+    own, `module:Class`. Empty: every task."""
+    curriculum_options: dict[str, Any] = Field(default_factory=dict)
+    """The keyword arguments of that class; aim, floor, window, low and high of the built-in one."""
     shuffle: bool = True
     """The switch to shuffle tasks of a finite source in each epoch, by `seed`; if off, the order is
     always the source's own."""
     max_input_tokens: int | None = Field(default=None, ge=1)
     """The longest first prompt, messages and tools, in tokens; longer tasks are not played, but
     dropped and counted as `too_long`."""
+    group_reward: str | None = None
+    """The module:function that rewards the members of a finished group together, such as a judge
+    that compares them. It is called as function(task, members) and returns a number for each
+    member, or a dictionary of numbers with `reward`, which is added to the member's own reward."""
     should_accept: str = "all"
     """The filter of finished groups: `all`, `mixed_rewards`, or module:function over a group's
     trajectories."""
     max_rejected: OnResume[int] = Field(default=1000, ge=1)
     """The number of groups in a row that `should_accept` may refuse, or that may be too long,
     before the run stops with an error; and the number of tasks in a row with weight 0."""
+
+    seats: dict[str, str] = Field(default_factory=dict)
+    """The player of each seat of a game in training: `policy`; `env:NAME`, a player of the game
+    itself; `frozen:MODEL`, a model that stays as it is; `league`, past versions of the policy; or
+    `url:URL#NAME`, a model served elsewhere. Empty: the environment is played from one seat."""
+    rotate_seats: bool = False
+    """The switch to move the players on to other seats from task to task, by the task's seed."""
+    league_every: int = Field(default=5, ge=1)
+    """The number N of versions after which `league` draws another one, out of 0, N, 2·N, …"""
 
     workers: Anytime[int] = Field(default=0, ge=0)
     """The number of processes that play episodes, each with its own gateway, environments and
@@ -102,14 +174,66 @@ class RolloutConfig(Section):
         """Return `lookahead`, or its default η."""
         return self.max_staleness if self.lookahead is None else self.lookahead
 
+    @field_validator("curriculum")
+    @classmethod
+    def _known_curriculum(cls, name: str) -> str:
+        module, colon, attribute = name.partition(":")
+        own = colon and attribute.isidentifier() and all(map(str.isidentifier, module.split(".")))
+        if name not in CURRICULA and not own:
+            known = ", ".join(CURRICULA[1:])
+            raise ValueError(f"expected {known}, a class as module:Class, or nothing at all")
+        return name
+
     @model_validator(mode="after")
     def _consistent(self) -> RolloutConfig:
+        if self.curriculum_options and not self.curriculum:
+            raise ValueError(
+                f"curriculum_options {self.curriculum_options} without a curriculum: leave them "
+                "out, or set curriculum"
+            )
         if self.target_staleness > self.max_staleness:
             raise ValueError(
                 f"lookahead {self.lookahead} exceeds max_staleness {self.max_staleness}"
             )
+        if self.group_reward is not None and not all(self.group_reward.partition(":")):
+            raise ValueError(f"group_reward {self.group_reward!r}: expected module:function")
         self._check_concurrency()
+        self._check_seats()
         return self
+
+    @property
+    def other_models(self) -> list[str]:
+        """Return the players of seats that are models beside the policy."""
+        return sorted({who for who in self.seats.values() if not re.match("policy$|env:", who)})
+
+    @property
+    def other_engines(self) -> list[str]:
+        """Return the players of seats that need an engine of their own."""
+        return [who for who in self.other_models if not who.startswith("url:")]
+
+    def _check_seats(self) -> None:
+        players = set(self.seats.values())
+        for seat, who in self.seats.items():
+            found = _PLAYER.fullmatch(who)
+            if found is None or (found["url"] and not is_url(found["url"])):
+                raise ValueError(
+                    f"seats.{seat} {who!r}: allowed are policy, env:NAME, frozen:MODEL, league and "
+                    f"url:http://HOST/v1#NAME{near_match(who, ('policy', 'league'))}"
+                )
+        if self.seats and "policy" not in players:
+            raise ValueError(
+                f"seats {self.seats}: nothing would be trained; give a seat to the policy"
+            )
+        if self.rotate_seats and len(players) < 2:
+            raise ValueError(f"rotate_seats changes nothing with seats {self.seats}; leave it out")
+        usual = type(self).model_fields["league_every"].default
+        if self.league_every != usual and "league" not in players:
+            raise ValueError(f"league_every {self.league_every} without a seat of the league")
+        if self.workers and self.other_models:
+            raise ValueError(
+                f"workers {self.workers} with the seats of {', '.join(self.other_models)}: only "
+                "`arl train` itself can ask other models; set workers to 0"
+            )
 
     def _check_concurrency(self) -> None:
         if self.concurrency == "fixed":
@@ -128,3 +252,74 @@ class RolloutConfig(Section):
                 f"max_concurrent and (lookahead + 1)·groups_per_batch = "
                 f"{(self.target_staleness + 1) * self.groups_per_batch}"
             )
+
+
+class EvalConfig(Section):
+    """The held-out evaluation of `arl eval` and of a run: before the first batch and after the last
+    on the run's own engines, and on schedule on an additional one."""
+
+    num_tasks: Fitted[int] = Field(default=1024, ge=0)
+    """The number of held-out tasks; 0 skips evaluation."""
+    every: InEval[int] = Field(default=0, ge=0)
+    """The steps between evaluations during training, each of one version; 0: none by steps."""
+    every_minutes: InEval[float] = Field(default=0.0, ge=0)
+    """The minutes between evaluations, each after the next step; 0: none by time."""
+    temperature: float = Field(default=1.0, ge=0)
+    """The sampling temperature; 0 is greedy."""
+    max_concurrent: InEval[Fitted[int]] = Field(default=128, ge=1)
+    """The maximum number of concurrent episodes."""
+    seed: int = 0
+    """The seed of the held-out tasks (the same for every run, so that runs compare)."""
+    samples_per_task: int = Field(default=1, ge=1)
+    """The number n of episodes of each task."""
+    pass_at: InEval[tuple[int, ...]] = ()
+    """The k of pass@k, each at most n (`--eval.pass_at=1,8`); empty: the powers of two up to n."""
+    success_reward: InEval[float] = 1.0
+    """The lowest reward of a success, for pass@k."""
+    price_prompt: InEval[float | None] = Field(default=None, ge=0)
+    """The USD per million prompt tokens; a cost needs `price_completion` too."""
+    price_completion: InEval[float | None] = Field(default=None, ge=0)
+    """The USD per million tokens of replies."""
+    price_cached: InEval[float | None] = Field(default=None, ge=0)
+    """The USD per million prompt tokens from a cache, if the endpoint counts them (default:
+    `price_prompt`)."""
+
+    @property
+    def scheduled(self) -> bool:
+        """Return whether there are evaluations while a run trains."""
+        return self.every > 0 or self.every_minutes > 0
+
+    @property
+    def ks(self) -> tuple[int, ...]:
+        """Return `pass_at`, or its default."""
+        n = self.samples_per_task
+        return self.pass_at or tuple(1 << i for i in range(n.bit_length()))
+
+    @field_validator("pass_at", mode="before")
+    @classmethod
+    def _numbers(cls, value: Any) -> Any:
+        """Convert `--eval.pass_at=1,8` and `--eval.pass_at=8` into lists."""
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return (value,) if isinstance(value, int) else value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> EvalConfig:
+        n = self.samples_per_task
+        if self.scheduled and not self.num_tasks:
+            raise ValueError(
+                "every and every_minutes ask for evaluations, and num_tasks is 0; set num_tasks, "
+                "or leave them at 0"
+            )
+        if any(not 1 <= k <= n for k in self.pass_at):
+            raise ValueError(
+                f"pass_at {list(self.pass_at)} has a k outside 1..samples_per_task ({n}): pass@k "
+                "needs at least k episodes of each task; raise samples_per_task"
+            )
+        if len(set(self.pass_at)) < len(self.pass_at):
+            raise ValueError(f"pass_at names a k twice: {list(self.pass_at)}")
+        if (self.price_prompt is None) != (self.price_completion is None):
+            raise ValueError("give price_prompt and price_completion together, or neither")
+        if self.price_cached is not None and self.price_prompt is None:
+            raise ValueError("price_cached needs price_prompt and price_completion")
+        return self

@@ -8,10 +8,11 @@ what is played and learned.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from agentgym_rl.core.chat import is_mapping
@@ -49,6 +50,31 @@ InEval = Annotated[T, Free("eval")]
 Anytime = Annotated[T, Free("resume", "eval")]
 
 
+class Needs(NamedTuple):
+    """The rule that a key does nothing unless another key of its section fits."""
+
+    key: str
+    other: str
+    """The other key, dotted if it is in a section below."""
+    said: str
+    """The values of the other key that fit, in words."""
+    fits: Callable[[Any], bool] = bool
+
+    def found(self, section: Section) -> Any:
+        """Return the value of the other key."""
+        return reduce(getattr, self.other.split("."), section)
+
+
+def one_of(*values: Any) -> Callable[[Any], bool]:
+    """Return the test for one of some values."""
+    return lambda value: value in values
+
+
+def none_of(*values: Any) -> Callable[[Any], bool]:
+    """Return the test for any other than some values."""
+    return lambda value: value not in values
+
+
 class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
@@ -56,6 +82,38 @@ class Section(BaseModel):
 
     absent: ClassVar[Mapping[str, str]] = {}
     """The reasons for the absence of keys that users may look for, by name."""
+    needs: ClassVar[Sequence[Needs]] = ()
+    """The rules of keys that do something only beside some values of another key."""
+
+    @model_validator(mode="after")
+    def _nothing_is_ignored(self) -> Self:
+        """Refuse a key that would do nothing."""
+        for rule in self.needs:
+            value, usual = getattr(self, rule.key), default(self, rule.key)
+            other = rule.found(self)
+            if value == usual or rule.fits(other):
+                continue
+            said = f"{rule.key} {value!r}"
+            if isinstance(value, Section):
+                keys = sorted(value.model_fields_set)
+                chosen = [key for key in keys if getattr(value, key) != getattr(usual, key, None)]
+                said = ", ".join(f"{rule.key}.{key}" for key in chosen)
+            raise ValueError(
+                f"{said} does nothing unless {rule.other} is {rule.said}, and it is "
+                f"{other!r}: leave {rule.key} out, or change {rule.other}"
+            )
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_switch(cls, values: Any) -> Any:
+        """Refuse true and false for a key that is no switch: they would be the numbers 1 and 0."""
+        for name, value in values.items() if is_mapping(values) else ():
+            field = cls.model_fields.get(str(name))
+            kind = field and field.annotation
+            if field and isinstance(value, bool) and not {bool, Any} & {kind, *get_args(kind)}:
+                raise ValueError(f"{name} is no switch, and {value} is for switches alone")
+        return values
 
     @field_validator("*", mode="after")
     @classmethod
@@ -66,6 +124,11 @@ class Section(BaseModel):
         if str(info.field_name).endswith("_s") and isinstance(value, float) and value > LONGEST_S:
             raise ValueError(f"too long; allowed: at most {LONGEST_S:,.0f} seconds")
         return value
+
+
+def default(section: Section, name: str) -> Any:
+    """Return the default of a key."""
+    return type(section).model_fields[name].get_default(call_default_factory=True)
 
 
 def section_types(field: FieldInfo) -> Sequence[type[BaseModel]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from .section import Fitted, OnResume, Section
+from .section import Fitted, Needs, OnResume, Section, one_of
 
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -22,13 +22,18 @@ class TrainerConfig(Section):
         "head_chunk_tokens make room for long ones (docs/trainer.md#not-supported)",
     }
 
+    needs: ClassVar[Sequence[Needs]] = (
+        Needs("momentum", "optimizer", "'muon' (AdamW has betas)", one_of("muon")),
+        Needs("learning_rate_floor", "schedule", "linear or cosine", one_of("linear", "cosine")),
+    )
+
     num_ranks: OnResume[int] = Field(default=1, ge=1)
     """The number of trainer processes; the model is sharded over them."""
     num_replicas: OnResume[int] = Field(default=1, ge=1)
     """The copies of the model among the ranks (HSDP): each is sharded over num_ranks / num_replicas
     of them. More copies take more memory and less communication."""
     device: OnResume[Literal["auto", "cpu", "cuda"]] = "auto"
-    """The device of the ranks. CUDA is experimental: not measured yet."""
+    """The device of the ranks. CUDA is experimental: one H200 has run it."""
     gpus: OnResume[tuple[int, ...]] = ()
     """The GPUs of the ranks, in order; empty: all visible ones."""
     num_threads: OnResume[int] = Field(default=1, ge=1)
@@ -37,18 +42,27 @@ class TrainerConfig(Section):
     """The number of optimizer steps per batch."""
     epochs: int = Field(default=1, ge=1)
     """The number of passes over each batch."""
+    optimizer: Literal["adamw", "muon", "adamw8bit"] = "adamw"
+    """The optimizer. muon: orthogonal updates of the matrices between embeddings and output layer,
+    and AdamW for all else; adamw8bit: AdamW whose state has 8 bits a number (needs torchao)."""
+    momentum: _Decay = 0.95
+    """The decay of Muon's mean gradient."""
     learning_rate: Fitted[float | None] = Field(default=None, ge=0)
-    """The peak learning rate of AdamW. Unset: by the size of the model, 3e-4 below 20 million
+    """The peak learning rate. Unset: by the size of the model, 3e-4 below 20 million
     parameters (the bundled ones), 1e-5 below a billion, 5e-6 below ten billion, else 1e-6."""
     critic_learning_rate: float | None = Field(default=None, ge=0)
     """The peak learning rate of the critic, on the same schedule (default: `learning_rate`)."""
     schedule: Literal["constant", "linear", "cosine"] = "linear"
+    """The decay of the learning rate over `steps`, down to `learning_rate_floor`."""
     warmup_steps: int = Field(default=0, ge=0)
     """The number of training batches of linear warm-up."""
     learning_rate_floor: float = Field(default=0.1, ge=0, le=1)
     """The final learning rate as a fraction of `learning_rate`."""
     betas: tuple[_Decay, _Decay] = (0.9, 0.99)
     """The decays of AdamW for the mean gradient and for its square."""
+    layer_metrics: OnResume[bool] = False
+    """The switch to measure the norms of gradient and update of each layer (metrics `layer/…`),
+    for which the weights are in memory twice during a step."""
     mismatch_warn: OnResume[float | None] = Field(default=None, gt=0)
     """The mean |Δ log-prob| in nats between trainer and engine, on tokens sampled by the batch's
     own weights, above which the run warns once; unset: 0.001, with engine.dtype bfloat16 0.05."""
@@ -56,11 +70,14 @@ class TrainerConfig(Section):
     """The same mean, above which the run ends before it trains on the batch; unset: 0.1, with
     bfloat16 0.5. A large number: never."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """The decoupled weight decay: each step multiplies a weight by 1 − learning rate · this number;
+    vectors have no decay."""
     max_grad_norm: float = Field(default=1.0, gt=0)
+    """The bound on the norm of a gradient; a larger one is scaled down to it."""
     max_tokens_per_microbatch: OnResume[Fitted[int]] = Field(default=4096, ge=16)
-    """The most packed tokens of one forward; at least `engine.max_model_len`, the longest possible
-    row. On a CPU fewer, but a whole row, if their activations would need more than 400 MB and three
-    quarters of the weights' memory."""
+    """The maximum number of packed tokens in one forward; at least `engine.max_model_len`, the
+    longest possible row. A CPU takes fewer (but a whole row) if their activations would need more
+    than 400 MB and three quarters of the weights' memory."""
     dtype: OnResume[Literal["float32", "bfloat16"] | None] = None
     """The dtype of forward and backward; unset: `engine.dtype`. With float32 beside a bfloat16
     engine, its rounding is a mismatch that behavior weights correct (docs/trainer.md)."""
@@ -70,8 +87,9 @@ class TrainerConfig(Section):
     """The switch to keep parameters, gradients and optimizer state in CPU memory (on a GPU:
     experimental, not measured yet)."""
     head_chunk_tokens: OnResume[int | None] = Field(default=None, ge=0)
-    """The tokens whose logits are in memory at once; many are recomputed for the gradient. 0: all.
-    Unset: all of up to 64 MB, else chunks of 16 MB, if the model's output layer allows it."""
+    """The number of tokens whose logits are in memory at once; beyond 128 MB logits are computed
+    again for the gradient. 0: all tokens. Unset: all if their logits need at most 64 MB, else
+    chunks of 16 MB, if the model's output layer allows it."""
     compile: OnResume[bool] = False
     """The switch to compile blocks with torch.compile (experimental: see docs/trainer.md)."""
     attention: OnResume[Literal["rows", "varlen"]] = "rows"
@@ -117,6 +135,11 @@ class TrainerConfig(Section):
         if self.num_ranks % self.num_replicas:
             raise ValueError(
                 f"num_replicas {self.num_replicas} does not divide num_ranks {self.num_ranks}"
+            )
+        if self.cpu_offload and self.optimizer != "adamw":
+            raise ValueError(
+                f"optimizer {self.optimizer!r} takes its steps on the device, and cpu_offload "
+                "takes them on the CPU: use adamw, or leave cpu_offload out"
             )
         if self.attention == "varlen" and self.device == "cpu":
             raise ValueError("attention 'varlen' needs a GPU, and device is 'cpu'; use rows")

@@ -26,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agentgym_rl.core.batch import StepReport
-from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.runtime.http_server import (
     MSGPACK,
     Api,
@@ -93,6 +93,14 @@ class ControllerApi(Api):
     def failed(self, request: Request, error: Exception) -> str:
         self._controller.fail(error)  # not the rank's fault: the run ends with this error
         return f"the controller failed: {error!r}"
+
+    def answer_to(self, request: Request, error: Exception) -> Response:
+        """Return the answer; the run ends with an error of its configuration, which shows only in
+        its episodes: a rank that is started again would meet the same."""
+        if isinstance(error, ConfigError):
+            self._controller.fail(error)
+            error = _ending()
+        return super().answer_to(request, error)
 
     async def _get_batch(self, request: Request) -> Response:
         controller, step = self._controller, request.path_params["step"]

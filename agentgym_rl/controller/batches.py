@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from agentgym_rl.algo.balance import balance
 from agentgym_rl.algo.prefixes import num_distinct
+from agentgym_rl.config import TeacherConfig
 from agentgym_rl.core.batch import BatchRow, BatchShard
+from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.group import Group, by_env
 from agentgym_rl.core.trajectory import Trajectory
 
@@ -20,35 +22,51 @@ def split_batch(
     num_ranks: int,
     num_minibatches: int,
     turn_discount: float = 1.0,
+    leave_out: Sequence[str] = (),
+    reward_parts: Iterable[str] = (),
+    teacher: TeacherConfig = TeacherConfig(),  # noqa: B008 - frozen
     checkpoint: bool = False,
 ) -> list[BatchShard]:
-    """Return one shard per rank.
+    """Return one shard per rank, without the rows of episodes that are left out (`left_out`); those
+    count as episodes without a trained token, but for their rewards. `reward_parts` are the names
+    of the parts of rewards.
 
     Groups are first dealt to minibatches, whole if their numbers allow (see `_parts`), balanced by
     tokens and independent of ranks. Whole groups are then dealt to ranks, balanced by distinct
     tokens, since beginnings that rows of a group share are computed once. So minibatch j holds the
     same episodes over all ranks together, for any number of ranks. A rank may get no group at all.
+    A game is one episode for each seat of the policy, all of them in the group's minibatches.
+
+    Raises:
+        ConfigError: no episode has a metric that `leave_out` names, or one lacks a part.
     """
-    episodes = [member for group in groups for member in group.members]
-    group_of = [i for i, group in enumerate(groups) for _ in group.members]
-    tokens = [e.num_tokens for e in episodes]
+    shares = [[part for member in group.members for part in member.parts] for group in groups]
+    episodes = [part for share in shares for part in share]
+    group_of = [i for i, share in enumerate(shares) for _ in share]
+    absent = left_out(episodes, leave_out)
+    tokens = [0 if out else e.num_tokens for e, out in zip(episodes, absent, strict=True)]
     minibatch_of = [0] * len(episodes)
-    parts = _parts([len(group.members) for group in groups], num_minibatches)
+    parts = _parts([len(share) for share in shares], num_minibatches)
     dealt = _deal([sum(tokens[i] for i in part) for part in parts], num_minibatches)
     for part, minibatch in zip(parts, dealt, strict=True):
         for index in part:
             minibatch_of[index] = minibatch
-    trained = [e.num_trained for e in episodes]
+    lengths = [e.num_trained for e in episodes]
+    trained = [0 if out else count for count, out in zip(lengths, absent, strict=True)]
     rewards = [e.reward for e in episodes]
     group_ids = [groups[g].group_id for g in group_of]
     weights = [groups[g].weight for g in group_of]
     names = [f"{e.episode_id} of {e.env_id}" if e.env_id else e.episode_id for e in episodes]
     returns = [episode.credit.turn_returns(turn_discount) for episode in episodes]
+    taught = [
+        teacher.weights(e.env_id, groups[g].data) for e, g in zip(episodes, group_of, strict=True)
+    ]
+    seats = [episode.seat for episode in episodes]
     shards: list[BatchShard] = []
     for held in map(set, _dealt_to_ranks(groups, num_ranks)):
         minibatches: list[list[BatchRow]] = [[] for _ in range(num_minibatches)]
         for index, episode in enumerate(episodes):
-            if group_of[index] in held:
+            if group_of[index] in held and not absent[index]:
                 minibatches[minibatch_of[index]] += [BatchRow(r, index) for r in episode.rows]
         shards.append(
             BatchShard(
@@ -59,13 +77,49 @@ def split_batch(
                 num_episodes=sum(count > 0 for count in trained),
                 minibatches=minibatches,
                 weights=weights,
+                teachers=taught if teacher.models else (),
                 turn_returns=returns if any(returns) else (),
-                lengths=trained,
+                lengths=lengths,
+                truncated=[e.outcome == "truncated" for e in episodes],
+                parts={name: [_part(e, name) for e in episodes] for name in reward_parts},
                 names=names,
+                seats=seats if any(seats) else (),
                 checkpoint=checkpoint,
             )
         )
     return shards
+
+
+def left_out(episodes: Sequence[Trajectory], names: Sequence[str]) -> list[bool]:
+    """Return whether the tokens of each episode do not train: it was truncated, if that is one of
+    the `names`, or one of its metrics with such a name is not 0.
+
+    Raises:
+        ConfigError: no episode of the batch has a metric of this name.
+    """
+    for name in names:
+        if name != "truncated" and episodes and not any(name in e.metrics for e in episodes):
+            known = ", ".join(sorted({name for e in episodes for name in e.metrics})) or "none"
+            raise ConfigError(
+                f"algo.leave_out names {name!r}, which no episode of a batch reports; expected "
+                f'"truncated" or a metric that the environment reports, 0 or 1: {known}'
+            )
+    return [
+        any(
+            e.outcome == "truncated" if name == "truncated" else bool(e.metrics.get(name))
+            for name in names
+        )
+        for e in episodes
+    ]
+
+
+def _part(episode: Trajectory, name: str) -> float:
+    if name not in episode.metrics:
+        raise ConfigError(
+            f"algo.reward.parts names {name!r}, which episode {episode.episode_id} does not have; "
+            f"expected metrics that every episode has; it has {sorted(episode.metrics)}"
+        )
+    return episode.metrics[name]
 
 
 def _dealt_to_ranks(groups: Sequence[Group], num_ranks: int) -> list[list[int]]:
@@ -83,8 +137,10 @@ def taught(metrics: Mapping[str, float | None]) -> bool:
 
 def tells_apart(members: Sequence[Trajectory]) -> bool:
     """Return whether training on a group makes some of its tokens likelier than others."""
-    rewards = {member.reward for member in members}
-    return len(rewards) > 1 or any(member.credit.turn_rewards for member in members)
+    parts = [part for member in members for part in member.parts]
+    rewards = {(part.seat, part.reward) for part in parts}
+    seats = {part.seat for part in parts}
+    return len(rewards) > len(seats) or any(part.credit.turn_rewards for part in parts)
 
 
 def why_nothing_taught(groups: Sequence[Group], metrics: Mapping[str, float | None]) -> str:
@@ -118,6 +174,8 @@ def why_nothing_taught(groups: Sequence[Group], metrics: Mapping[str, float | No
         )
     if weightless := sum(g.weight == 0 for g in groups):
         reasons.append(f"{weightless} of its {len(groups)} groups are of tasks that weigh 0")
+    if out := metrics.get("episode/left_out"):
+        reasons.append(f"algo.leave_out left out {out:.0%} of its episodes")
     if masked_share := metrics.get("policy/behavior_weight_masked"):
         reasons.append(f"algo.behavior_correction dropped {masked_share:.0%} of its tokens")
     if not metrics.get("lr"):
@@ -168,6 +226,7 @@ def batch_metrics(
     ages = [g.staleness(version) for g in groups]
     whole = _episode_metrics(episodes)
     found = whole | {
+        "reward/equal_groups": _mean([not tells_apart(group.members) for group in groups]),
         "staleness/mean": _mean(ages),
         "staleness/max": float(max(ages)),
         "staleness/dropped": float(dropped.get("stale", 0)),

@@ -25,13 +25,15 @@ from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.metrics import MetricsFile, Overlap, PhasesFile, StepPhases, finite
 from agentgym_rl.storage.recovery import NOTHING, Recovered, batches
 
-from .batches import batch_metrics, split_batch, taught, why_nothing_taught
+from .batches import batch_metrics, left_out, split_batch, taught, why_nothing_taught
 from .buffer import Buffer
 from .schedule import Due, Plan
 
 log = logging.getLogger(__name__)
 
 LONG_POLL_S = 10.0
+_BATCHES_OF_A_TEACHER = 3
+"""The batches after which a teacher of some tasks should have taught one."""
 
 StepListener = Callable[[int, Mapping[str, float]], None]
 
@@ -127,6 +129,9 @@ class Controller:
         self._groups: dict[int, Sequence[Group]] = {}
         """The groups of the batch that ranks have, by its step."""
         self._said_nothing_taught = False
+        self._idle = [one for one in algo.teacher.models if one.only]
+        """The teachers of some tasks that none of the batches so far has had, until a warning."""
+        self._handed_out = 0
         self._turn = asyncio.Lock()
         """The lock held while a batch is leased, a report recorded, or the ranks are replaced."""
         self.num_reports = 0
@@ -249,6 +254,9 @@ class Controller:
     def _hand_out(self, step: int, groups: Sequence[Group], *, overlap: float) -> None:
         """Make batch `step`, which is in the log, available to ranks."""
         found = batch_metrics(groups, step, self.buffer.dropped)
+        if names := self._algo.leave_out:
+            absent = left_out([member for group in groups for member in group.members], names)
+            found["episode/left_out"] = sum(absent) / len(absent)
         self._pending[step] = found | {"overlap": overlap}
         self._groups = {step: groups}
         due = self._due[step] = self._due.get(step) or self._due_after(step)
@@ -259,10 +267,32 @@ class Controller:
                 num_ranks=self._trainer.num_ranks,
                 num_minibatches=self._trainer.num_minibatches,
                 turn_discount=self._algo.turn_discount,
+                leave_out=self._algo.leave_out,
+                reward_parts=self._algo.reward.parts,
+                teacher=self._algo.teacher,
                 checkpoint=due.checkpoint,
             )
         }
+        self._watch_teachers(groups)
         self.buffer.changes.notify()
+
+    def _watch_teachers(self, groups: Sequence[Group]) -> None:
+        """Warn once of teachers that teach no task of the first few batches."""
+        if not self._idle:
+            return
+        tasks = [(member.env_id, group.data) for group in groups for member in group.members]
+        self._idle = [it for it in self._idle if not any(it.teaches(*task) for task in tasks)]
+        self._handed_out += 1
+        if self._handed_out != _BATCHES_OF_A_TEACHER:
+            return
+        for one in self._idle:
+            log.warning(
+                "the teacher %s teaches none of the tasks of the first %d batches: it is for tasks "
+                "with %s (only), and one of the last batch has %.300s",
+                *(one.model, self._handed_out, one.only),
+                {"env_id": tasks[0][0], **tasks[0][1]},
+            )
+        self._idle = []
 
     def _due_after(self, step: int) -> Due:
         if step < self.buffer.version:  # done when the batch was first trained

@@ -46,15 +46,30 @@ class BatchShard:
     minibatches: Sequence[Sequence[BatchRow]]
     weights: Sequence[float] = ()
     """The weight of the task per episode of the batch, a factor of its advantage. Empty: all 1."""
+    teachers: Sequence[Sequence[float]] = ()
+    """The weights of the teachers (`algo.teacher.models`) per episode of the batch, 0 for one that
+    does not teach its task. Empty: there are no teachers."""
     turn_returns: Sequence[Sequence[float]] = ()
     """The returns per episode of the batch, per turn, from `Credit.turn_returns`; an episode
     without turn rewards has none. Empty: no episode has any."""
     lengths: Sequence[int] = ()
-    """The number of trained tokens per episode of the batch."""
+    """The number of trained tokens per episode of the batch, also of those that are left out."""
+    truncated: Sequence[bool] = ()
+    """The episodes that were cut off, per episode of the batch. Empty: not known."""
+    parts: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
+    """The parts of rewards by name (`algo.reward.parts`), each per episode of the batch."""
     names: Sequence[str] = ()
     """The ID and environment per episode of the batch, for errors. Empty: not known."""
+    seats: Sequence[str] = ()
+    """The seat per episode of the batch, where games with several seats have an "episode" for each
+    seat of the policy. Empty: there are no games."""
     checkpoint: bool = False
     """The request for a checkpoint after this batch, in addition to `trainer.checkpoint_every`."""
+
+    @property
+    def compared(self) -> Sequence[object]:
+        """Return per episode of the batch what it is compared within: its group and its seat."""
+        return [*zip(self.group_ids, self.seats, strict=True)] if self.seats else self.group_ids
 
     def pack(self) -> bytes:
         """Return the bytes for the wire (msgpack)."""
@@ -81,7 +96,7 @@ class BatchShard:
 
 _HEAD = (
     *("step", "rewards", "group_ids", "num_trained_tokens", "num_episodes", "weights"),
-    *("turn_returns", "lengths", "names", "checkpoint"),
+    *("teachers", "turn_returns", "lengths", "truncated", "parts", "names", "seats", "checkpoint"),
 )
 
 
@@ -99,7 +114,7 @@ class StepReport:
     """The metrics, as in docs/metrics.md: loss, mismatch/…, policy/…, grad_norm, lr, time/…"""
     intervals: Intervals = ()
     """The intervals of rank 0; phases rollout_wait, proximal, forward_backward, optimizer,
-    weight_sync, checkpoint; if there are such models, also reference, values and critic."""
+    weight_sync, checkpoint; if there are such models, also reference, teacher, values, critic."""
     group_ids: Sequence[str] = ()
     """The IDs of the trained groups, in the order of the batch, as the trainer saw them."""
     parameters: str = ""

@@ -3,8 +3,10 @@ not known."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:  # in `typing` only from Python 3.13 on
     from typing_extensions import TypeIs
@@ -28,6 +30,17 @@ def is_tuple(value: object) -> TypeIs[tuple[Any, ...]]:
 def is_list(value: object) -> TypeIs[list[Any]]:
     """Return whether `value` is a list."""
     return isinstance(value, list)
+
+
+def is_url(text: str) -> bool:
+    """Return whether a text is the URL of a server: http or https, a host, and a port that exists,
+    if there is one."""
+    try:
+        parts = urlsplit(text)
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:  # a port beyond 65535, or no number; half of an IPv6 address
+        return False
+    return bool(re.match(r"https?://\S+$", text) and parts.hostname and has_port)
 
 
 Message = Mapping[str, Any]

@@ -1,12 +1,13 @@
 """The sets of tokens that a row's tokens were drawn from, where a grammar, `top_p`, `top_k` or
-`min_p` left only some; and the experts that computed them."""
+`min_p` left only some; the experts that computed them; what served teachers say of them; and the
+run-length encoding of a row's arrays that seldom change from one entry to the next."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -129,6 +130,43 @@ class Experts:
         return cls(ids)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Told:
+    """The log-probs that served teachers gave to the tokens of a row."""
+
+    logprobs: npt.NDArray[np.float32]
+    """The log-probs of each token, [T, teachers], in the order of `algo.teacher.models`; NaN where
+    a teacher said nothing."""
+
+    @property
+    def index(self) -> npt.NDArray[np.bool_]:
+        """Return a mask, [T], of the tokens of which some teacher said something."""
+        return np.asarray(~np.isnan(self.logprobs).all(axis=1), dtype=np.bool_)
+
+    def head(self, num_tokens: int) -> Told:
+        """Return the log-probs of the first `num_tokens` tokens."""
+        return Told(self.logprobs[:num_tokens])
+
+    def pack(self) -> dict[str, Any]:
+        """Return blocks for msgpack, compressed: most tokens of a row are nobody's."""
+        data = np.ascontiguousarray(self.logprobs, np.float32).tobytes()
+        return {"teachers": self.logprobs.shape[1], "logprobs": zlib.compress(data, 1)}
+
+    @classmethod
+    def unpack(cls, blocks: Mapping[str, Any], *, length: int) -> Told:
+        """Return the log-probs in the blocks of `pack`, of a row of `length` tokens.
+
+        Raises:
+            ValueError, KeyError, TypeError: the blocks are none of such a row.
+        """
+        try:
+            data = zlib.decompress(blocks["logprobs"])
+        except zlib.error as error:
+            raise ValueError(f"the teachers of a row: {error}") from error
+        found = np.frombuffer(data, np.float32)
+        return cls(found.reshape(length, int(blocks["teachers"])))
+
+
 def experts_of(parts: Iterable[tuple[int, npt.NDArray[np.int16]]], length: int) -> Experts | None:
     """Return the experts of a row of `length` tokens from what engines have told: each part is the
     position of its first token, and the experts, [n, layers, k]. A token has those that were told
@@ -208,3 +246,54 @@ def joined(parts: Sequence[tuple[int, Choices | None]]) -> Choices | None:
         # The last two entries are FORCED and ALL, as the indices -2 and -1 of an array.
         index.append(np.array([*place, FORCED, ALL], np.int32)[choices.index])
     return Choices(np.concatenate(index), tuple(places))
+
+
+Array = npt.NDArray[Any]
+
+_BITS = {4: np.dtype(np.int32), 1: np.dtype(np.int8)}
+"""The integer type as which entries are compared, by their number of bytes."""
+
+
+class Runs(NamedTuple):
+    """The common runs of several arrays of one length: a run ends when any array changes."""
+
+    lengths: npt.NDArray[np.int32]
+    """The length of each run, 1 or more: [runs]."""
+    values: Sequence[Array]
+    """The values of each array: [runs]."""
+
+
+def runs_of(arrays: Sequence[Array]) -> Runs:
+    """Return the runs of arrays, all [T], of numbers of 1 or 4 bytes, compared by their bits."""
+    length = len(arrays[0])
+    if not length:
+        return Runs(np.zeros(0, np.int32), arrays)
+    first, *others = [array.view(_BITS[array.itemsize]) for array in arrays]
+    changes = first[1:] != first[:-1]
+    for bits in others:
+        changes |= bits[1:] != bits[:-1]
+    inner = changes.nonzero()[0]
+    ends = np.empty(len(inner) + 1, np.int64)  # the last entry of each run
+    ends[:-1] = inner
+    ends[-1] = length - 1
+    lengths = np.empty(len(ends), np.int32)
+    lengths[0] = ends[0] + 1
+    np.subtract(ends[1:], ends[:-1], out=lengths[1:], casting="unsafe")
+    return Runs(lengths, [array.take(ends) for array in arrays])
+
+
+def repeated(runs: Runs, *, total: int) -> list[Array]:
+    """Return the arrays of these runs, all [total].
+
+    Raises:
+        ValueError: the arrays have another length, or the runs are malformed.
+    """
+    lengths, values = runs
+    if any(len(of) != len(lengths) for of in values) or (len(lengths) and int(lengths.min()) < 1):
+        raise ValueError(
+            f"{len(lengths)} runs of {[len(of) for of in values]} values: expected as many, each "
+            "of 1 entry or more"
+        )
+    if (found := int(lengths.sum(dtype=np.int64))) != total:
+        raise ValueError(f"runs of {found} entries, expected {total}")
+    return [of.repeat(lengths) for of in values]

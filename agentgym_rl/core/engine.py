@@ -22,6 +22,10 @@ Interrupt = Literal["keep", "recompute", "abort", "wait"]
 recompute: they continue with a KV cache rebuilt under the weights served on resume. abort: they
 end with the tokens so far (`finish_reason` abort). wait: the pause waits until they are done."""
 
+ADAPTER_INTERRUPTS: Sequence[Interrupt] = ("abort", "wait")
+"""The values of `rollout.interrupt` for SGLang with `lora.serve` "adapter": it samples a request to
+its end with the adapter that it began with."""
+
 PAUSE_PATHS: Mapping[Interrupt, str] = {
     "keep": "/pause?mode=keep&clear_cache=false",
     "recompute": "/pause?mode=keep&clear_cache=true",

@@ -27,8 +27,16 @@ Messages state the event, the actual value, the allowed values and a remedy. All
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
+
+
+def near_match(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean NAME?" for an unknown name that is close to a known one, or ""."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def too_slow(what: str, key: str, limit_s: float) -> str:

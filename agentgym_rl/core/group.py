@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .trajectory import Trajectory
 
@@ -19,6 +20,8 @@ class Group:
     """The weight of the task: multiplies the advantages of the group's episodes."""
     index: int = 0
     """The position of the group in the order of admission."""
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The data of the task."""
     oldest_version: int | None = field(init=False)
     """The lowest policy version among trained tokens; None when no token trains."""
 

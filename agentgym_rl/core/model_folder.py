@@ -7,6 +7,7 @@ The module imports little, since vLLM's processes import it, too.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import zlib
@@ -216,21 +217,31 @@ def base_checksum(model_dir: Path) -> int:
     return crc
 
 
+def num_parameters(folder: Path) -> int:
+    """Return the number of parameters in a model folder; see `tensor_heads`."""
+    return sum(math.prod(head.shape) for head in tensor_heads(folder).values())
+
+
 def text_settings(folder: Path) -> dict[str, Any]:
     """Return the settings in config.json of a model folder; those of its text model, if that is one
     part of several.
 
     Raises:
-        ConfigError: the file cannot be read.
+        ConfigError: the file cannot be read, or holds no settings.
     """
     file = folder / "config.json"
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise ConfigError(f"cannot read {file}: {error}") from error
-    settings = found if is_dict(found) else {}
-    text = settings.get("text_config")
-    return text if is_dict(text) else settings
+    except ValueError as error:
+        raise ConfigError(
+            f"cannot read the model: {file} is no JSON ({error}): copy or download it again"
+        ) from error
+    if not is_dict(found):
+        raise ConfigError(f"{file} is a {type(found).__name__}, no model's keys")
+    text = found.get("text_config")
+    return text if is_dict(text) else found
 
 
 def read_header(file: Path, opened: BinaryIO | RawIOBase) -> tuple[dict[str, str], Heads]:

@@ -83,6 +83,21 @@ def length_of(tasks: TaskSource) -> int | None:
         return None
 
 
+def first_task(tasks: TaskSource) -> Task:
+    """Return the first task, for an environment that is reset without one.
+
+    Raises:
+        EnvError: there are no tasks.
+    """
+    try:
+        return tasks[0]
+    except IndexError as error:
+        raise EnvError(
+            f"{error}: reset needs options['task']; a share of a file's rows is held out by hash "
+            "(eval_fraction), unless eval_data or eval_path names others"
+        ) from error
+
+
 class SeededTasks(TaskSource):
     """An infinite source of tasks that consist of a seed; train and eval seeds are disjoint.
 

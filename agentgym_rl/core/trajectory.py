@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .chat import is_list, is_mapping, is_tuple
-from .choices import Choices, Experts
+from .choices import Choices, Experts, Runs, Told, repeated, runs_of
 from .credit import NO_CREDIT, Credit
-from .run_length import Runs, repeated, runs_of
 
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
@@ -29,6 +28,10 @@ lost has `engine.UNKNOWN_VERSION` and never trains."""
 IGNORED = -100
 """The label, in supervised data, of a token that is not learned: torch's cross-entropy ignores it.
 """
+
+
+POLICY = "policy"
+"""The player of a seat that is the trained policy."""
 
 
 class Outcome(StrEnum):
@@ -107,6 +110,8 @@ class Row:
     """The tokens that the sampled ones were chosen from; None: always the whole vocabulary."""
     experts: Experts | None = None
     """The experts that the engine chose for each token; None: not known, or there are none."""
+    told: Told | None = None
+    """The log-probs of the tokens under served teachers; None: there are none."""
     _runs: Runs | None = field(init=False, default=None, repr=False, compare=False)
     _counts: Counts | None = field(init=False, default=None, repr=False, compare=False)
     _length: int = field(init=False, default=0, repr=False, compare=False)
@@ -207,7 +212,11 @@ _ROW_DTYPES: dict[str, Any] = {
 }
 
 
-_EXTRAS: dict[str, type[Choices] | type[Experts]] = {"choices": Choices, "experts": Experts}
+_EXTRAS: dict[str, type[Choices] | type[Experts] | type[Told]] = {
+    "choices": Choices,
+    "experts": Experts,
+    "told": Told,
+}
 """The records that few rows have."""
 
 
@@ -344,8 +353,8 @@ def _unpacked_rows(packed: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trajectory:
-    """The record of an episode. `reward` is the sum of the environment's step rewards and of the
-    session's reward for the complete episode."""
+    """The record of an episode. `reward` is the sum of the environment's step rewards, of the
+    session's reward for the complete episode, and of `group_reward`."""
 
     episode_id: str
     group_id: str
@@ -374,6 +383,22 @@ class Trajectory:
     and lineages are not."""
     verdict: str = ""
     """The verifier's report, for people to read; empty also in logs of earlier versions."""
+    group_reward: float | None = None
+    """The part of `reward` that `rollout.group_reward` gave; None: it was not asked."""
+    seat: str = ""
+    """The seat whose share of a game this is; empty: a whole episode."""
+    player: str = ""
+    """The player of the seat, as in `rollout.seats`."""
+    seats: Sequence[Trajectory] = ()
+    """The shares of the seats of a game that agents played. `rows` are theirs, one seat after the
+    other; turns, lineages and rows are numbered throughout the game, whose `credit` all seats have.
+    `reward` and `metrics` are the means over the seats of the policy."""
+
+    @property
+    def parts(self) -> Sequence[Trajectory]:
+        """Return the parts that get advantages of their own: the policy's seats of a game, or else
+        the episode itself."""
+        return [seat for seat in self.seats if seat.player == POLICY] or [self]
 
     @property
     def actions(self) -> list[dict[str, Any]] | None:
@@ -411,7 +436,15 @@ class Trajectory:
 
     def pack(self) -> bytes:
         """Return bytes for the durable log and the wire (msgpack)."""
-        record: dict[str, Any] = {
+        head, rows = self._head(), _packed_rows(self.rows)
+        try:
+            return msgspec.msgpack.encode(head | {"rows": rows})
+        except (UnicodeEncodeError, TypeError):  # seldom: agents nearly always write plain JSON
+            return msgspec.msgpack.encode(_encodable(head) | {"rows": rows})
+
+    def _head(self) -> dict[str, Any]:
+        """Return everything but the rows, for msgpack."""
+        return {
             "episode_id": self.episode_id,
             "group_id": self.group_id,
             "task_id": self.task_id,
@@ -427,16 +460,11 @@ class Trajectory:
             "answers": self.answers,
             "credit": {name: getattr(self.credit, name) for name in Credit.__slots__},
             "verdict": self.verdict,
-            "rows": _packed_rows(self.rows),
+            "group_reward": self.group_reward,
+            "seat": self.seat,
+            "player": self.player,
+            "seats": [seat._head() | {"num_rows": len(seat.rows)} for seat in self.seats],
         }
-        try:
-            return msgspec.msgpack.encode(record)
-        except (UnicodeEncodeError, TypeError):  # seldom: agents nearly always write plain JSON
-            record["messages"] = _encodable([*self.messages])
-            record["tools"] = _encodable([*self.tools])
-            record["error"] = _encodable(self.error)
-            record["verdict"] = _encodable(self.verdict)
-            return msgspec.msgpack.encode(record)
 
     @classmethod
     def unpack(cls, data: bytes) -> Trajectory:
@@ -447,12 +475,21 @@ class Trajectory:
         """
         try:
             head: dict[str, Any] = msgspec.msgpack.decode(data)
-            rows = _unpacked_rows(head.pop("rows"))
-            outcome = Outcome(head.pop("outcome"))
-            credit = Credit(**head.pop("credit", {}))  # earlier versions have none
-            return cls(**head, outcome=outcome, rows=rows, credit=credit)
+            return cls._of(head, _unpacked_rows(head.pop("rows")))
         except UNPACK_ERRORS as error:
             raise ValueError(f"not a trajectory ({len(data)} bytes): {error}") from error
+
+    @classmethod
+    def _of(cls, head: dict[str, Any], rows: Sequence[Row]) -> Trajectory:
+        """Return the trajectory of the output of `_head`, which is used up, and its rows."""
+        outcome = Outcome(head.pop("outcome"))
+        credit = Credit(**head.pop("credit", {}))  # earlier versions have none
+        seats, start = list[Trajectory](), 0
+        for seat in head.pop("seats", ()):  # nor these
+            end = start + int(seat.pop("num_rows"))
+            seats.append(cls._of(seat, rows[start:end]))
+            start = end
+        return cls(**head, outcome=outcome, rows=rows, credit=credit, seats=seats)
 
 
 def forks_json(metrics: Mapping[str, float]) -> str:

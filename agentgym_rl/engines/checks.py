@@ -13,28 +13,16 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from tokenizers import Tokenizer
 
-from agentgym_rl.config import (
-    ADAPTER_INTERRUPTS,
-    LoraConfig,
-    OwnEngineConfig,
-    ServerEngineConfig,
-)
-from agentgym_rl.core.engine import Interrupt
+from agentgym_rl.config import LoraConfig, OwnEngineConfig, ServerEngineConfig
+from agentgym_rl.core.engine import ADAPTER_INTERRUPTS, Interrupt
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.models.resolve import CANARIES
 from agentgym_rl.runtime.http_client import HttpClient
 
 from .protocol import SERVED_ADAPTER
 from .sglang import command as sglang
 from .sglang.client import SERVER_INFO, ServerInfo
 from .vllm import command as vllm
-
-_CANARIES = (
-    "What is 12 * 34?\n",
-    '<|im_start|>user\n{"name": "add"}<|im_end|>\n',
-    "  Grüße, 世界 \t🙂",
-)
-"""The texts that tokenizers of different models split differently."""
-
 
 _Ask = Callable[..., Awaitable[tuple[int, Any]]]
 """A function that gets a path, or sends JSON to it, and returns the status and the answer."""
@@ -278,7 +266,7 @@ async def _check_tokenizer(ask: _Ask, url: str, model_dir: Path) -> None:
     The server's chat template is never used: the gateway renders.
     """
     tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
-    for text in _CANARIES:
+    for text in CANARIES:
         body = {"prompt": text, "add_special_tokens": False}
         status, answer = await ask("/tokenize", body)
         ours = tokenizer.encode(text, add_special_tokens=False).ids

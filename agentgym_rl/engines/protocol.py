@@ -174,14 +174,15 @@ class StreamOptions(Struct):
 class CompletionBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of `POST /v1/completions`: OpenAI's fields, and of vLLM's those that a token needs.
 
-    The fields from `echo` on are OpenAI's, and are served only with these values."""
+    The fields from `suffix` on are OpenAI's, and are served only with these values."""
 
     model: str | None = None
     prompt: Any
     """A text or token ids, or a list of these."""
     n: Annotated[int, Meta(ge=1, le=128)] = 1
     """The number of replies for each prompt; with a `seed`, reply k gets seed + k."""
-    max_tokens: Annotated[int, Meta(ge=1)] | None = 16
+    max_tokens: Annotated[int, Meta(ge=0)] | None = 16
+    """The tokens to sample; 0 only with `echo`."""
     temperature: NonNegative | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1)] = 0
@@ -201,7 +202,9 @@ class CompletionBody(Struct, kw_only=True, forbid_unknown_fields=True):
     cache_salt: str | None = None
     user: str | None = None
     """A name that changes nothing."""
-    echo: Literal[False] | None = None
+    echo: bool | None = None
+    """The request for the log-probs of the prompt itself, at temperature 1 among all tokens; with
+    `max_tokens` 0 and `logprobs`."""
     suffix: None = None
     best_of: Literal[1] | None = None
     logit_bias: Annotated[dict[str, float], Meta(max_length=0)] | None = None
@@ -213,9 +216,10 @@ class CompletionLogprobs(Struct):
     """The log-probs of a text; offsets count characters from the start of the reply."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
-    """The sampled token alone, as vLLM answers to `logprobs` 0."""
+    token_logprobs: list[float | None]
+    """The log-probs; None for the first token of a prompt, which nothing predicts."""
+    top_logprobs: list[dict[str, float] | None]
+    """The token alone, as vLLM answers to `logprobs` 0."""
     text_offset: list[int]
 
 

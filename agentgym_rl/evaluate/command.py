@@ -8,11 +8,14 @@ import asyncio
 import contextlib
 import os
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+from agentgym_rl.cluster.forking import Forks
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.config import (
     Config,
@@ -23,17 +26,21 @@ from agentgym_rl.config import (
     ServerEngineConfig,
     dump_toml,
 )
-from agentgym_rl.core.errors import ConfigError, cause_of
+from agentgym_rl.core.errors import ConfigError, EpisodeError, cause_of
+from agentgym_rl.core.task import Task
+from agentgym_rl.core.trajectory import POLICY, Trajectory
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.relay import Relay
 from agentgym_rl.gateway.relay.litellm_upstream import LiteLLMUpstream, check_model
 from agentgym_rl.gateway.relay.upstream import OpenAIUpstream, Upstream
+from agentgym_rl.gym.seats import MultiSeatEnv
 from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.report.progress import Progress, reporting_to
 from agentgym_rl.rollout.episode import Player
+from agentgym_rl.rollout.game import check_alone, seated
 from agentgym_rl.rollout.player import (
     check,
     check_parts,
@@ -41,6 +48,7 @@ from agentgym_rl.rollout.player import (
     make_player,
     services,
     serving_policy,
+    specimen,
     turns_of,
 )
 from agentgym_rl.rollout.preflight import check_prompts
@@ -51,7 +59,8 @@ from .evaluate import evaluate as play_all
 from .evaluate import planned
 from .folder import Asked, EvalFolder, Evaluated, open_folder
 from .result import EvalResult, summarize
-from .target import chosen
+from .statistics import Won, ratings
+from .target import chosen, first_engines
 
 
 async def evaluate(
@@ -104,12 +113,84 @@ async def evaluate_all(
         ConfigError: some configuration cannot work; no request has been sent to any model yet.
     """
     checked = [await _checked(each, say=progress.phase) for each in asked]
+    spec = env_spec(asked[0].config.env, asked[0].config.rollout)
+    check_alone(spec, await specimen(spec))
     found: list[Evaluated] = []
     for number, (one, folder) in enumerate(_places(checked, out), start=1):
         if len(asked) > 1:
             progress.phase(f"model {number} of {len(asked)}: {one.model}")
         found.append(await _evaluate(one, progress, folder))
     return found
+
+
+async def round_robin(asked: Sequence[Asked], progress: Progress) -> dict[str, Any]:
+    """Let the models play each other at a game of two seats: any two of them every held-out task,
+    once at either seat. Return ratings and results, the JSON object of `arl eval --round-robin`.
+
+    Raises:
+        ConfigError: some configuration cannot work, or the game has not two seats.
+    """
+    config = asked[0].config
+    spec = env_spec(config.env, config.rollout)
+    game = (await specimen(spec)).unwrapped
+    if not (isinstance(game, MultiSeatEnv) and len(game.seats) == 2):
+        raise ConfigError(f"--round-robin: {config.env.id} is no game of two seats")
+    checked = [await _checked(each, say=progress.phase) for each in asked]
+    names, won = [each.model for each in checked], list[Won]()
+    pairs: list[dict[str, Any]] = []
+    async with contextlib.AsyncExitStack() as stack:
+        players = [
+            await stack.enter_async_context(_serving(one, progress, first_index=number))
+            for one, number in zip(checked, first_engines(checked), strict=True)
+        ]
+        for one, other in permutations(range(len(players)), 2):
+            progress.phase(f"{names[one]} against {names[other]}")
+            seats = dict(zip(game.seats, (POLICY, _OTHER), strict=True))
+            match = seated(players[one], seats, opponents={_OTHER: players[other]})
+            points = await _match(checked[one], match, progress)
+            won += [{(one, other): value, (other, one): 1 - value} for value in points]
+            results = {said: points.count(value) for value, said in _RESULTS.items()}
+            pairs.append({"first": names[one], "second": names[other], **results})
+    each = len(won) // len(pairs)
+    tasks = [_sum(won[index::each]) for index in range(each)]
+    rated = ratings(tasks, len(names), seed=config.seed)
+    return {"seats": list(game.seats), "tasks": len(tasks), "pairs": pairs} | {
+        "models": [{"model": name, **asdict(it)} for name, it in zip(names, rated, strict=True)]
+    }
+
+
+_OTHER = "the other model"
+_RESULTS = {1.0: "won", 0.5: "drawn", 0.0: "lost"}
+"""The results of a game by the points of its first seat."""
+
+
+def _sum(parts: Sequence[Won]) -> Won:
+    total: Counter[tuple[int, int]] = Counter()
+    for part in parts:
+        total.update(part)
+    return dict(total)
+
+
+async def _match(asked: Asked, player: Player, progress: Progress) -> list[float]:
+    """Play every held-out task; return the points of the first seat, in the order of tasks.
+
+    Raises:
+        InfraError, TooManyErrors: see `evaluate`.
+        EpisodeError: a game failed, so that the players have not played the same tasks.
+    """
+    config, points = asked.config, dict[int, float]()
+
+    async def keep(task: Task, index: int, played: Trajectory) -> None:
+        if not played.outcome.trains:
+            raise EpisodeError(f"game {played.episode_id}: {played.outcome}: {played.error}")
+        first, second = (seat.reward for seat in played.seats)
+        points[index] = 0.5 if first == second else float(first > second)
+
+    tasks = env_spec(config.env, config.rollout).task_source("eval", seed=config.eval.seed)
+    games = config.eval.model_copy(update={"samples_per_task": 1, "pass_at": ()})
+    seed, shown = config.seed, progress.evaluating
+    await play_all(games, config.rollout, player, tasks, seed=seed, on_progress=shown, keep=keep)
+    return [points[index] for index in sorted(points)]
 
 
 def _places(asked: Sequence[Asked], out: Path | None) -> list[tuple[Asked, Path | None]]:
@@ -191,7 +272,7 @@ async def _missing(
         result = await play_all(
             config.eval,
             config.rollout,
-            player,
+            player.alone,
             tasks,
             seed=config.seed,
             on_progress=progress.evaluating,
@@ -212,13 +293,31 @@ def _report(asked: Asked, result: EvalResult, pace: Pace) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def _serving(asked: Asked, progress: Progress) -> AsyncIterator[Player]:
+async def _serving(
+    asked: Asked, progress: Progress, *, first_index: int = 0
+) -> AsyncIterator[Player]:
     config = asked.config
     if isinstance(config.engine, EndpointConfig):
         progress.phase(f"asking {config.model.path} at {place(config.engine)}")
         async with serving_endpoint(config, config.engine) as player:
             yield player
         return
+    async with serving_model(asked, progress, first_index=first_index) as (_, player):
+        yield player
+
+
+@contextlib.asynccontextmanager
+async def serving_model(
+    asked: Asked,
+    progress: Progress,
+    *,
+    first_index: int = 0,
+    logs: Path | None = None,
+    forks: Forks | None = None,
+) -> AsyncIterator[tuple[Fleet, Player]]:
+    """Start engines for a model, numbered from `first_index`; yield them, and a player of it.
+    Their logs go to `logs`, or are removed in the end; with `forks` they are forked."""
+    config = asked.config
     with tempfile.TemporaryDirectory(prefix="arl-eval-") as name:
         temporary, model_dir = Path(name), model_folder(config.model, config.env.id)
         if asked.checkpoint:
@@ -232,12 +331,20 @@ async def _serving(asked: Asked, progress: Progress) -> AsyncIterator[Player]:
         config_file = temporary / "config.toml"
         config_file.write_text(dump_toml(config), encoding="utf-8")
         async with LocalProcesses(
-            temporary / "logs", stop_timeout_s=config.cluster.stop_timeout_s
+            logs or temporary / "logs",
+            stop_timeout_s=config.cluster.stop_timeout_s,
+            forks=forks,
         ) as processes:
             progress.phase("starting the engine")
-            fleet = Fleet(EngineSetup.of(config), config_file, processes, model_dir=model_dir)
+            fleet = Fleet(
+                EngineSetup.of(config),
+                config_file,
+                processes,
+                model_dir=model_dir,
+                first_index=first_index,
+            )
             async with fleet.running(), serving_policy(config, fleet) as player:
-                yield player
+                yield fleet, player
 
 
 _OF_OUR_ENGINES = (
@@ -283,8 +390,10 @@ async def check_endpoint(config: Config, engine: EndpointConfig) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving_endpoint(config: Config, engine: EndpointConfig) -> AsyncIterator[Player]:
-    """Open a player whose model is `config.model.path` at `place(engine)`.
+async def serving_endpoint(
+    config: Config, engine: EndpointConfig, *, advice: str = ""
+) -> AsyncIterator[Player]:
+    """Open a player of `config.model.path` at `place(engine)`; `advice`: see `Upstream`.
 
     Raises:
         ConfigError: the endpoint refuses all requests, with the reason; raised at once, in an
@@ -292,6 +401,7 @@ async def serving_endpoint(config: Config, engine: EndpointConfig) -> AsyncItera
     """
     timeout_s = engine.request_timeout_s or config.rollout.turn_timeout_s
     upstream = _upstream(engine, config.model.path, timeout_s=timeout_s)
+    upstream.advice = advice
     spec = env_spec(config.env, config.rollout)
     relay = Relay(upstream, config=config.gateway)
     async with asyncio.TaskGroup() as tasks:

@@ -93,7 +93,7 @@ class Evaluator:
             result = await evaluate(
                 config.eval,
                 config.rollout,
-                player,
+                player.alone,
                 spec.task_source("eval", seed=config.eval.seed),
                 seed=config.seed,
                 on_progress=on_progress,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.config import Config, EndpointConfig, load_config
+from agentgym_rl.config import Config, EndpointConfig, ServerEngineConfig, load_config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.storage.run_folder import config_of
 
@@ -38,6 +40,29 @@ def chosen(
         said = f"--checkpoint {checkpoint} without --run or --config"
         config = config_of(run_of(weights), said)
     return Asked(load_config(config, overrides), weights)
+
+
+def first_engines(asked: Sequence[Asked]) -> list[int]:
+    """Return the number of the first engine of each model, for models that are served at the same
+    time: servers get their share of `engine.gpus` by their numbers.
+
+    Raises:
+        ConfigError: there are too few of these GPUs.
+    """
+    found, taken = list[int](), Counter[tuple[int, ...]]()
+    for each in asked:
+        engine, first = each.config.engine, 0
+        if isinstance(engine, ServerEngineConfig):
+            gpus, width = engine.gpus, engine.tensor_parallel_size
+            first = math.ceil(taken[gpus] / width)
+            taken[gpus] = (first + engine.num_servers) * width
+            if gpus and taken[gpus] > len(gpus):
+                raise ConfigError(
+                    f"engine.gpus {list(gpus)}: the engines of {each.model} and of the models "
+                    f"before it are served at the same time and need {taken[gpus]} GPUs"
+                )
+        found.append(first)
+    return found
 
 
 def config_of_run(run: Path, config: object = None) -> Path:

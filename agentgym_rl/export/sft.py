@@ -1,5 +1,6 @@
-"""The export of recorded episodes as supervised data: one JSON object a line, with chat messages or
-exact tokens.
+"""The export of recorded episodes as training data of other programs, one JSON object a line:
+supervised data as chat messages or exact tokens, all or the best of each group; pairs for DPO; and
+labelled episodes for KTO. The columns are those that TRL's trainers read.
 
 `messages` and `tools` are those of the episode's last request and its reply, in OpenAI's format,
 except that the arguments of tool calls are objects, as chat templates of Hugging Face expect. An
@@ -11,8 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +30,7 @@ from agentgym_rl.storage.episode_reader import EpisodeReader
 from agentgym_rl.storage.run_folder import config_of
 
 Form = Literal["messages", "tokens"]
+Kind = Literal["sft", "filtered", "pairs", "kto"]
 _ROUNDING = 1e-9
 """The tolerance of `min_reward`, since rewards are sums of steps' rewards."""
 
@@ -38,7 +41,25 @@ class Wanted:
 
     form: Form = "messages"
     min_reward: float | None = None
+    """The lowest reward of an episode that is wanted; with "kto", of a good one; with "pairs", of a
+    chosen one."""
     split: Split | None = None
+    kind: Kind = "sft"
+    most: int = 1
+    """The greatest number of pairs, or of the best episodes, of each group."""
+    margin: float = 0.0
+    """The difference of rewards that a pair must exceed."""
+
+    def __post_init__(self) -> None:
+        if self.min_reward is None and self.kind in ("kto", "filtered"):
+            raise ConfigError(f"--{self.kind} needs --min-reward X, the lowest reward of good ones")
+        if self.min_reward is not None and not math.isfinite(self.min_reward):
+            raise ConfigError(f"--min-reward {self.min_reward:g}: expected a finite number")
+        if self.most < 1 or not 0 <= self.margin < math.inf:
+            raise ConfigError(
+                f"{self.most} of each group (--most) with a margin of {self.margin:g} (--margin): "
+                "expected a number from 1, and a difference of rewards from 0"
+            )
 
     def refusal(self, episode: Trajectory, task: Task) -> str:
         """Return the reason why the episode is left out; "" if it is not."""
@@ -46,11 +67,15 @@ class Wanted:
             return episode.outcome.value
         if self.split is not None and task.split != self.split:
             return f"split {task.split}"
-        if self.min_reward is not None and episode.reward < self.min_reward - _ROUNDING:
+        if self.kind in ("sft", "filtered") and not self.is_good(episode.reward):
             return "reward"
         if self.form == "messages":
             return "" if episode.messages else "no messages"
         return "" if episode.num_tokens else "no tokens"
+
+    def is_good(self, reward: float) -> bool:
+        """Return whether a reward is at least `min_reward`, if there is one."""
+        return self.min_reward is None or reward >= self.min_reward - _ROUNDING
 
 
 def export_sft(
@@ -60,7 +85,8 @@ def export_sft(
     *,
     on_progress: Callable[[int], None] = lambda count: None,
 ) -> dict[str, Any]:
-    """Write the episodes of a run or an evaluation to `out`; return the JSON of `arl export`.
+    """Write the episodes of a run or an evaluation to `out`, as `wanted`; return the JSON of
+    `arl export`.
 
     The run in `folder` is only read, finished or not. `out` appears once it is complete.
 
@@ -70,7 +96,8 @@ def export_sft(
     """
     config = load_config(config_of(folder, f"arl export {folder}"))
     with contextlib.closing(EpisodeReader(folder / "episodes.db")) as reader:
-        counts = _write(_recorded(reader, on_progress), out, wanted, config.env.id, str(folder))
+        groups = _recorded(reader, on_progress, by_group=wanted.kind in ("filtered", "pairs"))
+        counts = _write(groups, out, wanted, config.env.id, str(folder))
     return {"out": str(out), **counts.report()}
 
 
@@ -83,37 +110,167 @@ def export_solutions(
     Raises:
         ConfigError: no episode fits, or `out` exists.
     """
-    counts = _write(episodes, out, wanted, env_id, f"the oracle of {env_id}")
+    counts = _write(([one] for one in episodes), out, wanted, env_id, f"the oracle of {env_id}")
     return {"out": str(out), **counts.report(), "failed": counts.failed}
 
 
+Played = Sequence[tuple[Trajectory, Task]]
+"""Episodes with their tasks: those of one group at one seat, or a single one."""
+
+
 def _recorded(
-    reader: EpisodeReader, on_progress: Callable[[int], None]
-) -> Iterator[tuple[Trajectory, Task]]:
-    for name in reader.episode_ids(untrained=True):
-        episode = reader.trajectory(name)
-        on_progress(1)
-        yield episode, reader.task(episode.task_id)
+    reader: EpisodeReader, on_progress: Callable[[int], None], *, by_group: bool
+) -> Iterator[Played]:
+    """Yield the episodes with their tasks; a game is one episode for each seat of the policy. Seats
+    are not compared with each other: one may have the better chances."""
+    names = [[name] for name in reader.episode_ids(untrained=True)]
+    for members in reader.members() if by_group else names:
+        episodes = [reader.trajectory(name) for name in members]
+        on_progress(len(episodes))
+        parts = [(part, reader.task(one.task_id)) for one in episodes for part in one.parts]
+        for seat in dict.fromkeys(part.seat for part, _ in parts):
+            yield [(part, task) for part, task in parts if part.seat == seat]
 
 
 def _write(
-    episodes: Iterable[tuple[Trajectory, Task]], out: Path, wanted: Wanted, env_id: str, source: str
+    groups: Iterable[Played], out: Path, wanted: Wanted, env_id: str, source: str
 ) -> _Counts:
     counts = _Counts()
     with new_file(out, said=f"--out {out}") as file:
-        for episode, task in episodes:
-            if why := wanted.refusal(episode, task):
-                counts.leave_out(episode, why)
-                continue
-            about = _about(episode, task, env_id)
-            lines = [line | about for line in _lines(episode, wanted.form)]
-            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-            counts.add(episode, task, lines=len(lines))
-        if not counts.episodes:
+        for group in groups:
+            usable: list[tuple[Trajectory, Task]] = []
+            for episode, task in group:
+                if why := wanted.refusal(episode, task):
+                    counts.leave_out(episode, why)
+                else:
+                    usable.append((episode, task))
+            for line in _KINDS[wanted.kind](usable, wanted, env_id, counts):
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        if not counts.lines:
             left_out = dict(counts.left_out) or "none is finished yet"
             named = f"; {counts.failed[0]}" if counts.failed else ""
             raise ConfigError(f"{source}: no episode matches; left out: {left_out}{named}")
     return counts
+
+
+def _each(group: Played, wanted: Wanted, env_id: str, counts: _Counts) -> Iterator[dict[str, Any]]:
+    """Yield the lines of supervised data of every episode."""
+    for episode, task in group:
+        about = _about(episode, task, env_id)
+        lines = [line | about for line in _lines(episode, wanted.form)]
+        counts.add(episode, task, lines=len(lines))
+        yield from lines
+
+
+def _best(group: Played, wanted: Wanted, env_id: str, counts: _Counts) -> Iterator[dict[str, Any]]:
+    """Yield the lines of the best episodes of a group; equal conversations count as one."""
+    seen: set[str] = set()
+    for episode, task in sorted(group, key=lambda one: -one[0].reward):
+        text = json.dumps(_conversation(episode), sort_keys=True)
+        if text in seen:
+            counts.leave_out(episode, "the same conversation")
+        elif len(seen) == wanted.most:
+            counts.leave_out(episode, "not among the best")
+        else:
+            seen.add(text)
+            yield from _each([(episode, task)], wanted, env_id, counts)
+
+
+def _labelled(
+    group: Played, wanted: Wanted, env_id: str, counts: _Counts
+) -> Iterator[dict[str, Any]]:
+    """Yield the lines for KTO: `prompt`, `completion`, and the label of a good episode."""
+    for episode, task in group:
+        messages = _conversation(episode)
+        start = _first_sampled(episode)
+        if start >= len(messages):
+            counts.leave_out(episode, "no reply")
+            continue
+        good = wanted.is_good(episode.reward)
+        counts.labels["good" if good else "bad"] += 1
+        counts.add(episode, task, lines=1)
+        turns = {"prompt": messages[:start], "completion": messages[start:], "label": good}
+        yield {**turns, "tools": list(episode.tools), **_about(episode, task, env_id)}
+
+
+def _pairs(group: Played, wanted: Wanted, env_id: str, counts: _Counts) -> Iterator[dict[str, Any]]:
+    """Yield the lines for DPO: of two episodes of a group that begin alike, `chosen` and `rejected`
+    from where they differ. The best is compared with the worst, the second best with the second
+    worst, and so on: each episode is in one pair at most."""
+    left = sorted(group, key=lambda one: -one[0].reward)
+    found = 0
+    while len(left) > 1 and found < wanted.most:
+        (good, task), *_ = left
+        if not wanted.is_good(good.reward):
+            break
+        others = [one for one, _ in reversed(left[1:]) if good.reward - one.reward > wanted.margin]
+        if not others:
+            break
+        bad = next((one for one in others if _shared(good, one) is not None), None)
+        left = [one for one in left if one[0] is not good and one[0] is not bad]
+        if bad is None:
+            counts.leave_out(good, "no pair: other prompt or tools")
+            continue
+        found += 1
+        counts.add(good, task, lines=1)
+        counts.add(bad, task, lines=0)
+        yield _pair(good, bad) | _about(good, task, env_id)
+    for episode, _ in left:
+        counts.leave_out(episode, f"no pair: {_why_unpaired(group, left, wanted, found)}")
+
+
+def _why_unpaired(group: Played, left: Played, wanted: Wanted, found: int) -> str:
+    if len(group) == 1:
+        return "alone in its group"
+    if found == wanted.most:
+        return "its group has enough pairs"
+    return "rewards too close" if wanted.is_good(left[0][0].reward) else "reward"
+
+
+def _pair(good: Trajectory, bad: Trajectory) -> dict[str, Any]:
+    chosen, rejected, start = _conversation(good), _conversation(bad), _shared(good, bad)
+    return {
+        "prompt": chosen[:start],
+        "chosen": chosen[start:],
+        "rejected": rejected[start:],
+        "tools": list(good.tools),
+        "rejected_reward": bad.reward,
+        "rejected_episode_id": bad.episode_id,
+    }
+
+
+def _shared(one: Trajectory, other: Trajectory) -> int | None:
+    """Return the number of messages before the first that differs, if both differ in replies under
+    the same tools; else None. Turns that both have in common would cancel in a pair's loss."""
+    mine, theirs = _conversation(one), _conversation(other)
+    pairs = zip(mine, theirs, strict=False)
+    at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+    if at is None or [*one.tools] != [*other.tools]:
+        return None
+    return at if mine[at]["role"] == theirs[at]["role"] == "assistant" else None
+
+
+def _conversation(episode: Trajectory) -> list[dict[str, Any]]:
+    """Return the messages up to the last reply: what follows it trains nothing."""
+    messages = [_message(message) for message in episode.messages]
+    while messages and messages[-1]["role"] != "assistant":
+        messages.pop()
+    return messages
+
+
+def _first_sampled(episode: Trajectory) -> int:
+    """Return the index of the first reply that was sampled: the prompt may hold example replies."""
+    replies = [i for i, message in enumerate(episode.messages) if message["role"] == "assistant"]
+    given = 0 if episode.metrics.get("forks") else max(0, len(replies) - episode.num_turns)
+    return [*replies, len(episode.messages)][given]
+
+
+_KINDS: dict[Kind, Callable[[Played, Wanted, str, _Counts], Iterator[dict[str, Any]]]] = {
+    "sft": _each,
+    "filtered": _best,
+    "pairs": _pairs,
+    "kto": _labelled,
+}
 
 
 _NAMED = 5
@@ -132,6 +289,8 @@ class _Counts:
     splits: Counter[str] = field(default_factory=Counter[str])
     failed: list[str] = field(default_factory=list[str])
     """The first episodes that failed or earned too little, each with its reason."""
+    labels: Counter[str] = field(default_factory=Counter[str])
+    """The number of good and bad episodes, of those with labels."""
 
     def leave_out(self, episode: Trajectory, why: str) -> None:
         """Count an episode that does not become data."""
@@ -156,6 +315,7 @@ class _Counts:
             "left_out": dict(self.left_out),
             "forked": self.forked,
             "splits": dict(self.splits),
+            **({"labels": dict(self.labels)} if self.labels else {}),
         }
 
 

@@ -8,6 +8,7 @@ import logging
 import msgspec
 
 from agentgym_rl.config import ServerEngineConfig
+from agentgym_rl.core.chat import is_url
 from agentgym_rl.core.errors import ArlError, ConfigError
 
 from .elastic import ElasticFleet
@@ -46,13 +47,13 @@ class Joined(msgspec.Struct, frozen=True):
 class Members:
     """The user's requests about the engines of a live run.
 
-    `evaluates`: one engine more, numbered after those that the run began with, evaluates on
-    schedule.
+    `reserved`: the number of engines, numbered after those that the run began with, that evaluate
+    on schedule or play seats.
     """
 
-    def __init__(self, fleet: ElasticFleet, *, evaluates: bool = False) -> None:
+    def __init__(self, fleet: ElasticFleet, *, reserved: int = 0) -> None:
         self._fleet = fleet
-        self._evaluates = evaluates
+        self._reserved = reserved
         self._coming: set[int] = set()
         """The numbers of engines that are joining."""
 
@@ -138,7 +139,7 @@ class Members:
                 f"this run starts its engines itself, so it cannot attach to {url}: give a number "
                 "of engines to start; servers by URL can join runs that began with engine.urls"
             )
-        if url and not url.startswith(("http://", "https://")):
+        if url and not is_url(url):
             raise ConfigError(f"{url!r} is not a URL: expected http://HOST:PORT")
         if url and any(server.url == url.rstrip("/") for server in self._fleet.members.values()):
             raise ConfigError(f"{url} is an engine of this run already")
@@ -153,8 +154,7 @@ class Members:
         """
         engine = self._fleet.setup.engine
         taken = {_number(name) for name in self._fleet.members} | self._coming
-        if self._evaluates:
-            taken.add(engine.num_servers)
+        taken |= {engine.num_servers + number for number in range(self._reserved)}
         highest = len(taken) + count
         free = [number for number in range(highest + 1) if number not in taken][:count]
         if isinstance(engine, ServerEngineConfig) and engine.gpus and not engine.urls:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 RESERVED_INFO = {
     "task_id": "id of the task that is played (from reset)",
     "env_id": "id of the environment that plays it, where one environment stands for several",
+    "over": "reward of a game that ended before the seat had a turn (from reset)",
     "episode": 'on the last step: {"r": sum of rewards, "l": steps, "t": seconds} (Gymnasium\'s)',
     "metrics": "numbers to average over episodes, by name",
     "reward_components": "what the reward is made of, by name",

@@ -7,7 +7,6 @@ values: objects, arrays, strings, numbers, true, false and null.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 import re
@@ -19,7 +18,7 @@ from typing import Any, Literal, Self, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agentgym_rl.core.chat import is_dict, is_list, is_tuple
-from agentgym_rl.core.errors import ArlError, ConfigError
+from agentgym_rl.core.errors import ArlError, ConfigError, near_match
 from agentgym_rl.core.task import Split, TaskSource
 from agentgym_rl.gym.wrappers.attempts import FEEDBACK
 from agentgym_rl.runtime.imports import import_object
@@ -352,8 +351,7 @@ def _near(refusing: Callable[..., Any], error: BaseException, *, also: Sequence[
         names = [*inspect.signature(refusing).parameters, *also]
     except (ValueError, TypeError):  # classes written in C have no signature
         return ""
-    near = difflib.get_close_matches(match[2], names, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return near_match(match[2], names)
 
 
 def _parameters(cls: Callable[..., Any]) -> str:

@@ -37,7 +37,7 @@ def episode_detail(run: InspectedRun, episode_id: str) -> dict[str, Any]:
         **summary,
         "error": found.error,
         "verdict": found.verdict,
-        "messages": found.messages,
+        "messages": _messages(found),
         "tools": found.tools,
         "metrics": found.metrics,
         "task_data": task_data,
@@ -74,7 +74,7 @@ def group_detail(run: InspectedRun, group_id: str) -> dict[str, Any]:
                 "error": episode.error,
                 "verdict": episode.verdict,
                 "advantage": float(joined.mean()) if len(joined) else None,
-                "messages": episode.messages,
+                "messages": _messages(episode),
             }
         )
     head = {name: first[name] for name in ("status", "cause", "step", "task")}
@@ -88,6 +88,18 @@ def _read(run: InspectedRun, episode_id: str) -> tuple[Trajectory, Mapping[str, 
             return episode, log.task(episode.task_id).data
         except ConfigError:  # the task is logged with the complete group
             return episode, {}
+
+
+def _messages(episode: Trajectory) -> list[Mapping[str, Any]]:
+    """Return the conversation of an episode; those of a game one after the other, each under a line
+    that names the seat."""
+    if not episode.seats:
+        return [*episode.messages]
+    found: list[Mapping[str, Any]] = []
+    for seat in episode.seats:
+        said = f"Seat {seat.seat}, played by {seat.player}: reward {seat.reward:g}"
+        found += [{"role": "seat", "content": said}, *seat.messages]
+    return found
 
 
 def _trained(run: InspectedRun, step: int | None) -> Trained:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import Config, Section, may_use_gpu, unset_keys
-from agentgym_rl.core.model_folder import tensor_heads, text_settings
+from agentgym_rl.core.model_folder import num_parameters, text_settings
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class _Model:
     @classmethod
     def read(cls, folder: Path, *, gpu: bool, threads: int) -> _Model:
         """Read the heads of the weights and config.json."""
-        size = sum(math.prod(head.shape) for head in tensor_heads(folder).values())
+        size = num_parameters(folder)
         about = text_settings(folder)
 
         context = _number(about, "max_position_embeddings", _LONGEST)

@@ -7,10 +7,14 @@ import logging
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from agentgym_rl.config import Config, KlConfig, ModelConfig
+from agentgym_rl.config import AlgoConfig, Config, KlConfig, ModelConfig, TeacherConfig
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.model_folder import template_files
+from agentgym_rl.core.model_folder import template_files, text_settings
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -21,11 +25,19 @@ BUNDLED_MODELS = {
     "bundled/frozenlake": _MODELS / "tiny-frozenlake",
     "bundled/code": _MODELS / "tiny-code",
     "bundled/bugs": _MODELS / "tiny-bugs",
+    "bundled/tictactoe": _MODELS / "tiny-tictactoe",
     "bundled/agents": _MODELS / "tiny-agents",
 }
 """The tiny Qwen3-architecture models shipped as package data, each warmed up for one family of
 environments, the last for agent frameworks on `math` (docs/tiny-model.md)."""
 BUNDLED = BUNDLED_MODELS["bundled/math"]
+
+CANARIES = (
+    "What is 12 * 34?\n",
+    '<|im_start|>user\n{"name": "add"}<|im_end|>\n',
+    "  Grüße, 世界 \t🙂",
+)
+"""The texts that tokenizers of different models split differently."""
 
 _WARMED_UP = {
     "math": "bundled/math",
@@ -33,6 +45,7 @@ _WARMED_UP = {
     "gymnasium:FrozenLake": "bundled/frozenlake",
     "code": "bundled/code",
     "harbor:bugs": "bundled/bugs",
+    "tictactoe": "bundled/tictactoe",
 }
 """The bundled model of each environment id without version; for all other environments `bundled`
 means bundled/math, with a warning."""
@@ -70,6 +83,65 @@ def reference_folder(kl: KlConfig) -> Path | None:
         ConfigError: see `resolve_model`.
     """
     return resolve_model(kl.reference) if kl.coef and kl.reference != "initial" else None
+
+
+def teacher_folders(teacher: TeacherConfig) -> list[Path | None]:
+    """Return the folder of each teacher; None for one that is served.
+
+    Raises:
+        ConfigError: see `resolve_model`.
+    """
+    return [None if one.is_served else resolve_model(one.model) for one in teacher.models]
+
+
+def frozen_folders(algo: AlgoConfig) -> set[Path]:
+    """Return the folders of the frozen models that trainer ranks load beside the policy.
+
+    Raises:
+        ConfigError: see `resolve_model`.
+    """
+    found = {reference_folder(algo.kl), *teacher_folders(algo.teacher)}
+    return {folder for folder in found if folder is not None}
+
+
+def check_tokenizer(folder: Path, model_dir: Path, *, who: str) -> None:
+    """Check that the model in `folder` knows every token of the model in `model_dir` by the same
+    id, and splits texts as it does; it may know more tokens.
+
+    Raises:
+        ConfigError: it does not; `who` says what the model in `folder` is.
+    """
+    theirs, ours = _tokenizer(folder), _tokenizer(model_dir)
+    known = theirs.get_vocab()
+    odd = [(token, i) for token, i in sorted(ours.get_vocab().items()) if known.get(token) != i]
+    for token, number in odd[:1]:
+        raise ConfigError(
+            f"{who} {folder} has another tokenizer than the policy {model_dir}: {len(odd)} tokens "
+            f"differ; {token!r} is {known.get(token, 'absent')} there and {number} here. Log-probs "
+            "of tokens can only be compared between models of one tokenizer: choose such a model"
+        )
+    for text in CANARIES:
+        found = [it.encode(text, add_special_tokens=False).ids for it in (theirs, ours)]
+        if found[0] != found[1]:
+            raise ConfigError(
+                f"{who} {folder} splits texts otherwise than the policy {model_dir}: {text!r} is "
+                f"{found[0]} there and {found[1]} here; choose a model of the same tokenizer"
+            )
+
+
+def _tokenizer(folder: Path) -> Tokenizer:
+    """Return the tokenizer of a model folder.
+
+    Raises:
+        ConfigError: its file is none.
+    """
+    from tokenizers import Tokenizer  # many processes import this module, and few need it
+
+    file = folder / "tokenizer.json"
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # tokenizers raises nothing else
+        raise ConfigError(f"{file} is no tokenizer: {error}; copy or download it again") from error
 
 
 def resolve_model(path: str, *, revision: str | None = None) -> Path:
@@ -111,7 +183,7 @@ def resolve_model(path: str, *, revision: str | None = None) -> Path:
 
 def resolve_paths(config: Config) -> Config:
     """Return the configuration with `bundled` replaced by the model's name, and with absolute
-    paths of local folders (model, reference model, weights).
+    paths of local folders (model, reference model, teachers, models of seats, weights).
 
     Written into a run's `config.toml`, the result means the same from any folder, and with any
     environment. Hugging Face ids stay as they are.
@@ -123,7 +195,13 @@ def resolve_paths(config: Config) -> Config:
     kl = config.algo.kl
     if kl.reference not in ("", "initial"):
         kl = kl.model_copy(update={"reference": _absolute(kl.reference)})
-    algo = config.algo.model_copy(update={"kl": kl})
+    teacher = config.algo.teacher
+    models = tuple(
+        one if one.is_served else one.model_copy(update={"model": _absolute(one.model)})
+        for one in teacher.models
+    )
+    teacher = teacher.model_copy(update={"models": models})
+    algo = config.algo.model_copy(update={"kl": kl, "teacher": teacher})
     name = model_name(config.model, config.env.id)
     if config.model.path == "bundled" and _family(config.env.id) not in _WARMED_UP:
         log.warning(
@@ -136,7 +214,17 @@ def resolve_paths(config: Config) -> Config:
             name,
         )
     model = config.model.model_copy(update={"path": _absolute(name)})
-    return config.model_copy(update={"model": model, "algo": algo})
+    seats = {at: _absolute_player(who, config.env.id) for at, who in config.rollout.seats.items()}
+    rollout = config.rollout.model_copy(update={"seats": seats})
+    return config.model_copy(update={"model": model, "algo": algo, "rollout": rollout})
+
+
+def _absolute_player(who: str, env_id: str) -> str:
+    """Return the player of a seat (`rollout.seats`), whose model is named like that of a run."""
+    kind, _, path = who.partition(":")
+    if kind != "frozen":
+        return who
+    return f"{kind}:{_absolute(model_name(ModelConfig(path=path), env_id))}"
 
 
 def model_name(model: ModelConfig, env_id: str) -> str:
@@ -178,4 +266,5 @@ def _checked(folder: Path) -> Path:
     for name in ("config.json", "tokenizer.json"):
         if not (folder / name).exists():
             raise ConfigError(f"{folder} is no model folder: {name} is missing")
+    text_settings(folder)  # for its errors: a damaged folder is named before anything starts
     return folder

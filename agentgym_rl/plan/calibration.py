@@ -313,6 +313,7 @@ def _trainer_rates(recorded: RecordedRun, speed: float) -> TrainerRates:
             num_ranks=trainer.num_ranks,
             num_minibatches=trainer.num_minibatches,
             turn_discount=config.algo.turn_discount,
+            leave_out=config.algo.leave_out,
         )
         rounds = rounds_of(proximal_rows(shards, config.algo), budget, packing=packing)
         forward.append((len(rounds), sum(rounds), _seconds_of(recorded.phases[step], "proximal")))

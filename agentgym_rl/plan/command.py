@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import (
+    AlgoConfig,
     ClusterConfig,
     Config,
     EmbeddedEngineConfig,
+    LoraConfig,
+    ModelConfig,
     OwnEngineConfig,
     SandboxConfig,
     ServerEngineConfig,
+    TrainerConfig,
     VerifierConfig,
     dump_toml,
     may_use_gpu,
 )
 from agentgym_rl.core.errors import ConfigError, EpisodeError
+from agentgym_rl.core.model_folder import num_parameters
 from agentgym_rl.core.task import Task
 from agentgym_rl.gym.services import Services, running_services
 from agentgym_rl.gym.specs import EnvSpec
@@ -36,10 +42,11 @@ from agentgym_rl.runtime.atomic_file import new_file
 from agentgym_rl.storage.run_folder import shown
 
 from .calibration import RecordedRun, calibrate, read_run, shapes_of
-from .rates import HardwareRates, LengthRates, Rates, SandboxRates, load_rates, rates_of
-from .report import plot_plan, prediction_text, search_text
+from .rates import GPUS, Gpu, HardwareRates, LengthRates, Rates, SandboxRates, load_rates, rates_of
+from .report import memory_text, plot_plan, prediction_text, search_text
 from .search import ShapesOf, Tried, search, settled
 from .simulation import Prediction
+from .trainer import ModelSize, TrainerMemory, adapter_shapes, shapes_in, trainer_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +74,18 @@ class Planned:
     rates: Rates
     calibration: dict[str, float] | None
     """The episodes/s of the run used for calibration, as measured and as simulated."""
+    memory: TrainerMemory | None = None
+    """The memory of the trainer; None: its model is not known here."""
+    gpu: Gpu | None = None
+    """The GPU of each rank, if it is known, and the memory is not that of CPUs."""
 
     def json(self) -> dict[str, Any]:
         prediction, best = self.prediction, self.best
         return {
             "prediction": {**prediction.numbers(), "notes": list(prediction.notes)},
             "calibration": self.calibration,
+            "trainer_memory_bytes": self.memory
+            and {**asdict(self.memory), "rank": self.memory.rank},
             "tried": [
                 {"axis": t.axis, **t.changes, **t.prediction.numbers(), "recommended": t is best}
                 for t in self.tried
@@ -83,6 +96,7 @@ class Planned:
 
     def text(self) -> str:
         parts = ["The run as configured:", prediction_text(self.prediction)]
+        parts += ["", memory_text(self.memory, gpu=self.gpu)]
         if self.calibration:
             measured, simulated = self.calibration["measured"], self.calibration["simulated"]
             parts.insert(
@@ -149,9 +163,92 @@ def plan(
     elif folder := local_folder(config.model, config.env.id):
         # A model of the hub is fetched only to be measured.
         config = fitted(config, folder, turns=turns, say=tell)
+    models = Models.of(config.algo, folder)
+    memory = models.memory(
+        config.algo,
+        config.trainer,
+        config.lora,
+        dtype=config.compute_dtype,
+        parameters=rates.hardware.parameters,
+    )
+    update = {"teacher_passes": rates.trainer.teacher_passes or models.teacher_passes}
+    rates = rates.model_copy(update={"trainer": rates.trainer.model_copy(update=update)})
     if measured is not None:
         rates = measured.added_to(rates, with_lengths="lengths" not in given)
-    return _planned(partial(settled, config), rates, recorded, calibration, asked, say)
+    gpu = None if config.trainer.cpu_offload else GPUS.get(rates.hardware.gpu)
+    fewest = math.ceil(memory.rank * memory.ranks / (gpu.gb * 1e9)) if memory and gpu else 1
+    found = _planned(
+        partial(settled, config), rates, recorded, calibration, asked, say, fewest_ranks=fewest
+    )
+    return replace(found, memory=memory, gpu=gpu)
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The folders of the models that trainer ranks load; None: not on this machine."""
+
+    policy: Path | None
+    reference: Path | None
+    teachers: tuple[Path | None, ...]
+
+    @classmethod
+    def of(cls, algo: AlgoConfig, policy: Path | None) -> Models:
+        """Return the models of an objective, beside the policy's folder."""
+        named = algo.kl.reference if algo.kl.coef else ""
+        other = local_folder(ModelConfig(path=named), "") if named not in ("", "initial") else None
+        models = (one.model for one in algo.teacher.models if not one.is_served)
+        teachers = (local_folder(ModelConfig(path=model), "") for model in models)
+        return cls(policy, policy if named == "initial" else other, tuple(teachers))
+
+    @property
+    def teacher_passes(self) -> float:
+        """Return the passes of teachers, in passes of the policy."""
+        own = num_parameters(self.policy) if self.policy else 0
+        sizes = (num_parameters(it) / own if it and own else 1.0 for it in self.teachers)
+        return sum(sizes)
+
+    def memory(
+        self,
+        algo: AlgoConfig,
+        trainer: TrainerConfig,
+        lora: LoraConfig,
+        *,
+        dtype: str,
+        parameters: float = 0.0,
+    ) -> TrainerMemory | None:
+        """Return the memory of the trainer; None if the policy's size is not known. A model of
+        `parameters` that is not the one in the folder is taken to be all matrices; a teacher that
+        is not on this machine is taken to have the policy's size."""
+        shapes, vocabulary = shapes_in(self.policy) if self.policy else ({}, 0)
+        own = ModelSize.of(shapes, vocabulary=vocabulary)
+        if parameters and abs(own.total - parameters) > _SAME_SIZE * parameters:
+            shapes, own = {}, ModelSize(*(3 * [int(parameters)]))
+        if not own.total or (lora.rank and not shapes):
+            return None
+        adapter = adapter_shapes(shapes, lora, vocabulary=vocabulary) if lora.rank else {}
+        sizes = {it: _size(it) for it in (self.reference, *self.teachers) if it}
+        sizes |= {it: own for it in (self.policy, None)}
+        moves, of_base = algo.kl.refresh_every, lora.rank and algo.kl.reference == "initial"
+        stays = algo.kl.coef and not moves and not of_base
+        loaded = [*self.teachers, *([self.reference] if stays else [])]
+        frozen = [*{it for it in loaded if it}, *(it for it in loaded if not it)]  # a folder once
+        return trainer_memory(
+            own,
+            ModelSize.of(adapter) if lora.rank else None,
+            moving=sizes[self.reference] if moves else None,
+            frozen=[sizes[it] for it in frozen],
+            trainer=trainer,
+            dtype=dtype,
+        )
+
+
+def _size(folder: Path) -> ModelSize:
+    shapes, vocabulary = shapes_in(folder)
+    return ModelSize.of(shapes, vocabulary=vocabulary)
+
+
+_SAME_SIZE = 0.05
+"""The difference of --parameters from the model's folder at which it is another model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +375,8 @@ def _planned(
     calibration: dict[str, float] | None,
     asked: Asked,
     say: Callable[[str], None],
+    *,
+    fewest_ranks: int,
 ) -> Planned:
     """Simulate, search, and write the requested files."""
     say("simulating the run as configured")
@@ -288,7 +387,7 @@ def _planned(
     best = None
     if asked.searches:
         say("trying others")
-        tried, best = search(first, rates, shapes, gpus=asked.gpus)
+        tried, best = search(first, rates, shapes, gpus=asked.gpus, fewest_ranks=fewest_ranks)
     if asked.plot is not None:
         plot_plan(asked.plot, prediction, tried, best)
     if asked.write_rates is not None:

@@ -11,7 +11,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -208,7 +208,8 @@ def _trainer_rates(probe: Probe) -> tuple[TrainerRates, WeightRates]:
 def _pass(stepper: Stepper, step: int, num_rows: int) -> dict[str, float]:
     """Train a batch of random rows in two minibatches; return the seconds of its phases."""
     phases = Phases()
-    stepper.train(_shard(step, num_rows, stepper.policy.vocab_size), phases)
+    shard = _shard(step, num_rows, stepper.policy.vocab_size)
+    stepper.train(replace(shard, parts=dict.fromkeys(stepper.parts, shard.rewards)), phases)
     return phases.seconds()
 
 
@@ -221,6 +222,8 @@ def _shard(step: int, num_rows: int, vocab: int) -> BatchShard:
         group_ids=[f"g{index // 2}" for index in range(num_rows)],
         num_trained_tokens=num_rows * _ROW // 2,
         num_episodes=num_rows,
+        lengths=[_ROW // 2] * num_rows,
+        truncated=[False] * num_rows,
         # The first one takes its proximal log-probs from the pass with gradients.
         minibatches=[rows[: num_rows // 2], rows[num_rows // 2 :]],
     )

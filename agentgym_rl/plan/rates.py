@@ -65,6 +65,9 @@ class TrainerRates(Section):
     train_microbatch_s: float = Field(default=0.0, ge=0)
     train_s_per_token: float = Field(default=0.0, ge=0)
     """The seconds per token of forward and backward."""
+    teacher_passes: float = Field(default=0.0, ge=0)
+    """The passes over a batch that the teachers of `algo.teacher` take, in passes of the policy:
+    their parameters over the policy's."""
     optimizer_s: float = Field(default=0.0, ge=0)
     """The seconds of an optimizer step."""
     between_s: float = Field(default=0.0, ge=0)

@@ -7,13 +7,16 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from .rates import Gpu
 from .search import Tried
 from .simulation import Prediction
+from .trainer import TrainerMemory
 
 _COLORS = {
     "rollout_wait": "#dddddd",
     "proximal": "#9ecae1",
     "reference": "#c6dbef",
+    "teacher": "#c6dbef",
     "forward_backward": "#1f77b4",
     "optimizer": "#08306b",
     "weight_sync": "#d62728",
@@ -108,6 +111,33 @@ def prediction_text(prediction: Prediction) -> str:
             f"note: {note}", _WIDTH, initial_indent="  ", subsequent_indent="    "
         )
     return "\n".join(lines)
+
+
+def memory_text(memory: TrainerMemory | None, *, gpu: Gpu | None) -> str:
+    """Return the memory of the trainer as text; `gpu`: the one that each rank has, if known."""
+    if memory is None:
+        return "The trainer's memory is not known: its model is not on this machine."
+    parts = {
+        "weights": memory.weights,
+        "gradients": memory.gradients,
+        "state of the optimizer": memory.optimizer,
+        "a reference that moves": memory.moving,
+        "frozen models: reference, teachers": memory.frozen,
+        "copies for trainer.layer_metrics": memory.noted,
+    }
+    lines = [f"  {name:<36}{_gigabytes(size)}" for name, size in parts.items() if size]
+    lines.append(f"  {'each rank':<36}{_gigabytes(memory.rank)}, and its activations")
+    if gpu is not None and memory.rank > gpu.gb * 1e9:
+        note = (
+            f"note: that does not fit {gpu.gb:g} GB: use more trainer.num_ranks, trainer.optimizer "
+            "adamw8bit, trainer.cpu_offload or lora.rank"
+        )
+        lines += textwrap.wrap(note, _WIDTH, initial_indent="  ", subsequent_indent="    ")
+    return "\n".join(["The trainer's memory, all ranks of a copy of the model together:", *lines])
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
 
 
 def search_text(tried: Sequence[Tried], best: Tried) -> str:

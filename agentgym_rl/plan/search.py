@@ -62,24 +62,28 @@ class Tried:
             inner[name] = value
         return Config.model_validate(values)
 
-    def splits(self, gpus: int) -> Iterator[Changes]:
+    def splits(self, gpus: int, fewest_ranks: int) -> Iterator[Changes]:
         """Yield splits with engines on 1/2, 5/8, 3/4 and 7/8 of the GPUs, the trainer on the
-        others."""
+        others, if each copy of the model has `fewest_ranks`."""
         each = getattr(self.config.engine, "tensor_parallel_size", 1)
         seen: set[int] = set()
         for eighths in (4, 5, 6, 7):
             servers = max(1, round(gpus * eighths / 8 / each))
             ranks = gpus - servers * each
-            if ranks >= 1 and servers not in seen:
+            replicas = self.config.trainer.num_replicas
+            replicas = replicas if ranks % replicas == 0 else 1
+            if ranks // replicas >= fewest_ranks and servers not in seen:
                 seen.add(servers)
-                replicas = self.config.trainer.num_replicas
                 yield {
                     "engine.num_servers": servers,
                     "trainer.num_ranks": ranks,
-                    "trainer.num_replicas": replicas if ranks % replicas == 0 else 1,
+                    "trainer.num_replicas": replicas,
                 }
         if not seen:
-            raise ConfigError(f"--gpus {gpus}: too few for an engine of {each} and a trainer")
+            raise ConfigError(
+                f"--gpus {gpus}: too few for an engine of {each} and a trainer of {fewest_ranks}, "
+                "with half of them for engines or more"
+            )
 
     def concurrencies(self) -> Iterator[Changes]:
         """Yield fixed numbers of groups at once, and an adaptive number."""
@@ -121,12 +125,13 @@ def settled(
 
 
 def search(
-    first: Tried, rates: Rates, shapes_of: ShapesOf, *, gpus: int | None
+    first: Tried, rates: Rates, shapes_of: ShapesOf, *, gpus: int | None, fewest_ranks: int = 1
 ) -> tuple[list[Tried], Tried]:
     """Return all configurations that were tried, and the recommended one. `gpus`: the number of
-    GPUs to split between engines and trainer; None: the split stays."""
+    GPUs to split between engines and trainer; None: the split stays. `fewest_ranks`: those among
+    which the trainer's memory fits."""
     tried, best = [first], first
-    for axis, options in _axes(gpus):
+    for axis, options in _axes(gpus, fewest_ranks):
         found = [best]
         for changes in options(best):
             candidate = best.changed(changes)
@@ -137,9 +142,11 @@ def search(
     return tried, best
 
 
-def _axes(gpus: int | None) -> Iterator[tuple[str, Callable[[Tried], Iterable[Changes]]]]:
+def _axes(
+    gpus: int | None, fewest_ranks: int
+) -> Iterator[tuple[str, Callable[[Tried], Iterable[Changes]]]]:
     if gpus is not None:
-        yield "split", lambda tried: tried.splits(gpus)
+        yield "split", lambda tried: tried.splits(gpus, fewest_ranks)
     yield "concurrency", Tried.concurrencies
     yield "staleness", lambda tried: _STALENESSES
     yield "batch", Tried.batches

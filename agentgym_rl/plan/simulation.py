@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from agentgym_rl.config import Config, RolloutConfig
+from agentgym_rl.config import AlgoConfig, Config, RolloutConfig
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.controller.concurrency import METRIC, adapt
 from agentgym_rl.controller.controller import Controller
@@ -30,7 +30,7 @@ from .clock import Cores, Process, run_virtual
 from .engine import SimulatedEngine, SimulatedFleet, State
 from .episodes import Shapes, SimulatedPlayer, SimulatedSandboxes
 from .rates import Rates
-from .trainer import Packing, SimulatedTrainer, Step, packing_of
+from .trainer import Packing, SimulatedTrainer, Step, not_simulated, packing_of
 
 _LONG_LINE = 0.1
 """The share of an episode's time in line for sandboxes that is worth a note."""
@@ -97,6 +97,12 @@ class Prediction:
         return {
             name: getattr(self, name) for name in self.__slots__ if name not in ("steps", "notes")
         }
+
+
+def _without_metrics(algo: AlgoConfig) -> AlgoConfig:
+    """Return `algo` without what depends on metrics of episodes, which simulated ones lack."""
+    reward = algo.reward.model_copy(update={"parts": {}})
+    return algo.model_copy(update={"leave_out": [], "reward": reward})
 
 
 def simulate(
@@ -188,7 +194,7 @@ class _Run:
 
         controller = Controller(
             config.trainer,
-            config.algo,
+            _without_metrics(config.algo),
             buffer,
             _NoLog(),
             _NoMetrics(),
@@ -200,9 +206,13 @@ class _Run:
         )
         rollout = Rollout(
             config.rollout,
-            OpenGroups(config.rollout, buffer, _NoLog()),
+            # No judge is asked about groups that nobody plays.
+            OpenGroups(config.rollout.model_copy(update={"group_reward": None}), buffer, _NoLog()),
             TaskCursor(
-                config.rollout, _NoTasks(), seed=config.seed, numbers=controller.rollout_metrics
+                config.rollout.model_copy(update={"curriculum": ""}),  # all tasks are alike here
+                _NoTasks(),
+                seed=config.seed,
+                numbers=controller.rollout_metrics,
             ),
             cast(Player, player),
             seed=config.seed,
@@ -289,7 +299,8 @@ class _Run:
         )
 
     def _notes(self, trainer: SimulatedTrainer, player: SimulatedPlayer) -> list[str]:
-        """Return a note for each timeout that the run would exceed."""
+        """Return a note for each key that is not simulated, and each timeout that the run would
+        exceed."""
         config, steps = self.config, trainer.steps
         limits = {
             "rollout.episode_timeout_s": config.rollout.episode_timeout_s or math.inf,
@@ -299,11 +310,19 @@ class _Run:
             "episode": player.longest_episode_s,
             "publication of weights": max(s.seconds("weight_sync") for s in steps),
         }
-        return _sandbox_notes(config.rollout, self.rates, player) + [
-            f"the longest {what} takes {found:.0f} s, more than {key} {limit:g}: raise it"
-            for (key, limit), (what, found) in zip(limits.items(), longest.items(), strict=True)
-            if found > limit
+        absent = [
+            f"{name} is not simulated: {why}"
+            for name, why in not_simulated(config.algo, config.rollout)
         ]
+        return (
+            absent
+            + _sandbox_notes(config.rollout, self.rates, player)
+            + [
+                f"the longest {what} takes {found:.0f} s, more than {key} {limit:g}: raise it"
+                for (key, limit), (what, found) in zip(limits.items(), longest.items(), strict=True)
+                if found > limit
+            ]
+        )
 
 
 async def _until_trained(

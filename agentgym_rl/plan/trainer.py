@@ -1,17 +1,22 @@
-"""A trainer in virtual time: it takes real batches and packs them as real trainers do."""
+"""A trainer in virtual time, which takes real batches and packs them as real trainers do; and the
+memory of a real one."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
+from pathlib import Path
+from typing import Literal
 
 from agentgym_rl.algo.balance import fill_bins
 from agentgym_rl.algo.prefixes import Chain, chained, fill_shared
-from agentgym_rl.config import AlgoConfig, TrainerConfig
+from agentgym_rl.config import AlgoConfig, LoraConfig, RolloutConfig, TrainerConfig
 from agentgym_rl.controller.controller import Controller
 from agentgym_rl.core.batch import BatchRow, BatchShard, StepReport
+from agentgym_rl.core.model_folder import Shapes, tensor_heads, text_settings
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.storage.metrics import COMPUTE_PHASES
 
@@ -123,9 +128,11 @@ class SimulatedTrainer:
         each_s, token_s = rates.forward_microbatch_s, rates.forward_s_per_token
         if any(later := proximal_rows(shards, self.algo)):
             await self._compute("proximal", self._seconds(later, each_s, token_s))
+        flat = [[item for part in shard.minibatches for item in part] for shard in shards]
         if self.algo.kl.coef:
-            flat = [[item for part in shard.minibatches for item in part] for shard in shards]
             await self._compute("reference", self._seconds(flat, each_s, token_s))
+        if times := rates.teacher_passes:
+            await self._compute("teacher", times * self._seconds(flat, each_s, token_s))
         for parts in learning_passes(shards, self.config, self.algo):
             seconds = self._seconds(parts, rates.train_microbatch_s, rates.train_s_per_token)
             await self._compute("forward_backward", seconds)
@@ -199,7 +206,7 @@ def proximal_rows(shards: Sequence[BatchShard], algo: AlgoConfig) -> list[list[B
     """Return the rows of each rank that have a pass for their proximal log-probs: those that learn,
     without the first minibatch, which computes its own; all, if a reward depends on them."""
     learning = _learning_episodes(shards[0], algo)
-    early = bool(algo.kl.coef) and algo.kl.placement == "reward"
+    early = algo.needs_batch
     return [
         [
             item
@@ -214,8 +221,9 @@ def proximal_rows(shards: Sequence[BatchShard], algo: AlgoConfig) -> list[list[B
 def _learning_episodes(shard: BatchShard, algo: AlgoConfig) -> list[bool]:
     """Return for each episode of the batch whether the trainer computes gradients for it: if its
     advantage is not zero, or the loss has other terms than advantages."""
-    in_group = algo.baseline in ("mean", "leave_one_out")
-    if not in_group or algo.kl.coef or algo.entropy_coef:
+    level = algo.baseline in ("mean", "leave_one_out", "length_weighted")
+    others = algo.whitening.over != "none" or bool(algo.reward.parts)
+    if not level or others or algo.kl.coef or algo.uses_every_row or algo.teacher.models:
         return [True] * len(shard.rewards)
     rewards: dict[str, set[float]] = {}
     for group_id, reward in zip(shard.group_ids, shard.rewards, strict=True):
@@ -228,3 +236,137 @@ def rounds_of(parts: Sequence[Sequence[BatchRow]], budget: int, *, packing: Pack
     synchronize at every micro-batch, so the rank with the most tokens counts."""
     filled = [packing([item.row for item in items], budget) if items else [] for items in parts]
     return [max(sizes) for sizes in zip_longest(*filled, fillvalue=0)]
+
+
+def not_simulated(algo: AlgoConfig, rollout: RolloutConfig) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a run that have no effect on its simulation, and what it does instead."""
+    if algo.leave_out:
+        yield (
+            "algo.leave_out",
+            "every episode trains, so the trainer is slower here than in the run",
+        )
+    if algo.reward.parts:
+        yield "algo.reward.parts", "no group has equal parts, so every episode has a gradient"
+    if rollout.curriculum:
+        yield "rollout.curriculum", "all tasks are drawn alike"
+    if rollout.group_reward:
+        yield "rollout.group_reward", "it takes no time, and changes no reward"
+
+
+# ------------------------------------------------------------------ memory
+_FLOAT, _HALF = 4, 2
+"""The bytes of a number in float32 and in bfloat16."""
+_ADAM, _MOMENTUM = 2 * _FLOAT, _FLOAT
+"""The bytes of AdamW's state of a number, and of Muon's."""
+_EIGHT_BITS = 2 * (1 + _FLOAT / 256)
+"""The bytes of a number's state of 8 bits: two codes, and two scales for each block of 256."""
+_SMALLEST, _BLOCK = 4096, 256
+"""The tensors that have states of 8 bits: of so many numbers, in whole blocks (torchao)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """The numbers of a model."""
+
+    total: int
+    hidden: int
+    """Those of the matrices between embeddings and output layer, without stacks of experts."""
+    in_blocks: int
+    """Those of the tensors whose optimizer state may have 8 bits."""
+
+    @classmethod
+    def of(cls, shapes: Shapes, *, vocabulary: int = 0) -> ModelSize:
+        """Return the numbers of tensors by name, as a model folder has them."""
+        sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+        hidden = [
+            name
+            for name, shape in shapes.items()
+            if len(shape) == 2 and shape[0] != vocabulary and ".experts." not in name
+        ]
+        blocks = [n for n in sizes.values() if n >= _SMALLEST and n % _BLOCK == 0]
+        return cls(sum(sizes.values()), sum(sizes[name] for name in hidden), sum(blocks))
+
+    def optimizer_bytes(self, kind: Literal["adamw", "muon", "adamw8bit"]) -> float:
+        """Return the bytes of an optimizer's state (`trainer.optimizer`)."""
+        if kind == "muon":
+            return _MOMENTUM * self.hidden + _ADAM * (self.total - self.hidden)
+        if kind == "adamw8bit":
+            return _EIGHT_BITS * self.in_blocks + _ADAM * (self.total - self.in_blocks)
+        return _ADAM * self.total
+
+    def frozen_bytes(self, dtype: str) -> int:
+        """Return the bytes of weights that never train, of which ranks that compute in bfloat16
+        round the matrices of blocks."""
+        rounded = self.hidden if dtype == "bfloat16" else 0
+        return _FLOAT * (self.total - rounded) + _HALF * rounded
+
+
+def shapes_in(folder: Path) -> tuple[Shapes, int]:
+    """Return the shapes of the tensors of a model folder, and the size of its vocabulary."""
+    shapes = {name: head.shape for name, head in tensor_heads(folder).items()}
+    return shapes, int(text_settings(folder).get("vocab_size") or 0)
+
+
+def adapter_shapes(shapes: Shapes, lora: LoraConfig, *, vocabulary: int) -> Shapes:
+    """Return the shapes of the two matrices that LoRA adds to each layer."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes.items():
+        layer = name.removesuffix(".weight")
+        named = lora.target_modules == "all-linear" or _is_one(layer, lora.target_modules)
+        is_hidden = len(shape) == 2 and shape[0] != vocabulary
+        if is_hidden and named and not _is_one(layer, lora.exclude_modules):
+            found[f"{layer}.lora_A"] = (lora.rank, shape[1])
+            found[f"{layer}.lora_B"] = (shape[0], lora.rank)
+    return found
+
+
+def _is_one(layer: str, names: Sequence[str]) -> bool:
+    return any(f".{layer}".endswith(f".{name}") for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerMemory:
+    """The bytes that a trainer keeps from pass to pass, in all of its ranks together, for one copy
+    of the model (`trainer.num_replicas`). What a pass computes, its activations, comes on top."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    moving: float
+    """The reference that follows the policy."""
+    frozen: float
+    """Teachers, and a reference that stays."""
+    noted: float
+    """The copies that `trainer.layer_metrics` compares."""
+    ranks: int
+    """The ranks among which all of this is divided."""
+
+    @property
+    def rank(self) -> float:
+        """Return the bytes of one rank."""
+        parts = (self.weights, self.gradients, self.optimizer, self.moving, self.frozen, self.noted)
+        return sum(parts) / self.ranks
+
+
+def trainer_memory(
+    policy: ModelSize,
+    adapter: ModelSize | None,
+    *,
+    moving: ModelSize | None,
+    frozen: Sequence[ModelSize],
+    trainer: TrainerConfig,
+    dtype: str,
+) -> TrainerMemory:
+    """Return the memory of a trainer whose ranks compute in `dtype`. `adapter`: LoRA's matrices,
+    beside which the policy is frozen."""
+    trained = adapter or policy
+    base = policy.frozen_bytes(dtype) if adapter else 0
+    return TrainerMemory(
+        weights=base + _FLOAT * trained.total,
+        gradients=_FLOAT * trained.total,
+        optimizer=trained.optimizer_bytes(trainer.optimizer),
+        moving=_FLOAT * moving.total if moving else 0,
+        frozen=sum(size.frozen_bytes(dtype) for size in frozen),
+        noted=_FLOAT * trained.total if trainer.layer_metrics else 0,
+        ranks=trainer.num_ranks // trainer.num_replicas,
+    )

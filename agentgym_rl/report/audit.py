@@ -1,5 +1,5 @@
 """The reports of `arl audit` (numbers are |Δ log-prob| in nats), `arl ledger`, `arl replay`,
-`arl reverify` and `arl export --sft` as text."""
+`arl reverify` and `arl export` as text."""
 
 from __future__ import annotations
 
@@ -112,6 +112,8 @@ def ledger_text(report: Mapping[str, Any]) -> str:
     again = report["batches_trained_again"]
     groups = ", ".join(f"{count} {status}" for status, count in sorted(report["groups"].items()))
     state = "finished" if report["finished"] else "not finished"
+    if passed_over := report["passed_over"]:
+        groups += f"; {passed_over} tasks that the curriculum passed over"
     return "\n".join(
         [
             f"batches      {report['batches']}, of {report['groups_trained']} groups ({state})",
@@ -211,13 +213,17 @@ def _reverify_verdict(report: Mapping[str, Any]) -> str:
 
 
 def export_lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines for the JSON object of `arl export --sft`."""
+    """Yield the lines for the JSON object of `arl export` of episodes."""
     splits = ", ".join(f"{count:,} {split}" for split, count in report["splits"].items())
     yield f"{report['lines']:,} lines of {report['episodes']:,} episodes ({splits})"
     if report["left_out"]:
         causes = ", ".join(f"{count:,} for {why}" for why, count in report["left_out"].items())
         yield f"left out: {causes}"
     yield from (f"  {named}" for named in report.get("failed", ()))
+    if labels := report.get("labels"):
+        yield f"labels: {labels.get('good', 0):,} good, {labels.get('bad', 0):,} bad"
+        if len(labels) < 2:
+            yield "KTO learns from both kinds: choose another --min-reward"
     if report["forked"]:
         yield (
             f"forked: {report['forked']:,} of these episodes; messages are of their last "

@@ -3,7 +3,9 @@ of several models; and the evaluations of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -12,7 +14,7 @@ from rich.table import Table
 
 from agentgym_rl.storage.evaluations import EvalRecord
 
-from .figures import counts, evaluated_lines, figures, pace_lines, token_lines, verdict_lines
+from .figures import counts, evaluated_lines, figures, pace_lines, token_lines, usd, verdict_lines
 
 UNKNOWN = "interval unknown: one task"
 
@@ -91,12 +93,14 @@ def summary_lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _estimate_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield pass@k and cost where they are known, and the number of resumed episodes."""
-    if result["num_episodes"] > result["num_tasks"]:
-        for k, found in result["pass_at"].items():
+    """Yield pass@k (unless it only repeats the mean reward) and cost where they are known, and the
+    number of resumed episodes."""
+    several = result["num_episodes"] > result["num_tasks"]
+    for k, found in result["pass_at"].items():
+        if several or not math.isclose(found["value"], result["reward"], abs_tol=1e-9):
             yield from figures(f"pass@{k}", f"{found['value']:.3f}{_bracketed(found['ci'])}")
     if result["cost_usd"] is not None:
-        yield from figures("cost", _usd(result["cost_usd"]))
+        yield from figures("cost", usd(result["cost_usd"]))
     if result["resumed"]:
         yield from figures("kept", f"{result['resumed']:,} episodes were there before")
 
@@ -107,6 +111,39 @@ def print_table(comparison: Mapping[str, Any]) -> None:
     if not console.is_terminal:
         console = Console(stderr=True, width=160)
     console.print(_table(comparison["models"]))
+
+
+def print_ratings(result: Mapping[str, Any]) -> None:
+    """Print the ratings and results of `round_robin` on stderr."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        console = Console(stderr=True, width=160)
+    table = Table(box=None, pad_edge=False, caption="(95 % intervals); Elo relative to the first")
+    table.add_column("model", overflow="fold")
+    for name in ("Elo", *(f"as {seat}: won/drawn/lost" for seat in result["seats"])):
+        table.add_column(name, justify="right")
+    for one in result["models"]:
+        ci = one["ci"]
+        rated = f"{one['elo']:+.0f}{f' ({ci[0]:+.0f} to {ci[1]:+.0f})' if ci else ''}"
+        first, second = (
+            _added(pair for pair in result["pairs"] if pair[at] == one["model"])
+            for at in ("first", "second")
+        )
+        table.add_row(
+            escape(one["model"]),
+            rated,
+            f"{first['won']}/{first['drawn']}/{first['lost']}",
+            f"{second['lost']}/{second['drawn']}/{second['won']}",
+        )
+    console.print(table)
+
+
+def _added(pairs: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Return the sums of the results of several pairs, for their first players."""
+    found: Counter[str] = Counter()
+    for pair in pairs:
+        found.update({name: pair[name] for name in ("won", "drawn", "lost")})
+    return found
 
 
 def _table(reports: Sequence[Mapping[str, Any]]) -> Table:
@@ -131,7 +168,7 @@ def _table(reports: Sequence[Mapping[str, Any]]) -> Table:
             f"{report['num_tasks']:,}",
             f"{report['turns']:.2f}",
             f"{report['prompt_tokens']:,}/{report['completion_tokens']:,}",
-            *([_UNKNOWN if cost is None else _usd(cost)] if priced else []),
+            *([_UNKNOWN if cost is None else usd(cost)] if priced else []),
             f"{report['metrics'].get('duration_s', 0.0):.2f}",
         )
     return table
@@ -151,8 +188,3 @@ def _bracketed(ci: Sequence[float] | None, *, sign: str = "") -> str:
 def _range(ci: Sequence[float], *, sign: str = "") -> str:
     low, high = (format(bound, f"{sign}.3f") for bound in ci)
     return f"{low} to {high}"
-
-
-def _usd(cost: float) -> str:
-    """Format a cost: two decimals from one dollar up, three significant digits below."""
-    return f"${cost:,.2f}" if cost >= 1 else f"${cost:.3g}"

@@ -25,6 +25,11 @@ def figures(name: str, text: str) -> list[str]:
     )
 
 
+def usd(cost: float) -> str:
+    """Format a cost: two decimals from one dollar up, three significant digits below."""
+    return f"${cost:,.2f}" if cost >= 1 else f"${cost:.3g}"
+
+
 def counts(found: Mapping[str, int]) -> str:
     """Return "90 ok, 3 timeout": the most frequent first."""
     ordered = sorted(found.items(), key=lambda item: -item[1])
@@ -88,6 +93,14 @@ def pace_lines(result: Mapping[str, Any]) -> Iterator[str]:
             f"{verifier['calls']:,}: {counts(verifier['statuses'])}; waits for a free process "
             f"{queue['mean']:.1f} ms mean, {queue['max']:.0f} ms max",
         )
+
+
+def judge_lines(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the calls and the cost of judges from the JSON object of `arl train`, if it has any."""
+    if found := result["judges"]:
+        calls, tokens = (found.get(f"judge_{name}", 0.0) for name in ("calls", "tokens"))
+        cost = f", {usd(found['judge_usd'])}" if "judge_usd" in found else ""
+        yield from figures("judges", f"{calls:,.0f} calls, {tokens:,.0f} tokens{cost}")
 
 
 def token_lines(result: Mapping[str, Any]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any
 from agentgym_rl.storage.run_list import RunSummary
 
 from .evaluation import evaluation_lines
-from .figures import counts, figures, pace_lines, trained_lines
+from .figures import counts, figures, judge_lines, pace_lines, trained_lines
 
 _UNKNOWN = "-"
 _DAY_S = 86400.0
@@ -177,6 +177,7 @@ def training_text(result: Mapping[str, Any]) -> str:
         f"groups dropped: {sum(dropped.values()):,}{causes}",
     )
     lines += pace_lines(result)
+    lines += judge_lines(result)
     lines += figures("run folder", result["run"])
     lines += figures("", "reward.png metrics.jsonl episodes.db checkpoints/ export/")
     run = result["run"]

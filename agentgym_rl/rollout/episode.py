@@ -135,7 +135,11 @@ class EpisodeEnv(Env):
         except FOREIGN as error:
             self._blame("env.reset", error)
             raise
-        self.env_id = str(self._first[1].get("env_id", ""))
+        info = self._first[1]
+        self.env_id = str(info.get("env_id", ""))
+        if "over" in info:
+            self._add(Step([], info["over"], True, False, info))
+            self.terminated = True
         self.transcript.answered(self._first[0])
         self.tools = self._env.tools
 
@@ -280,6 +284,11 @@ class Player:
     warnings: Repeated = field(default_factory=lambda: Repeated(log))
     """The warnings of the player's episodes."""
 
+    @property
+    def alone(self) -> Player:
+        """Return the player of the same episodes without agents at other seats."""
+        return self
+
     async def play(
         self, task: Task, *, episode_id: str, group_id: str, sampling: SessionSampling
     ) -> Trajectory:
@@ -341,6 +350,8 @@ class Player:
 
     async def _play(self, env: EpisodeEnv, session: Session, task: Task) -> None:
         await env.start()
+        if env.terminated:  # there is no turn to take
+            return
         if self.input_limit is not None:
             env.check_input(self.input_limit)
         session.main_tools = [str(t.get("function", {}).get("name")) for t in env.tools]

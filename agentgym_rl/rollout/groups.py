@@ -2,9 +2,9 @@
 
 A group is the `group_size` episodes of one task. It is admitted under the staleness bound and takes
 over the members that a killed run had logged. Each other member is in the log before it counts, and
-the last one finishes the group: it is judged, logged, and handed to the buffer, or dropped with its
-budget back. All members are trained, or none: a member that cannot be trained (after retries of
-infrastructure failures) drops its group.
+the last one finishes the group: it is rewarded (`rollout.group_reward`), judged, logged, and handed
+to the buffer, or dropped with its budget back. All members are trained, or none: a member that
+cannot be trained (after retries of infrastructure failures) drops its group.
 
 `producer.py` plays groups in this process, `workers/leases.py` leases them to worker processes, and
 `serve/desk.py` has them played by other programs.
@@ -12,26 +12,40 @@ infrastructure failures) drops its group.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
+import math
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from agentgym_rl.config import RolloutConfig
 from agentgym_rl.controller.batches import tells_apart
 from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.core.errors import ConfigError, TooManyErrors
+from agentgym_rl.core.chat import is_list, is_mapping, is_tuple
+from agentgym_rl.core.errors import ConfigError, EpisodeError, InfraError, TooManyErrors, too_slow
 from agentgym_rl.core.group import Group
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.runtime.imports import import_object
 from agentgym_rl.runtime.log import Repeated
+from agentgym_rl.runtime.tasks import in_thread
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.recovery import NOTHING, Recovered
+
+from .curriculum import Draws
+from .episode import RETRY_AFTER_S
+from .teachers import ServedTeachers
 
 log = logging.getLogger(__name__)
 
 AcceptFilter = Callable[[Sequence[Trajectory]], bool]
+GroupRewards = Sequence[float | Mapping[str, float]]
+GroupReward = Callable[[Task, Sequence[Trajectory]], Awaitable[GroupRewards] | GroupRewards]
+COSTS = ("judge_calls", "judge_tokens", "judge_usd")
+"""The metrics of episodes that the summary of a run adds up."""
 
 ERROR_WINDOW = 64
 """The number of last episodes over which failures are counted; more than a fifth ends the run."""
@@ -50,16 +64,123 @@ def accept_filter(name: str) -> AcceptFilter:
     return import_object(name)
 
 
+class GroupRewarder:
+    """The caller of `rollout.group_reward`, which rewards the members of a finished group.
+
+    Raises:
+        ConfigError: the function cannot be imported, or called with a task and members.
+    """
+
+    def __init__(self, config: RolloutConfig) -> None:
+        self._name = config.group_reward or ""
+        self._function: GroupReward | None = None
+        self._limit_s = config.patience_s
+        self._limit_key = f"{'episode' if config.episode_timeout_s else 'idle'}_timeout_s"
+        self._max_retries = config.max_retries
+        if self._name:
+            self._function = found = import_object(self._name)
+            try:
+                inspect.signature(found).bind(None, [])
+            except (TypeError, ValueError) as error:
+                raise ConfigError(
+                    f"rollout.group_reward={self._name!r} cannot be called as function(task, "
+                    f"members): {error}"
+                ) from error
+
+    async def rewarded(self, task: Task, members: Sequence[Trajectory]) -> Sequence[Trajectory]:
+        """Return the members with the rewards of their group added; asked again while
+        infrastructure fails. Members that are rewarded already are returned as they are.
+
+        Raises:
+            InfraError: the function raised it, or took too long, at every attempt.
+            EpisodeError: the function raised it.
+            ConfigError: the function raised something else, or returned no rewards.
+        """
+        if self._function is None or all(m.group_reward is not None for m in members):
+            return members
+        attempt = 0
+        while True:
+            try:
+                found = await self._ask(self._function, task, members)
+                break
+            except InfraError:
+                if attempt == self._max_retries:
+                    raise
+            await asyncio.sleep(RETRY_AFTER_S * 2**attempt)
+            attempt += 1
+        return [self._added(member, given) for member, given in zip(members, found, strict=True)]
+
+    async def _ask(
+        self, function: GroupReward, task: Task, members: Sequence[Trajectory]
+    ) -> Sequence[Any]:
+        found: Any
+        limit = asyncio.timeout(self._limit_s)
+        try:
+            async with limit:
+                if inspect.iscoroutinefunction(function):
+                    found = await function(task, members)
+                else:  # it may wait for something: not on the event loop
+                    found = await asyncio.wrap_future(
+                        in_thread(lambda: function(task, members), name=self._name)
+                    )
+                    found = await found if inspect.isawaitable(found) else found
+        except EpisodeError:
+            raise
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                key = f"rollout.{self._limit_key}"
+                raise InfraError(too_slow(self._name, key, self._limit_s)) from error
+            raise ConfigError(f"rollout.group_reward={self._name!r} raised {error!r}") from error
+        if not (is_list(found) or is_tuple(found)) or len(found) != len(members):
+            raise ConfigError(
+                f"rollout.group_reward={self._name!r} returned {found!r:.200}: expected a list of "
+                f"{len(members)} rewards, one for each member of the group"
+            )
+        return found
+
+    def _added(self, member: Trajectory, given: Any) -> Trajectory:
+        """Return the member with a reward of its group: a number, or a mapping with `reward` and
+        metrics."""
+        parts = given if is_mapping(given) else {"reward": given}
+        try:
+            numbers = {str(name): float(value) for name, value in parts.items()}
+            reward = numbers.pop("reward")
+            if not all(map(math.isfinite, (member.reward + reward, *numbers.values()))):
+                raise ValueError("not finite")
+        except (TypeError, ValueError, KeyError) as error:
+            raise ConfigError(
+                f"rollout.group_reward={self._name!r} gave {given!r:.200} to a member: expected a "
+                "finite number, or a dictionary of such with 'reward'"
+            ) from error
+        costs = {
+            name: member.metrics.get(name, 0.0) + numbers[name] for name in COSTS & numbers.keys()
+        }
+        metrics = {**member.metrics, **numbers, **costs, "group_reward": reward}
+        return replace(member, reward=member.reward + reward, group_reward=reward, metrics=metrics)
+
+
 class FinishedGroups:
     """The destination of the finished groups of admitted tasks."""
 
-    def __init__(self, config: RolloutConfig, *, buffer: Buffer, episodes: EpisodeLog) -> None:
+    def __init__(
+        self,
+        config: RolloutConfig,
+        *,
+        buffer: Buffer,
+        episodes: EpisodeLog,
+        draws: Draws | None = None,
+    ) -> None:
+        """Tell `draws`, the run's curriculum, the result of each group."""
         self.outcomes: Counter[str] = Counter()
         """The number of episodes by outcome."""
+        self.costs: dict[str, float] = {}
+        """The sums of the episodes' metrics `COSTS`."""
         self._config = config
         self._buffer = buffer
         self._episodes = episodes
+        self._draws = draws
         self._should_accept = accept_filter(config.should_accept)
+        self._rewarder = GroupRewarder(config)
         self._recent: deque[Trajectory] = deque(maxlen=ERROR_WINDOW)
         self._rejected_in_a_row = 0
         self._warnings = Repeated(log)
@@ -73,15 +194,29 @@ class FinishedGroups:
         *,
         cause: str = "",
     ) -> str:
-        """Log the group of an admitted task, and queue it for training or drop it, for `cause` or
-        for its members' outcomes. Returns the cause of the drop; "" if the group trains.
+        """Reward and log the group of an admitted task, and queue it for training or drop it, for
+        `cause` or for its members' outcomes. Returns the cause of the drop; "" if the group trains.
 
         Raises:
-            ConfigError: the filter fails, or has refused too many groups in a row.
+            ConfigError: the filter or the group's reward fails, or the filter has refused too many
+                groups in a row.
+            TooManyErrors: the group's reward could not be had, as those of others before.
         """
-        group = Group(group_id, task.id, members, task.weight, index)
-        cause = cause or self._cause_to_drop(members)
+        if not (cause := cause or self._untrainable(members)):
+            try:
+                played, members = members, await self._rewarder.rewarded(task, members)
+            except EpisodeError as error:
+                infra = isinstance(error, InfraError)
+                outcome = Outcome.INFRA_ERROR if infra else Outcome.ENV_ERROR
+                cause = outcome.value
+                self._unrewarded(members, outcome, error)
+            else:
+                self._add_costs(members, since=played)
+                cause = self._cause_to_refuse(members)
+        group = Group(group_id, task.id, members, task.weight, index, task.data)
         await self._episodes.add_group(task, index, group, dropped=cause)
+        if self._draws is not None:
+            self._draws.saw(group)
         if cause:
             self._buffer.give_back(cause)
         else:
@@ -96,6 +231,7 @@ class FinishedGroups:
         """
         self.outcomes[trajectory.outcome.value] += 1
         self._buffer.sampled_tokens += trajectory.num_sampled
+        self._add_costs([trajectory])
         self._recent.append(trajectory)
         if not trajectory.outcome.failed:
             return
@@ -104,6 +240,17 @@ class FinishedGroups:
         self._warnings.warn(
             "episode %s%s: %s: %s", trajectory.episode_id, where, what, error, why=error
         )
+        self._check_failures()
+
+    def _add_costs(
+        self, members: Sequence[Trajectory], *, since: Sequence[Trajectory] = ()
+    ) -> None:
+        """Add the costs of members, less those that they had already as `since`."""
+        for name in COSTS:
+            if cost := _sum(members, name) - _sum(since, name):
+                self.costs[name] = self.costs.get(name, 0.0) + cost
+
+    def _check_failures(self) -> None:
         failed = [t for t in self._recent if t.outcome.failed]
         if len(failed) * 5 > ERROR_WINDOW:
             (common, count), *_ = Counter(t.outcome.value for t in failed).most_common(1)
@@ -114,8 +261,24 @@ class FinishedGroups:
                 f"{f' of {last.env_id}' if last.env_id else ''}:\n{last.error}"
             )
 
-    def _cause_to_drop(self, members: Sequence[Trajectory]) -> str:
-        """Return the cause for which a group does not train; "" if it trains."""
+    def _unrewarded(
+        self, members: Sequence[Trajectory], outcome: Outcome, error: EpisodeError
+    ) -> None:
+        """Record that a group got no reward of its own: its episodes count as failed from now on.
+
+        Raises:
+            TooManyErrors: more than a fifth of the last 64 episodes failed.
+        """
+        why = f"{self._config.group_reward}: {error}"
+        self._warnings.warn("group %s is dropped: %s", members[0].group_id, why, why=why)
+        names = {member.episode_id for member in members}
+        others = [episode for episode in self._recent if episode.episode_id not in names]
+        failed = [replace(m, outcome=outcome, error=why) for m in members]
+        self._recent = deque([*others, *failed], maxlen=ERROR_WINDOW)
+        self._check_failures()
+
+    def _untrainable(self, members: Sequence[Trajectory]) -> str:
+        """Return the outcome for which a group does not train; "" if each member trains."""
         for outcome in Outcome:
             if not outcome.trains and any(m.outcome is outcome for m in members):
                 if outcome.unplayable:
@@ -126,6 +289,10 @@ class FinishedGroups:
                     )
                     self._reject(f"{outcome.value} ({error})")
                 return outcome.value
+        return ""
+
+    def _cause_to_refuse(self, members: Sequence[Trajectory]) -> str:
+        """Return the cause for which the filter refuses a group; "" if it accepts it."""
         if self._accepts(members):
             self._rejected_in_a_row = 0
             return ""
@@ -151,6 +318,10 @@ class FinishedGroups:
         except Exception as error:
             name = self._config.should_accept
             raise ConfigError(f"rollout.should_accept={name!r} raised {error!r}") from error
+
+
+def _sum(members: Sequence[Trajectory], name: str) -> float:
+    return sum(member.metrics.get(name, 0.0) for member in members)
 
 
 @dataclass(eq=False)
@@ -182,13 +353,18 @@ class OpenGroups:
         buffer: Buffer,
         episodes: EpisodeLog,
         recovered: Recovered = NOTHING,
+        *,
+        teachers: ServedTeachers | None = None,
+        draws: Draws | None = None,
     ) -> None:
-        """Continue from `recovered`, episodes that are not played again."""
+        """Continue from `recovered`, episodes that are not played again. `teachers` are asked for
+        the tokens of each episode; None: no teacher is served. `draws`: see `FinishedGroups`."""
         self.buffer = buffer
         self.episodes = episodes
         self.recovered = recovered
-        self.finished = FinishedGroups(config, buffer=buffer, episodes=episodes)
+        self.finished = FinishedGroups(config, buffer=buffer, episodes=episodes, draws=draws)
         self._size = config.group_size
+        self._teachers = teachers
         self._groups: dict[str, OpenGroup] = {}
 
     def __len__(self) -> int:
@@ -214,18 +390,23 @@ class OpenGroups:
         self._groups[group.id] = group
 
     async def add(self, group: OpenGroup, member: Trajectory, *, logs_task: bool = False) -> bool:
-        """Take a member that has ended: if it trains, the log has it before it counts. Return
-        whether the group is now whole and has to be finished. `logs_task`: the log gets the
-        group's task, too, which could not be made again after a crash.
+        """Take a member that has ended: if it trains, teachers are asked for its tokens, and the
+        log has it before it counts. Return whether the group is now whole and has to be finished.
+        `logs_task`: the log gets the group's task, too, which could not be made again after a
+        crash.
 
         Raises:
             TooManyErrors, StorageError: the run cannot go on.
+            InfraError, ConfigError: nor can it without a served teacher.
         """
         name = member.episode_id
         group.members[name] = member
         group.arriving.add(name)
         try:
             if member.outcome.trains:
+                if self._teachers is not None:
+                    member = await self._teachers.teach(member, group.task)
+                    group.members[name] = member
                 task = group.task if logs_task else None
                 await self.episodes.add_member(member, task=task, task_index=group.index)
         except BaseException:

@@ -7,8 +7,9 @@ import contextlib
 import json
 import logging
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol, cast
 
 from agentgym_rl.config import (
@@ -38,10 +39,12 @@ from agentgym_rl.gym.services import Services, running_services
 from agentgym_rl.gym.specs import EnvSpec
 from agentgym_rl.gym.wrappers import within
 from agentgym_rl.models.resolve import model_folder, tokenizer_hash
-from agentgym_rl.runtime.imports import check_findable
+from agentgym_rl.runtime.imports import check_eight_bits, check_findable
 
+from .curriculum import strategy
 from .episode import CLOSE_TIMEOUT_S, Deadlines, InputLimit, Player, at_once
-from .groups import accept_filter
+from .game import check_seats, seated
+from .groups import GroupRewarder, accept_filter
 
 log = logging.getLogger(__name__)
 
@@ -86,8 +89,12 @@ def check_policy(config: Config, engine: OwnEngineConfig) -> ChatFormat:
         ConfigError: see `check`.
     """
     accept_filter(config.rollout.should_accept)
+    strategy(config.rollout)
+    GroupRewarder(config.rollout)
     if ":" in config.algo.loss:  # trainer ranks, which have torch, import it
         check_findable(config.algo.loss, "algo.loss")
+    if config.trainer.optimizer == "adamw8bit":
+        check_eight_bits()
     folder = model_folder(config.model, config.env.id)
     chat = ChatFormat.load(folder, config.gateway)
     if not (isinstance(engine, ServerEngineConfig) and engine.urls):
@@ -109,7 +116,10 @@ async def check_parts(config: Config) -> EnvSpec:
     if config.sandbox.id != SandboxConfig().id:  # a wrong name is refused even if none is needed
         registry.spec(config.sandbox.id, kind="sandbox")
     spec = env_spec(config.env, config.rollout)
-    if (await specimen(spec)).needs_sandboxes:
+    env = await specimen(spec)
+    if config.rollout.seats:
+        check_seats(config.rollout.seats, spec, env)
+    if env.needs_sandboxes:
         await _check_sandbox(config.sandbox, config.env.id, here=config.cluster.type != "slurm")
     registry.make_agent(config.agent.id, **config.agent.options)
     if config.eval.num_tasks:
@@ -244,10 +254,14 @@ async def policy_gateway(
 
 @contextlib.asynccontextmanager
 async def serving_policy(
-    config: Config, fleet: Engines, given: Services | None = None
+    config: Config,
+    fleet: Engines,
+    given: Services | None = None,
+    *,
+    opponents: Mapping[str, Player] = MappingProxyType({}),
 ) -> AsyncGenerator[Player]:
     """Serve a gateway on these engines, and yield a player of the configured episodes. The services
-    are those `given`, or else started here."""
+    are those `given`, or else started here. `opponents`: see `GamePlayer`."""
     model_dir = model_folder(config.model, config.env.id)
     max_model_len = config.own_engine.max_model_len
     spec = env_spec(config.env, config.rollout)
@@ -270,6 +284,7 @@ async def serving_policy(
             services=given,
             wait_ready=fleet.wait_serving,
             count_prompt=gateway.count_prompt,
+            opponents=opponents,
         )
 
 
@@ -285,11 +300,12 @@ def make_player(
     services: Services,
     wait_ready: Callable[[], Awaitable[None]] = at_once,
     count_prompt: Callable[[Sequence[Message], Sequence[ToolSpec]], int] | None = None,
+    opponents: Mapping[str, Player] = MappingProxyType({}),
 ) -> Player:
     """Make the player of the environment of `spec`, whose configured id is `env_id`."""
     agent_spec = registry.spec(agent.id, kind="agent")
     longest = rollout.max_input_tokens
-    return Player(
+    player = Player(
         make_env=spec.maker(),
         make_agent=lambda: agent_spec.make(**agent.options),
         gateway=gateway,
@@ -305,3 +321,6 @@ def make_player(
         wait_ready=wait_ready,
         input_limit=InputLimit(longest, count_prompt) if longest and count_prompt else None,
     )
+    if not rollout.seats:
+        return player
+    return seated(player, rollout.seats, rotates=rollout.rotate_seats, opponents=opponents)

@@ -1,12 +1,14 @@
 """The player of groups in this process, as fast as admission allows, and the cursor of the tasks.
 
-The cursor gives tasks in their order, none twice, and none of weight 0.
+The cursor gives tasks in their order, none twice, none of weight 0, and none that the curriculum of
+the run (curriculum.py) passes over.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, MutableMapping
+from collections import deque
+from collections.abc import Callable, Collection, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 
 from agentgym_rl.config import RolloutConfig
@@ -16,6 +18,7 @@ from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.gym.data import Epochs, without_end
 
+from .curriculum import Draws
 from .episode import Player, play_with_retries
 from .groups import OpenGroup, OpenGroups
 
@@ -37,8 +40,12 @@ async def drawn(tasks: TaskSource, index: int) -> Task:
 class TaskCursor:
     """A cursor over tasks in the order of their index; a finite source starts over.
 
-    `logged` has the indices whose groups are complete already, which are left out. The metrics
-    `rollout/epochs` and `rollout/weight_0` are kept up to date in `numbers`, if given.
+    `logged` has the indices whose groups are complete already, which are left out; `draws` passes
+    over others, if the run has a curriculum. The metrics `rollout/epochs`, `rollout/weight_0` and
+    `rollout/passed_over` are kept up to date in `numbers`, if given.
+
+    Raises:
+        ConfigError: there is a curriculum (`rollout.curriculum`) and no `draws`.
     """
 
     def __init__(
@@ -48,28 +55,68 @@ class TaskCursor:
         *,
         seed: int,
         logged: Collection[int] = (),
+        draws: Draws | None = None,
+        version: Callable[[], int] = lambda: 0,
         numbers: MutableMapping[str, float] | None = None,
     ) -> None:
+        if config.curriculum and draws is None:
+            raise ConfigError(
+                f"rollout.curriculum={config.curriculum!r}: tasks are drawn without a log here, "
+                "so there are no rewards to choose by; leave the key out"
+            )
         self._config = config
         self._tasks = without_end(tasks, seed=seed, shuffle=config.shuffle)
         self._logged = logged
         self._numbers: MutableMapping[str, float] = {} if numbers is None else numbers
-        self._index = 0
-        self._untrained_in_a_row = 0
+        self._draws, self._version = draws, version
+        taken = draws.taken if draws else []
+        self._again = deque(index for index in taken if index not in logged)
+        """The tasks that a curriculum took and whose groups are still to be played."""
+        self._index = taken[-1] + 1 if taken else 0
+        if taken:
+            self._numbers["rollout/passed_over"] = float(self._index - len(taken))
+        self._next: tuple[int, Task] | None = None
+        self._untrained_in_a_row = self._passed_in_a_row = 0
 
     async def next(self) -> tuple[int, Task]:
         """Return the next task that trains, and its index. One call at a time; if it is cancelled,
         the next one returns the same task.
 
         Raises:
-            ConfigError: too many tasks in a row have weight 0.
+            ConfigError: too many tasks in a row have weight 0, or were passed over.
         """
+        if self._next is None:
+            self._next = await self._found()
+        if self._draws is not None:
+            await self._draws.record(*self._next)
+        found, self._next = self._next, None
+        return found
+
+    async def _found(self) -> tuple[int, Task]:
+        if self._again:
+            task = await drawn(self._tasks, self._again[0])
+            return self._again.popleft(), task
         while True:
             index = self._index
             task = None if index in self._logged else await drawn(self._tasks, index)
             self._index += 1
-            if task is not None and self._is_trained(index, task):
+            if task is not None and self._is_trained(index, task) and self._is_taken(index, task):
                 return index, task
+
+    def _is_taken(self, index: int, task: Task) -> bool:
+        """Return whether the curriculum takes the task; count the tasks that it passes over."""
+        if self._draws is None or self._draws.takes(index, task, version=self._version()):
+            self._passed_in_a_row = 0
+            return True
+        self._numbers["rollout/passed_over"] = self._numbers.get("rollout/passed_over", 0.0) + 1
+        self._passed_in_a_row += 1
+        if self._passed_in_a_row >= self._config.max_rejected:
+            raise ConfigError(
+                f"rollout.curriculum={self._config.curriculum!r} passed over "
+                f"{self._passed_in_a_row} tasks in a row (rollout.max_rejected): every task is "
+                "solved or hopeless; raise floor in rollout.curriculum_options, or end the run"
+            )
+        return False
 
     def _is_trained(self, index: int, task: Task) -> bool:
         """Return whether the task has a weight; count the tasks that have none."""
@@ -142,6 +189,8 @@ class Rollout:
         buffer = self._groups.buffer
         async with asyncio.TaskGroup() as playing:
             while True:
+                if self._config.curriculum:  # it decides at the version that will play the task
+                    await buffer.wait_room()
                 index, task = await self._cursor.next()
                 await buffer.wait_room()
                 group = self._groups.admit_task(index, task)

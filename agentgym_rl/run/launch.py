@@ -14,7 +14,7 @@ from agentgym_rl.config import Config, OwnEngineConfig, RolloutConfig, TrainerCo
 from agentgym_rl.core.errors import ConfigError, cause_of
 from agentgym_rl.engines.launch import engine_imports
 from agentgym_rl.trainer.launch import rank_environment, rank_imports
-from agentgym_rl.workers.launch import IMPORTS as WORKER_IMPORTS
+from agentgym_rl.workers.workers import IMPORTS as WORKER_IMPORTS
 
 if TYPE_CHECKING:  # slow imports, during which the fork server does its own
     from agentgym_rl.report.progress import Progress

@@ -57,6 +57,9 @@ class TrainResult:
     """The held-out reward of each environment, "before" and "after"."""
     outcomes: Mapping[str, int]
     """The number of training episodes with each outcome."""
+    judges: Mapping[str, float]
+    """The calls, tokens and cost in USD of judges (`groups.COSTS`) for the training episodes, since
+    the run began or was resumed; those without a value are left out."""
     eval_outcomes: Mapping[str, int]
     """The number of episodes of both evaluations with each outcome; those not completed or
     truncated do not count in the rewards."""
@@ -147,6 +150,7 @@ def summarize_training(
         tool_calls_after=after.tool_calls if after else None,
         envs=rewards_by_env(before, after),
         outcomes=dict(played.finished.outcomes),
+        judges=played.finished.costs,
         eval_outcomes=_outcomes(before, after),
         trainer_restarts=trainer_restarts,
         worker_restarts=played.worker_restarts,

@@ -32,7 +32,7 @@ from agentgym_rl.controller.controller import Controller
 from agentgym_rl.core.errors import ConfigError, ProcessDied
 from agentgym_rl.evaluate.queue import EvalQueue
 from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.models.resolve import BUNDLED_MODELS, reference_folder
+from agentgym_rl.models.resolve import BUNDLED_MODELS, frozen_folders
 from agentgym_rl.runtime.tasks import together
 from agentgym_rl.storage.checkpoints import newest_checkpoint, read_manifest
 from agentgym_rl.storage.episode_log import EpisodeLog
@@ -54,15 +54,15 @@ async def try_model(
     *,
     forks: Forks | None = None,
 ) -> None:
-    """Refuse a model (or a reference model) that ranks would refuse, before an engine is started
-    for it. Bundled models are known to work.
+    """Refuse a model (or a frozen model beside it) that ranks would refuse, before an engine is
+    started for it. Bundled models are known to work.
 
     Raises:
         ConfigError: the model lacks tensors, cannot be packed, or could not be exported; the
             message says which.
         ProcessDied: the trial failed for another reason.
     """
-    if {model_dir, reference_folder(config.algo.kl)} <= {None, *BUNDLED_MODELS.values()}:
+    if {model_dir, *frozen_folders(config.algo)} <= {*BUNDLED_MODELS.values()}:
         return
     answer, stop_timeout_s = run_dir / "trial.json", config.cluster.stop_timeout_s
     async with LocalProcesses(run_dir / "logs", stop_timeout_s=stop_timeout_s, forks=forks) as own:

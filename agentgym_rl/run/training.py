@@ -37,6 +37,9 @@ from agentgym_rl.gym.services import NO_SERVICES, Services
 from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import model_folder, weights_size
 from agentgym_rl.report.progress import Progress
+from agentgym_rl.rollout.curriculum import Draws
+from agentgym_rl.rollout.groups import OpenGroups
+from agentgym_rl.rollout.teachers import ServedTeachers, check_teachers
 from agentgym_rl.runtime.atomic_file import replace_text
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.storage.checkpoints import Retention, prune
@@ -102,6 +105,9 @@ async def training(
         forks = await stack.enter_async_context(Forks(server)) if server else None
         trackers = open_trackers(config.logging, run_dir, settings=config.model_dump(mode="json"))
         stack.callback(trackers.close)
+        if config.algo.teacher.models:
+            progress.phase("asking the teachers for their tokenizers")
+            await check_teachers(config.algo.teacher, model_dir, config.own_engine.max_model_len)
         if resume is None and config.cluster.type != "ray":
             progress.phase("trying the model")
             await try_model(config, model_dir, run_dir, config_file, forks=forks)
@@ -289,6 +295,15 @@ class TrainingRun(ABC):
             duration_s=time.monotonic() - self.begun_s,
         )
 
+    @contextlib.asynccontextmanager
+    async def groups(self, draws: Draws | None = None) -> AsyncIterator[OpenGroups]:
+        """Open the groups of the run, whose episodes are shown to the served teachers; `draws`: see
+        `FinishedGroups`."""
+        rollout, buffer = self.config.rollout, self.controller.buffer
+        async with ServedTeachers(self.config.algo.teacher) as teachers:
+            parts = (rollout, buffer, self.episodes, self.recovered)
+            yield OpenGroups(*parts, teachers=teachers, draws=draws)
+
     async def _run(self, controller_url: str) -> Played:
         await self.trainer.start(controller_url)
         async with self._ending(), asyncio.TaskGroup() as tasks:
@@ -305,7 +320,8 @@ class TrainingRun(ABC):
 
     def _api(self, token: str) -> ElasticApi:
         ranks = ControllerApi(self.controller, num_ranks=self.config.trainer.num_ranks)
-        members = Members(self.fleet, evaluates=self.config.eval.scheduled)
+        others = self.config.eval.scheduled + len(self.config.rollout.other_engines)
+        members = Members(self.fleet, reserved=others)
         return ElasticApi(members, self._workers, token=token, others=ranks)
 
     def _workers(self) -> ElasticWorkers:

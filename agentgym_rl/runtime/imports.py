@@ -1,12 +1,20 @@
-"""The import of objects that a user names as `module:attr`."""
+"""Python at run time: the import of objects that a user names as `module:attr`, and of LiteLLM;
+parsed sources."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
+import os
+import re
 from typing import Any
 
 from agentgym_rl.core.errors import ConfigError
+
+_TRIES = 10
+_SECRET_NAME = re.compile(r"_(KEY|TOKEN|SECRET|PASSWORD)$")
+_SHORTEST_SECRET = 8
 
 
 def import_object(path: str) -> Any:
@@ -23,6 +31,58 @@ def import_object(path: str) -> Any:
     return target
 
 
+def check_eight_bits() -> None:
+    """Refuse `trainer.optimizer` adamw8bit if torchao, which has it, is not installed.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if importlib.util.find_spec("torchao") is None:
+        raise ConfigError(
+            "trainer.optimizer='adamw8bit' needs torchao, which is not installed: pip install "
+            "torchao, or use adamw or muon"
+        )
+
+
+def check_litellm(needed_by: str) -> None:
+    """Refuse what needs LiteLLM where it is not installed.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if importlib.util.find_spec("litellm") is None:
+        raise ConfigError(
+            f"{needed_by} needs LiteLLM: pip install 'agentgym-rl[litellm]' (it holds openai at "
+            "2.x, which this package works with too)"
+        )
+
+
+def load_litellm(needed_by: str) -> Any:
+    """Return the LiteLLM module, configured for no messages and no network requests of its own; the
+    first call takes seconds.
+
+    The prices are those of the installed package: LiteLLM fetches newer ones only if the user has
+    set LITELLM_LOCAL_MODEL_COST_MAP=False.
+
+    Raises:
+        ConfigError: LiteLLM is not installed.
+    """
+    check_litellm(needed_by)
+    for name in ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"):
+        os.environ.setdefault(name, "True")
+    litellm: Any = importlib.import_module("litellm")
+    litellm.suppress_debug_info = True
+    litellm.telemetry = False
+    return litellm
+
+
+def environment_secrets(*others: str) -> list[str]:
+    """Return the texts that no error may show: `others`, and the values of environment variables
+    whose names are those of secrets. LiteLLM reads the keys of providers there."""
+    found = [*others, *(v for name, v in os.environ.items() if _SECRET_NAME.search(name))]
+    return [value for value in found if len(value) >= _SHORTEST_SECRET]
+
+
 def check_findable(path: str, key: str) -> None:
     """Refuse a `module:attr` whose package is not installed, without importing anything.
 
@@ -35,3 +95,18 @@ def check_findable(path: str, key: str) -> None:
             f"{key}={path!r}: no module {package!r} in the current folder, in PYTHONPATH or among "
             "the installed packages"
         )
+
+
+def parse_python(source: str, mode: str = "exec") -> Any:
+    """Return `ast.parse(source, mode=mode)`, in any thread.
+
+    CPython counts the depth of all threads' syntax trees in one number. A parse that was done
+    right raises SystemError if another thread parsed meanwhile (3.11: one in twelve, where each
+    collects garbage all the time), so it is repeated.
+    """
+    for _ in range(_TRIES):
+        try:
+            return ast.parse(source, mode=mode)
+        except SystemError:
+            continue
+    return ast.parse(source, mode=mode)

@@ -17,7 +17,6 @@ from agentgym_rl.config import Config, ServeConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.report.progress import Progress
-from agentgym_rl.rollout.groups import OpenGroups
 from agentgym_rl.rollout.player import check_policy, check_port, policy_gateway
 from agentgym_rl.rollout.throughput import measuring
 from agentgym_rl.run.training import Played, TrainingRun, TrainResult, training
@@ -46,6 +45,16 @@ async def serve(
         raise ConfigError(
             "rollout.workers: `arl serve` plays no episodes, so it has no rollout workers; "
             "leave the key out (several programs may open sessions at its one gateway)"
+        )
+    if config.rollout.curriculum:
+        raise ConfigError(
+            "rollout.curriculum: in `arl serve` other programs choose their tasks; leave the key "
+            "out"
+        )
+    if config.rollout.seats:
+        raise ConfigError(
+            "rollout.seats: `arl serve` plays no games; leave the key out (the program that plays "
+            "one opens a session for each seat)"
         )
     admin_key(config.serve, host=config.gateway.host)
     check_policy(config, config.own_engine).say_tools()
@@ -98,16 +107,17 @@ class _ServedRun(TrainingRun):
         return "episodes of other programs"
 
     async def play(self) -> Played:
-        buffer = self.controller.buffer
-        groups = OpenGroups(self.config.rollout, buffer, self.episodes, self.recovered)
         key = admin_key(
             self.config.serve, host=self.config.gateway.host, before=self.run_dir / TOLD
         )
         model_dir = model_folder(self.config.model, self.config.env.id)
         longest = self.config.own_engine.max_model_len
-        async with policy_gateway(
-            self.fleet, model_dir, self.config.gateway, max_model_len=longest
-        ) as gateway:
+        async with (
+            self.groups() as groups,
+            policy_gateway(
+                self.fleet, model_dir, self.config.gateway, max_model_len=longest
+            ) as gateway,
+        ):
             desk = Desk(
                 self.config.serve,
                 self.config.rollout,

@@ -52,6 +52,7 @@ CREATE TABLE IF NOT EXISTS steps (
     incarnation INTEGER NOT NULL, step INTEGER NOT NULL, group_ids TEXT NOT NULL,
     parameters TEXT NOT NULL, metrics TEXT NOT NULL, finished_s REAL NOT NULL,
     PRIMARY KEY (incarnation, step));
+CREATE TABLE IF NOT EXISTS draws (task_index INTEGER PRIMARY KEY, key TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS groups_by_status ON groups (status, step);
 CREATE INDEX IF NOT EXISTS trajectories_by_group ON trajectories (group_id);
 """
@@ -180,6 +181,11 @@ class EpisodeLog:
         statement = "UPDATE incarnations SET ready_s = ? WHERE incarnation = ?"
         await self._transact([(statement, (time.time(), self._incarnation))])
 
+    async def add_drawn(self, task_index: int, key: str) -> None:
+        """Record that a curriculum takes a task, before its group begins; `key` is the name under
+        which the curriculum remembers the task's rewards."""
+        await self._transact([("INSERT INTO draws VALUES (?, ?)", (task_index, key))])
+
     async def add_member(
         self, member: Trajectory, *, task: Task | None = None, task_index: int = -1
     ) -> None:
@@ -196,7 +202,8 @@ class EpisodeLog:
     ) -> None:
         """Record a finished group: waiting to be trained, or dropped for the cause `dropped`.
 
-        The given members count, whatever members were recorded before.
+        The given members count, whatever members were recorded before: those that got a group
+        reward since then are recorded anew, with it.
         """
         names = [member.episode_id for member in group.members]
         await self._transact(
@@ -219,6 +226,11 @@ class EpisodeLog:
                     _insert_trajectory(member)
                     for member in group.members
                     if member.episode_id not in self._logged_members
+                ),
+                *(
+                    _update_trajectory(member)
+                    for member in group.members
+                    if member.episode_id in self._logged_members and member.group_reward is not None
                 ),
             ]
         )
@@ -374,6 +386,12 @@ def _insert_trajectory(member: Trajectory) -> Statement:
         zlib.crc32(data),
     )
     return _INSERT, values
+
+
+def _update_trajectory(member: Trajectory) -> Statement:
+    data = member.pack()
+    values = (member.reward, data, zlib.crc32(data), member.episode_id)
+    return "UPDATE trajectories SET reward = ?, data = ?, crc = ? WHERE episode_id = ?", values
 
 
 # The columns are named, because logs of earlier versions have them in another order.

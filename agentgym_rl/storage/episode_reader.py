@@ -42,11 +42,21 @@ class GroupFacts(NamedTuple):
     step: int | None
 
 
+class Reward(NamedTuple):
+    """The reward of an episode: in the log's table, in the record, and its group's part of it."""
+
+    listed: float
+    recorded: float
+    of_group: float | None
+
+
 class _Head(msgspec.Struct):
     """The needed part of a record; other fields are ignored."""
 
     env_id: str = ""
     metrics: dict[str, float] = {}
+    reward: float = 0.0
+    group_reward: float | None = None
 
 
 class EpisodeReader:
@@ -70,6 +80,18 @@ class EpisodeReader:
         trained = "" if untrained else " WHERE g.status IN ('leased', 'consumed')"
         with self._explained():
             return [name for (name,) in self._db.execute(f"{query}{trained} ORDER BY t.rowid")]
+
+    def members(self) -> list[list[str]]:
+        """Return the episodes of each complete group, whatever became of it."""
+        query = (
+            "SELECT t.group_id, t.episode_id FROM groups g JOIN trajectories t USING (group_id) "
+            "ORDER BY g.rowid, t.rowid"
+        )
+        found: dict[str, list[str]] = {}
+        with self._explained():
+            for group, name in self._db.execute(query):
+                found.setdefault(group, []).append(name)
+        return [*found.values()]
 
     def trained_between(self, first: int, last: int) -> list[str]:
         """Return the episodes of the batches of steps `first` to `last`, in recorded order."""
@@ -135,11 +157,28 @@ class EpisodeReader:
             ]
 
     def _of_record(self, data: bytes) -> tuple[str, str]:
+        head = self._head(data)
+        return head.env_id, forks_json(head.metrics)
+
+    def _head(self, data: bytes) -> _Head:
         try:
-            head = msgspec.msgpack.decode(data, type=_Head)
+            return msgspec.msgpack.decode(data, type=_Head)
         except (ValueError, TypeError) as error:
             raise ConfigError(f"a record in {self._path} cannot be read: {error}") from error
-        return head.env_id, forks_json(head.metrics)
+
+    def rewards(self, group_id: str) -> dict[str, Reward]:
+        """Return the rewards of a group's recorded episodes, by their ids."""
+        query = "SELECT episode_id, reward, data FROM trajectories WHERE group_id = ?"
+        with self._explained():
+            rows = self._db.execute(query, (group_id,)).fetchall()
+        heads = [(name, listed, self._head(data)) for name, listed, data in rows]
+        return {name: Reward(listed, of.reward, of.group_reward) for name, listed, of in heads}
+
+    def step_metrics(self) -> dict[int, dict[str, float | None]]:
+        """Return the metrics of each trained batch, by step."""
+        query = "SELECT step, metrics FROM steps ORDER BY incarnation, step"
+        with self._explained():
+            return {step: json.loads(found) for step, found in self._db.execute(query)}
 
     def groups(self) -> list[GroupFacts]:
         """Return all complete groups."""

@@ -8,6 +8,7 @@ trainer is in the surviving weights exactly once, and all others wait, or are pl
     groups that wait                            wait
     groups of which some episodes are there     those stay, the others are played again
     groups that are not there                   played again (see `Recovered.logged`)
+    tasks that a curriculum passed over         passed over (see `Recovered.drawn`)
 
 Episodes are played again with the seeds they had. A crash interrupts long episodes more often than
 short ones; if their tokens were drawn anew, the episodes that are trained would be too short.
@@ -21,7 +22,7 @@ import math
 import sqlite3
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -31,6 +32,26 @@ from agentgym_rl.core.group import Group
 from agentgym_rl.core.trajectory import Trajectory
 
 from .episode_log import EVALUATED
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of a group, for a curriculum."""
+
+    index: int
+    key: str
+    version: int
+    """The lowest policy version among the group's trained tokens."""
+    reward: float
+    """The mean reward of the members that train."""
+
+    @classmethod
+    def of(cls, group: Group, key: str) -> Result | None:
+        """Return the result of a group; None if none of its tokens trains."""
+        rewards = [member.reward for member in group.members if member.outcome.trains]
+        if group.oldest_version is None or not rewards:
+            return None
+        return cls(group.index, key, group.oldest_version, math.fsum(rewards) / len(rewards))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +73,10 @@ class Recovered:
     logged: frozenset[int] = frozenset()
     """The indices of tasks whose groups are complete, with any status. All others are still to be
     played, those in flight at the crash first: the task cursor passes over these indices alone."""
+    drawn: Mapping[int, str] = field(default_factory=dict[int, str])
+    """The tasks that a curriculum took: their keys, by index. It passed over those between."""
+    results: Sequence[Result] = ()
+    """The results of the groups of these tasks that are complete."""
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
     history: Sequence[Mapping[str, float]] = ()
     """The metrics of the first `step` batches."""
@@ -83,6 +108,8 @@ def recover(log: Path, *, step: int, checkpoint: Path | None, incarnation: int) 
                 waiting=[group for _, group in _groups(db, "g.status = 'waiting'")],
                 begun=_begun(db),
                 logged=frozenset(index for (index,) in indices),
+                drawn=(drawn := dict(db.execute("SELECT task_index, key FROM draws"))),
+                results=list(_results(db, drawn)),
                 dropped=Counter(dict(db.execute(_DROPPED, (EVALUATED,)))),
                 history=[_numbers(metrics[number]) for number in range(step)],
                 parameters={number: found for number, _, found in steps if number >= step},
@@ -104,7 +131,7 @@ _LAST = """
 _DROPPED = """
     SELECT cause, count(*) FROM groups WHERE status = 'dropped' AND cause != ? GROUP BY cause"""
 _GROUPS = """
-    SELECT g.step, g.group_id, g.task_id, t.weight, g.task_index, g.members
+    SELECT g.step, g.group_id, g.task_id, t.weight, g.task_index, g.members, t.data
     FROM groups g JOIN tasks t USING (task_id) WHERE {} ORDER BY g.rowid"""
 _BEGUN = """
     SELECT data FROM trajectories LEFT JOIN groups g USING (group_id) WHERE g.group_id IS NULL"""
@@ -134,12 +161,19 @@ def _groups(db: sqlite3.Connection, where: str, *values: int) -> list[tuple[int,
     """Return groups, each with its step (if any)."""
     found: list[tuple[int, Group]] = []
     rows = db.execute(_GROUPS.format(where), values).fetchall()
-    for at, group_id, task_id, weight, index, members in rows:
+    for at, group_id, task_id, weight, index, members, data in rows:
         rows = db.execute("SELECT data FROM trajectories WHERE group_id = ?", (group_id,))
         by_id = {t.episode_id: t for t in (Trajectory.unpack(data) for (data,) in rows)}
         episodes = [by_id[name] for name in json.loads(members)]
-        found.append((at, Group(group_id, task_id, episodes, weight, index)))
+        found.append((at, Group(group_id, task_id, episodes, weight, index, json.loads(data))))
     return found
+
+
+def _results(db: sqlite3.Connection, drawn: Mapping[int, str]) -> Iterator[Result]:
+    for index, key in drawn.items():
+        for _, group in _groups(db, "g.task_index = ?", index):
+            if result := Result.of(group, key):
+                yield result
 
 
 def _in_order(step: int, batch: Sequence[Group]) -> list[Group]:

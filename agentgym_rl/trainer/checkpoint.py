@@ -27,7 +27,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
+    get_model_state_dict,
     get_state_dict,
+    set_model_state_dict,
     set_state_dict,
 )
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -84,6 +86,8 @@ class Checkpoints:
     config_hash: str
     retention: Retention
     critic: Critic | None = None
+    reference: Policy | None = None
+    """The reference model, if it moves."""
     timeout_s: float = 300.0
     before_complete: Callable[[], None] = lambda: None
     """A function that a thread of rank 0 calls just before a checkpoint is complete. If it raises a
@@ -133,7 +137,7 @@ class Checkpoints:
 
     def _write(self, part: Path) -> Future[Any]:
         """Write this rank's files into `part`, on a GPU after the return (collective)."""
-        state = _state(self.policy, self.optimizer, self.critic)
+        state = _state(self.policy, self.optimizer, self.critic, self.reference)
         if self.policy.world.device.type == "cuda":
             written = async_save(state, checkpoint_id=part, process_group=self._group)
             assert isinstance(written, Future)  # its staging is done
@@ -203,11 +207,13 @@ class Checkpoints:
 def load_checkpoint(
     path: Path,
     policy: Policy,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | None = None,
     *,
     critic: Critic | None = None,
+    reference: Policy | None = None,
 ) -> Manifest:
-    """Restore model, optimizer, critic and random state in place (collective).
+    """Restore model, optimizer, critic, moving reference model and random state in place, those
+    that are given (collective).
 
     Raises:
         TrainerError: there is no complete checkpoint, or it is of another model.
@@ -218,16 +224,18 @@ def load_checkpoint(
             f"checkpoint {path} is of {_said(manifest.base)}, and this run trains "
             f"{_said(_base(policy))}"
         )
-    state = _state(policy, optimizer, critic)
+    state = _state(policy, optimizer, critic, reference)
     try:
         load(state, checkpoint_id=path)
         set_state_dict(
             policy.model,
-            optimizer,
+            optimizer or [],
             model_state_dict=state["model"],
             optim_state_dict=state["optimizer"],
             options=_options(policy, strict=False),
         )
+        if reference is not None:
+            set_model_state_dict(reference.model, state["reference"])
         if critic is not None:
             set_state_dict(
                 critic.value_model.model,
@@ -242,14 +250,19 @@ def load_checkpoint(
 
 
 def _state(
-    policy: Policy, optimizer: torch.optim.Optimizer, critic: Critic | None
+    policy: Policy,
+    optimizer: torch.optim.Optimizer | None,
+    critic: Critic | None,
+    reference: Policy | None,
 ) -> dict[str, Any]:
-    model, optim = get_state_dict(policy.model, optimizer, options=_options(policy))
+    model, optim = get_state_dict(policy.model, optimizer or [], options=_options(policy))
     # One random state serves all ranks, because no rank draws numbers of its own.
     state = {"model": model, "optimizer": optim, "random": torch.get_rng_state()}
     if critic is not None:
         model, optim = get_state_dict(critic.value_model.model, critic.optimizer)
         state["critic"] = {"model": model, "optimizer": optim}
+    if reference is not None:
+        state["reference"] = get_model_state_dict(reference.model)
     return state
 
 

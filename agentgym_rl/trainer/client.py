@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agentgym_rl.core.batch import BatchShard, StepReport
 from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.runtime.http_call import call
+from agentgym_rl.runtime.http_client import call
 
 _CALL_TIMEOUT_S = 90.0
 """The longest wait for one reply, in seconds. The controller answers 204 well before, unless

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from agentgym_rl.algo.advantages import generalized_advantages, value_loss
+from agentgym_rl.algo.advantages import adaptive_lambdas, generalized_advantages, value_loss
 from agentgym_rl.algo.aggregation import Tally
 from agentgym_rl.algo.packing import PackedRows
 from agentgym_rl.config import AlgoConfig, TrainerConfig
@@ -24,8 +26,6 @@ from .optim import (
 from .packed import PackedModel
 from .shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass
 from .world import World
-
-_EPS = 1e-6
 
 
 class ValueModel(PackedModel):
@@ -105,34 +105,46 @@ class Critic:
             master_dtype=master_dtype,
             trainer=trainer,
         )
-        optimizer = make_optimizer(model.model.parameters(), trainer)
+        optimizer = make_optimizer(model.model, trainer)
         return cls(model, optimizer, algo=algo, trainer=trainer, num_steps=num_steps)
 
     def warms_up(self, step: int) -> bool:
         """Return whether batch `step` trains only the critic."""
         return step < self._algo.critic.warmup_steps
 
-    def judge(self, tokens: ShardTokens, rewards: Tensor, tally: Tally) -> Judged:
+    def judge(
+        self,
+        tokens: ShardTokens,
+        rewards: Tensor,
+        tally: Tally,
+        *,
+        truncated: Sequence[bool] = (),
+    ) -> Judged:
         """Return values, returns and advantages of this rank's trained tokens, given each one's
-        reward [N]; collective."""
+        reward [N], and the episodes of the batch that were cut off; collective."""
         model, config = self.value_model, self._algo.critic
         values = frozen_pass(model, model.values, tokens)
-        advantages, returns = generalized_advantages(
-            rewards,
-            values,
-            tokens.row_index,
-            discount=config.discount,
-            gae_lambda=config.gae_lambda,
+        if config.bootstrap_truncated:
+            ends = tokens.ends(truncated)
+            after = torch.nan_to_num(frozen_pass(model, model.values, ends, ends.minibatches[0]))
+            rewards = rewards.clone()
+            rewards[torch.tensor(tokens.starts[1:]) - 1] += config.discount * after
+        share = config.gae_lambda
+        if config.length_alpha is not None:
+            share = adaptive_lambdas(tokens.row_index, config.length_alpha)
+        judge = partial(
+            generalized_advantages, rewards, values, tokens.row_index, discount=config.discount
         )
-        spread, missed = self._moments(returns), self._moments(returns - values)
-        if spread.variance > 0:
+        advantages, returns = judge(gae_lambda=share)
+        if config.return_lambda is not None:
+            returns = judge(gae_lambda=config.return_lambda).returns
+        moments = self.value_model.world.moments
+        spread, missed = moments(returns).variance(), moments(returns - values).variance()
+        if spread > 0:
             # The numbers are the same on every rank, so the maximum over ranks is the value itself.
-            tally.maximum("critic/explained_variance", 1 - missed.variance / spread.variance)
+            tally.maximum("critic/explained_variance", 1 - missed / spread)
         tally.mean("critic/value_mean", float(values.sum()), len(values))
         tally.mean("critic/return_mean", float(returns.sum()), len(returns))
-        if self._algo.scale == "batch_std":
-            moments = self._moments(advantages)
-            advantages = (advantages - moments.mean) / (moments.variance**0.5 + _EPS)
         return Judged(values, returns, advantages)
 
     def train(
@@ -164,19 +176,3 @@ class Critic:
                 norm = take_step(self.optimizer, trainer.max_grad_norm)
                 tally.count("critic/value_loss", loss * share)
                 tally.mean("critic/grad_norm", norm, 1)
-
-    def _moments(self, x: Tensor) -> _Moments:
-        """Return mean and variance of `x` over all ranks (collective)."""
-        world = self.value_model.world
-        parts = world.gather((len(x), float(x.sum())))
-        count = sum(n for n, _ in parts)
-        mean = sum(total for _, total in parts) / max(1, count)
-        squares = sum(world.gather(float(((x - mean) ** 2).sum())))
-        return _Moments(mean, squares / max(1, count - 1))
-
-
-@dataclass(frozen=True, slots=True)
-class _Moments:
-    mean: float
-    variance: float
-    """The unbiased sample variance."""

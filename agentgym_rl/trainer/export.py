@@ -1,4 +1,5 @@
-"""The export of the trained model to a folder that `from_pretrained` loads."""
+"""The export of the trained model to a folder that `from_pretrained` loads, at the end of a run or
+from a checkpoint (`arl export --model`)."""
 
 from __future__ import annotations
 
@@ -13,11 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentgym_rl.config import LoraConfig, TrainerConfig
-from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.config import LoraConfig, load_config
+from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.core.model_folder import tensor_heads
+from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.runtime.atomic_file import replacing
-from agentgym_rl.storage.checkpoints import check_whole
+from agentgym_rl.storage.checkpoints import (
+    MANIFEST,
+    Retention,
+    best_checkpoint,
+    check_whole,
+    newest_checkpoint,
+    read_manifest,
+)
+from agentgym_rl.storage.run_folder import config_of, shown
 from agentgym_rl.weights.adapter import peft_tensors
 from agentgym_rl.weights.files import kinds_of
 from agentgym_rl.weights.parts import save_tensors
@@ -25,7 +35,6 @@ from agentgym_rl.weights.source import SourceNames
 
 from .checkpoint import load_checkpoint
 from .lora import Adapter
-from .optim import make_optimizer
 from .policy import Policy
 from .world import join_world
 
@@ -100,8 +109,7 @@ def export_checkpoint(checkpoint: Path, folder: Path, *, model_dir: Path, lora: 
     check_whole(checkpoint)
     with join_world() as world:
         policy = Policy.load(model_dir, world, lora=lora)
-        optimizer = make_optimizer(policy.model.parameters(), TrainerConfig())
-        load_checkpoint(checkpoint, policy, optimizer)
+        load_checkpoint(checkpoint, policy)
         return export_model(
             folder,
             policy.exported(),
@@ -132,3 +140,38 @@ def _set_dtype(config_file: Path, state: Mapping[str, Tensor]) -> None:
     dtypes = {kind.dtype for kind in kinds_of(state).values() if kind.dtype.is_floating_point}
     config["dtype"] = str(dtypes.pop() if len(dtypes) == 1 else torch.float32).split(".")[-1]
     config_file.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def export_trained(folder: Path, out: Path) -> dict[str, Any]:
+    """Write the model of a checkpoint to `out`, a new folder, and return the JSON object of
+    `arl export --model --json`. `folder` is the checkpoint, or a run: then its best checkpoint by
+    `trainer.best_metric` is taken, or the newest if none has that metric.
+
+    Raises:
+        ConfigError: neither a run with a checkpoint nor a checkpoint of one, or `out` exists.
+        TrainerError: the checkpoint is incomplete, or `out` cannot be written.
+    """
+    if out.exists():
+        raise ConfigError(f"--out {out} is there already; name a new folder")
+    is_checkpoint = (folder / MANIFEST).exists()
+    run = folder.resolve().parents[1] if is_checkpoint else folder
+    config = load_config(config_of(run, f"arl export --model {folder}"))
+    best = None
+    if not is_checkpoint:
+        best = best_checkpoint(run / "checkpoints", Retention.of(config.trainer))
+    checkpoint = folder if is_checkpoint else best.checkpoint if best else None
+    checkpoint = checkpoint or newest_checkpoint(run / "checkpoints")
+    if checkpoint is None:
+        raise ConfigError(
+            f"arl export --model {folder}: the run has no complete checkpoint "
+            "(trainer.checkpoint_every writes some on the way)"
+        )
+    model_dir = model_folder(config.model, config.env.id)
+    export_checkpoint(checkpoint, out, model_dir=model_dir, lora=config.lora)
+    return {
+        "out": str(out),
+        "checkpoint": shown(checkpoint),
+        "version": read_manifest(checkpoint).version,
+        "metric": best.metric if best else None,
+        "value": best.value if best else None,
+    }

@@ -22,7 +22,7 @@ from agentgym_rl.storage.trained_tokens import forget_tokens, write_tokens
 from agentgym_rl.weights.files import StoredVersion
 
 from .agreement import Agreement
-from .checkpoint import Checkpoints, config_hash, load_checkpoint
+from .checkpoint import Checkpoints, config_hash
 from .client import BatchTimeout, ControllerClient, RunEnding
 from .export import adapter_files, export_model
 from .shard_tensors import ShardTokens
@@ -188,15 +188,14 @@ class _Trainer:
             config_hash=config_hash(config),
             retention=Retention.of(trainer),
             critic=self._stepper.critic,
+            reference=self._stepper.moving,
             timeout_s=trainer.finish_timeout_s,
             before_complete=client.check_current,
             on_complete=client.checkpointed,
         )
         self._first, self._lineage = 0, ""
         if resume is not None:
-            manifest = load_checkpoint(
-                resume, self._policy, self._stepper.optimizer, critic=self._stepper.critic
-            )
+            manifest = self._stepper.restore(resume)
             self._first, self._lineage = manifest.step, manifest.lineage
         self._tokens = TokensOut(
             run_dir, rank=world.rank, from_step=self._first, keeps=config.logging.tokens

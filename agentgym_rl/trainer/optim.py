@@ -1,50 +1,172 @@
-"""AdamW, the learning rate of a batch, and a step with clipped gradients."""
+"""AdamW and Muon, the learning rate of a batch, a step with clipped gradients, and the norms of
+gradients and updates by layer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import nn
-from torch.distributed.tensor import DTensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers import PreTrainedModel
 
+from agentgym_rl.algo.aggregation import Tally
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core.errors import ConfigError, TrainerError
+from agentgym_rl.runtime.imports import check_eight_bits
+
+from .sharding import local
+
+_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""The coefficients of Jordan et al.: fast for small singular values, inexact around 1."""
+_TINY = 1e-7
+_ADAMW_RMS = 0.2
+"""The usual root mean square of AdamW's updates, at a learning rate of 1."""
 
 
 class GradientError(TrainerError):
     """A gradient that is not finite."""
 
 
-def make_optimizer(parameters: Iterable[nn.Parameter], config: TrainerConfig) -> torch.optim.AdamW:
-    """Return AdamW, fused if torch supports it; weight decay on matrices only (not norms and
-    biases).
+class Muon(torch.optim.AdamW):
+    """Muon for the groups with a `momentum`, all of matrices; AdamW for the others.
+
+    A matrix moves along its momentum, made orthogonal: all its singular values become about 1. The
+    update is scaled to the root mean square of AdamW's, about 0.2, so that one learning rate serves
+    both. A sharded matrix is gathered whole, and each rank computes the same update and keeps its
+    part; in the matrix's own dtype, since bfloat16 would round differently on two ranks.
+
+    Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon); the scale: Liu et al. 2025
+    (https://arxiv.org/abs/2502.16982).
+    """
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # pyright: ignore
+        """Take a step; the gradients of matrices are dropped. Collective."""
+        for group in self.param_groups:
+            if "momentum" in group:
+                for p in group["params"]:
+                    self._move(p, group)
+                    p.grad = None  # so that AdamW passes it over
+        super().step()
+
+    def _move(self, p: Tensor, group: Mapping[str, Any]) -> None:
+        if p.grad is None:
+            return
+        momentum, rate = group["momentum"], group["lr"]
+        state = self.state[p]
+        state["step"] += 1
+        buffer = state["momentum_buffer"]
+        buffer.lerp_(p.grad, 1 - momentum)
+        update = p.grad.lerp(buffer, momentum)  # Nesterov's
+        scale = _ADAMW_RMS * max(p.shape) ** 0.5
+        if isinstance(update, DTensor):
+            whole = orthogonal(update.full_tensor()) * scale
+            moved = distribute_tensor(
+                whole, update.device_mesh, update.placements, src_data_rank=None
+            )
+        else:
+            moved = orthogonal(update) * scale
+        p.mul_(1 - rate * group["weight_decay"]).sub_(moved, alpha=rate)
+
+
+def orthogonal(matrix: Tensor) -> Tensor:
+    """Return a matrix with the singular vectors of `matrix`, and singular values of about 1: by
+    five steps of a Newton–Schulz iteration of degree 5 (`Muon` has the source)."""
+    a, b, c = _NEWTON_SCHULZ
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    x = matrix.T if is_tall else matrix
+    x = x / (x.norm() + _TINY)
+    for _ in range(5):
+        square = x @ x.T
+        x = a * x + (b * square + c * square @ square) @ x
+    return x.T if is_tall else x
+
+
+def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
+    """Return the trained matrices that are neither embeddings nor the output layer: those that Muon
+    is for. Stacks of matrices (experts of a mixture, convolutions) are not among them."""
+    outer = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    if isinstance(model, PreTrainedModel) and (head := model.get_output_embeddings()) is not None:
+        outer.append(head)
+    others = {id(p) for module in outer for p in module.parameters()}
+    return [p for p in _trained(model) if p.ndim == 2 and id(p) not in others]
+
+
+def make_optimizer(model: nn.Module, config: TrainerConfig) -> torch.optim.Optimizer:
+    """Return the optimizer of `trainer.optimizer` for the trained parameters of a model; weight
+    decay on matrices only (not norms and biases). AdamW is fused if torch supports it.
 
     Its state exists from the start, at step 0 and for every parameter. The contents of a checkpoint
     then depend neither on earlier steps nor on which parameters had gradients. (torch would
     otherwise take an empty step to have a state to save, and Adam would count that step.)
 
-    Loshchilov & Hutter 2019 (https://arxiv.org/abs/1711.05101).
+    Loshchilov & Hutter 2019 (https://arxiv.org/abs/1711.05101); states of 8 bits: Dettmers et al.
+    2022 (https://arxiv.org/abs/2110.02861).
+
+    Raises:
+        ConfigError: the optimizer needs a package that is not installed.
     """
-    params = [p for p in parameters if p.requires_grad]
-    groups = [
-        {"params": [p for p in params if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in params if p.ndim < 2], "weight_decay": 0.0},
-    ]
+    groups = _groups(model, config)
+    if config.optimizer == "adamw8bit":
+        return _with_eight_bits(groups, config)
+    params = _trained(model)
     fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in params)
-    optimizer = torch.optim.AdamW(
-        [group for group in groups if group["params"]],
+    kind = Muon if config.optimizer == "muon" else torch.optim.AdamW
+    optimizer = kind(
+        groups,
         lr=0.0,  # every batch sets its own
         betas=config.betas,
         fused=fused,
     )
-    for p in params:
-        optimizer.state[p] = {
-            "step": torch.zeros((), device=p.device if fused else "cpu"),
-            "exp_avg": torch.zeros_like(p, memory_format=torch.preserve_format),
-            "exp_avg_sq": torch.zeros_like(p, memory_format=torch.preserve_format),
-        }
+    for group in optimizer.param_groups:
+        names = ("momentum_buffer",) if "momentum" in group else ("exp_avg", "exp_avg_sq")
+        for p in group["params"]:
+            optimizer.state[p] = {
+                "step": torch.zeros((), device=p.device if fused else "cpu"),
+                **{n: torch.zeros_like(p, memory_format=torch.preserve_format) for n in names},
+            }
+    return optimizer
+
+
+def _groups(model: nn.Module, config: TrainerConfig) -> list[dict[str, Any]]:
+    """Return the groups of parameters, those of Muon with a `momentum`."""
+    moved = hidden_matrices(model) if config.optimizer == "muon" else []
+    known = {id(p) for p in moved}
+    rest = [p for p in _trained(model) if id(p) not in known]
+    groups: list[dict[str, Any]] = [
+        {"params": moved, "weight_decay": config.weight_decay, "momentum": config.momentum},
+        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def _with_eight_bits(groups: list[dict[str, Any]], config: TrainerConfig) -> torch.optim.Optimizer:
+    """Return torchao's AdamW after an empty step, which makes its state.
+
+    Raises:
+        ConfigError: torchao is not installed.
+    """
+    check_eight_bits()
+    from torchao.optim import AdamW8bit  # pyright: ignore
+
+    optimizer: torch.optim.Optimizer = AdamW8bit(groups, lr=0.0, betas=config.betas)
+    for group in groups:
+        for p in group["params"]:
+            p.grad = torch.zeros_like(p)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    for state in optimizer.state.values():
+        state["step"].zero_()
     return optimizer
 
 
@@ -78,7 +200,10 @@ def learning_rate(
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of every parameter group."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        if isinstance(group["lr"], Tensor):  # torchao's
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def take_step(optimizer: torch.optim.Optimizer, max_norm: float) -> float:
@@ -96,3 +221,36 @@ def take_step(optimizer: torch.optim.Optimizer, max_norm: float) -> float:
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return value
+
+
+class LayerNorms:
+    """The norms of gradients (before clipping) and of updates, by layer of a model: the first
+    number in the names of its parameters, or `rest`."""
+
+    def __init__(self, model: nn.Module, *, num_ranks: int, num_replicas: int) -> None:
+        self._layers: dict[str, list[nn.Parameter]] = {}
+        for name, p in model.named_parameters():
+            if p.requires_grad:
+                number = re.search(r"\.(\d+)\.", name)
+                self._layers.setdefault(number[1] if number else "rest", []).append(p)
+        self._share, self._replicas = 1.0 / num_ranks, num_replicas
+
+    @contextmanager
+    def watch(self, tally: Tally) -> Iterator[None]:
+        """Add the squares of the norms for the optimizer step in this context; in the meantime,
+        the parameters are in memory twice. The mean over all ranks is the square of the whole."""
+        before = {p: local(p).clone() for ps in self._layers.values() for p in ps}
+        for layer, ps in self._layers.items():
+            self._add(tally, f"layer/{layer}/grad_norm", [p.grad for p in ps if p.grad is not None])
+        yield
+        for layer, ps in self._layers.items():
+            self._add(tally, f"layer/{layer}/update_norm", [local(p) - before.pop(p) for p in ps])
+
+    def _add(self, tally: Tally, name: str, parts: list[Tensor]) -> None:
+        total = sum(float(local(part).square().sum()) for part in parts)
+        tally.mean(name, total / self._replicas, self._share)
+
+
+def root(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return metrics with the roots of those that `LayerNorms` added."""
+    return {k: v**0.5 if k.startswith("layer/") else v for k, v in metrics.items()}

@@ -54,7 +54,7 @@ def default_chunk(vocab_size: int, microbatch_tokens: int) -> int:
 
 class ChunkedHead:
     """An output layer's forward that returns each given token's log-prob, and the entropy of its
-    distribution if asked for, instead of logits.
+    distribution and the log-probs of other tokens if asked for, instead of logits.
 
     Raises TrainerError if the output layer is not a Linear without a bias.
     """
@@ -70,16 +70,24 @@ class ChunkedHead:
         self._packed: PackedRows | None = None
         self.entropies = False
         """The switch to compute entropies, too; without, they are 0."""
+        self.others: Tensor | None = None
+        """The ids of other tokens whose log-probs are wanted, [P, K]."""
+        self.likeliest: tuple[int, int] | None = None
+        """The number of likeliest tokens wanted, among how many; without gradients."""
 
     def expect(self, packed: PackedRows) -> None:
         """Set the rows of the next forward, on the device of that forward."""
         self._packed = packed
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Return [1, N, 2], log-probs and entropies, for hidden states [1, N, H] at
-        `packed.positions`."""
+        """Return [1, P, 2 + K], log-probs, entropies and the log-probs of `others`, for hidden
+        states [1, P, H] at `packed.positions`; or what `Policy.likeliest` returns of them."""
         assert self._packed is not None
-        weight, targets = self._head.weight, self._packed.targets
+        weight, targets = self._head.weight, self._packed.targets[:, None]
+        if self.likeliest is not None:
+            return self._likeliest(hidden[0].to(weight.dtype), *self.likeliest)[None]
+        if self.others is not None:
+            targets = torch.cat([targets, self.others], 1)
         size = 4 * len(targets) * len(weight)
         options = _Options(
             self._chunk_tokens,
@@ -92,6 +100,15 @@ class ChunkedHead:
             hidden[0].to(weight.dtype), weight, targets, self._packed.temperatures, options
         )
 
+    def _likeliest(self, hidden: Tensor, count: int, vocab_size: int) -> Tensor:
+        packed = self._packed
+        assert packed is not None
+        parts: list[Tensor] = []
+        for part in _chunks(len(hidden), self._chunk_tokens):
+            args = (hidden, self._head.weight, packed.temperatures, packed.allowed, part)
+            parts.append(_and_likeliest(_logprobs(*args), packed.targets[part], count, vocab_size))
+        return torch.cat(parts)
+
 
 class _Options(NamedTuple):
     chunk_tokens: int
@@ -102,24 +119,25 @@ class _Options(NamedTuple):
 
 
 class _ChunkedScores(torch.autograd.Function):
-    """The autograd function for [1, N, 2] log-probs and entropies."""
+    """The autograd function for [1, N, 1 + K] log-probs, with entropies as the second column."""
 
     @staticmethod
     def forward(
         ctx: Any,
         hidden: Tensor,  # [N, H]
         weight: Tensor,  # [V, H]
-        targets: Tensor,  # [N]
+        targets: Tensor,  # [N, K]
         temperatures: Tensor,  # [N]
         options: _Options,
     ) -> Tensor:
         ctx.save_for_backward(hidden, weight, targets, temperatures)
         ctx.options, ctx.kept = options, []
         wide = torch.promote_types(hidden.dtype, torch.float32)
-        scores = hidden.new_zeros(1, len(hidden), 2, dtype=wide)
+        scores = hidden.new_zeros(1, len(hidden), 1 + targets.shape[1], dtype=wide)
         for part in _chunks(len(hidden), options.chunk_tokens):
             logprobs = _logprobs(hidden, weight, temperatures, options.allowed, part)
-            scores[0, part, 0] = logprobs.gather(1, targets[part, None])[:, 0]
+            chosen = logprobs.gather(1, targets[part])
+            scores[0, part, 0], scores[0, part, 2:] = chosen[:, 0], chosen[:, 1:]
             if options.entropies:
                 scores[0, part, 1] = _entropies(logprobs)
             if options.keeps:
@@ -131,7 +149,8 @@ class _ChunkedScores(torch.autograd.Function):
         """Compute gradients: for p = softmax(z), ∂ log p_y/∂z = 1_y − p and ∂H/∂z = −p · (log p +
         H)."""
         hidden, weight, targets, temperatures = ctx.saved_tensors
-        of_logprob, of_entropy = gradients[0][0].unbind(-1)
+        of_entropy = gradients[0][0, :, 1]
+        of_logprobs = torch.cat([gradients[0][0, :, :1], gradients[0][0, :, 2:]], 1)
         kept, ctx.kept = ctx.kept[::-1], []
         to_hidden, to_weight = torch.empty_like(hidden), None
         for part in _chunks(len(hidden), ctx.options.chunk_tokens):
@@ -139,12 +158,12 @@ class _ChunkedScores(torch.autograd.Function):
             if logprobs is None:
                 allowed = ctx.options.allowed
                 logprobs = _logprobs(hidden, weight, temperatures, allowed, part)
-            pull = of_logprob[part, None]
+            pull = of_logprobs[part].sum(1, keepdim=True)
             if ctx.options.entropies:
                 inner = logprobs + _entropies(logprobs)[:, None]
                 pull = pull + of_entropy[part, None] * inner
             to_logits = logprobs.exp_().mul_(pull).neg_()
-            to_logits.scatter_add_(1, targets[part, None], of_logprob[part, None])
+            to_logits.scatter_add_(1, targets[part], of_logprobs[part])
             to_logits = to_logits.div_(temperatures[part, None]).to(weight.dtype)
             torch.matmul(to_logits, weight, out=to_hidden[part])
             if ctx.needs_input_grad[1]:
@@ -171,6 +190,14 @@ def _logprobs(
     return torch.log_softmax(logits, -1)
 
 
+def _and_likeliest(logprobs: Tensor, targets: Tensor, count: int, vocab_size: int) -> Tensor:
+    """Return [C, 1 + 2 · count]: the log-probs of the targets, and those of the likeliest of the
+    first `vocab_size` tokens, with their ids, which float32 holds up to 2**24."""
+    top = logprobs[:, :vocab_size].topk(count, dim=1)
+    chosen = logprobs.gather(1, targets[:, None])
+    return torch.cat([chosen, top.values, top.indices.to(logprobs.dtype)], 1)
+
+
 def _entropies(logprobs: Tensor) -> Tensor:
     return -(logprobs.exp() * logprobs).sum(-1)
 
@@ -181,6 +208,8 @@ class Scores(NamedTuple):
     logprobs: Tensor
     entropies: Tensor
     """The entropies, in nats, of the full distributions that the tokens were sampled from."""
+    others: Tensor | None = None
+    """The log-probs of other tokens in their place, [N, K], if asked for."""
 
 
 class Policy(PackedModel):
@@ -225,7 +254,7 @@ class Policy(PackedModel):
         try:
             self._head = ChunkedHead(layer, chunk)
             layer.forward = self._head
-            for found, right in zip(self.scores(packed), expected, strict=True):
+            for found, right in zip(self.scores(packed)[:2], expected[:2], strict=True):
                 if not torch.allclose(found, right, rtol=1e-3, atol=1e-3):
                     raise TrainerError(
                         f"trainer.head_chunk_tokens: {type(self.model).__name__} does more to its "
@@ -244,21 +273,40 @@ class Policy(PackedModel):
         """
         packed = packed.to(self.world.device)
         if self._head:
-            self._head.entropies = False
+            self._head.entropies, self._head.others, self._head.likeliest = False, None, None
             return self.outputs(packed)[:, 0][packed.index]
         found = -F.cross_entropy(self._logits(packed), packed.targets, reduction="none")
         return found[packed.index]
 
-    def scores(self, packed: PackedRows) -> Scores:
-        """Return `logprobs`, and the entropies of the same distributions."""
+    def scores(self, packed: PackedRows, others: Tensor | None = None) -> Scores:
+        """Return `logprobs`, the entropies of the same distributions, and the log-probs of the
+        tokens `others`, [N, K], in the place of each trained one. Trained tokens that share a
+        prediction need the same others."""
         packed = packed.to(self.world.device)
+        if others is not None:
+            by_prediction = others.new_zeros(len(packed.targets), others.shape[1])
+            others = by_prediction.to(self.world.device).index_copy_(
+                0, packed.index, others.to(self.world.device)
+            )
         if self._head:
-            self._head.entropies = True
-            return Scores(*self.outputs(packed)[packed.index].unbind(-1))
+            self._head.entropies, self._head.others, self._head.likeliest = True, others, None
+            found = self.outputs(packed)[packed.index]
+            return Scores(found[:, 0], found[:, 1], None if others is None else found[:, 2:])
         logprobs = torch.log_softmax(self._logits(packed), -1)
         entropies = -(logprobs.exp() * logprobs).sum(-1)
         chosen = logprobs.gather(1, packed.targets[:, None])[:, 0]
-        return Scores(chosen[packed.index], entropies[packed.index])
+        beside = None if others is None else logprobs.gather(1, others)[packed.index]
+        return Scores(chosen[packed.index], entropies[packed.index], beside)
+
+    def likeliest(self, packed: PackedRows, *, count: int, vocab_size: int) -> Tensor:
+        """Return `logprobs`, and the `count` likeliest of the first `vocab_size` tokens in the
+        place of each trained one, [N, 1 + 2 · count]: their log-probs, then their ids."""
+        packed = packed.to(self.world.device)
+        if self._head:
+            self._head.likeliest = count, vocab_size
+            return self.outputs(packed)[packed.index]
+        logprobs = torch.log_softmax(self._logits(packed), -1)
+        return _and_likeliest(logprobs, packed.targets, count, vocab_size)[packed.index]
 
     def outputs(self, packed: PackedRows) -> Tensor:
         if self._head:

@@ -23,7 +23,6 @@ from agentgym_rl.weights.adapter import is_adapter, merged
 from agentgym_rl.weights.files import fingerprint, opened_version
 from agentgym_rl.weights.source import multiplying_in
 
-from .checkpoint import load_checkpoint
 from .policy import Policy
 from .step import make_stepper
 from .usage import Phases
@@ -173,7 +172,7 @@ def replay_batches(
     with join_world(device=config.trainer.device) as world:
         stepper = make_stepper(config, world, model_dir)
         if checkpoint is not None:
-            load_checkpoint(checkpoint, stepper.policy, stepper.optimizer, critic=stepper.critic)
+            stepper.restore(checkpoint)
         for shard in shards:
             metrics = stepper.train(shard, Phases())
             yield Replayed(shard.step, metrics, fingerprint(stepper.policy.trained_state()))

@@ -190,6 +190,12 @@ class Gathering:
         self._sent.clear()
 
 
+def local(tensor: Tensor) -> Tensor:
+    """Return this rank's part of a tensor, without its gradient."""
+    tensor = tensor.detach()
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def _blocks(model: nn.Module) -> list[nn.Module]:
     """Return the layers that transformers declares unsplittable, except those inside another and
     those that share parameters with other parts (Zamba, BERT): they are gathered with these."""

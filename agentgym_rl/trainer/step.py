@@ -9,34 +9,49 @@ the batch has the same weight, however minibatches, micro-batches and ranks spli
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import nullcontext
+from functools import cache, partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from agentgym_rl.algo.advantages import (
-    episode_advantages,
     shaped_rewards,
-    shuffled,
     terminal_rewards,
-    token_advantages,
 )
 from agentgym_rl.algo.aggregation import Tally, tally_mismatch, tally_weights
-from agentgym_rl.algo.kl import kl_estimates, kl_loss, kl_to_come
+from agentgym_rl.algo.kl import (
+    Taught,
+    distillation_advantages,
+    kl_estimates,
+    kl_to_come,
+    tally_taught,
+)
 from agentgym_rl.algo.losses import policy_loss
 from agentgym_rl.algo.own_loss import check_loss
 from agentgym_rl.config import AlgoConfig, Config, TrainerConfig
 from agentgym_rl.core.batch import BatchShard
 from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.models.resolve import reference_folder
+from agentgym_rl.models.resolve import reference_folder, teacher_folders
+from agentgym_rl.storage.checkpoints import Manifest
 
+from .checkpoint import load_checkpoint
 from .critic import Critic, Judged
-from .objective import Objective, make_objective
+from .objective import (
+    Objective,
+    largest_advantage,
+    make_objective,
+    relative_advantages,
+    teachers_say,
+    token_advantages,
+)
 from .optim import (
     GradientError,
+    LayerNorms,
     learning_rate,
     make_optimizer,
+    root,
     set_learning_rate,
     take_step,
 )
@@ -68,15 +83,16 @@ class Stepper:
         num_steps: int,
         seed: int,
         reference: Policy | PolicyBase | None = None,
+        teachers: Sequence[Policy | None] = (),
         critic: Critic | None = None,
     ):
-        """Check and store the arguments; `reference` is the frozen model of `algo.kl`, `critic` the
-        baseline.
+        """Check and store the arguments; `reference` is the frozen model of `algo.kl`, `teachers`
+        are those of `algo.teacher.models` (None: served elsewhere), `critic` is the baseline.
 
         Raises:
             ConfigError: `algo.loss` is a function that does not keep its contract.
-            TrainerError: `algo` needs a reference or a critic and there is none, or the
-                reference's vocabulary is not the policy's.
+            TrainerError: `algo` needs a reference, a teacher or a critic and there is none, or
+                the reference's vocabulary is not the policy's.
         """
         if (algo.baseline == "critic") != (critic is not None):
             raise TrainerError(
@@ -91,12 +107,27 @@ class Stepper:
                 f"the reference model has {reference.vocab_size} tokens, the policy "
                 f"{policy.vocab_size}: algo.kl.reference has to be a model of the same tokenizer"
             )
+        if len(teachers) != len(algo.teacher.models):
+            raise TrainerError(
+                f"algo.teacher.models has {len(algo.teacher.models)} teachers, and {len(teachers)} "
+                "were given"
+            )
         self._reference = reference
+        self._teachers = teachers
         self.critic = critic
         self.policy = policy
         self.optimizer = optimizer
         self._algo = algo
         self._trainer = trainer
+        self.moving: Policy | None = None
+        """The reference, if it moves (`algo.kl.refresh_every`)."""
+        if algo.kl.refresh_every and isinstance(reference, Policy):
+            self.moving = reference
+            reference.follow(policy, keep=1.0)  # moves nothing: refuses a model of another kind
+        self._layers: LayerNorms | None = None
+        if trainer.layer_metrics:
+            sizes = {"num_ranks": policy.world.size, "num_replicas": trainer.num_replicas}
+            self._layers = LayerNorms(policy.model, **sizes)
         self._num_steps = num_steps
         self._seed = seed
 
@@ -120,29 +151,43 @@ class Stepper:
         tally = Tally()
         usage = Usage(self._models, self._trainer.peak_tflops)
         tokens = ShardTokens.from_shard(shard, vocab_size=self.policy.vocab_size)
-        # A reward that depends on the policy needs its log-probs first; any other does not.
-        early = self._reference is not None and self._algo.kl.placement == "reward"
+        algo, world = self._algo, self.policy.world
+        # A reward that depends on the policy needs its log-probs first, and so does a comparison of
+        # all tokens of the batch; nothing else does.
+        early = algo.needs_batch
         proximal = self._proximal(tokens, range(len(tokens.rows)) if early else (), phases)
         reference = self._reference_logprobs(tokens, phases)
+        taught = self._taught(tokens, phases)
         judged = self._judged(shard, tokens, proximal, reference, tally, phases)
         if judged is None:
-            advantages = self._advantages(shard, tokens)
-            if reference is not None and early:
-                cost = kl_to_come(proximal, reference, tokens.row_index, self._algo.kl)
-                advantages = advantages + cost
+            added = None
+            if reference is not None and algo.kl_in_reward:
+                added = kl_to_come(proximal, reference, tokens.row_index, algo.kl)
+            own = relative_advantages(shard, algo, seed=self._seed)[tokens.episodes]
+            advantages = token_advantages(algo, shard, tokens, own, world=world, added=added)
         else:
-            advantages = judged.advantages + tokens.turn_returns
-            advantages = advantages * _task_weights(shard, tokens)
+            own = judged.advantages
+            advantages = token_advantages(algo, shard, tokens, own, world=world)
+        if taught is not None and algo.teacher.placement == "reward":
+            signal = distillation_advantages(proximal, taught, tokens.row_index, algo.teacher)
+            advantages = advantages + signal
+        largest = partial(largest_advantage, shard, tokens, advantages)
         if not bool(torch.isfinite(advantages).all()):
-            raise TrainerError(f"an advantage is not finite: {_largest(shard, tokens, advantages)}")
+            raise TrainerError(f"an advantage is not finite: {largest()}")
         objective = make_objective(
-            self._algo, shard, tokens, advantages, proximal=proximal, reference=reference
+            *(algo, shard, tokens, advantages),
+            world=world,
+            proximal=proximal,
+            reference=reference,
+            taught=taught,
         )
+        if early:
+            objective.compare(world, shard=shard, seed=self._seed)
         rate = learning_rate(self._trainer, shard.step, num_steps=self._num_steps)
         set_learning_rate(self.optimizer, rate)
 
         def look(used: Tensor) -> None:
-            self._tally(objective, reference, used, tally)
+            self._tally(objective, reference, taught, used, tally)
             if on_tokens is not None:
                 on_tokens(tokens, objective.proximal, advantages)
 
@@ -155,12 +200,30 @@ class Stepper:
                         tokens, judged, objective.weights, step=shard.step, tally=tally
                     )
         except GradientError as error:
-            raise TrainerError(f"{error}; {_largest(shard, tokens, advantages)}") from error
+            raise TrainerError(f"{error}; {largest()}") from error
         usage.tally(tally, phases)
         self.policy.tally_routing(tally)
         self.policy.give_back_memory()
-        metrics = Tally.merged(self.policy.world.gather(tally.parts())).values()
+        kl = self._algo.kl
+        if self.moving is not None and (shard.step + 1) % kl.refresh_every == 0:
+            self.moving.follow(self.policy, keep=kl.ema)
+        metrics = root(Tally.merged(self.policy.world.gather(tally.parts())).values())
         return {**_WITHOUT_A_LOSS, **metrics, "lr": rate}
+
+    def restore(self, checkpoint: Path) -> Manifest:
+        """Continue from a checkpoint; see `load_checkpoint` (collective)."""
+        return load_checkpoint(
+            checkpoint,
+            self.policy,
+            self.optimizer,
+            critic=self.critic,
+            reference=self.moving,
+        )
+
+    @property
+    def parts(self) -> Sequence[str]:
+        """Return the names of the parts of rewards that a batch has to have."""
+        return [*self._algo.reward.parts]
 
     @property
     def flops(self) -> float:
@@ -176,7 +239,7 @@ class Stepper:
     @property
     def _models(self) -> list[PackedModel]:
         critic = self.critic.value_model if self.critic else None
-        models = (self.policy, self._reference, critic)
+        models = dict.fromkeys((self.policy, self._reference, *self._teachers, critic))
         # A `PolicyBase` runs the policy's model, which counts those operations too.
         return [model for model in models if isinstance(model, PackedModel)]
 
@@ -192,30 +255,13 @@ class Stepper:
         """Return the critic's judgment of the batch; None without a critic."""
         if self.critic is None:
             return None
-        shaped = shaped_rewards(shard.rewards, shard.lengths, self._algo)
+        shaped = shaped_rewards(shard.rewards, shard.lengths, self._algo, truncated=shard.truncated)
         rewards = terminal_rewards(shaped, tokens.episodes, tokens.row_index)
         kl = self._algo.kl
-        if reference is not None and kl.placement == "reward":
-            rewards = rewards - kl.coef * kl_estimates(proximal, reference, kl.estimator)
+        if reference is not None and self._algo.kl_in_reward:
+            rewards = rewards - kl.coef * kl_estimates(proximal, reference, kl)
         with phases.phase("values"):
-            return self.critic.judge(tokens, rewards, tally)
-
-    def _advantages(self, shard: BatchShard, tokens: ShardTokens) -> Tensor:
-        """Return advantages [N] of this rank's trained tokens, relative to group or batch, times
-        the weights of their episodes' tasks."""
-        algo = self._algo
-        assert algo.baseline != "critic"
-        advantages = episode_advantages(
-            shaped_rewards(shard.rewards, shard.lengths, algo),
-            shard.group_ids,
-            baseline=algo.baseline,
-            scale=algo.scale,
-        )
-        if algo.shuffle_advantages:  # so that no signal tells good turns from bad ones
-            advantages = shuffled(advantages, seed=self._seed, step=shard.step)[tokens.episodes]
-        else:
-            advantages = token_advantages(advantages, tokens.episodes, tokens.turn_returns)
-        return advantages * _task_weights(shard, tokens)
+            return self.critic.judge(tokens, rewards, tally, truncated=shard.truncated)
 
     def _proximal(self, tokens: ShardTokens, rows: Sequence[int], phases: Phases) -> Tensor:
         """Return the log-probs [N] of the given rows' trained tokens, NaN for the others;
@@ -232,8 +278,21 @@ class Stepper:
         with phases.phase("reference"):
             return frozen_pass(self._reference, self._reference.logprobs, tokens)
 
+    def _taught(self, tokens: ShardTokens, phases: Phases) -> Taught | None:
+        """Return the teaching of this rank's tokens; None without teachers."""
+        if not self._teachers:
+            return None
+        with phases.phase("teacher"):
+            top_k, vocab_size = self._algo.teacher.top_k, self.policy.vocab_size
+            return teachers_say(self._teachers, tokens, top_k=top_k, vocab_size=vocab_size)
+
     def _tally(
-        self, objective: Objective, reference: Tensor | None, used: Tensor, tally: Tally
+        self,
+        objective: Objective,
+        reference: Tensor | None,
+        taught: Taught | None,
+        used: Tensor,
+        tally: Tally,
     ) -> None:
         """Add what the proximal log-probs of the tokens at the indices `used` tell."""
         tokens, proximal = objective.tokens, objective.proximal[used]
@@ -247,14 +306,17 @@ class Stepper:
         tally_weights(tally, objective.behavior(used))
         tally.mean("policy/computed_share", len(used), len(tokens.episodes))
         if reference is not None:
-            estimates = kl_estimates(proximal, reference[used], self._algo.kl.estimator)
+            estimates = kl_estimates(proximal, reference[used], self._algo.kl)
             tally.mean("policy/kl_reference", float(estimates.sum()), len(estimates))
+        if taught is not None:
+            tally_taught(tally, taught.of(used), proximal, num_tokens=len(tokens.episodes))
 
     def _used_rows(self, objective: Objective) -> list[list[int]]:
         """Return, for each minibatch, the rows that a term of the loss uses."""
         starts, advantages = objective.tokens.starts, objective.advantages
-        # KL and entropy terms need every row, even one without an advantage.
-        everywhere = objective.reference is not None or self._algo.entropy_coef > 0
+        everywhere = self._algo.uses_every_row
+        if objective.taught is not None:
+            advantages = advantages.abs() + objective.taught.weight
         return [
             [r for r in rows if everywhere or advantages[starts[r] : starts[r + 1]].any()]
             for rows in objective.tokens.minibatches
@@ -300,7 +362,8 @@ class Stepper:
                     is_first = False
                 if not num_rounds:
                     continue
-                with phases.phase("optimizer"):
+                watching = self._layers.watch(tally) if self._layers else nullcontext()
+                with phases.phase("optimizer"), watching:
                     norm = take_step(self.optimizer, self._trainer.max_grad_norm)
                 tally.count("loss", loss * share)
                 tally.mean("grad_norm", norm, 1)
@@ -309,10 +372,10 @@ class Stepper:
         self, batch: MicroBatch, *, objective: Objective, tally: Tally, notes: bool
     ) -> Tensor:
         """Return the loss of a micro-batch; with `notes`, its log-probs are the proximal ones."""
-        algo, entropies = self._algo, None
-        if algo.entropy_coef:
-            logprobs, entropies = self.policy.scores(batch.packed)
-            tally.mean("policy/entropy", float(entropies.detach().sum()), len(batch.index))
+        algo, entropies, others = self._algo, None, None
+        its = objective.taught_of(batch)
+        if algo.entropy_coef or (its is not None and its.top is not None):
+            logprobs, entropies, others = self.policy.scores(batch.packed, its and its.top_ids)
         else:
             logprobs = self.policy.logprobs(batch.packed)
         if notes:
@@ -321,15 +384,14 @@ class Stepper:
         result = policy_loss(tokens, algo)
         tally.mean("policy/clip_fraction", float(result.clipped), len(batch.index))
         tally.mean("policy/approx_kl", float(result.kl), len(batch.index))
-        loss = result.loss
-        if objective.reference is not None:
-            reference = objective.reference[batch.index].to(logprobs.device)
-            loss = loss + kl_loss(
-                logprobs, reference, tokens.behavior_logprobs, tokens.weights, algo.kl
-            )
-        if entropies is not None:
-            loss = loss - algo.entropy_coef * (tokens.weights * entropies).sum()
-        return loss
+        if len(result.log_ratios):
+            tally.maximum("policy/ratio_max", float(result.log_ratios.max().exp()))
+            tally.minimum("policy/ratio_min", float(result.log_ratios.min().exp()))
+        if algo.entropy_coef and entropies is not None:
+            tally.mean("policy/entropy", float(entropies.detach().sum()), len(batch.index))
+        return objective.with_terms(
+            result.loss, batch, tokens, its=its, entropies=entropies, others=others
+        )
 
 
 def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
@@ -337,11 +399,20 @@ def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
     algo, trainer, dtype = config.algo, config.trainer, config.compute_dtype
     policy = Policy.configured(config, model_dir, world)
     reference = critic = None
+
+    @cache  # a folder with several uses is in memory once
+    def frozen(folder: Path) -> Policy:
+        return Policy.load(folder, world, compute_dtype=dtype, frozen=True, trainer=trainer)
+
     if algo.kl.coef and algo.kl.reference == "initial" and policy.adapter is not None:
         reference = PolicyBase(policy)
     elif algo.kl.coef:
         folder = reference_folder(algo.kl) or model_dir
-        reference = Policy.load(folder, world, compute_dtype=dtype, frozen=True, trainer=trainer)
+        if algo.kl.refresh_every:  # one that moves is not rounded
+            reference = Policy.load(folder, world, compute_dtype=dtype, trainer=trainer)
+            reference.model.requires_grad_(False)
+        else:
+            reference = frozen(folder)
     if algo.baseline == "critic":
         critic = Critic.load(
             model_dir,
@@ -353,12 +424,13 @@ def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
         )
     return Stepper(
         policy,
-        make_optimizer(policy.model.parameters(), trainer),
+        make_optimizer(policy.model, trainer),
         algo=algo,
         trainer=trainer,
         num_steps=config.steps,
         seed=config.seed,
         reference=reference,
+        teachers=[folder and frozen(folder) for folder in teacher_folders(algo.teacher)],
         critic=critic,
     )
 
@@ -367,24 +439,3 @@ def _indices(plans: Sequence[Sequence[MicroBatch]]) -> Tensor:
     """Return the flat positions of all tokens of the micro-batches, in order."""
     found = [batch.index for plan in plans for batch in plan]
     return torch.cat([torch.zeros(0, dtype=torch.int64), *found]).sort().values
-
-
-def _largest(shard: BatchShard, tokens: ShardTokens, advantages: Tensor) -> str:
-    """Return a description of this rank's largest advantage, with advice in case it overflowed."""
-    if not len(advantages):
-        return "no token of this rank trains"
-    size = torch.nan_to_num(advantages.abs(), nan=torch.inf)
-    at = int(size.argmax())
-    episode = int(tokens.episodes[at])
-    name = shard.names[episode] if shard.names else f"number {episode} of the batch"
-    return (
-        f"the largest advantage on this rank is {float(advantages[at]):g}, of episode {name}, "
-        f"whose reward is {shard.rewards[episode]:g}. If that overflows, bound the environment's "
-        "rewards or set algo.reward.clip; if it is small, lower trainer.learning_rate"
-    )
-
-
-def _task_weights(shard: BatchShard, tokens: ShardTokens) -> Tensor:
-    """Return task weights [N] of the trained tokens' episodes."""
-    weights = shard.weights or [1.0] * len(shard.rewards)
-    return torch.tensor(weights, dtype=torch.float64)[tokens.episodes]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from agentgym_rl.config import Config, LoraConfig, load_config
 from agentgym_rl.core.errors import ConfigError, TrainerError
-from agentgym_rl.core.model_folder import tensor_heads
-from agentgym_rl.models.resolve import model_folder, reference_folder
+from agentgym_rl.core.model_folder import num_parameters
+from agentgym_rl.models.resolve import frozen_folders, model_folder
 from agentgym_rl.weights.source import load_whole
 
 from .lora import Adapter
@@ -50,12 +49,12 @@ _SMALL = {
 
 
 def refusal(config: Config, model_dir: Path, world: World) -> str:
-    """Return why the configured training would refuse the model in `model_dir` or the reference
-    model; "" if no obstacle is found."""
+    """Return why the configured training would refuse the model in `model_dir` or a frozen
+    one beside it; "" if no obstacle is found."""
     try:
         _try(model_dir, config, world)
-        if reference := reference_folder(config.algo.kl):
-            _try(reference, config.model_copy(update={"lora": LoraConfig()}), world)
+        for folder in sorted(frozen_folders(config.algo)):
+            _try(folder, config.model_copy(update={"lora": LoraConfig()}), world)
     except (ConfigError, TrainerError) as error:
         return str(error)
     return ""
@@ -68,9 +67,9 @@ def _try(model_dir: Path, config: Config, world: World) -> None:
         Adapter.on(model, config.lora, model_dir=model_dir, seed=config.seed)
     if config.trainer.attention == "varlen":  # needs the GPU that a rank will have
         return
-    heads = tensor_heads(model_dir).values()
+    size = num_parameters(model_dir)
     try:
-        if sum(math.prod(head.shape) for head in heads) <= _WHOLE_PARAMETERS:
+        if size <= _WHOLE_PARAMETERS:
             Policy.configured(config, model_dir, world)
         else:
             _try_small(model_dir, world)

@@ -34,8 +34,8 @@ PEAK_TFLOPS: Mapping[str, float] = {
 """The dense bfloat16 teraFLOP/s by a part of the device's name, from NVIDIA's data sheets (half of
 their numbers "with sparsity"); the longest name that matches is used."""
 
-# The phases of every run; `reference` is added with a reference model, `values` and `critic` with a
-# critic.
+# The phases of every run; `reference` and `teacher` are added with such models, `values` and
+# `critic` with a critic.
 PHASES = (
     "rollout_wait",
     "proximal",
@@ -45,7 +45,7 @@ PHASES = (
     "checkpoint",
 )
 _COMPUTING = frozenset(
-    {"proximal", "reference", "values", "forward_backward", "optimizer", "critic"}
+    {"proximal", "reference", "teacher", "values", "forward_backward", "optimizer", "critic"}
 )
 
 

@@ -73,7 +73,7 @@ def learn(
 ) -> Iterator[dict[str, float]]:
     """Take every step of `init` (collective); yield the metrics of each one."""
     world = policy.world
-    optimizer = make_optimizer(policy.model.parameters(), trainer)
+    optimizer = make_optimizer(policy.model, trainer)
     per_epoch = math.ceil(len(rows) / init.rows_per_step)
     num_steps = init.epochs * per_epoch
     for step, batch in enumerate(_batches(rows, init, seed)):

@@ -16,9 +16,11 @@ from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from agentgym_rl.algo.advantages import Moments
 from agentgym_rl.core.errors import ConfigError, TrainerError
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
@@ -81,6 +83,14 @@ class World:
         items: list[Any] = [None] * self.size
         dist.all_gather_object(items, item)
         return items
+
+    def moments(self, numbers: Tensor) -> Moments:
+        """Return the moments of the numbers of all ranks (collective)."""
+        parts = self.gather((len(numbers), float(numbers.sum())))
+        count = sum(n for n, _ in parts)
+        mean = sum(total for _, total in parts) / max(1, count)
+        squares = sum(self.gather(float(((numbers - mean) ** 2).sum())))
+        return Moments(mean, squares, count)
 
     def barrier(self) -> None:
         """Wait until every rank is here (collective)."""

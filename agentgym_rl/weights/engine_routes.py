@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from agentgym_rl.core.engine import PAUSE_PATHS, Interrupt
 from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.runtime.http_call import call
+from agentgym_rl.runtime.http_client import call
 
 T = TypeVar("T")
 

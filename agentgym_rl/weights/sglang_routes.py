@@ -28,8 +28,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from agentgym_rl.config import ADAPTER_INTERRUPTS
-from agentgym_rl.core.engine import UNKNOWN_LABEL, Interrupt, adapter_name
+from agentgym_rl.core.engine import ADAPTER_INTERRUPTS, UNKNOWN_LABEL, Interrupt, adapter_name
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.runtime.tasks import in_thread
 from agentgym_rl.storage.weights_folder import EMPTY_ADAPTER

@@ -111,6 +111,8 @@ class LeasesClient:
                 case _:
                     said = answer[:500].decode(errors="replace")
             what = f"controller {self._url}{path}: {f'HTTP {status}: ' if status else ''}{said}"
+            if status == 503:  # alive, and waiting for its log or for a teacher, with a deadline
+                deadline = clock() + _TRY_FOR_S
             if status not in (0, 503) or clock() >= deadline:
                 raise ControllerError(what)
             log.info("%s; asking again", what)

@@ -12,8 +12,7 @@ import msgspec
 
 from agentgym_rl.core.errors import ArlError, ConfigError, InfraError, ProcessDied
 
-from .launch import worker_name
-from .leases import WorkerSlot
+from .leases import WorkerSlot, worker_name
 from .workers import SILENCE_LIMIT_S, Workers
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,10 @@ from agentgym_rl.rollout.groups import OpenGroup, OpenGroups
 from agentgym_rl.rollout.producer import TaskCursor
 from agentgym_rl.runtime.http_server import is_secret
 
-from .launch import worker_name
+
+def worker_name(index: int) -> str:
+    """Return the worker's name in logs and on hosts."""
+    return f"rollout-{index}"
 
 
 @dataclass(eq=False)
@@ -211,12 +214,12 @@ class Leases:
             else:
                 assert self._drawn is not None
                 group, self._drawn = self._groups.admit_task(*self._drawn), None
-            if not group.missing:
-                if self._groups.is_whole(group):
-                    await self._finish(group)
-                return None
-            life.groups.add(group)
-            return Lease.of(group.id, group.task, group.missing)
+            if group.missing:
+                life.groups.add(group)
+                return Lease.of(group.id, group.task, group.missing)
+        if self._groups.is_whole(group):  # not in turn: a judge of the group may take long
+            await self._finish(group)
+        return None
 
     async def take(self, life: WorkerLife, member: Trajectory) -> None:
         """Take an episode that a worker has played; the log has it when this returns. Idempotent.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 from agentgym_rl.cluster.health import LOOK_EVERY_S, Silence
 from agentgym_rl.cluster.processes import Processes
 from agentgym_rl.cluster.restarts import Supervisor
+from agentgym_rl.cluster.spec import ProcessSpec
 from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core.errors import ProcessDied
 from agentgym_rl.fleet.mirrors import Followers
@@ -23,15 +25,42 @@ from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.runtime.tasks import first_of
 
 from .api import LeasesApi
-from .launch import worker_name, worker_process
-from .leases import Leases, WorkerLife, WorkerSlot
+from .leases import Leases, WorkerLife, WorkerSlot, worker_name
 
 log = logging.getLogger(__name__)
 
 SILENCE_LIMIT_S = 60.0
 """The longest time that a running worker may send nothing: it sends something each second."""
+IMPORTS = ("agentgym_rl.workers.process", "agentgym_rl.gateway.client", "openai.types.chat")
+"""The modules that workers may be forked from."""
 START_TIMEOUT_S = 120.0
 """The longest time from a worker's start to its first lease, once an engine serves."""
+
+
+def worker_process(
+    config_file: Path, *, index: int, cpus: int, controller_url: str, token: str
+) -> ProcessSpec:
+    """Return the spec of a worker; it ends by itself once the controller reports the run's end.
+
+    Episodes are played concurrently, so numerical libraries in environments need no more threads
+    than the worker has CPUs.
+    """
+    threads = str(cpus)
+    return ProcessSpec(
+        name=worker_name(index),
+        argv=[
+            *(sys.executable, "-m", "agentgym_rl", "rollout"),
+            *("--config", str(config_file)),
+            *("--controller", controller_url),
+            *("--index", str(index)),
+            *("--folder", str(Path.cwd())),  # modules and relative paths are found from there
+        ],
+        env={"ARL_TOKEN": token, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+        finite=True,
+        restartable=True,
+        runs_strangers=True,
+        imports=IMPORTS,
+    )
 
 
 class Workers(Supervisor[WorkerSlot]):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.gym.specs import Spec
+from agentgym_rl.runtime.imports import load_litellm
 
-from .extras import import_extra
 from .react import React
 
 if TYPE_CHECKING:
@@ -26,8 +25,7 @@ class LiteLLM(React):
 
     def __init__(self, *, max_turns: int = 256) -> None:
         super().__init__(max_turns=max_turns)
-        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else LiteLLM downloads it
-        self._litellm: Any = import_extra("litellm", extra="litellm", needed_by="litellm")
+        self._litellm = load_litellm("--agent litellm")
 
     async def complete(self, client: AsyncOpenAI, **request: Any) -> Any:
         request["model"] = f"openai/{request['model']}"

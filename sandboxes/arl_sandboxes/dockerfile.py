@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,8 @@ HARMLESS = frozenset(
 )
 """The instructions that do not change the files, variables or folder of a program."""
 SHELL = ("/bin/sh", "-c")
+_PLATFORM = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}.get(os.uname().machine, "linux")
+"""The platform of images here; a Dockerfile that asks for another is refused."""
 _READ = "ADD ARG COPY ENV FROM RUN SHELL USER WORKDIR"
 _CONTINUED = re.compile(r"(?:^|[^\\])\\[ \t]*$")
 _ESCAPE = re.compile(r"#\s*escape\s*=\s*(\S)", re.IGNORECASE)
@@ -166,6 +169,8 @@ class Dockerfile:
             self._global[name.strip()] = "".join(self._words(at, value, self._global))
         elif at.word == "FROM":
             words = self._words(at, at.rest, self._global)
+            if words and words[0] in (f"--platform={_PLATFORM}", "--platform="):  # "": a variable
+                words = words[1:]
             if len(words) not in (1, 3) or words[0].startswith("--"):
                 raise self.error(at, "expected FROM IMAGE or FROM IMAGE AS NAME")
             self.base = words[0]
@@ -347,7 +352,7 @@ def _instructions(recipe: ImageRecipe) -> list[Instruction]:
         ImageError: the file is not text, or changes the escape character.
     """
     try:
-        lines = recipe.files[NAME].decode("utf-8-sig").splitlines()
+        lines = recipe.files[NAME].decode("utf-8-sig").replace("\r\n", "\n").split("\n")
     except UnicodeDecodeError as error:
         raise ImageError(f"{recipe.name}: the {NAME} is not UTF-8: {error}") from None
     found: list[Instruction] = []

@@ -29,8 +29,8 @@ from agentgym_rl.core.chat import Message
 RIGHT, CHANGE, PLACE, MISQUOTE, IDLE = "right", "change", "place", "misquote", "idle"
 CLEAN: Mapping[str, float] = {RIGHT: 1.0}
 EVEN: Mapping[str, float] = dict.fromkeys((RIGHT, CHANGE, PLACE, MISQUOTE, IDLE), 1.0)
-CAREFUL = {RIGHT: 0.45, IDLE: 0.43, CHANGE: 0.05, PLACE: 0.04, MISQUOTE: 0.03}
-CARELESS = {RIGHT: 0.21, IDLE: 0.70, CHANGE: 0.03, PLACE: 0.03, MISQUOTE: 0.03}
+CAREFUL = {RIGHT: 0.42, IDLE: 0.46, CHANGE: 0.05, PLACE: 0.04, MISQUOTE: 0.03}
+CARELESS = {RIGHT: 0.19, IDLE: 0.72, CHANGE: 0.03, PLACE: 0.03, MISQUOTE: 0.03}
 CARED_FOR = ("comparison", "off-by-one", "operator", "direction", "min-max")
 """The kinds of bugs that are mostly repaired; wrong names and numbers mostly are not."""
 _NUMBER = re.compile(r"\b\d+\b")
@@ -38,8 +38,7 @@ _WORDS = sorted(
     {*(word for pair in THINGS for word in pair), *RESULTS, *LIMITS, *MODULES}
     | {"low", "last", "left", "place", "others", "text"}
     | {short.name for short in SHORTS},
-    key=len,
-    reverse=True,
+    key=lambda word: (-len(word), word),
 )
 """The names of modules: each is the same token wherever it stands."""
 _SIGNS = r"(?<= )(?:[<>]=?|//|[-+*%]=?)(?= )"

@@ -12,19 +12,24 @@ import argparse
 import dataclasses
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 from families import FAMILIES
-from family import Family, WarmUp
+from family import Size, WarmUp
 from measure import measure_folder
 from network import new_network, save_bundle
 from tokenizer import build_tokenizer
 from transformers import PreTrainedTokenizerFast
 from warmup import warm_up
+
+Part = TypeVar("Part", Size, WarmUp)
+SIZES = ("hidden", "layers", "heads", "key_value_heads", "feed_forward")
 
 
 def main() -> None:
@@ -35,6 +40,8 @@ def main() -> None:
     parser.add_argument("--clean-steps", type=int)
     parser.add_argument("--mixed-steps", type=int)
     parser.add_argument("--rows-per-step", type=int)
+    for name in SIZES:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help="of the network")
     parser.add_argument(
         "--tokenizer", type=Path, help="folder with the tokenizer; by default one is trained"
     )
@@ -46,7 +53,8 @@ def main() -> None:
     )
     options = parser.parse_args()
     family = FAMILIES[options.family]
-    plan = _plan(family, options)
+    plan = _replaced(family.plan, options, ("clean_steps", "mixed_steps", "rows_per_step"))
+    size = _replaced(family.size, options, SIZES)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     tokenizer = (
@@ -54,7 +62,7 @@ def main() -> None:
         if options.tokenizer
         else build_tokenizer(family, seed=options.seed, num_texts=options.tokenizer_texts)
     )
-    network = new_network(tokenizer, family.size, seed=options.seed)
+    network = new_network(tokenizer, size, seed=options.seed)
     parameters = sum(p.numel() for p in network.parameters())
     print(f"tokenizer: {len(tokenizer)} tokens; network: {parameters:,} parameters", flush=True)
     began = time.monotonic()
@@ -67,18 +75,17 @@ def main() -> None:
 
     warm_up(network, tokenizer, family, plan, seed=options.seed, report=report)
     save_bundle(network, tokenizer, options.out)
-    size = sum(file.stat().st_size for file in options.out.iterdir())
-    print(f"wrote {options.out} ({size:,} bytes)", flush=True)
+    written = sum(file.stat().st_size for file in options.out.iterdir())
+    print(f"wrote {options.out} ({written:,} bytes)", flush=True)
     if options.tasks:
         for line in measure_folder(options.out, family, num_tasks=options.tasks):
             print(line, flush=True)
 
 
-def _plan(family: Family, options: argparse.Namespace) -> WarmUp:
-    """The family's own, with the sizes that were asked for."""
-    names = ("clean_steps", "mixed_steps", "rows_per_step")
+def _replaced(part: Part, options: argparse.Namespace, names: Sequence[str]) -> Part:
+    """Return the family's plan or size, with the numbers that were asked for."""
     asked = {name: getattr(options, name) for name in names}
-    return dataclasses.replace(family.plan, **{k: v for k, v in asked.items() if v is not None})
+    return dataclasses.replace(part, **{k: v for k, v in asked.items() if v is not None})
 
 
 if __name__ == "__main__":

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agentgym_rl.algo.advantages import generalized_advantages, terminal_rewards, value_loss
+from agentgym_rl.algo.advantages import (
+    adaptive_lambdas,
+    generalized_advantages,
+    terminal_rewards,
+    value_loss,
+)
 from tests.kit.cases import cases
 
 ROWS = torch.tensor([0, 0, 0, 1, 1])
@@ -68,3 +73,21 @@ def test_tokens_weigh_what_the_aggregation_says():
     values, weights = tensor(0.3, 0.3).requires_grad_(), tensor(0.25, 0.75)
     value_loss(values, tensor(0, 0), tensor(1, 1), weights, clip=None).loss.backward()
     torch.testing.assert_close(values.grad, -0.7 * weights)
+
+
+def test_within_the_clip_a_value_is_the_same_to_the_bit():
+    """old + (V − old) is not V in floating point: such values counted as clipped."""
+    values = torch.linspace(-1, 1, 99)
+    old, ones = torch.full((99,), 0.1), torch.ones(99)
+    assert (old + (values - old) != values).any()
+    assert value_loss(values, old, 9 * ones, ones, clip=2.0).clipped.item() == 0
+
+
+def test_a_long_row_has_a_larger_lambda():
+    found = adaptive_lambdas(torch.tensor([0, 0, 0, 0, 1]), 0.5)
+    assert found.tolist() == [0.5] * 4 + [0]
+    rewards, values = tensor(0, 0, 1), tensor(0.5, 0.25, 0.125)
+    share = torch.tensor([0.5, 0.5, 0.5])
+    one = generalized_advantages(rewards, values, ROWS[:3], discount=1, gae_lambda=share)
+    other = generalized_advantages(rewards, values, ROWS[:3], discount=1, gae_lambda=0.5)
+    assert torch.equal(one.advantages, other.advantages)

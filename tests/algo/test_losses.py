@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -43,7 +45,7 @@ def test_a_dropped_token_poisons_nothing(name, bad):
     assert found.loss.isfinite()
     assert x.grad is not None
     assert x.grad.isfinite().all()
-    if name != "gspo" or abs(bad) > 1e4:  # a row's ratio is that of all its tokens
+    if name != "gspo" or not abs(bad) <= 1e4:  # a row's ratio is that of all its tokens
         assert x.grad[1] == 0
 
 
@@ -110,3 +112,92 @@ def test_one_ratio_for_a_row():
     assert found.loss.item() == pytest.approx(-2)
     assert x.grad is not None
     assert x.grad.tolist() == pytest.approx([-1, -1])
+
+
+def test_where_gradients_of_the_smooth_losses_are():
+    """Up by 0.4, one row of two good tokens and one of a bad one."""
+    u = torch.tensor(0.4).double().exp().item()
+    sigma = 1 / (1 + math.exp(-(u - 1)))
+    gate = 4 * sigma * (1 - sigma) * u
+    bad = 1 / (1 + math.exp(-2 * (u - 1)))
+    found = gradients("sapo", 0.4, sapo={"tau_bad": 2.0})
+    assert found == pytest.approx([-gate, -gate, 2 * 4 * bad * (1 - bad) * u])
+    # GMPO: beyond the bound in logs, 0.3, for good tokens; a bad one has none on this side.
+    assert gradients("gmpo", 0.4, clip_high=0.3) == pytest.approx([0, 0, 2 * u])
+    assert gradients("gmpo", 0.4, clip_high=0.5) == pytest.approx([-u, -u, 2 * u])
+    assert gradients("gmpo", -0.4, clip_low=0.3) == pytest.approx([-1 / u, -1 / u, 0])
+    good, worse = math.exp(3 + 2 * 0.8 - 3 * math.exp(0.8)), math.exp(2 + 3 * 0.4 - 2 * u)
+    assert gradients("vespo", 0.4) == pytest.approx([-good, -good, 2 * worse])
+    assert gradients("dro", 0.4, dro_beta=0.5) == pytest.approx([-0.8, -0.8, 2.2])
+
+
+def test_the_ratio_of_a_row_has_three_gradients():
+    """A row moved by 0.1 and 0.3, its first token dropped: the mean is 0.2, of the kept 0.3."""
+    anchor = torch.tensor([-1.0, -2.0], dtype=torch.float64)
+    weight = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    both, kept = math.exp(0.2), math.exp(0.3)
+    for ratio, expected in {
+        "row": [-both / 2, -both / 2],
+        "row_kept": [0, -kept],
+        "row_token": [0, -both],
+        "token": [0, -kept],
+    }.items():
+        x = (anchor + torch.tensor([0.1, 0.3])).requires_grad_()
+        loss_of("ppo", x, anchor, weight, ratio=ratio, clip_high=9).loss.backward()
+        assert x.grad is not None
+        assert x.grad.tolist() == pytest.approx(expected), ratio
+
+
+def test_held_tokens_pay_for_their_distance():
+    anchor = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64)
+    x = (anchor + torch.tensor([0.1, 0.1, -0.2])).requires_grad_()
+    tokens = LossTokens(
+        *(x, anchor, anchor, torch.ones(3).double(), 0 * ADVANTAGES, torch.ones(3).double(), ROWS),
+        held=torch.tensor([True, False, True]),
+    )
+    policy_loss(tokens, AlgoConfig(covariance={"rule": "kl", "coef": 0.5})).loss.backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == pytest.approx([0.5, 0, -0.5])
+
+
+def stale_ppo(fallen: float, advantage: float, **algo) -> Tensor:
+    """Return the gradient of a token whose log-prob has changed by `fallen` since sampling."""
+    x = fresh(-1.0)
+    tokens = LossTokens(
+        logprobs=x,
+        anchor=x.detach(),
+        behavior_logprobs=x.detach() - fallen,
+        behavior_weight=torch.ones(1, dtype=torch.float64),
+        advantages=torch.tensor([advantage], dtype=torch.float64),
+        weights=torch.ones(1, dtype=torch.float64),
+        rows=ROWS[:1],
+    )
+    found = policy_loss(tokens, AlgoConfig(**algo))
+    found.loss.backward()
+    assert x.grad is not None
+    assert found.clipped.item() == (x.grad.item() == 0)
+    return x.grad
+
+
+def test_ppo_lowers_no_token_that_has_fallen_far_enough():
+    assert stale_ppo(-0.23, -1.0) == 0  # e^-.23 = .795
+    assert stale_ppo(-0.22, -1.0) == 1  # e^-.22 = .803
+    assert stale_ppo(-5.0, 1.0) == -1  # it may rise again
+    assert stale_ppo(5.0, 1.0) == -1
+    assert stale_ppo(-0.5, -1.0, behavior_clip=0.5) == 1
+    assert stale_ppo(-5.0, -1.0, behavior_clip=1.0) == 1
+    assert stale_ppo(-5.0, -1.0, loss="reinforce") == 1
+
+
+@cases("seed", range(20))
+def test_on_new_episodes_the_behavior_clip_is_ppos_own(seed):
+    dice = torch.Generator().manual_seed(seed)
+    x = (-2 * torch.rand(3, generator=dice, dtype=torch.float64)).requires_grad_()
+    anchor = x.detach() + 0.5 * torch.randn(3, generator=dice, dtype=torch.float64)
+    weight = torch.ones(3, dtype=torch.float64)
+    found = loss_of("ppo", x, anchor, weight)
+    without = loss_of("ppo", x, anchor, weight, behavior_clip=1.0)
+    assert torch.equal(
+        *(torch.autograd.grad(it.loss, x, retain_graph=True)[0] for it in (found, without))
+    )
+    assert found.clipped.item() == without.clipped.item()

@@ -23,7 +23,12 @@ def loss_of(case: dict, logprobs: torch.Tensor) -> torch.Tensor:
     """The loss of all rows, given [all tokens] current log-probs."""
     config, rows = dict(case["config"]), case["rows"]
     kl = KlConfig(**config.pop("kl", None) or {}, reference="initial")
-    algo = AlgoConfig(**config, kl=kl)
+    if config.get("naive"):
+        config.pop("behavior_correction", None)
+    if config["loss"] == "reinforce":
+        config = {key: value for key, value in config.items() if not key.startswith("clip_")}
+    published = {"behavior_clip": 1.0} if config["loss"] == "ppo" else {}
+    algo = AlgoConfig(**config, **published, **({"kl": kl} if kl.coef else {}))
     flat = {
         name: torch.tensor([x for row in rows for x in row[name]], dtype=torch.float64)
         for name in rows[0]

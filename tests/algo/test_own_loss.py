@@ -79,14 +79,10 @@ def test_it_may_count_what_it_bounds():
 
 def test_the_example_equals_the_formula_of_its_paper(monkeypatch):
     monkeypatch.syspath_prepend("examples")
-    given, algo = tokens(), AlgoConfig(loss="own_loss:sapo", loss_options={"tau_bad": 1.2})
+    given, algo = tokens(), AlgoConfig(loss="own_loss:topr", loss_options={"most": 0.5})
     check_loss(algo)
-
-    def gate(ratio, tau):
-        return 4 / tau / (1 + math.exp(-tau * (ratio - 1)))
-
-    value = 0.25 * 0.5 * gate(math.exp(0.5), 1.0) - 0.25 * 2.0 * 3.0 * gate(1.0, 1.2)
-    assert policy_loss(given, algo).loss.item() == pytest.approx(-value, rel=1e-6)
+    good, bad = 0.25 * 0.5 * 1.0 * -1.0, 0.25 * 2.0 * 0.5 * -3.0 * -2.0
+    assert policy_loss(given, algo).loss.item() == pytest.approx(-(good + bad))
 
 
 @cases(

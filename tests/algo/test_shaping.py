@@ -41,3 +41,17 @@ def test_alike_or_alone_normalizes_to_nothing():
     assert shaped([3.0, 3.0], normalize=True) == [0, 0]
     assert shaped([3.0], normalize=True) == [0]
     assert shaped([], normalize=True) == []
+
+
+def test_beyond_the_limit_the_penalty_rises_only_if_told():
+    keys = {"overlong_penalty": 0.5, "overlong_limit": 10, "overlong_buffer": 4}
+    for capped, expected in ((True, [0, -0.25, -0.5]), (False, [0, -0.25, -1])):
+        algo = AlgoConfig(reward=RewardConfig(**keys, overlong_capped=capped))
+        assert shaped_rewards([0, 0, 0], [6, 8, 14], algo).tolist() == expected
+
+
+def test_a_truncated_episode_is_paid_a_share():
+    algo = AlgoConfig(reward=RewardConfig(truncated_factor=0.25))
+    assert shaped_rewards([2, 2], [], algo, truncated=[False, True]).tolist() == [2, 0.5]
+    with pytest.raises(ValueError, match="2 rewards but 0 truncations"):
+        shaped_rewards([2, 2], [], algo)

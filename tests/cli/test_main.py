@@ -7,23 +7,29 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from agentgym_rl.cli import eval_targets as eval_arguments
 from agentgym_rl.cli import main as cli
 from agentgym_rl.cli.commands import showing
+from agentgym_rl.cli.config_keys import key_help
 from agentgym_rl.cli.parse import overrides_of, parse
+from agentgym_rl.config import Config, section_types
 from agentgym_rl.core.errors import ConfigError, EngineError, ProcessDied
 from tests.kit.cases import cases
 
 RUNS = "--json --config --model --seed --env --data --agent --engine --sandbox --run"
 FLAGS = {
     "train": f"{RUNS} --resume --steps --init --preset --cluster --address --dry-run",
-    "eval": f"{RUNS} --checkpoint --out --compare",
+    "eval": f"{RUNS} --checkpoint --out --compare --round-robin",
     "list": "--json",
-    "engine": "--config --model --seed --backend --index --host --port --weight-version --journal",
+    "engine": "--config --model --seed --backend --index --host --port --weight-version "
+    "--journal --reward-model",
     "rollout": "--config --model --seed --controller --index --folder",
     "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous "
     "--incarnation --resume --served",
@@ -37,7 +43,8 @@ FLAGS = {
     "engines": "--json --add --remove",
     "workers": "--json --add --remove",
     "replay": "--json --step",
-    "export": "--json --sft --model --out --min-reward --split --format --oracle --num "
+    "export": "--json --sft --pairs --kto --filtered --most --margin --model --out "
+    "--min-reward --split --format --oracle --num "
     "--slips --seed --env --agent --config --data --sandbox",
     "reverify": "--json --write",
     "timeline": "--json --out",
@@ -65,7 +72,7 @@ def arl(capsys, monkeypatch):
 def test_help_shows_every_flag(arl, command):
     code, out, _ = arl(command, "--help")
     assert code == 0
-    assert set(re.findall(r"(?m)^  (?:-h, )?(--[\w-]+)", out)) == {
+    assert set(re.findall(r"(?m)^  (?:-h(?: \[SECTION\])?, )?(--[\w-]+)", out)) == {
         "--help",
         *FLAGS[command].split(),
     }
@@ -83,6 +90,59 @@ def test_help_shows_the_keys_of_the_configuration(arl, command):
 def test_help_fits_into_80_columns(arl, command):
     _, out, _ = arl(*command.split(), "--help")
     assert not [line for line in out.splitlines() if len(line) > 80]
+
+
+def key_places(model: type[BaseModel] = Config, above: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield each section and each key with its field, those of every type."""
+    for name, field in model.model_fields.items():
+        yield f"{above}{name}", field
+        for kind in section_types(field):
+            yield from key_places(kind, f"{above}{name}.")
+
+
+def test_help_of_a_section_is_a_screen_that_says_what_each_key_does(arl):
+    sections = {name: section_types(it) for name, it in key_places() if section_types(it)}
+    assert len(sections) > 25
+    for name, kinds in sections.items():
+        code, out, _ = arl("train", "--help", name)
+        lines = out.splitlines()
+        assert code == 0
+        assert max(map(len, lines)) <= 80
+        assert len(lines) <= (50 if name.startswith("algo") else 60), name
+        for key in {key for kind in kinds for key in kind.model_fields} - {"type"}:
+            assert re.search(rf"(?m)^  {key} = |\b{name}\.{key}\b|as above: .*\b{key}\b", out), key
+
+
+def test_help_of_a_key_is_all_that_is_known_of_it(arl):
+    for name, field in key_places():
+        if section_types(field):
+            continue
+        text = " ".join(key_help(name).split())
+        assert text.startswith(f"{name} = "), name
+        assert re.sub(r"\bNone\b", "unset", " ".join((field.description or "").split())) in text
+        assert field.description or name.endswith(".type"), f"{name} says nothing"
+
+
+@cases(
+    "asked, said",
+    [
+        ("algo.clip_low", "algo.clip_low = 0.2   > 0, ≤ 1\n"),
+        ("algo.aggregation", 'algo.aggregation = "token"   token, sequence, constant\n'),
+        ("trainer.betas", "trainer.betas = [0.9, 0.99]   ≥ 0, < 1\n"),
+        (
+            "eval.temperature",
+            "eval.temperature = 1.0   ≥ 0\n  The sampling temperature; 0 is greedy.",
+        ),
+        ("algo.behavior_correction.cap", "algo.behavior_correction.cap = 5.0   > 0\n"),
+        ("algo.klt", "there is no such section or key; did you mean algo.kl?"),
+        ("loss", "did you mean algo.loss?"),
+        ("zzz", "known: preset, seed"),
+        ("seed.kl", "there is no such section or key"),
+    ],
+)
+def test_help_of_what_was_asked(arl, asked, said):
+    _, out, err = arl("plan", "--help", asked)
+    assert said in out + err
 
 
 def test_help_names_every_benchmark(arl):

@@ -179,7 +179,79 @@ def test_a_bad_value_is_explained(overrides, said):
     assert all(part in message for part in said), message
 
 
+TO_START = {"algo.kl.coef": 0.1, "algo.kl.reference": "initial"}
 CRITIC = {"algo.baseline": "critic", "algo.scale": "none"}
+
+
+@cases(
+    "overrides, said",
+    [
+        (
+            {"algo.loss": "reinforce", "algo.ratio": "row"},
+            "ratio 'row' does nothing unless loss is ppo, ",
+        ),
+        ({"algo.loss": "gspo", "algo.ratio": "token"}, "it is ppo"),
+        ({"algo.sapo.tau_bad": 2.0}, "sapo.tau_bad does nothing unless loss is 'sapo', and it"),
+        ({"algo.dro_beta": 2.0}, "dro_beta 2.0 does nothing unless loss is 'dro'"),
+        ({"algo.divergence_limit": 0.1}, "unless loss is 'dppo'"),
+        (
+            {"algo.scale": "none", "algo.std.eps": 1e-5},
+            "unless scale is a standard deviation of rewards",
+        ),
+        ({"algo.scale": "leave_one_out_std", "algo.std.of": "centred"}, "leave it out"),
+        ({"algo.baseline": "batch_mean", "algo.scale": "leave_one_out_std"}, "use leave_one_out"),
+        ({"algo.whiten.eps": 1e-5}, "whiten.eps does nothing unless whiten.over is"),
+        ({"algo.covariance.low": 2.0}, "low 2.0 does nothing unless rule is 'clip'"),
+        (
+            {"algo.covariance": {"rule": "kl", "low": 2.0}},
+            "low 2.0 does nothing unless rule is 'clip'",
+        ),
+        (
+            {"algo.covariance": {"rule": "clip", "coef": 2.0}},
+            "coef 2.0 does nothing unless rule is 'kl'",
+        ),
+        ({"algo.covariance": {"rule": "clip", "low": 5.0}}, "low 5.0 is not below high 5.0"),
+        (
+            {"algo.behavior_correction": {"type": "clamp", "floor": 6.0}},
+            "floor 6.0 exceeds cap 5.0",
+        ),
+        ({"algo.behavior_correction": {"type": "clamp", "weight": "none"}}, "clamps nothing"),
+        ({"algo.behavior_correction": {"weight": "none", "cap": 2.0}}, "cap 2.0 does nothing"),
+        (
+            {"algo.behavior_correction": {"type": "moment_mask"}, "algo.naive": "true"},
+            "behavior_correction.type does nothing unless naive is false",
+        ),
+        ({"algo.naive": "true", "algo.behavior_correction.high": 2.0}, "unless naive is false"),
+        ({"algo.kl.estimator": "k1", "algo.kl.clamp": 9}, "kl.clamp, kl.estimator does nothing"),
+        ({"algo.kl.reference": "initial"}, "kl.reference does nothing unless kl.coef is above 0"),
+        ({"algo.loss": "reinforce", "algo.clip_high": 0.3}, "clip_high 0.3 does nothing"),
+        ({"algo.loss": "m:f", "algo.clip_low": 0.3}, "clip_low 0.3 does nothing"),
+        ({"algo.reward.parts": {"a": 1.0, "b": 0.0}}, "parts has b = 0, which does nothing"),
+        ({"algo.reward.overlong_limit": 9}, "overlong_limit 9 does nothing unless overlong_pen"),
+        ({"algo.reward.overlong_buffer": 9}, "overlong_buffer 9 does nothing"),
+        ({"trainer.schedule": "constant", "trainer.learning_rate_floor": 0}, "unless schedule"),
+        ({"trainer.momentum": 0.5}, "unless optimizer is 'muon'"),
+        (CRITIC | {"algo.critic.warmup_steps": 40}, "none of the 40 batches to the policy"),
+        ({"algo.behavior_correction.low": 1.5}, "on which both policies agree, whose ratio is 1"),
+        (
+            {"algo.behavior_correction": {"type": "sequence_mask", "measure": "k3"}},
+            "low 0.9 and high 1.1 drop every token on which both policies agree, whose k3 is 0",
+        ),
+        ({"algo.clip_high": "true"}, "clip_high is no switch, and True is for switches alone"),
+        (
+            TO_START | {"algo.kl.on_policy": "true", "algo.kl.gradient": "score"},
+            "leave one of them out",
+        ),
+        (
+            {"algo.kl.placement": "token", "algo.kl.gradient": "k2"},
+            "gradient 'k2' does nothing unless placement is 'loss'",
+        ),
+        ({"algo.reward": {"parts": {"a": 1.0}, "clip": 2.0}}, "clip shapes the whole reward"),
+        ({"algo.reward.overlong_capped": "false"}, "unless overlong_penalty is above 0"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(overrides, said):
+    assert said in refusal(overrides)
 
 
 @cases(
@@ -187,7 +259,15 @@ CRITIC = {"algo.baseline": "critic", "algo.scale": "none"}
     [
         ({"algo.baseline": "critic"}, "scale 'group_std' has no meaning: a critic judges tokens"),
         (CRITIC | {"algo.shuffle_advantages": "true"}, "use another baseline for the negative"),
-        ({"algo.critic.gae_lambda": "0.9"}, "baseline 'mean' uses none"),
+        ({"algo.critic.gae_lambda": "0.9"}, "critic.gae_lambda does nothing unless baseline is"),
+        (CRITIC | {"algo.critic": {"gae_lambda": 0.9, "length_alpha": 0.1}}, "replaces gae_lambda"),
+        (CRITIC | {"algo.whiten.over": "episodes"}, "use tokens with scale none"),
+        (
+            CRITIC | {"algo.scale": "batch_std", "algo.whiten.over": "tokens"},
+            "use tokens with scale",
+        ),
+        (CRITIC | {"algo.reward.parts": {"a": 1.0}}, "leave reward.parts out"),
+        (CRITIC | TO_START | {"algo.kl.placement": "token"}, "use kl.placement reward"),
         ({"trainer.critic_learning_rate": "1e-3"}, "without a critic: algo.baseline is 'mean'"),
     ],
 )
@@ -237,6 +317,32 @@ def test_an_adapter_beside_its_base_is_refused_where_it_cannot_be_exact(override
     assert said in refusal({"lora.rank": "4", "lora.serve": "adapter"} | overrides)
 
 
+MOVING = {"algo.kl.coef": 0.1, "algo.kl.reference": "initial", "algo.kl.refresh_every": 2}
+
+
+@cases(
+    "overrides, said",
+    [
+        ({"lora.rank": 4}, "lora.rank 4: the reference has no adapter, so it cannot move"),
+        (
+            {"lora.rank": 4, "lora.serve": "adapter", "engine.type": "vllm"},
+            "lora.rank 4: the reference has no adapter, so it cannot move",
+        ),
+        (
+            {"algo.kl.coef": 0, "algo.kl.reference": ""},
+            "kl.refresh_every does nothing unless kl.coef",
+        ),
+        (
+            {"algo.kl.refresh_every": 0, "algo.kl.ema": 0.9},
+            "ema 0.9 does nothing unless refresh_every",
+        ),
+    ],
+)
+def test_a_reference_that_cannot_move_is_refused(overrides, said):
+    assert load_config(None, MOVING).algo.kl.refresh_every == 2
+    assert said in refusal(MOVING | overrides)
+
+
 def test_an_adapter_beside_its_base():
     adapter = {"lora.rank": 4, "lora.serve": "adapter"}
     for more in ({"engine.type": "vllm"}, {"engine.type": "sglang", "rollout.interrupt": "abort"}):
@@ -266,6 +372,7 @@ def test_an_endpoint_is_no_engine_of_our_own():
         _ = load_config(overrides={"engine.type": "openai"}).own_engine
 
 
+TAUGHT = {"algo.teacher.models": "bundled/math", "algo.teacher.reward_coef": 0}
 ALONE = {"rollout.group_size": 1, "algo.baseline": "batch_mean", "algo.scale": "batch_std"}
 
 
@@ -278,6 +385,34 @@ ALONE = {"rollout.group_size": 1, "algo.baseline": "batch_mean", "algo.scale": "
         ({"rollout.group_size": 1}, "trains nothing"),
         (ALONE | {"algo.baseline": "leave_one_out", "algo.scale": "none"}, "trains nothing"),
         (ALONE | {"algo.scale": "group_std"}, "trains nothing"),
+        ({"algo.teacher.coef": 0.5}, "coef without models does nothing"),
+        (TAUGHT | {"algo.teacher.timeout_s": 9}, "timeout_s without a served teacher"),
+        (TAUGHT | {"algo.teacher.top_k": 9}, 'top_k 9 needs placement "loss"'),
+        (
+            {"algo.teacher": {"models": "http://x", "placement": "loss", "top_k": 9}},
+            "http://x is a server",
+        ),
+        (
+            TAUGHT | {"algo.teacher.placement": "loss", "algo.teacher.horizon": "row"},
+            'horizon "row" needs placement reward',
+        ),
+        (TAUGHT | {"rollout.should_accept": "mixed_rewards"}, "rewards that do not count"),
+        (
+            TAUGHT | {"algo.reward.scale": 2},
+            "reward.scale does nothing unless teacher.reward_coef is",
+        ),
+        (TAUGHT | {"algo.turn_discount": 0.5}, "turn_discount 0.5 does nothing unless teacher"),
+        (TAUGHT | {"algo.whiten.over": "tokens"}, "whiten.over does nothing unless teacher"),
+        (TAUGHT | {"rollout.group_reward": "a:b"}, "pays rewards that do not count"),
+        (TAUGHT | {"algo.shuffle_advantages": True}, "shuffle_advantages True does nothing"),
+        (
+            TAUGHT | {"algo.baseline": "critic", "algo.scale": "none"},
+            "baseline 'critic' does nothing",
+        ),
+        ({"algo.teacher.models": "http://x", "rollout.temperature": 0.5}, "at temperature 1"),
+        ({"algo.teacher.models": [{"model": "a", "onyl": {}}]}, "onyl"),
+        ({"algo.teacher.models": "http://host:99999"}, "models.0: expected http://host:port"),
+        ({"rollout.seats": {"x": "policy", "o": "url:http://h:x/v1#m"}}, "url:http://HOST/v1#"),
         (
             {"engine.max_model_len": 8192, "trainer.max_tokens_per_microbatch": 4096},
             "exceeds trainer.max_tokens_per_microbatch 4096",
@@ -300,6 +435,24 @@ def test_an_impossible_combination_is_refused(overrides, said):
 def test_the_trainer_computes_as_the_engine_unless_told(engine, trainer, computes):
     named = {} if trainer is None else {"trainer.dtype": trainer}
     assert load_config(None, {"engine.dtype": engine} | named).compute_dtype == computes
+
+
+def test_teachers_are_named_alone_or_with_their_tasks(write):
+    text = (
+        "[[algo.teacher.models]]\nmodel = 'a'\nweight = 2\nonly = { env_id = 'math', level = 3 }\n"
+    )
+    (one,) = load_config(write(text)).algo.teacher.models
+    assert one.teaches("math", {"level": 3, "more": 1})
+    assert not any(one.teaches(*it) for it in [("code", {"level": 3}), ("math", {})])
+    found = load_config(None, {"algo.teacher.models": "a,http://b"}).algo.teacher
+    assert [(it.model, it.is_served) for it in found.models] == [("a", False), ("http://b", True)]
+    assert found.weights("any", {}) == [1, 1]
+    again = load_config(write(dump_toml(load_config(write(text)))))
+    assert again == load_config(write(text))
+
+
+def test_a_teacher_alone_teaches_groups_of_one():
+    assert load_config(None, TAUGHT | {"rollout.group_size": 1}).rollout.group_size == 1
 
 
 def test_groups_of_one_train_when_compared_in_the_batch():

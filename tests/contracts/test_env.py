@@ -19,8 +19,8 @@ EXAMPLES = {
     "reward-v0": "reward:rewarded:exact",
 }
 """What stands for an environment that must be told what to play."""
-NEEDS_A_SERVER = {"openenv-v0", "verifiers-v0"}
-"""Checked beside their own tests, where there is one."""
+NEEDS_A_SERVER = {"openenv-v0", "textarena-v0", "verifiers-v0"}
+"""Checked beside their own tests, where there is a server, or the package."""
 HARBOR = "harbor:chores"
 """The second generator of `harbor-v0`, whose first is its default."""
 IDS = [HARBOR] + [row.id for row in listing("env") if row.spec and row.id not in NEEDS_A_SERVER]
@@ -32,6 +32,8 @@ MAY_SKIP = {
     "gymnasium-v0": {*_NO_TOOLS, *_NO_RANGE},  # nonsense is random play, which may win
     "reasoning_gym-v0": _NO_TOOLS,
     "reward-v0": {*_NO_TOOLS, *_NO_RANGE},  # whatever one pays for
+    "kuhn-v0": {*_NO_TOOLS, *_NO_RANGE},
+    "tictactoe-v0": {*_NO_TOOLS, *_NO_RANGE},
 }
 """Criteria that do not apply to an environment, by id; all others must be judged."""
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from agentgym_rl.algo.prefixes import num_distinct
+from agentgym_rl.config import TeacherConfig
 from agentgym_rl.controller.batches import batch_metrics, split_batch, taught, why_nothing_taught
 from agentgym_rl.core.batch import BatchShard
+from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.group import Group
 from agentgym_rl.core.trajectory import Outcome
 from tests.kit.cases import cases
@@ -50,6 +52,20 @@ def test_groups_stay_whole_in_minibatches_if_each_gets_as_many(group, count, who
     assert {len(part) for part in found} == {count * 2}
     places = {number: sum(number in part for part in found) for number in range(count)}
     assert set(places.values()) == {1} if whole else max(places.values()) <= 4
+
+
+def test_every_episode_has_the_weights_of_its_teachers(group):
+    models = [{"model": "a"}, {"model": "b", "weight": 3, "only": {"env_id": "x", "level": 2}}]
+    teacher = TeacherConfig.model_validate({"models": models})
+    groups = [group(f"g{i}", [0], size=1) for i in range(3)]
+    groups = [replace(it, data={"level": 1 + number % 2}) for number, it in enumerate(groups)]
+    members = [replace(it.members[0], env_id="xxy"[n]) for n, it in enumerate(groups)]
+    groups = [replace(it, members=[of]) for it, of in zip(groups, members, strict=True)]
+    (shard,) = split_batch(groups, step=0, num_ranks=1, num_minibatches=1, teacher=teacher)
+    assert shard.teachers == [[1, 0], [1, 3], [1, 0]]
+    assert BatchShard.unpack(shard.pack()).teachers == shard.teachers
+    (plain,) = split_batch(groups, step=0, num_ranks=1, num_minibatches=1)
+    assert not plain.teachers
 
 
 def test_minibatches_are_balanced_by_tokens(group):
@@ -111,6 +127,44 @@ def test_counts_are_those_of_the_whole_batch(group):
     for shard in split_batch(groups, step=7, num_ranks=2, num_minibatches=1):
         assert (shard.num_trained_tokens, shard.num_episodes) == (4, 2)
         assert len(shard.rewards) == 4
+
+
+def marked(group: Group, **metrics: float) -> Group:
+    """The group, with metrics for its first episode, and its last one truncated."""
+    first, *others, last = group.members
+    first = replace(first, metrics=metrics)
+    return replace(group, members=[first, *others, replace(last, outcome=Outcome.TRUNCATED)])
+
+
+def test_episodes_that_are_left_out_have_rewards_and_nothing_else(group):
+    groups = [marked(group(f"g{i}", [0, 0], size=3), cheated=i) for i in range(2)]
+    split = {"step": 0, "num_ranks": 1, "num_minibatches": 1}
+    (whole,) = split_batch(groups, **split)
+    for names, absent in ((["truncated"], {2, 5}), (["truncated", "cheated"], {2, 3, 5})):
+        (shard,) = split_batch(groups, **split, leave_out=names)
+        assert {it.episode for it in shard.minibatches[0]} == set(range(6)) - absent
+        assert shard.num_episodes == 6 - len(absent)
+        assert shard.num_trained_tokens == sum(whole.lengths[i] for i in {*range(6)} - absent)
+        assert (shard.rewards, shard.lengths) == (whole.rewards, whole.lengths)
+    assert whole.truncated == [False, False, True] * 2
+
+
+def test_a_flag_that_nobody_reports_is_refused(group):
+    groups, split = [marked(group("g", [0]), cheated=0)], {"step": 0, "num_ranks": 1}
+    with pytest.raises(ConfigError, match=r"'chaeted', which no episode .*: cheated"):
+        split_batch(groups, **split, num_minibatches=1, leave_out=["chaeted"])
+    split_batch([group("g", [0])], **split, num_minibatches=1, leave_out=["truncated"])
+
+
+def test_parts_of_rewards_are_metrics_that_every_episode_has(group):
+    whole = group("g", [0], size=2)
+    members = [replace(m, metrics={"right": i}) for i, m in enumerate(whole.members)]
+    split = {"step": 0, "num_ranks": 1, "num_minibatches": 1}
+    (shard,) = split_batch([replace(whole, members=members)], **split, reward_parts=["right"])
+    assert shard.parts == {"right": [0, 1]}
+    assert BatchShard.unpack(shard.pack()).parts == shard.parts
+    with pytest.raises(ConfigError, match=r"'right', which episode .* does not have"):
+        split_batch([whole], **split, reward_parts=["right"])
 
 
 def test_batch_metrics_of_a_known_batch(group):

@@ -2,17 +2,21 @@
 
 import asyncio
 import sqlite3
+import tempfile
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from agentgym_rl.config import AlgoConfig
 from agentgym_rl.controller import controller as module
 from agentgym_rl.core.batch import BatchShard, StepReport
-from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.metrics import read_metrics, read_phases
 from tests.kit.cases import cases
-from tests.kit.groups import Publications
+from tests.kit.groups import Publications, make_group
 from tests.kit.served import served
 
 
@@ -99,6 +103,26 @@ def test_the_first_batch_that_taught_nothing_is_warned_of(batches, warned, tmp_p
     asyncio.run(play())
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [text[:22] for text in said] == [warned] * bool(warned)
+
+
+def test_a_teacher_of_no_task_is_warned_of_once(tmp_path, group, caplog):
+    models = [{"model": "a", "only": {"level": n}} for n in (1, 2)]
+    algo = AlgoConfig.model_validate({"teacher": {"models": models}})
+
+    async def play() -> None:
+        async with served(tmp_path, algo=algo) as s:
+            for step in range(4):
+                names = [f"{step}a", f"{step}b"]
+                for name in names:
+                    await s.add(replace(group(name, [step]), data={"level": 1 + (step == 3)}))
+                await s.http.get(f"/batch/{step}?rank=0")
+                found = StepReport(step, step + 1, {"grad_norm": 1.0, "lr": 1.0}, [], names)
+                assert (await s.http.post("/report", data=found.pack())).status == 200
+
+    asyncio.run(play())
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "teaches none of the tasks of the first 3 batches: it is for tasks with" in said
+    assert "{'level': 2} (only), and one of the last batch has {'env_id': '', 'level': 1}" in said
 
 
 def test_a_rank_can_say_something_on_the_console(tmp_path, caplog):
@@ -289,6 +313,20 @@ def test_a_batch_that_cannot_be_trained_ends_the_run_and_no_rank_begins_again(tm
                 await s.controller.watch()
 
     asyncio.run(play())
+
+
+@cases("algo", [{"leave_out": ["absent"]}, {"reward": {"parts": {"absent": 1.0}}}])
+def test_a_name_that_no_episode_has_ends_the_run_and_no_rank_begins_again(algo):
+    async def play(folder) -> None:
+        async with served(folder, algo=AlgoConfig.model_validate(algo)) as s:
+            for name in ("a", "b"):
+                await s.add(make_group(name, [0]))
+            assert (await s.http.get("/batch/0?rank=0")).status == 410
+            with pytest.raises(ConfigError, match="names 'absent'"):
+                await s.controller.watch()
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(play(Path(folder)))
 
 
 def test_ranks_that_are_replaced_count_no_more_and_their_batches_come_again(tmp_path, group):

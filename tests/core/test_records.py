@@ -20,7 +20,7 @@ from tests.kit.cases import cases
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBERS = st.floats(allow_nan=False)
-_OTHERS = ("lineage", "parent", "choices", "experts", "_")
+_OTHERS = ("lineage", "parent", "choices", "experts", "told", "_")
 ARRAYS = tuple(name for name in Row.__slots__ if not name.startswith(_OTHERS))
 
 
@@ -44,7 +44,12 @@ def rows(draw):
         parent=draw(st.integers(-1, 3)),
         choices=choices.Choices(index.astype(np.int32), sets) if draw(st.booleans()) else None,
         experts=some_experts(length, seed) if draw(st.booleans()) else None,
+        told=some_told(length, seed) if draw(st.booleans()) else None,
     )
+
+
+def some_told(length: int, seed: np.random.Generator) -> choices.Told:
+    return choices.Told(-seed.random((length, 2), dtype=np.float32))
 
 
 def some_experts(length: int, seed: np.random.Generator) -> choices.Experts:
@@ -111,7 +116,7 @@ def plain(record):
     """Nested tuples, lists and numbers: what `==` can compare, dtypes included."""
     if isinstance(record, np.ndarray):
         return record.dtype.str, record.tolist()
-    parts = choices.Choices | choices.Experts | Credit | Row | BatchRow
+    parts = choices.Choices | choices.Experts | choices.Told | Credit | Row | BatchRow
     if isinstance(record, parts | BatchShard | StepReport | Trajectory):
         names = [name for name in record.__slots__ if not name.startswith("_")]
         return {name: plain(getattr(record, name)) for name in names}
@@ -269,6 +274,20 @@ def test_the_head_of_a_row_has_its_choices(row, length):
         assert head.experts.ids.tolist() == row.experts.ids[:length].tolist()
         with pytest.raises(ValueError, match="experts"):
             replace(row, experts=choices.Experts(np.zeros((99, 1, 1), np.int16)))
+    if row.told is not None:
+        assert head.told.logprobs.tolist() == row.told.logprobs[:length].tolist()
+        with pytest.raises(ValueError, match="told"):
+            replace(row, told=choices.Told(np.zeros((99, 1), np.float32)))
+
+
+def test_a_teacher_that_said_nothing_comes_back_silent():
+    told = choices.Told(np.array([[np.nan, -1], [np.nan, np.nan]], np.float32))
+    again = choices.Told.unpack(told.pack(), length=2)
+    assert again.logprobs.tobytes() == told.logprobs.tobytes()
+    assert again.index.tolist() == [True, False]
+    for blocks in ({"logprobs": b"1234"}, {"teachers": 3}):
+        with pytest.raises(ValueError, match=r"teachers of a row|reshape"):
+            choices.Told.unpack({**told.pack(), **blocks}, length=2)
 
 
 def branch(row: Row, at: int, length: int) -> Row:
@@ -279,7 +298,8 @@ def branch(row: Row, at: int, length: int) -> Row:
     arrays["loss_mask"] = arrays["loss_mask"] & (np.arange(length) >= at)
     index = np.where(np.arange(length) % 3, choices.ALL, 0).astype(np.int32)
     some = choices.Choices(index, [choices.packed_set(b"\x05")]) if at % 2 else None
-    return replace(other, choices=some, parent=0, **arrays)
+    told = some_told(length, np.random.default_rng(at)) if at % 2 else None
+    return replace(other, choices=some, told=told, parent=0, **arrays)
 
 
 def test_what_rows_have_in_common_is_stored_once():

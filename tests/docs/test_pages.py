@@ -5,6 +5,8 @@ from string import Template
 
 import pytest
 
+from agentgym_rl.config import AlgoConfig
+from agentgym_rl.config.section import flat
 from agentgym_rl.gateway.dialects import responses_request as responses
 from agentgym_rl.gateway.request import chat_request as chat
 from tests.contracts.engines import table
@@ -60,3 +62,27 @@ def test_the_endpoint_page_names_every_parameter_that_is_read(title, code):
 
 def test_the_table_of_engines_is_made_from_their_declarations():
     assert table() in (ROOT / "docs/engines.md").read_text()
+
+
+def test_the_keys_of_the_objective_that_the_page_names_exist():
+    """Correct a key of `algo` on the page, and it fails here until the key is there."""
+    known = {"algo", "algo.behavior_correction.floor", "algo.behavior_correction.reduce"}
+    known |= {f"algo.{key}" for key in flat(AlgoConfig().model_dump())}
+    known |= {key.rpartition(".")[0] for key in known}
+    known |= {f"algo.{name}" for name in ("loss_options", "leave_out", "reward.parts")}
+    page = (ROOT / "docs" / "algorithms.md").read_text()
+    named = {key[1:] for key in re.findall(r"[`(-]algo(?:\.[a-z_]+)+", page)}
+    assert len(named) > 25
+    assert named - known == set()
+
+
+def test_the_comparison_with_other_systems_has_the_numbers_on_the_page():
+    lines = (ROOT / "docs" / "data" / "peers.txt").read_text().splitlines()
+    rows = [line.split(" | ") for line in lines if not line.startswith("#")]
+    verdicts = [verdict for verdict, *_ in rows]
+    page = (ROOT / "docs" / "algorithms.md").read_text()
+    assert f"compares {verdicts.count('agree')} losses" in page
+    assert f"and {verdicts.count('cannot be said')} recipes cannot be said" in page
+    assert "differ" not in verdicts
+    assert len({(system, row) for _, system, row, _ in rows}) == len(rows) > 145
+    assert all(float(number) < 2e-5 for verdict, *_, number in rows if verdict == "agree")

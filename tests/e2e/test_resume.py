@@ -12,7 +12,7 @@ import pytest
 from agentgym_rl.audit.exactly_once import audit_ledger
 from agentgym_rl.audit.replay_batch import replay
 from agentgym_rl.evaluate.folder import read_folder
-from agentgym_rl.export.model import export_trained
+from agentgym_rl.trainer.export import export_trained
 
 from .forked import arl
 

@@ -20,6 +20,7 @@ from .forked import ForkedArl
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
+MOVING = ("--algo.kl.coef=0.1", "--algo.kl.reference=initial", "--algo.kl.refresh_every=1")
 SMALL = ("--rollout.group_size=2", "--rollout.groups_per_batch=1", "--logging.progress=plain")
 
 
@@ -61,7 +62,7 @@ def wait_for_steps(folder, count):
 
 
 def test_a_shell_script_with_curl_is_trained_on_before_and_after_a_kill(serve):
-    process, folder = serve("--steps=2")
+    process, folder = serve("--steps=2", *MOVING)
     assert stat.S_IMODE(os.stat(folder / "serve.json").st_mode) == 0o600
     key = json.loads((folder / "serve.json").read_text())["admin_key"]
     play("bash", ROOT / "examples/online/play.sh", folder)
@@ -77,6 +78,9 @@ def test_a_shell_script_with_curl_is_trained_on_before_and_after_a_kill(serve):
     assert (result["steps"], result["outcomes"]) == (2, {"completed": 2})
     assert audit_ledger(folder)["faults"] == []
     assert (folder / "export/model.safetensors").exists()
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    # The reference is the policy again after each batch; one that stays is 0.04 away at the second.
+    assert max(m["policy/kl_reference"] for m in metrics) < 1e-6
     assert key not in out + err
     with sqlite3.connect(folder / "episodes.db") as db:
         assert db.execute("SELECT count(*) FROM trajectories").fetchone() == (4,)

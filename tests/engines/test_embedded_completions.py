@@ -1,15 +1,26 @@
 """The embedded engine's `/v1/completions` and `/v1/models`, asked by the OpenAI SDK."""
 
 import asyncio
+from dataclasses import replace
 
+import numpy as np
 import openai
 import pytest
+import torch
 from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
 
+from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.config import TeacherConfig
 from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.core.task import Task
 from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.rollout.teachers import ServedTeachers
+from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.trainer.world import join_world
 from tests.docs.blocks import blocks
 from tests.kit.cases import cases
+from tests.kit.groups import make_group, make_row
 
 PROMPT = [5, 6, 7]
 TOKENIZER = Tokenizer.from_file(str(BUNDLED / "tokenizer.json"))
@@ -141,7 +152,12 @@ REFUSED = {
     "no token": {"prompt": [640]},
     "alternatives": {"logprobs": 5},
     "a suffix": {"suffix": "x"},
-    "echo": {"echo": True},
+    "echo and a reply": {"echo": True, "logprobs": 0},
+    "echo without log-probs": {"echo": True, "max_tokens": 0},
+    "echo of one token": {"echo": True, "max_tokens": 0, "logprobs": 0, "prompt": [5]},
+    "echo of no token": {"echo": True, "max_tokens": 0, "logprobs": 0, "prompt": [5, 640]},
+    "echo at a temperature": {"echo": True, "max_tokens": 0, "logprobs": 0, "temperature": 0.5},
+    "nothing": {"max_tokens": 0},
     "a penalty": {"presence_penalty": 0.5},
     "too many replies": {"prompt": [[5]] * 100, "n": 6},
     "a long prompt": {"prompt": [5] * 300},
@@ -162,6 +178,51 @@ def test_what_is_not_served_is_refused_and_the_engine_lives(served, subtests):
         return await _complete(sdk, echo=False, presence_penalty=0, user="me", best_of=1)
 
     assert _run(served, scenario, ends=False).choices[0].finish_reason == "length"
+
+
+@cases("prompt", [PROMPT + [9] * 40, TEXT])
+def test_an_echo_has_the_log_probs_of_the_prompt(served, prompt):
+    """Of a prompt of ids and of a text; beside other requests, whose tokens are sampled."""
+    ids = prompt if isinstance(prompt, list) else TOKENIZER.encode(prompt).ids
+    more = {"echo": True, "max_tokens": 0, "logprobs": 1, "temperature": 1.0}
+
+    async def scenario(sdk, client, _):
+        async with asyncio.TaskGroup() as tasks:
+            beside = tasks.create_task(_reply(client))
+            found = tasks.create_task(_complete(sdk, [prompt, prompt], **more))
+        return found.result(), beside.result(), await _reply(client)
+
+    found, beside, alone = _run(served, scenario, ends=False)
+    assert beside.token_ids == alone.token_ids
+    first, second = found.choices
+    assert first.text == TOKENIZER.decode(ids)
+    assert first.logprobs.token_logprobs[0] is None
+    model = AutoModelForCausalLM.from_pretrained(BUNDLED, dtype=torch.float32)
+    with torch.inference_mode():
+        expected = (
+            model(torch.tensor([ids])).logits[0].log_softmax(-1)[range(len(ids) - 1), ids[1:]]
+        )
+    assert first.logprobs.token_logprobs[1:] == pytest.approx(expected.tolist(), abs=1e-4)
+    assert second.logprobs.token_logprobs[1:] == pytest.approx(expected.tolist(), abs=1e-4)
+    assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (2 * len(ids), 0)
+
+
+def test_a_served_teacher_says_what_its_folder_says(served):
+    """`algo.teacher.models`: the same model as a URL and in a trainer's rank."""
+    row = make_row([0] * 9, prompt=40)
+
+    async def scenario(_, client, __):
+        config = TeacherConfig.model_validate({"models": client.url})
+        async with ServedTeachers(config) as teachers:
+            await teachers.check(BUNDLED, longest=49)
+            member = replace(make_group("g", [0]).members[0], rows=[row])
+            return await teachers.teach(member, Task("t", 0))
+
+    (found,) = _run(served, scenario).rows
+    with join_world() as world:
+        expected = Policy.load(BUNDLED, world, frozen=True).logprobs(pack_rows([row]))
+    assert found.told.logprobs[40:, 0] == pytest.approx(expected.detach().numpy(), abs=1e-4)
+    assert np.isnan(found.told.logprobs[:40]).all()
 
 
 def test_who_hangs_up_ends_all_replies(served):

@@ -7,6 +7,7 @@ import pytest
 
 from agentgym_rl.cli import eval_targets as eval_arguments
 from agentgym_rl.cli import main as cli
+from agentgym_rl.config import Config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.evaluate.command import evaluate_all
 from agentgym_rl.evaluate.folder import compare, compare_folders
@@ -156,3 +157,28 @@ def test_a_model_may_be_a_run_or_a_checkpoint(tmp_path, monkeypatch):
     assert [each.model for each in found] == ["run/export", "run/checkpoints/step-3"]
     assert [each.config.model.path for each in found] == ["run/export", "base"]
     assert [each.config.seed for each in found] == [4, 4]
+
+
+def engines(*argv):
+    found = eval_arguments.evaluated(cli.parse(["eval", "--env=math", *argv]))
+    return [
+        (engine.type, engine.max_model_len, engine.max_num_seqs)
+        for engine in (each.config.engine for each in found)
+    ]
+
+
+def test_a_run_has_the_engine_it_was_trained_with(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, kind, length in (("a", "embedded", 300), ("b", "vllm", 400)):
+        (tmp_path / name / "checkpoints").mkdir(parents=True)
+        (tmp_path / name / "export").mkdir()
+        file = f"[engine]\ntype = '{kind}'\nmax_model_len = {length}\nmax_num_seqs = 7\n"
+        (tmp_path / name / "config.toml").write_text(file)
+    models = ("--model=a", "--model=b", "--model=bundled")
+    usual = Config().engine
+    plain = ("embedded", usual.max_model_len, usual.max_num_seqs)
+    assert engines(*models) == [("embedded", 300, 7), ("vllm", 400, 7), plain]
+    given = engines(*models, "--engine.max_num_seqs=9", "--engine.python=python3")
+    assert given == [("embedded", 300, 9), ("vllm", 400, 9), ("embedded", plain[1], 9)]
+    assert engines(*models, "--engine=embedded")[1] == plain
+    assert engines("--model=embedded:b", "--model=a") == [plain, ("embedded", 300, 7)]

@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -16,8 +16,10 @@ from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.controller.controller import Controller
 from agentgym_rl.controller.schedule import Plan
 from agentgym_rl.core.batch import StepReport
-from agentgym_rl.core.task import Task
+from agentgym_rl.core.task import Task, TaskSource
+from agentgym_rl.rollout.curriculum import Draws
 from agentgym_rl.rollout.groups import FinishedGroups
+from agentgym_rl.rollout.producer import TaskCursor
 from agentgym_rl.storage.checkpoints import (
     Manifest,
     lineage_after,
@@ -87,13 +89,14 @@ class Trainer:
 
 
 def config(run: Path, **settings) -> Config:
-    rollout = RolloutConfig(groups_per_batch=B, group_size=2, max_staleness=1, **settings)
+    played = {"groups_per_batch": B, "group_size": 2, "max_staleness": 1, **settings}
+    rollout = RolloutConfig(**played)
     trainer = TrainerConfig(num_minibatches=1)
     return Config(rollout=rollout, trainer=trainer, steps=STEPS, run=str(run))
 
 
-def begin(run: Path) -> None:
-    create_run_dir(config(run))
+def begin(run: Path, **settings) -> None:
+    create_run_dir(config(run, **settings))
 
 
 def live(
@@ -103,10 +106,11 @@ def live(
     after: bool = True,
     log_type=Mortal,
     loses: Callable[[], bool] = lambda: False,
+    **settings,
 ) -> Trainer:
     """One process of it, until it is finished or dies. `loses` is asked again and again whether
-    the trainer dies now."""
-    return asyncio.run(_live(run, dies_at, after, log_type, loses))
+    the trainer dies now; `settings` are of the rollout."""
+    return asyncio.run(_live(run, dies_at, after, log_type, loses, settings))
 
 
 class Life:
@@ -147,9 +151,20 @@ class Life:
             on_step=lambda *_: None,
             recovered=self.found,
         )
-        self.finished = FinishedGroups(settings.rollout, buffer=self.buffer, episodes=log)
+        draws = Draws.of(settings.rollout, log, seed=settings.seed, recovered=self.found)
+        self.finished = FinishedGroups(
+            settings.rollout, buffer=self.buffer, episodes=log, draws=draws
+        )
         self.indices = (i for i in range(10_000) if i not in self.found.logged)
-        """Of tasks that are still to be played."""
+        """Of tasks that are still to be played, for a run without a curriculum."""
+        self.cursor = TaskCursor(
+            settings.rollout,
+            Levels(),
+            seed=settings.seed,
+            logged=self.found.logged,
+            draws=draws,
+            version=lambda: self.buffer.version,
+        )
 
     async def replace_trainer(self) -> None:
         """The ranks are lost, and begin again with the newest checkpoint."""
@@ -157,14 +172,17 @@ class Life:
         await self.controller.regroup(self.trainer.step, newest_checkpoint(self.trainer.folder))
 
 
-async def _live(run: Path, dies_at: int, after: bool, log_type, loses) -> Trainer:
+async def _live(run: Path, dies_at: int, after: bool, log_type, loses, settings) -> Trainer:
     with ExitStack() as stack:
         log = log_type(run / "episodes.db", dies_at + 1, after=after)
-        life = Life(config(run), run, log, stack)
+        life = Life(config(run, **settings), run, log, stack)
         controller = life.controller
         try:
             while life.trainer.step < STEPS:
-                await _play(life.buffer, life.finished, life.indices)
+                await _play(life.buffer, life.finished, life.cursor)
+                while stale := life.buffer.drop_stale():
+                    await log.drop(stale, "stale")
+                    await _play(life.buffer, life.finished, life.cursor)
                 shard = await controller.batch(life.trainer.step, 0)
                 if loses():
                     await life.replace_trainer()
@@ -184,11 +202,21 @@ async def _live(run: Path, dies_at: int, after: bool, log_type, loses) -> Traine
     return life.trainer
 
 
-async def _play(buffer: Buffer, finished: FinishedGroups, indices) -> None:
-    """All that may be played now; every fifth group is too old to be trained next time."""
+class Levels(TaskSource):
+    """Tasks of three levels; the group of a task of level n has n passes, of two episodes."""
+
+    def __getitem__(self, index: int) -> Task:
+        return Task(f"t{index}", index, {"level": index % 3})
+
+
+async def _play(buffer: Buffer, finished: FinishedGroups, cursor: TaskCursor) -> None:
+    """All that may be played now; every fifth group is too old to be trained next time, if groups
+    of several versions may be in a batch."""
     while buffer.capacity >= 1:
-        index = next(indices)
+        index, task = await cursor.next()
         buffer.admit()
-        group = make_group(f"g{index}", [max(0, buffer.version - (index % 5 == 4))])
-        task = Task(f"t{index}", index)
-        await finished.finish(group.group_id, task, index, group.members)
+        is_old = index % 5 == 4 and buffer.config.max_staleness > 0
+        group = make_group(f"g{index}", [max(0, buffer.version - is_old)])
+        passes = [float(number < task.data["level"]) for number in range(2)]
+        members = [replace(m, reward=r) for m, r in zip(group.members, passes, strict=True)]
+        await finished.finish(group.group_id, task, index, members)

@@ -32,14 +32,16 @@ class Served:
 
 
 @asynccontextmanager
-async def served(path, fleet: Publications | None = None, devices: Devices | None = None):
+async def served(
+    path, fleet: Publications | None = None, devices: Devices | None = None, algo=CONFIG.algo
+):
     log = EpisodeLog(path / "episodes.db")
     metrics = MetricsFile(path / "metrics.jsonl")
     phases = PhasesFile(path)
     buffer = Buffer(CONFIG.rollout, total_groups=100)
     controller = Controller(
         CONFIG.trainer,
-        CONFIG.algo,
+        algo,
         buffer,
         log,
         metrics,

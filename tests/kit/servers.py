@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.runtime.http_call import call
+from agentgym_rl.runtime.http_client import call
 
 
 @dataclass

@@ -55,6 +55,7 @@ def refusal(path: str) -> str:
         ("gymnasium-v0:FrozenLake-v1", "bundled/frozenlake"),
         ("code", "bundled/code"),
         ("harbor:bugs", "bundled/bugs"),
+        ("tictactoe-v0", "bundled/tictactoe"),
         ("gymnasium:Taxi-v3", "bundled/math"),
         ("my_module:Tools", "bundled/math"),
     ],

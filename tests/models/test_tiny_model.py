@@ -100,6 +100,7 @@ PARAMETERS = {
     "bundled/code": 902_528,
     "bundled/bugs": 931_200,
     "bundled/agents": 882_048,
+    "bundled/tictactoe": 365_952,
 }
 
 
@@ -283,7 +284,7 @@ TEXTS = dict.fromkeys(FAMILIES, 4000) | (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "tictactoe"])
 def test_training_rows_are_what_a_rollout_records(family: str, tmp_path: Path) -> None:
     python(ROWS_MATCH_THE_GATEWAY, tmp_path, family)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 
 import pytest
 
@@ -128,6 +129,31 @@ def test_what_a_file_says_counts_over_what_is_estimated(arl):
     assert code == 0
     assert found["engine"]["step_s"] == 0.01
     assert found["engine"]["kv_tokens"] > 1_000_000
+
+
+def test_a_plan_has_the_memory_of_the_trainer(arl):
+    _, out, _ = arl("--no-search", "--trainer.optimizer=muon")
+    assert re.search(r"state of the optimizer +3\.81 MB\n", out)
+    big = ("--gpu=H100", "--parameters=7.6e9", "--no-search")
+    _, out, _ = arl(*big)
+    assert re.search(
+        r"each rank +122 GB, and its activations\n +note: that does not fit 80 GB", out
+    )
+    assert "not fit" not in arl(*big, "--trainer.num_ranks=2")[1]
+    assert "not fit" not in arl(*big, "--trainer.cpu_offload=true")[1]
+    found = json.loads(arl("--json", *big)[1])["trainer_memory_bytes"]
+    assert (found["optimizer"], found["rank"]) == (8 * 7.6e9, 16 * 7.6e9)
+    assert "memory is not known" in arl("--no-search", "--model=owner/name")[1]
+
+
+def test_the_search_splits_no_trainer_below_its_memory(arl):
+    """A trainer of 122 GB needs two GPUs of 80 GB."""
+    big = ("--gpu=H100", "--parameters=7.6e9", "--gpus=8", "--json")
+    for keys, expected in (((), [4, 3, 2]), (("--trainer.cpu_offload=true",), [4, 3, 2, 1])):
+        tried = json.loads(arl(*big, *keys)[1])["tried"]
+        found = [each["trainer.num_ranks"] for each in tried if each["axis"] == "split"]
+        assert found == expected
+    assert "an engine of 1 and a trainer of 2, with" in arl(*big[:2], "--gpus=2")[2]
 
 
 def test_rates_of_a_run_need_the_run(tmp_path):

@@ -6,11 +6,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_rl.config import AlgoConfig, KlConfig, load_config
+from agentgym_rl.config import (
+    AlgoConfig,
+    KlConfig,
+    LoraConfig,
+    TeacherConfig,
+    TrainerConfig,
+    load_config,
+)
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.model_folder import num_parameters
+from agentgym_rl.models.resolve import BUNDLED, BUNDLED_MODELS
+from agentgym_rl.plan.command import Models
 from agentgym_rl.plan.probe import _shard
 from agentgym_rl.plan.rates import RolloutRates, SandboxRates
 from agentgym_rl.plan.trainer import proximal_rows
+from tests.kit.cases import cases
 
 from .conftest import RATES
 
@@ -147,3 +158,61 @@ def test_only_rows_of_later_minibatches_have_a_pass_before():
     assert proximal_rows([shard], AlgoConfig()) == [list(second)]
     assert proximal_rows([level], AlgoConfig()) == [[]]
     assert proximal_rows([level], AlgoConfig(kl=in_reward)) == [[*first, *second]]
+    taught = {name: TeacherConfig(models="m", placement=name) for name in ("reward", "loss")}
+    assert proximal_rows([level], AlgoConfig(teacher=taught["reward"])) == [[*first, *second]]
+    assert proximal_rows([level], AlgoConfig(teacher=taught["loss"])) == [list(second)]
+
+
+def test_a_teacher_takes_the_passes_of_its_size(predicted):
+    """Those of a reference of the policy's size are the measure."""
+    keys = {"algo.kl.coef": 0.1, "algo.kl.reference": "initial", "algo.teacher.models": "m"}
+    trainer = RATES.trainer.model_copy(update={"teacher_passes": 3.0})
+    found = predicted(keys, rates=RATES.model_copy(update={"trainer": trainer}))
+    took = [step.seconds("teacher") / step.seconds("reference") for step in found.steps]
+    assert took == pytest.approx([3.0] * len(took))
+
+
+def test_the_memory_and_passes_of_teachers_are_those_of_their_sizes():
+    other = BUNDLED_MODELS["bundled/agents"]
+    teacher = {"models": ["bundled/math", str(other), "http://there", "owner/unknown"]}
+    kl = KlConfig(coef=0.1, reference="initial")
+    algo = AlgoConfig(teacher=TeacherConfig.model_validate(teacher), kl=kl)
+    models, sizes = Models.of(algo, BUNDLED), (num_parameters(BUNDLED), num_parameters(other))
+    assert models.teacher_passes == pytest.approx(1 + sizes[1] / sizes[0] + 1)
+    memory = models.memory(algo, TrainerConfig(num_ranks=2), LoraConfig(), dtype="float32")
+    assert memory is not None
+    assert memory.frozen == 4 * (2 * sizes[0] + sizes[1])  # what is not here has the policy's size
+    assert memory.rank == (16 * sizes[0] + memory.frozen) / 2
+    assert Models.of(AlgoConfig(), BUNDLED).teacher_passes == 0
+
+
+def test_the_memory_of_a_model_known_by_its_size_alone():
+    """Two ranks hold a half each, and so do four that are two copies."""
+    algo, models = AlgoConfig(), Models.of(AlgoConfig(), BUNDLED)
+    for trainer, size in (
+        (TrainerConfig(num_ranks=2), 16 / 2),
+        (TrainerConfig(num_ranks=4, num_replicas=2), 16 / 2),
+        (TrainerConfig(optimizer="muon"), 12),
+        (TrainerConfig(optimizer="adamw8bit"), 8 + 2 + 1 / 32),
+        (TrainerConfig(layer_metrics=True), 20),
+    ):
+        memory = models.memory(algo, trainer, LoraConfig(), dtype="float32", parameters=7.6e9)
+        assert memory is not None
+        assert memory.rank == pytest.approx(size * 7.6e9)
+    lora = LoraConfig(rank=4)
+    assert models.memory(algo, TrainerConfig(), lora, dtype="float32", parameters=7.6e9) is None
+    assert Models.of(algo, None).memory(algo, TrainerConfig(), lora, dtype="float32") is None
+
+
+@cases(
+    "keys, said",
+    [
+        ({"algo.leave_out": ["truncated"]}, "algo.leave_out is not simulated: every episode"),
+        ({"algo.reward.parts": {"a": 1.0}}, "algo.reward.parts is not simulated: no group has"),
+        ({"rollout.curriculum": "task"}, "rollout.curriculum is not simulated: all tasks"),
+        ({"rollout.group_reward": "m:f"}, "rollout.group_reward is not simulated: it takes"),
+    ],
+)
+def test_what_is_not_simulated_is_said(predicted, keys, said):
+    assert [note for note in predicted(keys).notes if note.startswith(said)]
+    assert not [note for note in predicted().notes if "not simulated" in note]

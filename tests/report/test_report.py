@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from agentgym_rl.report.evaluation import eval_line
+from agentgym_rl.report.evaluation import _estimate_lines, eval_line
 from agentgym_rl.report.figures import evaluated_lines, trained_lines
 from agentgym_rl.report.progress import make_progress, sparkline
 from agentgym_rl.report.run import plot_reward, training_text
@@ -52,7 +52,7 @@ NO_EVALUATION = {
     **{"eval_before": None, "eval_after": None, "eval_outcomes": {}, "evaluations": ()},
     **{"batches_taught": 2, "staleness_mean": 1.0, "staleness_max": 2.0, "groups_dropped": {}},
     **{"episodes": 16, "episodes_per_s": 2.0, "loop_lag_ms": {"p99": 1.0, "max": 2.0}},
-    **{"sandbox": None, "verifier": None},
+    **{"sandbox": None, "verifier": None, "judges": {}},
 }
 
 
@@ -61,6 +61,15 @@ def test_a_run_says_how_many_batches_taught_something():
     assert "3 batches, 1 of which taught something; " in few
     assert " 3 batches; " in training_text({**NO_EVALUATION, "steps": 3, "batches_taught": 3})
     assert " 1 batch; " in training_text({**NO_EVALUATION, "steps": 1, "batches_taught": 1})
+
+
+def test_a_run_with_a_judge_says_what_it_cost():
+    assert "judges" not in training_text(NO_EVALUATION)
+    spent = {"judge_calls": 1200.0, "judge_tokens": 34567.0}
+    text = training_text({**NO_EVALUATION, "judges": spent})
+    assert re.search(r"judges +1,200 calls, 34,567 tokens$", text, re.M)
+    text = training_text({**NO_EVALUATION, "judges": {**spent, "judge_usd": 0.001234}})
+    assert re.search(r"judges +1,200 calls, 34,567 tokens, \$0\.00123$", text, re.M)
 
 
 def test_a_run_without_evaluations_names_none():
@@ -153,3 +162,15 @@ def test_the_picture_is_a_png(tmp_path):
     path = tmp_path / "reward.png"
     plot_reward(path, [METRICS] * 3, title="math", evaluations={0: 0.3, 3: 0.9})
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def estimates(reward: float, **more: object) -> list[str]:
+    shown = {"reward": reward, "num_tasks": 2, "num_episodes": 2, "cost_usd": None, "resumed": 0}
+    pass_at = {"1": {"value": 0.5, "ci": None, "num_tasks": 2}}
+    return list(_estimate_lines(shown | {"pass_at": pass_at} | more))
+
+
+def test_pass_at_one_is_shown_unless_it_repeats_the_mean_reward():
+    assert estimates(0.5) == []
+    assert "pass@1" in estimates(-0.25)[0]
+    assert "pass@1" in estimates(0.5, num_episodes=4)[0]

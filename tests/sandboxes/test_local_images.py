@@ -269,3 +269,60 @@ def birth(pid: int) -> str:
     except OSError:
         return ""
     return fields[19] if fields[0] not in "ZX" else ""
+
+
+PLACES = {
+    "gone": ("rm -rf /app", "/app\n"),
+    "gone with what is above": ("rm -rf /srv", "/app\n"),
+    "a new one": ("mv /app /old; mkdir /app", "/app\n"),
+    "a file": ("rm -rf /app; echo x > /app", "/\n"),
+    "a pipe": ("rm -rf /app; mkfifo /app", "/\n"),
+    "linked to itself": ("rm -rf /app; ln -s app /app", "/\n"),
+    "closed": ("chmod 000 /app", "/\n"),
+}
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_programs_begin_whatever_took_the_place_of_the_work_folder(tmp_path, kind):
+    command, begins = PLACES[kind]
+    base = "/srv/app" if "above" in kind else "/app"
+
+    async def scenario(backend: LocalBackend) -> None:
+        image = await backend.prepare(recipe(f"FROM debian\nWORKDIR {base}\nCOPY a.txt ."))
+        async with await backend.create(image=image) as sandbox:
+            session = await sandbox.open_session("shell")
+            await session.run(f"cd /; {command}")
+            await session.close()
+            for _ in range(2):  # the first program was forked before that
+                result = await sandbox.exec(["pwd"])
+                assert result.stdout_text in (begins, base + "\n"), result
+            there = await sandbox.list_files()
+            if begins == "/app\n":
+                assert there == {}
+                await sandbox.write_files({"b.txt": b"B"})
+                assert await sandbox.list_files() == {"b.txt": 1}
+                assert await sandbox.read_file(f"{base}/b.txt") == b"B"
+            elif kind != "closed":
+                with pytest.raises(SandboxError, match="work folder"):
+                    await sandbox.write_files({"b.txt": b"B"})
+
+    use(tmp_path, scenario)
+
+
+def test_a_new_work_folder_is_the_one_that_is_read(tmp_path):
+    async def scenario(backend: LocalBackend) -> None:
+        image = await backend.prepare(recipe("FROM debian\nWORKDIR /app\nCOPY a.txt ."))
+        async with await backend.create(image=image) as sandbox:
+            moved = "cd /; mv /app /old; mkdir /app; echo new > /app/n"
+            result = await sandbox.exec(["sh", "-c", moved], collect=["."])
+            assert dict(result.files) == {"n": b"new\n"}
+            assert await sandbox.read_file("n") == b"new\n"
+
+    use(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("last", ["touch /app", "ln -s /real /app"])
+def test_an_image_whose_work_folder_is_none_is_refused(tmp_path, last):
+    text = f"FROM debian\nWORKDIR /app\nRUN cd /; rmdir /app; mkdir /real; {last}"
+    with pytest.raises(ImageError, match="its work folder /app is a file or a link"):
+        use(tmp_path, lambda backend: backend.prepare(recipe(text)))

@@ -194,6 +194,31 @@ def test_a_slot_that_is_killed_is_lost_and_replaced(whom, running):
     play(scenario, slots=1)
 
 
+def test_a_slot_whose_death_the_next_run_is_first_to_meet_is_lost():
+    async def scenario(backend):
+        sandbox = await backend.create()
+        (outer,) = outer_processes()
+        doomed = [outer, *children(outer)]
+        assert (await sandbox.run_python("pass")).ok  # and now it owes the slot a request
+        os.kill(outer, signal.SIGKILL)
+        block_until_ended(doomed)  # without a turn of the event loop, which would notice
+        assert await lost(sandbox.run_python("pass"))
+        await sandbox.close()
+
+    play(scenario, slots=1)
+
+
+def block_until_ended(pids: list[int]) -> None:
+    while not all(map(ended, pids)):
+        time.sleep(0.01)
+
+
+def ended(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return True
+
+
 async def lost(use: Awaitable[object]) -> bool:
     try:
         await use

@@ -8,6 +8,7 @@ import pytest
 
 from agentgym_rl.weights.engine_routes import RemoteEngine
 from tests.kit.damage import DEATHS, FILES, TENSORS, Matrix
+from tests.vllm.plain import weights_of
 
 WAYS = ("shm", "gloo", "ipc")
 
@@ -21,7 +22,7 @@ def table(sglang_server, tmp_path_factory):
     )
     yield table
     table.transport, table.interrupt = "shm", "recompute"
-    table.publish()
+    table.publish(weights_of(0))
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agentgym_rl.runtime.http_call import call
+from agentgym_rl.runtime.http_client import call
 from agentgym_rl.weights.adapter import is_adapter
 from agentgym_rl.weights.files import read_version
 from tests.kit.servers import servers_of, wait_at_work

@@ -17,6 +17,7 @@ from trainer_samples import (
     make_items,
     make_shards,
     make_tree,
+    recipe,
     reproducible,
     save_checkpoint,
     wide_norm,
@@ -27,6 +28,7 @@ from agentgym_rl.config import (
     AlgoConfig,
     ClampCorrection,
     LoraConfig,
+    TeacherConfig,
     TrainerConfig,
     load_config,
     preset_names,
@@ -69,6 +71,7 @@ def make_stepper(
     trainer: TrainerConfig = TRAINER,
     bfloat16: bool = False,
     lora: LoraConfig | None = None,
+    teacher_dir: Path | None = None,
 ) -> Stepper:
     how: dict[str, Any] = {"master_dtype": torch.float64, "trainer": trainer}
     if bfloat16:
@@ -83,12 +86,13 @@ def make_stepper(
         critic = Critic.load(model_dir, world, algo=algo, num_steps=NUM_STEPS + 1, **how)
     return Stepper(
         policy,
-        make_optimizer(policy.model.parameters(), trainer),
+        make_optimizer(policy.model, trainer),
         algo=algo,
         trainer=trainer,
         num_steps=NUM_STEPS + 1,
         seed=1,
         reference=reference,
+        teachers=[Policy.load(teacher_dir, world, frozen=True, **how)] if teacher_dir else (),
         critic=critic,
     )
 
@@ -145,8 +149,23 @@ def pass_by(stepper: Stepper, step: int, *, masked: bool = False) -> dict[str, f
 
 def train_preset(model_dir: Path, world: World, name: str) -> list[dict[str, float]]:
     """Two steps of a preset: in the second, policy and reference differ."""
-    stepper = make_stepper(model_dir, world, load_config(None, {"preset": name}).algo)
+    stepper = make_stepper(model_dir, world, recipe(name))
     return [train(stepper, step) for step in range(2)]
+
+
+def train_taught(model_dir: Path, teacher_dir: Path, world: World) -> list[dict[str, float]]:
+    """Two steps with a teacher of another architecture, which teaches two of three groups."""
+    teacher = {"models": ["teacher"], "horizon": "row", "reward_coef": 0.5}
+    algo = ALGO.model_copy(update={"teacher": TeacherConfig.model_validate(teacher)})
+    stepper = make_stepper(model_dir, world, algo, teacher_dir=teacher_dir)
+    metrics: list[dict[str, float]] = []
+    for step in range(2):
+        items, rewards, groups = make_items(num_groups=3, step=step)
+        shards = make_shards(items, rewards, groups, step=step, num_ranks=world.size)
+        weights = [[2.0 * (group != "g2")] for group in groups]
+        shard = replace(shards[world.rank], teachers=weights)
+        metrics.append(reproducible(stepper.train(shard, Phases())))
+    return metrics
 
 
 def train_critic(
@@ -174,7 +193,7 @@ def train_lora(model_dir: Path, world: World) -> tuple[list[dict[str, float]], S
 def train_experts(model_dir: Path, world: World) -> list[dict[str, float]]:
     """Two steps of a mixture of experts, with recorded experts of most rows."""
     policy = Policy.load(model_dir, world, trainer=TRAINER, routing_replay="on")
-    optimizer = make_optimizer(policy.model.parameters(), TRAINER)
+    optimizer = make_optimizer(policy.model, TRAINER)
     stepper = Stepper(
         policy, optimizer, algo=ALGO, trainer=TRAINER, num_steps=NUM_STEPS + 1, seed=1
     )
@@ -194,16 +213,47 @@ def train_experts(model_dir: Path, world: World) -> list[dict[str, float]]:
     return metrics
 
 
-def main_experts(model_dir: Path, out: Path, rank: int) -> None:
+MOVING: dict[str, dict[str, Any]] = {"sharded": {}, "replicas": {"num_replicas": 2}}
+"""The trainers of `train_moving`."""
+
+
+def moving_stepper(model_dir: Path, world: World, **options: Any) -> Stepper:
+    """A stepper of Muon, whose reference model follows the policy, with metrics of layers."""
+    keys = {"coef": 0.1, "reference": "initial", "refresh_every": 1, "ema": 0.5}
+    kl = load_config({"algo": {"kl": keys}}).algo.kl
+    more = {"optimizer": "muon", "layer_metrics": True, "weight_decay": 0.1, **options}
+    trainer = TRAINER.model_copy(update={**more, "num_ranks": world.size})
+    if trainer.num_replicas > 1 and world.size > 1:
+        shape = (trainer.num_replicas, world.size // trainer.num_replicas)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
+        world = replace(world, mesh=mesh)
+    return make_stepper(model_dir, world, ALGO.model_copy(update={"kl": kl}), trainer=trainer)
+
+
+def main_moving(model_dir: Path, out: Path, rank: int) -> None:
     torch.set_num_threads(1)
     with join_world(rank=rank, size=2, rendezvous=f"file://{out}/meet", timeout_s=60) as world:
+        metrics: dict[str, list[dict[str, float]]] = {}
+        for name, options in MOVING.items():
+            stepper = moving_stepper(model_dir, world, **options)
+            metrics[name] = [train(stepper, step) for step in range(NUM_STEPS)]
+            save_checkpoint(
+                out / name, stepper.policy, stepper.optimizer,
+                step=NUM_STEPS, config_hash="", keep=1, reference=stepper.moving,
+            )  # fmt: skip
+    (out / f"moving-{rank}.json").write_text(json.dumps(metrics))
+
+
+def main_experts(model_dir: Path, out: Path, rank: int) -> None:
+    torch.set_num_threads(1)
+    with join_world(rank=rank, size=2, rendezvous=f"file://{out}/meet", timeout_s=300) as world:
         metrics = train_experts(model_dir, world)
     (out / f"experts-{rank}.json").write_text(json.dumps(metrics))
 
 
 def main(model_dir: Path, out: Path, rank: int) -> None:
     torch.set_num_threads(1)
-    with join_world(rank=rank, size=2, rendezvous=f"file://{out}/meet", timeout_s=60) as world:
+    with join_world(rank=rank, size=2, rendezvous=f"file://{out}/meet", timeout_s=300) as world:
         stepper = make_stepper(model_dir, world)
         metrics = [train(stepper, step) for step in range(NUM_STEPS)]
         save_checkpoint(
@@ -236,6 +286,8 @@ def main(model_dir: Path, out: Path, rank: int) -> None:
         recurrent = make_stepper(out / "recurrent", world)
         metrics = [train(recurrent, step) for step in range(2)]
         (out / f"recurrent-{rank}.json").write_text(json.dumps(metrics))
+        metrics = train_taught(model_dir, out / "recurrent", world)
+        (out / f"taught-{rank}.json").write_text(json.dumps(metrics))
         metrics, stepper = train_lora(model_dir, world)
         (out / f"lora-{rank}.json").write_text(json.dumps(metrics))
         adapter = stepper.policy.trained_state()
@@ -254,5 +306,6 @@ def main(model_dir: Path, out: Path, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    act = main_experts if "experts" in sys.argv[4:] else main
+    acts = {"experts": main_experts, "moving": main_moving}
+    act = next((acts[name] for name in sys.argv[4:]), main)
     act(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

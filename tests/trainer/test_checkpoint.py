@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from rank_child import ALGO, make_stepper, pass_by, train
+from rank_child import ALGO, make_stepper, moving_stepper, pass_by, train
 from trainer_samples import make_row, plain_logprobs, save_checkpoint, save_tiny_model
 from transformers import AutoModelForCausalLM
 
@@ -47,6 +47,28 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tiny_model, world, tmp_path):
         assert train(resumed, step) == train(straight, step)
     expected = straight.policy.full_state()
     assert all(torch.equal(t, expected[n]) for n, t in resumed.policy.full_state().items())
+
+
+@pytest.mark.slow
+def test_a_resumed_run_of_muon_with_a_moving_reference_equals_an_uninterrupted_one(
+    tiny_model, world, tmp_path
+):
+    straight, resumed = (moving_stepper(tiny_model, world) for _ in range(2))
+    train(straight, 0)
+    path = save_checkpoint(
+        tmp_path, straight.policy, straight.optimizer,
+        step=1, config_hash="", keep=1, reference=straight.moving,
+    )  # fmt: skip
+    resumed.restore(path)
+    for step in (1, 2):
+        assert train(resumed, step) == train(straight, step)
+    assert fingerprint(resumed.policy.full_state()) == fingerprint(straight.policy.full_state())
+    begun = moving_stepper(tiny_model, world)
+    load_checkpoint(path, begun.policy)  # the weights alone, for an export
+    assert begun.optimizer.state != resumed.optimizer.state
+    found, kept = begun.policy.full_state(), moving_stepper(tiny_model, world)
+    kept.restore(path)
+    assert fingerprint(found) == fingerprint(kept.policy.full_state())
 
 
 @pytest.mark.slow

@@ -5,19 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from test_step import SPLITS, make_stepper, weights_of
-from trainer_samples import make_items, make_shards, reproducible, save_checkpoint
+from trainer_samples import make_items, make_shards, replaced, reproducible, save_checkpoint
 
 from agentgym_rl.algo.aggregation import Tally
 from agentgym_rl.config import AlgoConfig, CriticConfig, KlConfig, load_config
 from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core.trajectory import Row
 from agentgym_rl.trainer.checkpoint import load_checkpoint
 from agentgym_rl.trainer.shard_tensors import ShardTokens
 from agentgym_rl.trainer.step import Stepper
 from agentgym_rl.trainer.usage import Phases
 
+ROW_ARRAYS = (
+    *("tokens", "loss_mask", "behavior_logprobs", "policy_versions", "admitted_versions"),
+    *("temperatures", "turn_ids", "times_s"),
+)
 ALGO = AlgoConfig(
     baseline="critic", scale="none", critic=CriticConfig(gae_lambda=0.9, value_clip=0.2)
 )
@@ -98,10 +104,9 @@ def test_a_warm_up_teaches_the_critic_alone(tiny_model, world):
 def test_batch_std_gives_advantages_of_mean_zero_and_deviation_one(tiny_model, world):
     stepper = critic_stepper(tiny_model, world, ALGO.model_copy(update={"scale": "batch_std"}))
     (shard,) = make_shards(*make_items())
-    tokens = ShardTokens.from_shard(shard, vocab_size=stepper.policy.vocab_size)
-    assert stepper.critic is not None
-    rewards = torch.linspace(-1, 2, len(tokens.episodes)).double()
-    advantages = stepper.critic.judge(tokens, rewards, Tally()).advantages
+    seen: list[torch.Tensor] = []
+    stepper.train(shard, Phases(), on_tokens=lambda tokens, proximal, found: seen.append(found))
+    (advantages,) = seen
     assert (advantages.mean().item(), advantages.std().item()) == pytest.approx((0, 1), abs=1e-5)
 
 
@@ -113,6 +118,38 @@ def test_a_penalty_of_each_token_is_part_of_its_return(tiny_model, other_model, 
         tiny_model, world, ALGO.model_copy(update={"kl": kl}), reference_dir=other_model
     ).train(shard, Phases())
     assert paying["critic/return_mean"] != pytest.approx(plain["critic/return_mean"])
+
+
+def test_the_future_of_a_truncated_episode_is_worth_its_last_value(tiny_model, world):
+    """With a critic that has learned, of two truncated episodes; without, nothing changes."""
+    (shard,) = make_shards(*make_items())
+    stepper = critic_stepper(tiny_model, world, critic_learning_rate=1e-2)
+    stepper.train(shard, Phases())
+    critic = stepper.critic
+    assert critic is not None
+    tokens = ShardTokens.from_shard(shard, vocab_size=stepper.policy.vocab_size)
+    rewards = torch.zeros(len(tokens.episodes), dtype=torch.float64)
+    critic._algo = ALGO.model_copy(
+        update={"critic": CriticConfig(bootstrap_truncated=True, return_lambda=1.0, gae_lambda=0.0)}
+    )
+    found = critic.judge(tokens, rewards, Tally(), truncated=shard.truncated)
+    lasts = torch.tensor(tokens.starts[1:]) - 1
+    after = found.returns[lasts]
+    cut = torch.tensor(shard.truncated)[tokens.episodes[lasts]]
+    assert cut.any()
+    assert torch.equal(after[~cut], torch.zeros(int((~cut).sum())).double())
+    assert (after[cut] != 0).all()
+    for r in torch.nonzero(cut)[:, 0].tolist():  # what follows does not matter to it
+        row = tokens.rows[r]
+        length = int(np.flatnonzero(row.loss_mask)[-1]) + 1
+        arrays = {name: getattr(row, name)[:length] for name in ROW_ARRAYS}
+        longer = Row(**{name: np.append(of, of[-1:]) for name, of in arrays.items()})
+        longer = replaced(longer, loss_mask=np.arange(length + 1) == length)
+        (packed,) = [pack for _, pack in critic.value_model.micro_batches([longer])]
+        value = critic.value_model.values(packed).item()
+        assert value == pytest.approx(after[r].item(), abs=1e-9)
+    with pytest.raises(TrainerError, match="has no truncations"):
+        critic.judge(tokens, rewards, Tally())
 
 
 def test_turn_rewards_and_weights_of_tasks_reach_the_policy(tiny_model, world):

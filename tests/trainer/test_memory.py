@@ -10,17 +10,21 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 from trainer_samples import make_row, make_shards, save_checkpoint, with_behavior
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import TrainerConfig, load_config
 from agentgym_rl.core.batch import BatchRow
 from agentgym_rl.core.trajectory import Row
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.plan.command import Models
 from agentgym_rl.trainer import packed
+from agentgym_rl.trainer.optim import make_optimizer
 from agentgym_rl.trainer.policy import ChunkedHead, Policy, default_chunk
 from agentgym_rl.trainer.step import Stepper, make_stepper
 from agentgym_rl.trainer.usage import Phases
 from agentgym_rl.weights.parts import write_version
+from tests.kit.cases import cases
 
 VOCAB = 8192
 
@@ -89,6 +93,68 @@ def test_a_step_takes_six_times_the_weights_at_most(model_dir, world, monkeypatc
     assert peaks[1] == pytest.approx(peaks[0], rel=0.05)
 
 
+MOVING = {"algo.kl.coef": 0.1, "algo.kl.reference": "initial", "algo.kl.refresh_every": 1}
+STAYING = MOVING | {"algo.kl.refresh_every": 0}
+TAUGHT = {"algo.teacher.models": ["bundled/math", "bundled/agents", "http://there"]}
+
+
+@cases(
+    "keys",
+    [
+        MOVING | {"trainer.optimizer": "muon"},
+        {"trainer.optimizer": "adamw8bit"},
+        TAUGHT | STAYING | {"engine.dtype": "bfloat16"},
+        {"lora.rank": 4, "trainer.optimizer": "muon"} | STAYING,
+        {"lora.rank": 4, "lora.target_modules": "q_proj,v_proj", "engine.dtype": "bfloat16"},
+    ],
+)
+def test_arl_plan_counts_the_bytes_of_a_trainer(world, keys):
+    """Weights, optimizer state and other models: to the last byte, but for steps (one number)."""
+    config = load_config(None, keys | {"trainer.learning_rate": 1e-5})
+    if config.trainer.optimizer == "adamw8bit":
+        pytest.importorskip("torchao")
+    models = Models.of(config.algo, BUNDLED)
+    plan = models.memory(
+        config.algo, config.trainer, config.lora, dtype=config.compute_dtype, parameters=0
+    )
+    stepper = make_stepper(config, world, BUNDLED)
+    states = [it.items() for it in stepper.optimizer.state.values()]
+    state = sum(stored(t) for its in states for name, t in its if name != "step")
+    policy = [*stepper.policy.model.parameters()]
+    others = {it for it in (stepper._reference, *stepper._teachers) if isinstance(it, Policy)}
+    moving = {stepper.moving} - {None}
+    assert plan is not None
+    assert plan.optimizer == state
+    assert plan.weights == sum(p.nbytes for p in policy)
+    assert plan.gradients == sum(p.nbytes for p in policy if p.requires_grad)
+    assert plan.moving == sum(p.nbytes for it in moving for p in it.model.parameters())
+    assert plan.frozen == sum(p.nbytes for it in others - moving for p in it.model.parameters())
+    assert plan.rank == plan.weights + plan.gradients + state + plan.moving + plan.frozen
+
+
+def stored(tensor: torch.Tensor) -> int:
+    """The bytes of a tensor, or of the parts of one with 8 bits a number."""
+    parts = [getattr(tensor, name) for name in ("codes", "scale") if hasattr(tensor, name)]
+    return sum(part.nbytes for part in parts or [tensor])
+
+
+def test_arl_plan_counts_the_matrices_of_a_mixture_as_the_optimizer_does(world, tmp_path):
+    """Stacks of experts are not Muon's."""
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "moe_intermediate_size": 32}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 2}
+    made = Qwen3MoeConfig(vocab_size=640, tie_word_embeddings=False, **sizes, **heads, **experts)
+    Qwen3MoeForCausalLM(made).save_pretrained(tmp_path)
+    config = load_config(None, {"trainer.optimizer": "muon", "trainer.learning_rate": 1e-5})
+    plan = Models.of(config.algo, tmp_path).memory(
+        config.algo, config.trainer, config.lora, dtype="float32"
+    )
+    policy = Policy.load(tmp_path, world, trainer=config.trainer)
+    states = [it.items() for it in make_optimizer(policy.model, config.trainer).state.values()]
+    assert plan is not None
+    assert plan.optimizer == sum(t.nbytes for its in states for name, t in its if name != "step")
+
+
 def test_a_version_or_a_checkpoint_is_no_second_copy(model_dir, world, tmp_path):
     stepper, size = stepper_of(model_dir, world)
     train(stepper)
@@ -148,7 +214,7 @@ def test_log_probs_kept_or_computed_again_give_the_same_gradient(
     for chunk in (0, 16):
         trainer = TrainerConfig(head_chunk_tokens=chunk)
         model = Policy.load(model_dir, world, trainer=trainer, master_dtype=torch.float64)
-        logprobs, entropies = model.scores(rows)
+        logprobs, entropies, _ = model.scores(rows)
         (logprobs.sum() + 0.3 * entropies.sum()).backward()
         gradients.append([p.grad for p in model.model.parameters()])
     assert isinstance(model.model.lm_head.forward, ChunkedHead)

@@ -3,9 +3,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agentgym_rl.config import TrainerConfig
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.trainer.optim import learning_rate, make_optimizer, take_step
+from agentgym_rl.algo.aggregation import Tally
+from agentgym_rl.config import TrainerConfig, load_config
+from agentgym_rl.core.errors import ConfigError, TrainerError
+from agentgym_rl.trainer.optim import (
+    LayerNorms,
+    Muon,
+    hidden_matrices,
+    learning_rate,
+    make_optimizer,
+    orthogonal,
+    root,
+    set_learning_rate,
+    take_step,
+)
 from tests.kit.cases import cases
 
 SCHEDULES = {
@@ -40,7 +51,9 @@ def test_odd_lengths_stay_in_range():
 
 def test_weight_decay_spares_vectors():
     matrix, vector = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.ones(2))
-    optimizer = make_optimizer([matrix, vector], TrainerConfig(weight_decay=0.5))
+    optimizer = make_optimizer(
+        torch.nn.ParameterList([matrix, vector]), TrainerConfig(weight_decay=0.5)
+    )
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.5, 0.0]
     assert optimizer.defaults["fused"]
 
@@ -56,3 +69,119 @@ def test_a_step_clips_and_returns_the_norm_before_it():
     with pytest.raises(TrainerError, match="inf"):
         take_step(optimizer, 1.0)
     assert parameter.tolist() == pytest.approx([-0.6, -0.8], abs=1e-5)
+
+
+# ---------------------------------------------------------------- Muon
+class Net(torch.nn.Module):
+    """An embedding, two layers with a matrix and a vector each, and a stack of matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = torch.nn.Embedding(5, 8)
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(8, 4), torch.nn.Linear(4, 8)])
+        self.stack = torch.nn.Parameter(torch.randn(2, 3, 3))
+
+    def loss(self) -> torch.Tensor:
+        hidden = self.embed.weight
+        for layer in self.layers:
+            hidden = layer(hidden).tanh()
+        return hidden.square().sum() + self.stack.square().sum()
+
+
+@cases("shape", [(8, 8), (4, 16), (16, 4), (1, 5)])
+def test_an_orthogonal_matrix_keeps_singular_vectors_and_has_values_of_about_one(shape):
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = orthogonal(matrix)
+    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+    values = u.T @ found @ v.T
+    assert torch.linalg.svdvals(found).min() > 0.3
+    assert torch.linalg.svdvals(found).max() < 1.3
+    torch.testing.assert_close(values, torch.diag(values.diag()), atol=1e-10, rtol=0)
+
+
+def test_muon_steps_are_those_of_torchs_own_as_far_as_bfloat16_goes():
+    """torch's computes in bfloat16, and does not know sharded matrices."""
+    ours, theirs = Net(), Net()
+    config = TrainerConfig(optimizer="muon", weight_decay=0.1)
+    optimizer = make_optimizer(ours, config)
+    set_learning_rate(optimizer, 0.02)
+    reference = torch.optim.Muon(
+        hidden_matrices(theirs), lr=0.02, weight_decay=0.1, momentum=0.95,
+        adjust_lr_fn="match_rms_adamw",
+    )  # fmt: skip
+    for _ in range(3):
+        for mine, its in zip(hidden_matrices(ours), hidden_matrices(theirs), strict=True):
+            mine.grad = its.grad = torch.randn(mine.shape)
+        optimizer.step()
+        reference.step()
+    for mine, its in zip(hidden_matrices(ours), hidden_matrices(theirs), strict=True):
+        torch.testing.assert_close(mine, its, atol=0.002, rtol=0)
+
+
+def test_muon_is_for_matrices_between_embedding_and_output_and_adamw_for_the_rest():
+    net, same = Net(), Net()
+    assert [tuple(p.shape) for p in hidden_matrices(net)] == [(4, 8), (8, 4)]
+    muon = make_optimizer(net, TrainerConfig(optimizer="muon"))
+    adamw = make_optimizer(same, TrainerConfig())
+    assert (type(muon), type(adamw)) == (Muon, torch.optim.AdamW)
+    for optimizer, it in ((muon, net), (adamw, same)):
+        set_learning_rate(optimizer, 0.1)
+        (it.embed.weight.sum() + it.stack.square().sum()).backward()
+        take_step(optimizer, 1.0)
+    torch.testing.assert_close(net.state_dict(), same.state_dict(), atol=0, rtol=0)
+    assert [len(state) for state in muon.state.values()].count(2) == 2  # and the step
+
+
+IGNORED = {
+    "momentum": ({"momentum": 0.9}, "momentum 0.9 does nothing unless optimizer is 'muon'"),
+    "offload": ({"optimizer": "muon", "cpu_offload": True}, "cpu_offload takes them on the CPU"),
+}
+
+
+@cases("settings, message", IGNORED.values())
+def test_what_an_optimizer_would_ignore_is_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config({"trainer": settings})
+
+
+def test_eight_bits_without_torchao_are_refused_with_the_remedy(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="needs torchao, which is not installed: pip install"):
+        make_optimizer(Net(), TrainerConfig(optimizer="adamw8bit"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # torchao's own
+def test_eight_bits_are_close_to_all_of_them():
+    pytest.importorskip("torchao")
+    nets = []
+    for name in ("adamw", "adamw8bit"):
+        net = torch.nn.Linear(64, 128)
+        torch.nn.init.constant_(net.weight, 0.1)
+        torch.nn.init.zeros_(net.bias)
+        optimizer = make_optimizer(net, TrainerConfig(optimizer=name))
+        assert {float(state["step"]) for state in optimizer.state.values()} == {0.0}
+        set_learning_rate(optimizer, 0.01)
+        for step in range(3):
+            (net(torch.arange(64.0) / 64 + step).square().sum()).backward()
+            take_step(optimizer, 1.0)
+        nets.append(net.weight.detach())
+    assert nets[0].sub(0.1).abs().mean() > 0.01
+    torch.testing.assert_close(nets[0], nets[1], atol=0.005, rtol=0)
+
+
+# ---------------------------------------------------------------- layers
+def test_norms_by_layer_are_those_of_gradients_and_of_updates():
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    norms, tally = LayerNorms(net, num_ranks=1, num_replicas=1), Tally()
+    net.loss().backward()
+    expected = torch.cat([p.grad.flatten() for p in net.layers[1].parameters()]).norm().item()
+    with norms.watch(tally):
+        total = take_step(optimizer, 1e9)
+    found = root(tally.values())
+    assert found["layer/1/grad_norm"] == pytest.approx(expected)
+    assert found["layer/1/update_norm"] == pytest.approx(0.5 * expected)
+    parts = [found[f"layer/{layer}/grad_norm"] ** 2 for layer in ("0", "1", "rest")]
+    assert sum(parts) ** 0.5 == pytest.approx(total)

@@ -10,14 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 from rank_child import (
+    MOVING,
     NUM_STEPS,
     OPTIONS,
     make_stepper,
+    moving_stepper,
     train,
     train_critic,
     train_experts,
     train_lora,
     train_preset,
+    train_taught,
     train_trees,
 )
 from trainer_samples import save_recurrent_model
@@ -43,7 +46,7 @@ def run_two(model_dir: Path, out: Path, *more: str) -> None:
     argv = [sys.executable, str(CHILD), str(model_dir), str(out)]
     children = [subprocess.Popen([*argv, str(rank), *more]) for rank in (0, 1)]
     try:
-        assert [child.wait(timeout=120) for child in children] == [0, 0]
+        assert [child.wait(timeout=600) for child in children] == [0, 0]
     finally:
         for child in children:
             child.kill()
@@ -60,6 +63,25 @@ def test_two_ranks_of_experts_equal_one(tmp_path, world):
         found = json.loads((tmp_path / f"experts-{rank}.json").read_text())
         for mine, theirs in zip(expected, found, strict=True):
             assert theirs == pytest.approx(mine, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_two_ranks_of_muon_with_a_moving_reference_equal_one_that_resumes_what_they_saved(
+    tiny_model, tmp_path, world
+):
+    run_two(tiny_model, tmp_path, "moving")
+    stepper = moving_stepper(tiny_model, world)
+    expected = [train(stepper, step) for step in range(NUM_STEPS)]
+    assert expected[2]["layer/1/update_norm"] > 0 < expected[2]["policy/kl_reference"]
+    following = train(stepper, NUM_STEPS)
+    for name in MOVING:
+        for rank in (0, 1):
+            found = json.loads((tmp_path / f"moving-{rank}.json").read_text())[name]
+            for mine, theirs in zip(expected, found, strict=True):
+                assert theirs == pytest.approx(mine, rel=1e-6, abs=1e-9)
+        resumed = moving_stepper(tiny_model, world)
+        resumed.restore(tmp_path / name / f"step-{NUM_STEPS}")
+        assert train(resumed, NUM_STEPS) == pytest.approx(following, rel=1e-6)
 
 
 @pytest.mark.slow
@@ -95,6 +117,16 @@ def test_two_ranks_equal_one_row_by_row_with_shared_blocks(two_ranks, world):
         found = json.loads((two_ranks / f"recurrent-{rank}.json").read_text())
         for mine, theirs in zip(expected, found, strict=True):
             assert theirs == pytest.approx(mine, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_two_ranks_with_a_teacher_equal_one(tiny_model, two_ranks, world):
+    expected = train_taught(tiny_model, two_ranks / "recurrent", world)
+    assert abs(expected[1]["teacher/kl"]) > 0.1
+    for rank in (0, 1):
+        found = json.loads((two_ranks / f"taught-{rank}.json").read_text())
+        for mine, theirs in zip(expected, found, strict=True):
+            assert theirs == pytest.approx(mine, rel=1e-7, abs=1e-9)
 
 
 @pytest.fixture(scope="module")

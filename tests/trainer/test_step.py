@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from trainer_samples import (
     make_items,
     make_row,
     make_shards,
+    recipe,
     replaced,
     save_tiny_model,
     with_behavior,
@@ -29,7 +31,6 @@ from agentgym_rl.config import (
     KlConfig,
     RewardConfig,
     TrainerConfig,
-    load_config,
     preset_names,
 )
 from agentgym_rl.core.batch import BatchRow, BatchShard
@@ -55,11 +56,12 @@ def make_stepper(
     algo: AlgoConfig | None = None,
     dtype: torch.dtype = torch.float64,
     reference_dir: Path | None = None,
+    teacher_dirs: Sequence[Path | None] = (),
     **trainer: Any,
 ) -> Stepper:
     config = TrainerConfig(**{"learning_rate": 1e-3, "num_minibatches": 2, **trainer})
     policy = Policy.load(model_dir, world, master_dtype=dtype, trainer=config)
-    optimizer = make_optimizer(policy.model.parameters(), config)
+    optimizer = make_optimizer(policy.model, config)
     reference = (
         Policy.load(reference_dir, world, master_dtype=dtype, frozen=True)
         if reference_dir
@@ -79,6 +81,10 @@ def make_stepper(
         num_steps=4,
         seed=1,
         reference=reference,
+        teachers=[
+            folder and Policy.load(folder, world, master_dtype=dtype, frozen=True, trainer=config)
+            for folder in teacher_dirs
+        ],
         critic=critic,
     )
 
@@ -118,7 +124,7 @@ def test_micro_batches_do_not_matter(tiny_model, world, aggregation):
 
 @pytest.mark.parametrize("name", preset_names())
 def test_micro_batches_do_not_matter_to_any_preset(tiny_model, other_model, world, name):
-    algo = load_config(None, {"preset": name}).algo
+    algo = recipe(name)
     (shard,) = make_shards(*make_items(), num_minibatches=1)
     found = [
         gradient_of(
@@ -249,6 +255,8 @@ def test_the_gradient_is_that_of_the_formula(tiny_model, world):
         x = other.logprobs(pack_rows([item.row]))
         b = torch.from_numpy(item.row.behavior_logprobs[item.row.loss_mask]).double()
         w = (x.detach() - b).exp().clamp(max=5.0)
+        if advantages[item.episode] < 0:  # the behavior clip
+            w = torch.where(w < 0.8, 0.0, w)
         loss = loss - (w * advantages[item.episode] * (x - x.detach()).exp()).sum()
     (loss / shard.num_trained_tokens).backward()
     expected = [p.grad.flatten() for p in other.model.parameters()]
@@ -458,7 +466,7 @@ def test_bad_batches_are_refused_with_a_reason(tiny_model, world, name):
 
 
 def test_a_gradient_that_is_not_finite_stops_before_the_weights(tiny_model, world):
-    algo = AlgoConfig(scale="none", behavior_correction=ClampCorrection())
+    algo = AlgoConfig(scale="none", behavior_correction=ClampCorrection(), behavior_clip=1.0)
     stepper = make_stepper(tiny_model, world, algo=algo, dtype=torch.float32)
     before = weights_of(stepper)
     items, rewards, groups = make_items()

@@ -21,6 +21,7 @@ from agentgym_rl.core.group import Group
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.trainer.objective import relative_advantages, token_advantages
 from agentgym_rl.trainer.shard_tensors import ShardTokens
 from agentgym_rl.trainer.usage import Phases
 
@@ -29,7 +30,10 @@ def _advantages(stepper, shard):
     """[N] with the episode and the turn of each trained token."""
     tokens = ShardTokens.from_shard(shard, vocab_size=VOCAB)
     turns = [turn for row in tokens.rows for turn in row.turn_ids[row.loss_mask].tolist()]
-    return stepper._advantages(shard, tokens), tokens.episodes.tolist(), turns
+    algo, world = stepper._algo, stepper.policy.world
+    own = relative_advantages(shard, algo, seed=0)[tokens.episodes]
+    found = token_advantages(algo, shard, tokens, own, world=world)
+    return found, tokens.episodes.tolist(), turns
 
 
 def _logged(tmp_path, credit):
@@ -89,8 +93,10 @@ def test_the_gradient_is_that_of_both_parts(tiny_model, world):
     equal = [1.0] * len(rewards)
 
     def gradient(shard):
-        return gradient_of(make_stepper(tiny_model, world, max_grad_norm=1e9), shard)[1]
+        stepper = make_stepper(tiny_model, world, algo=algo, max_grad_norm=1e9)
+        return gradient_of(stepper, shard)[1]
 
+    algo = AlgoConfig(behavior_clip=1.0)  # that clip looks at the sign of the sum
     both = gradient(replace(plain, turn_returns=returns))
     turns = gradient(replace(plain, rewards=equal, turn_returns=returns))
     torch.testing.assert_close(both, gradient(plain) + turns, rtol=0, atol=1e-6)

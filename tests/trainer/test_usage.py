@@ -58,7 +58,7 @@ def test_flops_are_those_that_torch_counts(kind, gradients, tmp_path):
 def stepper(model_dir, world, peak: float | None) -> Stepper:
     policy = Policy.load(model_dir, world)
     trainer = TrainerConfig(peak_tflops=peak, learning_rate=1e-3)
-    optimizer = make_optimizer(policy.model.parameters(), trainer)
+    optimizer = make_optimizer(policy.model, trainer)
     return Stepper(policy, optimizer, algo=AlgoConfig(), trainer=trainer, num_steps=2, seed=0)
 
 

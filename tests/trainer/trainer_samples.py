@@ -12,6 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM, Zamba2Config
 
 from agentgym_rl.algo.packing import PackedRows
+from agentgym_rl.config import AlgoConfig, load_config
 from agentgym_rl.core.batch import BatchRow, BatchShard
 from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
 from agentgym_rl.storage.checkpoints import Retention
@@ -131,6 +132,13 @@ def make_items(
     return items, rewards, groups
 
 
+def recipe(name: str) -> AlgoConfig:
+    """The objective of a preset, without the batches that train only its critic."""
+    algo = load_config(None, {"preset": name, "steps": 99}).algo
+    at_once = algo.critic.model_copy(update={"warmup_steps": 0})
+    return algo.model_copy(update={"critic": at_once})
+
+
 def wide_norm(norm: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
     """The forward of Qwen3's norms, in the model's dtype: transformers rounds to float32 there, and
     the rounded gradient of a shared token is not the sum of those rounded row by row."""
@@ -189,6 +197,7 @@ def make_shards(
             num_episodes=len({item.episode for item in trained}),
             minibatches=minibatches,
             lengths=lengths,
+            truncated=[episode % 5 == 4 for episode in range(len(rewards))],
         )
         for minibatches in parts
     ]
@@ -222,11 +231,18 @@ def save_checkpoint(
     config_hash: str,
     keep: int,
     critic: Critic | None = None,
+    reference: Policy | None = None,
 ) -> Path:
     """Writes `folder`/step-<step> and removes all but the newest `keep` (collective)."""
     kept = Retention(keep)
     checkpoints = Checkpoints(
-        folder, policy, optimizer, config_hash=config_hash, retention=kept, critic=critic
+        folder,
+        policy,
+        optimizer,
+        config_hash=config_hash,
+        retention=kept,
+        critic=critic,
+        reference=reference,
     )
     try:
         checkpoints.begin(step)

@@ -83,7 +83,8 @@ def vllm_python() -> str:
 @pytest.fixture(scope="session")
 def start_vllm(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartVllm]:
     """`start_vllm(transport=..., model_dir=..., **fields of VllmEngineConfig)`: a server that
-    is ready; it ends with the session, or by its `stop`."""
+    is ready; it ends with the session, or by its `stop`. With `alone` it has these flags and none
+    of ours, as somebody else would start it."""
     started: list[VllmServer] = []
     folder = tmp_path_factory.mktemp("vllm")
 
@@ -92,6 +93,7 @@ def start_vllm(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> It
         transport: str = "shm",
         model_dir: Path = BUNDLED,
         lora: LoraConfig | None = None,
+        alone: Sequence[str] = (),
         **fields: Any,
     ) -> VllmServer:
         port = free_port()
@@ -107,6 +109,9 @@ def start_vllm(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> It
             lora=lora,
             run_dir=folder,
         )
+        if alone:
+            own = argv.index("--dtype")  # before it: the program, the model and the address
+            argv = [*argv[:own], "--dtype=float32", "--enforce-eager", *alone]
         log = folder / f"server-{len(started)}.log"
         process = launched(argv, env, log)
         adapter = SERVED_ADAPTER if lora and lora.serve == "adapter" else ""
@@ -123,5 +128,6 @@ def start_vllm(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="session")
 def vllm_server(start_vllm: StartVllm) -> VllmServer:
-    """One server of the bundled model for all tests; tests leave it resumed and idle."""
+    """One server of the bundled model for all tests; tests leave it resumed, idle, and with its
+    own weights."""
     return start_vllm()

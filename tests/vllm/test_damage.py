@@ -7,15 +7,19 @@ import pytest
 from agentgym_rl.engines.client.client import HttpEngine
 from tests.kit.damage import DEATHS, FILES, TENSORS, Matrix
 
+from .plain import weights_of
+
 
 @pytest.fixture(scope="module")
 def table(vllm_server, tmp_path_factory):
-    return Matrix(
+    table = Matrix(
         url=vllm_server.url,
         folder=tmp_path_factory.mktemp("versions"),
         make_client=lambda: HttpEngine(vllm_server.url, timeout_s=60, send_seed=False),
         polls_staging=True,
     )
+    yield table
+    table.publish(weights_of(0))
 
 
 @pytest.mark.parametrize("case", TENSORS)

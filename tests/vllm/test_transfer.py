@@ -63,9 +63,11 @@ def worst_gap(server, tensors: Mapping[str, Tensor], label: str) -> float:
 
 
 @pytest.fixture(scope="module")
-def server(vllm_server):
+def server(vllm_server, tmp_path_factory):
     vllm_server.post("/init_weight_transfer_engine", {"init_info": {}})
-    return vllm_server
+    yield vllm_server
+    begin(vllm_server, weights_of(0), tmp_path_factory.mktemp("restored"))
+    finish(vllm_server)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from fake_engine import STEPS, FakeEngine, engine
 
 from agentgym_rl.core.engine import PAUSE_PATHS
 from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.runtime.http_call import call
+from agentgym_rl.runtime.http_client import call
 from agentgym_rl.weights.files import opened_version, read_version
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
 from agentgym_rl.weights.transport import SharedFiles

@@ -41,7 +41,7 @@ def _write(args: Namespace, places: list[Path]) -> int:
 
     episodes = 200 if args.episodes is None else args.episodes
     report = write_page(
-        places, args.html, episodes=episodes, on_progress=counting("wrote", "episodes")
+        places, args.html, episodes=episodes, on_progress=counting("written", "episodes")
     )
     if args.json:
         print_json(report)

@@ -25,7 +25,7 @@ from agentgym_rl.runtime import log
 from agentgym_rl.runtime.signals import run_interruptible
 from agentgym_rl.storage.run_folder import MARK, kind_of, next_run_dir
 from agentgym_rl.trainer.launch import trainer_processes
-from agentgym_rl.workers.launch import worker_process
+from agentgym_rl.workers.workers import worker_process
 
 from .showing import print_json
 

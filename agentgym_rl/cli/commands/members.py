@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.core.errors import ConfigError, EngineError
-from agentgym_rl.runtime.http_call import call
+from agentgym_rl.runtime.http_client import call
 
 from .showing import print_json
 

@@ -49,7 +49,7 @@ def check(args: Namespace) -> int:
     from agentgym_rl.rollout.player import env_spec
 
     if args.list:
-        print(_criteria_text())
+        _list_criteria(as_json=args.json)
         return 0
     if not args.env:
         raise ConfigError("arl check ENV: which environment? `arl list` shows those there are")
@@ -81,15 +81,17 @@ def check(args: Namespace) -> int:
     return 0 if report.passed else 1
 
 
-def _criteria_text() -> str:
-    """Return the list of criteria as text, one or two lines each."""
+def _list_criteria(*, as_json: bool) -> None:
+    """Print the criteria, one or two lines each."""
     from agentgym_rl.gym.check.criteria import CRITERIA
 
+    if as_json:
+        print_json({"rows": [{"id": each.id, "text": each.text} for each in CRITERIA]})
+        return
     width = max(len(each.id) for each in CRITERIA)
-    return "\n".join(
-        textwrap.fill(f"{each.id:<{width}}  {each.text}", 80, subsequent_indent=" " * (width + 2))
-        for each in CRITERIA
-    )
+    for each in CRITERIA:
+        row = f"{each.id:<{width}}  {each.text}"
+        print(textwrap.fill(row, 80, subsequent_indent=" " * (width + 2)))
 
 
 def _show(result: Result) -> None:

@@ -10,7 +10,7 @@ import os
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.cli.parse import load_configuration
 from agentgym_rl.core.errors import ConfigError
@@ -20,6 +20,9 @@ from agentgym_rl.runtime.memory import watch_thread_starts
 from agentgym_rl.runtime.signals import run_interruptible
 
 from .showing import print_json
+
+if TYPE_CHECKING:
+    from agentgym_rl.config.engine import OwnEngineConfig
 
 
 def _watch() -> None:
@@ -32,6 +35,8 @@ def engine(args: Namespace) -> int:
     _watch()
     config = load_configuration(args)
     log.setup(config.logging.level)
+    if args.reward_model is not None:
+        return _reward_model(args, config.own_engine)
     from agentgym_rl.models.fitted import fitted
     from agentgym_rl.models.resolve import model_folder
 
@@ -76,6 +81,22 @@ def engine(args: Namespace) -> int:
             **adapters,
         )
     exec_server(argv, env)
+
+
+def _reward_model(args: Namespace, engine: OwnEngineConfig) -> int:
+    if engine.type != "embedded":
+        raise ConfigError(
+            f"--reward-model with --backend {engine.type}: start that server by its own command, "
+            "such as `vllm serve MODEL --runner pooling`; judges ask it at /classify"
+        )
+    if args.journal is not None:
+        raise ConfigError("--journal logs what a policy samples: not with --reward-model")
+    from agentgym_rl.engines.embedded.reward_model import serve
+    from agentgym_rl.models.resolve import resolve_model
+
+    folder = resolve_model(args.reward_model)
+    serve(folder, engine, host=args.host, port=args.port, served_model_name=args.reward_model)
+    return 0
 
 
 def rollout(args: Namespace) -> int:
@@ -173,8 +194,8 @@ def _benchmark(name: str) -> Any:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise ConfigError(
-            f"no benchmark {name!r}; {hint}(known: {', '.join(known) or 'none here'}); they come "
-            "with the source checkout"
+            f"no benchmark {name!r}; {hint}known: {', '.join(known) or 'none'} (benchmarks come "
+            "with the source checkout)"
         )
     sys.path.insert(0, str(root))
     return importlib.import_module(f"benchmarks.{name}")

@@ -58,12 +58,14 @@ def replay(args: Namespace) -> int:
 
 def export(args: Namespace) -> int:
     log.setup()
-    if args.sft == args.model:
+    if sum(getattr(args, kind) for kind in ("model", *_KINDS)) != 1:
         raise ConfigError(
-            "arl export writes supervised data with --sft, a checkpoint's model with --model: "
-            "give one of them"
+            "arl export writes supervised data with --sft, or of the best episodes with "
+            "--filtered, pairs for DPO with --pairs, labelled episodes for KTO with --kto, a "
+            "checkpoint's model with --model: give one of them"
         )
     _check_oracle(args)
+    _check_kind(args)
     if args.model:
         return _export_model(args)
     report = _export_oracle(args) if args.oracle else _export_recorded(args)
@@ -74,6 +76,21 @@ def export(args: Namespace) -> int:
 
     print("\n".join(export_lines(report)))
     return 0
+
+
+_KINDS = ("sft", "filtered", "pairs", "kto")
+
+
+def _check_kind(args: Namespace) -> None:
+    """Refuse arguments that only another kind of data has."""
+    if args.format != "messages" and not (args.sft or args.model):
+        raise ConfigError("--format tokens goes with --sft alone")
+    if args.most is not None and not (args.pairs or args.filtered):
+        raise ConfigError(
+            "--most counts pairs or best episodes: it goes with --pairs or --filtered"
+        )
+    if args.margin is not None and not args.pairs:
+        raise ConfigError("--margin is of pairs: it goes with --pairs")
 
 
 def _check_oracle(args: Namespace) -> None:
@@ -87,7 +104,7 @@ def _check_oracle(args: Namespace) -> None:
         if args.folder is None:
             raise ConfigError("arl export: which FOLDER? A run, a checkpoint, or `arl eval --out`")
         return
-    if args.model or args.format != "messages":
+    if not args.sft or args.format != "messages":
         raise ConfigError("--oracle writes messages: it goes with --sft alone")
     if args.folder is not None:
         raise ConfigError(
@@ -102,7 +119,14 @@ def _check_oracle(args: Namespace) -> None:
 def _export_recorded(args: Namespace) -> dict[str, Any]:
     from agentgym_rl.export.sft import Wanted, export_sft
 
-    wanted = Wanted(form=args.format, min_reward=args.min_reward, split=args.split)
+    given = {name: getattr(args, name) for name in ("most", "margin")}
+    wanted = Wanted(
+        form=args.format,
+        min_reward=args.min_reward,
+        split=args.split,
+        kind=next(kind for kind in _KINDS if getattr(args, kind)),
+        **{name: value for name, value in given.items() if value is not None},
+    )
     return export_sft(args.folder, args.out, wanted, on_progress=counting("read", "episodes"))
 
 
@@ -144,8 +168,8 @@ def _export_oracle(args: Namespace) -> dict[str, Any]:
 
 def _export_model(args: Namespace) -> int:
     if args.min_reward is not None or args.split or args.format != "messages":
-        raise ConfigError("--min-reward, --split and --format choose episodes: they go with --sft")
-    from agentgym_rl.export.model import export_trained
+        raise ConfigError("--min-reward, --split and --format choose episodes: not with --model")
+    from agentgym_rl.trainer.export import export_trained  # torch, which only this needs
 
     report = export_trained(args.folder, args.out)
     if args.json:

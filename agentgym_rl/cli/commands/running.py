@@ -17,6 +17,9 @@ from agentgym_rl.runtime.signals import run_interruptible
 from .showing import print_json, progress_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentgym_rl.evaluate.folder import Asked
     from agentgym_rl.run.launch import Job
 
 
@@ -43,6 +46,8 @@ def evaluate(args: Namespace) -> int:
     from agentgym_rl.cli.eval_targets import evaluated
 
     asked = evaluated(args)
+    if args.round_robin:
+        return _round_robin(args, asked)
     from agentgym_rl.evaluate.command import evaluate_all
     from agentgym_rl.evaluate.folder import compare
     from agentgym_rl.report.evaluation import print_table, summary_lines
@@ -64,9 +69,31 @@ def evaluate(args: Namespace) -> int:
     return 0
 
 
+def _round_robin(args: Namespace, asked: Sequence[Asked]) -> int:
+    """Let models play each other, and print their ratings."""
+    if len(asked) < 2 or args.out:
+        raise ConfigError(
+            f"--round-robin with {len(asked)} model{'s' * (len(asked) != 1)}"
+            f"{' and --out' * bool(args.out)}: name two or more (--model), and no --out, as games "
+            "are not kept"
+        )
+    from agentgym_rl.evaluate.command import round_robin
+    from agentgym_rl.report.evaluation import print_ratings
+
+    with progress_of(asked[0].config.logging, total_steps=0) as progress, paced_collections():
+        result = run_interruptible(
+            lambda: round_robin(asked, progress),
+            hang_s=max(each.config.rollout.patience_s for each in asked),
+        )
+    print_ratings(result)
+    if args.json:
+        print_json(result)
+    return 0
+
+
 def _compare(args: Namespace) -> int:
     """Print the comparison table of existing evaluations."""
-    given = {name: value for name, value in vars(args).items() if value not in (None, {})}
+    given = {name: of for name, of in vars(args).items() if of not in (None, {}, False)}
     clash = [
         "keys of the configuration" if name == "overrides" else f"--{name}"
         for name in sorted(given.keys() - {"command", "json", "compare"})

@@ -89,6 +89,8 @@ class Admission:
         Raises:
             Refused: the prompt is none, or too many replies are asked for.
         """
+        if body.max_tokens == 0:
+            raise Refused("max_tokens 0; allowed: 1 or more, or 0 with echo", param="max_tokens")
         prompts = self._prompts(body.prompt, special=body.add_special_tokens)
         if len(prompts) * body.n > _MAX_REPLIES:
             raise Refused(
@@ -115,6 +117,38 @@ class Admission:
             for prompt in prompts
             for number in range(body.n)
         ]
+
+    def echo(self, body: protocol.CompletionBody) -> list[list[int]]:
+        """Return the prompts whose own log-probs `body` asks for.
+
+        Raises:
+            Refused: it also asks for a reply, or a prompt has a single token, or too many.
+        """
+        wanted = {
+            "max_tokens": (0,),
+            "logprobs": (0, 1),
+            "n": (1,),
+            "stream": (False,),
+            "temperature": (None, 1),
+        }
+        for name, allowed in wanted.items():
+            if (got := getattr(body, name)) not in allowed:
+                raise Refused(
+                    f"echo with {name} {got}; allowed: {' or '.join(map(str, allowed))} (the "
+                    "log-probs of the prompt itself, without a reply)",
+                    param=name,
+                )
+        prompts = self._prompts(body.prompt, special=body.add_special_tokens)
+        for tokens in prompts:
+            if not 2 <= len(tokens) <= self.max_model_len:
+                raise Refused(
+                    f"a prompt of {len(tokens)} tokens with echo; allowed: 2 to "
+                    f"{self.max_model_len}, the model's context",
+                    param="prompt",
+                    code=protocol.CONTEXT_LENGTH_EXCEEDED if len(tokens) > 1 else None,
+                )
+            self._check_ids("prompt", tokens)
+        return prompts
 
     def _prompts(self, prompt: object, *, special: bool) -> list[list[int]]:
         """Return the token ids of each prompt of a completion."""

@@ -131,10 +131,12 @@ class App:
             raise Refused(message, status=404, param="model", kind="NotFoundError")
         admission = self._engine.admission
         tokenizer = admission.tokenizer("the text of a reply", param="prompt")
-        bodies = admission.completion(asked)
         requests: list[Request] = []
         try:
-            requests += map(self._engine.submit, bodies)
+            if asked.echo:
+                requests += map(self._engine.submit_known, admission.echo(asked))
+            else:
+                requests += map(self._engine.submit, admission.completion(asked))
         except Refused:
             for request in requests:
                 self._engine.release(request)

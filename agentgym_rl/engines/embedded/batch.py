@@ -250,6 +250,8 @@ class Batch:
         if self._constrained is not None:
             self._bar(logits, self._constrained)
         tokens, logprobs = self._sampler.sample(logits)
+        if self._forced is not None:
+            self._force(logits, tokens, logprobs, self._forced)
         self._tokens = tokens
         self._positions += 1
         self._segments = [Segment(a, b, length + 1) for a, b, length in self._segments]
@@ -275,6 +277,13 @@ class Batch:
         barred = torch.from_numpy(~allowed).to(logits.device)
         logits[rows] = logits[rows].masked_fill(barred, -math.inf)
 
+    def _force(self, logits: Tensor, tokens: Tensor, logprobs: Tensor, rows: Tensor) -> None:
+        """Replace the sampled tokens of rows whose reply is known, and their log-probs."""
+        known = [request.forced[len(request.token_ids)] for request in self.rows if request.forced]
+        tokens[rows] = torch.tensor(known, device=tokens.device)
+        found = logits[rows].log_softmax(-1).gather(1, tokens[rows, None]).squeeze(1)
+        logprobs[rows] = found.to(logprobs.dtype)
+
     def _refresh(self) -> None:
         """Derive the inputs of a step from the rows; called only after a change of the rows."""
         device = self._decoder.device
@@ -284,6 +293,8 @@ class Batch:
         self._segments = segments(positions)
         held = [index for index, request in enumerate(self.rows) if request.constraint]
         self._constrained = torch.tensor(held, device=device) if held else None
+        known = [index for index, request in enumerate(self.rows) if request.forced]
+        self._forced = torch.tensor(known, device=device) if known else None
         self._sampler.set_rows(
             [request.sampling for request in self.rows],
             [len(request.token_ids) for request in self.rows],

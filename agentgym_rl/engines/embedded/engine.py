@@ -29,7 +29,7 @@ from .journal import Journal
 from .loop import DecodeLoop
 from .model import LoadedModel
 from .prefixes import Prefixes
-from .request import Request
+from .request import Request, Sampling
 
 T = TypeVar("T")
 
@@ -138,9 +138,29 @@ class EmbeddedEngine:
         request_id = body.request_id or uuid.uuid4().hex
         if request_id in self._in_flight:
             raise Refused(f"request_id {request_id!r} is in flight already", param="request_id")
-        request = self.admission.request(body, request_id, constraint)
+        return self._take(self.admission.request(body, request_id, constraint))
+
+    def submit_known(self, tokens: list[int]) -> Request:
+        """Take a request for the log-probs of `tokens`, from `Admission.echo`: it decodes them one
+        after the other, and samples nothing. `parts` follows it and `release` must end it.
+
+        Raises:
+            EngineError: the decode thread has died.
+        """
+        return self._take(
+            Request(
+                id=uuid.uuid4().hex,
+                prompt=tokens[:1],
+                max_tokens=len(tokens) - 1,
+                sampling=Sampling(1.0, 1.0, 0, 0.0, key=0),
+                stop_ids={},
+                forced=tokens[1:],
+            )
+        )
+
+    def _take(self, request: Request) -> Request:
         self.loop.submit(request)
-        self._in_flight[request_id] = request
+        self._in_flight[request.id] = request
         return request
 
     async def parts(self, request: Request) -> AsyncIterator[tuple[int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import sys
@@ -68,6 +69,7 @@ def serve(
             journal=book,
         )
         run_engine(engine, host=host, port=port, served_model_name=served_model_name)
+    gc.freeze()  # else the end of the process visits every object of torch, a second's work
 
 
 def run_engine(

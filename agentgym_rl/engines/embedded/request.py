@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -118,6 +118,8 @@ class Request:
     stream: bool = False
     with_logprobs: bool = True
     cache_salt: str = ""
+    forced: Sequence[int] = ()
+    """The tokens of the reply, which are not sampled: their log-probs are wanted."""
     experts_from: int | None = None
     """The first position whose experts are wanted, and not noted yet; None: none are wanted."""
 
@@ -247,6 +249,8 @@ class CompletionWriter:
 
     def _choice(self, number: int, start: int, end: int) -> protocol.CompletionChoice:
         request = self.requests[number]
+        if request.forced:
+            return self._echoed(number, request)
         last = request.done and end == len(request.token_ids)
         text, offsets = self._texts[number].grown(start, end, last=last)
         with_ids = self._asked.return_token_ids
@@ -260,6 +264,24 @@ class CompletionWriter:
             prompt_token_ids=request.prompt if with_ids and start == 0 else None,
         )
 
+    def _echoed(self, number: int, request: Request) -> protocol.CompletionChoice:
+        """Return the choice for a prompt whose own log-probs were asked for."""
+        ids = request.tokens
+        tokens = [self._tokenizer.decode([one], skip_special_tokens=False) for one in ids]
+        offsets = [0, *accumulate(map(len, tokens[:-1]))]
+        logprobs = [None, *request.logprobs]
+        top = [
+            None if logprob is None else {token: logprob}
+            for token, logprob in zip(tokens, logprobs, strict=True)
+        ]
+        return protocol.CompletionChoice(
+            index=number,
+            text=self._tokenizer.decode(ids, skip_special_tokens=self._asked.skip_special_tokens),
+            logprobs=protocol.CompletionLogprobs(tokens, logprobs, top, offsets),
+            finish_reason=request.finish_reason,
+            prompt_token_ids=ids if self._asked.return_token_ids else None,
+        )
+
     def _logprobs(
         self, request: Request, start: int, offsets: list[int]
     ) -> protocol.CompletionLogprobs:
@@ -270,10 +292,10 @@ class CompletionWriter:
             for token in request.token_ids[part]
         ]
         top = [{token: logprob} for token, logprob in zip(tokens, logprobs, strict=True)]
-        return protocol.CompletionLogprobs(tokens, logprobs, top, offsets)
+        return protocol.CompletionLogprobs(tokens, [*logprobs], [*top], offsets)
 
     def _usage(self) -> protocol.Usage:
         # Each prompt counts once, however many replies it has.
-        prompts = sum(len(one.prompt) for one in self.requests[:: self._asked.n])
-        sampled = sum(len(one.token_ids) for one in self.requests)
+        prompts = sum(len(one.prompt) + len(one.forced) for one in self.requests[:: self._asked.n])
+        sampled = sum(len(one.token_ids) for one in self.requests if not one.forced)
         return protocol.Usage(prompts, sampled, prompts + sampled)

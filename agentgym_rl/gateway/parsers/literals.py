@@ -14,6 +14,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from agentgym_rl.runtime.imports import parse_python
+
 from .parser import Read, ToolCall, Tools
 from .xml_calls import is_json, properties_of, value_json
 
@@ -106,13 +108,17 @@ def _quoted(text: str) -> str:
     return json.dumps(whole, ensure_ascii=False)
 
 
+def _value(text: str) -> Any:
+    return ast.literal_eval(parse_python(text, "eval"))
+
+
 def _python_scalar(tokens: Tokens, key: bool = False) -> str:
     kind, text = tokens.kind, tokens.next()
     if kind == "string":
         # a string may have line breaks, which Python would not allow
-        return _quoted(ast.literal_eval(_BREAK.sub(lambda found: found[1] or "\\n", text)))
+        return _quoted(_value(_BREAK.sub(lambda found: found[1] or "\\n", text)))
     if kind == "number":
-        return text if is_json(text) else json.dumps(ast.literal_eval(text))
+        return text if is_json(text) else json.dumps(_value(text))
     if text in _WORDS:
         return _WORDS[text]
     raise ValueError(f"no value is spelled {text!r}")

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.util
 import logging
-import os
 import random
-import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -17,13 +13,13 @@ import msgspec
 
 from agentgym_rl.config import LiteLLMEngineConfig
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.runtime.imports import environment_secrets, load_litellm
 
 from .upstream import TRANSIENT, Upstream
 
 _log = logging.getLogger(__name__)
 
-_SECRET_NAME = re.compile(r"_(KEY|TOKEN|SECRET|PASSWORD)$")
-_SHORTEST_SECRET = 8
+_NEEDED_BY = "--engine=litellm"
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
 
@@ -37,7 +33,7 @@ class LiteLLMUpstream(Upstream):
         self, config: LiteLLMEngineConfig, *, model: str, api_key: str, timeout_s: float
     ) -> None:
         super().__init__(config, model=model, api_key=api_key, timeout_s=timeout_s)
-        self._litellm = load_litellm()
+        self._litellm = load_litellm(_NEEDED_BY)
 
     async def _close(self) -> None:
         await self._litellm.close_litellm_async_clients()
@@ -90,8 +86,7 @@ class LiteLLMUpstream(Upstream):
 
     # ------------------------------------------------------------------ failures
     def _secrets(self) -> list[str]:
-        found = [self._api_key, *(v for name, v in os.environ.items() if _SECRET_NAME.search(name))]
-        return [value for value in found if len(value) >= _SHORTEST_SECRET]
+        return environment_secrets(self._api_key)
 
     def _what_to_check(self) -> str:
         named = self.config.api_key_env
@@ -109,34 +104,13 @@ class LiteLLMUpstream(Upstream):
         return super()._refused_parameter(error)
 
 
-def load_litellm() -> Any:
-    """Return the LiteLLM module, configured for no messages and no network requests of its own.
-
-    The prices are those of the installed package: LiteLLM fetches newer ones only if the user has
-    set LITELLM_LOCAL_MODEL_COST_MAP=False.
-
-    Raises:
-        ConfigError: LiteLLM is not installed.
-    """
-    if importlib.util.find_spec("litellm") is None:
-        raise ConfigError(
-            "--engine=litellm needs LiteLLM: pip install 'agentgym-rl[litellm]' (it holds openai "
-            "at 2.x, which this package works with too)"
-        )
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    litellm: Any = importlib.import_module("litellm")
-    litellm.suppress_debug_info = True
-    litellm.telemetry = False
-    return litellm
-
-
 def check_model(config: LiteLLMEngineConfig, model: str) -> None:
     """Refuse a model that LiteLLM cannot reach, without any request.
 
     Raises:
         ConfigError: LiteLLM is not installed or knows no such provider, or there is no key.
     """
-    litellm = load_litellm()
+    litellm = load_litellm(_NEEDED_BY)
     try:
         litellm.get_llm_provider(model)
     except Exception as error:

@@ -35,6 +35,9 @@ class Upstream(ABC):
     finds it itself. `timeout_s`: the longest silence of one attempt.
     """
 
+    advice = ""
+    """What to check if no request can succeed; by default, the keys of `arl eval`."""
+
     def __init__(
         self, config: EndpointConfig, *, model: str, api_key: str, timeout_s: float
     ) -> None:
@@ -134,7 +137,7 @@ class Upstream(ABC):
         if status is None:  # the SDK's error is vaguer than its cause, if there is one
             cause = error.__cause__ if str(error.__cause__ or "") else error
             said = f"{type(cause).__name__}: {self._shown(cause)}"
-            if "Timeout" in said:
+            if "Timeout" in said and "ConnectTimeout" not in said:
                 said += (
                     " (an attempt may be silent for engine.request_timeout_s, by default "
                     "rollout.turn_timeout_s: raise it for a slow model)"
@@ -146,9 +149,10 @@ class Upstream(ABC):
         if self._is_overflow(error):
             return ApiError(400, said, param="messages", code="context_length_exceeded")
         if status in _NO_USE or code in ("invalid_api_key", "model_not_found"):
-            return self._give_up(f"{answered}\n{self._what_to_check()}")
+            return self._give_up(f"{answered}\n{self.advice or self._what_to_check()}")
         if param in {*self.config.send, *self.config.extra_body}:
-            return self._give_up(f"{answered}\n{self._other_parameters(param)}")
+            advice = self.advice or self._other_parameters(param)
+            return self._give_up(f"{answered}\n{advice}")
         if status == 429:
             answered += "\n(eval.max_concurrent is how many episodes ask at once)"
         if status in TRANSIENT or status not in range(400, 500):

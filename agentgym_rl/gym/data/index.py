@@ -352,7 +352,7 @@ class RowTasks(TaskSource):
 
     def __getitem__(self, index: int, /) -> Task:
         if not 0 <= index < len(self._numbers):
-            raise IndexError(f"task index {index}: expected 0 to {len(self._numbers) - 1}")
+            raise IndexError(f"task index {index}: there are {len(self._numbers)} tasks")
         return self.index.task(self._numbers[index])
 
     def describe(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from agentgym_rl.core.chat import Message
 from agentgym_rl.core.errors import ConfigError, EnvError
-from agentgym_rl.core.task import Task, checked_task
+from agentgym_rl.core.task import Task, checked_task, first_task
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.sandbox import SandboxBackend
 
@@ -122,7 +122,7 @@ class ToolEnv(Env):
             )
         if task is None:
             seed = random.getrandbits(53) if seed is None else seed
-            task = type(self).task_source("train", seed=seed, **self.task_options())[0]
+            task = first_task(type(self).task_source("train", seed=seed, **self.task_options()))
         task = checked_task(task)
         self._playing = False
         self.task, self.random = task, random.Random(task.seed)

@@ -18,6 +18,7 @@ const CHARTS = [
   ["batch", "Seconds of a batch", "time/step"],
   ["waited", "Trainer waits for a batch, s", "time/rollout_wait"],
   ["tokens", "Tokens of an episode", "episode/tokens"],
+  ["equal", "Groups of equal rewards, share", "reward/equal_groups"],
   ["reused", "Prompt tokens reused so far", "engine/reused_tokens"],
 ];
 const STROKES = [
@@ -40,7 +41,20 @@ export function Curves({ source, about, tick, theme }) {
       <div class="charts">
         ${CHARTS.map(([id, title, name]) => html`<${Chart} key=${id} title=${title} name=${name} found=${found} theme=${theme} />`)}
       </div>
+      <${Layers} found=${found} theme=${theme} />
       ${runs.map((run) => html`<${Configuration} key=${run} source=${source} run=${run} />`)}`}<//>`;
+}
+
+// The norms of trainer.layer_metrics: two charts a layer, drawn only when they are asked for.
+function Layers({ found, theme }) {
+  const [isOpen, open] = useState(false);
+  const names = new Set(found.flatMap(({ rows }) => rows.flatMap(Object.keys)).filter((name) => name.startsWith("layer/")));
+  if (!names.size) return null;
+  const sorted = [...names].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+  return html`<details onToggle=${(e) => open(e.target.open)}><summary>Norms of gradients and updates by layer</summary>
+    ${isOpen && html`<div class="charts">
+      ${sorted.map((name) => html`<${Chart} key=${name} title=${name.slice(6)} name=${name} found=${found} theme=${theme} />`)}
+    </div>`}</details>`;
 }
 
 function Configuration({ source, run }) {

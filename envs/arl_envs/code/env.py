@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from agentgym_rl import Env, EnvError, Message, SandboxError, Step, Task, TaskSource
-from agentgym_rl.core.task import Split, checked_task
+from agentgym_rl.core.task import Split, checked_task, first_task
 from agentgym_rl.gym.sandbox import SandboxBackend
 from agentgym_rl.gym.tool_env import text_of
 
@@ -77,7 +77,7 @@ class CodeEnv(Env):
             )
         if task is None:
             seed = self._random.getrandbits(53) if seed is None else seed
-            task = self.task_source("train", seed=seed, **asdict(self._options))[0]
+            task = first_task(self.task_source("train", seed=seed, **asdict(self._options)))
         self._problem = self._problem_of(task)
         self._task, self._grader = task, Grader(sandboxes)
         self._tool = PythonTool(

@@ -21,6 +21,7 @@ from typing import Any
 
 from agentgym_rl import Sandbox, SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import ExecResult, Limits, SandboxBackend, Status
+from agentgym_rl.runtime.imports import parse_python
 
 from . import driver
 from .calculator.statements import view_of
@@ -79,7 +80,7 @@ class Grade:
 
 def _lean(source: str) -> str:
     """Return `source` without parts that each test would compile in vain: a fifth of its CPU."""
-    tree = ast.parse(source)
+    tree = parse_python(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.FunctionDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:]

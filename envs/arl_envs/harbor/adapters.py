@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ import tomli_w
 from agentgym_rl import ConfigError
 
 from . import select_tests
-from .config import read_config
-from .folder import problem_of, read_files
+from .folder import read_files
 from .task import HarborTask
+from .terminal_bench import checked, terminal_bench
 
 WORK_DIR = "/testbed"
 BASE_IMAGE = "python:3.11-slim"
@@ -39,6 +39,7 @@ _APPLY = (
 )
 Row = Mapping[str, Any]
 Files = dict[str, bytes]
+Env = Mapping[str, str]
 
 
 def swe_bench(row: Row, repos: Path) -> HarborTask:
@@ -51,14 +52,19 @@ def swe_bench(row: Row, repos: Path) -> HarborTask:
     name = _field(row, "instance_id")
     before = _commit(_repo(row, repos), _field(row, "base_commit"), name)
     tested = _patched(before, _field(row, "test_patch"), name)
+    changed, removed = _changes(before, tested)
+    fail, keep = (
+        [_whole_id(changed, test) for test in _ids(row, field)]
+        for field in ("FAIL_TO_PASS", "PASS_TO_PASS")
+    )
     return _task(
         name,
         before,
         solved=_patched(before, _field(row, "patch"), name),
-        tests=_changes(before, tested),
+        tests=(named(tested, [*fail, *keep]) | changed, removed),
         statement=_field(row, "problem_statement"),
-        fail=_ids(row, "FAIL_TO_PASS"),
-        keep=_ids(row, "PASS_TO_PASS"),
+        fail=fail,
+        keep=keep,
     )
 
 
@@ -70,14 +76,15 @@ def swe_smith(row: Row, repos: Path) -> HarborTask:
     """
     name = _field(row, "instance_id")
     right = _commit(_repo(row, repos), str(row.get("base_commit") or "HEAD"), name)
+    fail, keep = _ids(row, "FAIL_TO_PASS"), _ids(row, "PASS_TO_PASS")
     return _task(
         name,
         _patched(right, _field(row, "patch"), name),
         solved=right,
-        tests=({}, []),
+        tests=(named(right, [*fail, *keep]), []),
         statement=_field(row, "problem_statement"),
-        fail=_ids(row, "FAIL_TO_PASS"),
-        keep=_ids(row, "PASS_TO_PASS"),
+        fail=fail,
+        keep=keep,
     )
 
 
@@ -110,53 +117,6 @@ def r2e_gym(row: Row, repos: Path) -> HarborTask:
         fail=[_id_in(files, test) for test in passing],
         keep=[],
     )
-
-
-def terminal_bench(folder: Path) -> HarborTask:
-    """Return the task of a Terminal-Bench 1 folder.
-
-    Raises:
-        ConfigError: it has several services, a solution.yaml, or a part is missing.
-    """
-    import yaml  # of huggingface_hub; only this format needs it
-
-    name = folder.name
-    try:
-        files = dict(read_files(folder))
-        task = yaml.safe_load(files.pop("task.yaml"))
-        script = files.pop("run-tests.sh")
-        compose = yaml.safe_load(files.pop("docker-compose.yaml", b"services: {client: {}}"))
-        instruction = str(task["instruction"])
-        services: Mapping[str, Any] = compose["services"]
-    except (KeyError, TypeError, ValueError, OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"task {name}: no Terminal-Bench task: {error!r:.200}") from error
-    if len(services) != 1:
-        raise ConfigError(f"task {name}: it has several services: {', '.join(services)}")
-    if "solution.yaml" in files:
-        raise ConfigError(f"task {name}: solution.yaml is not played; write a solution.sh")
-    if "Dockerfile" not in files:
-        raise ConfigError(f"task {name}: Dockerfile is missing")
-    (service,) = services.values()
-    for line in _compose_lines(service or {}, name):
-        files["Dockerfile"] = files["Dockerfile"].rstrip() + f"\n{line}\n".encode()
-    tests = {
-        path.removeprefix("tests/"): files.pop(path)
-        for path in [*files]
-        if path.startswith("tests/")
-    }
-    tests["run-tests.sh"] = script
-    tests["test.sh"] = (
-        b"#!/bin/bash\nexport TEST_DIR=/tests\nif bash /tests/run-tests.sh; then pass=1; else "
-        b"pass=0; fi\necho $pass > /logs/verifier/reward.txt\n"
-    )
-    solution = {"solve.sh": files.pop("solution.sh")} if "solution.sh" in files else {}
-    config = {
-        "schema_version": "1.4",
-        "metadata": {key: str(task[key]) for key in ("difficulty", "category") if key in task},
-        "agent": {"timeout_sec": float(task.get("max_agent_timeout_sec", 360.0))},
-        "verifier": {"timeout_sec": float(task.get("max_test_timeout_sec", 60.0))},
-    }
-    return _checked(HarborTask(name, f"{instruction.strip()}\n", config, files, tests, solution))
 
 
 def write_folder(task: HarborTask, folder: Path) -> None:
@@ -197,7 +157,7 @@ def _task(
         raise ConfigError(f"task {name}: no test fails before the fix, so nothing shows it")
     changed, removed = _changes(before, solved)
     ids = {"fail_to_pass": list(fail), "pass_to_pass": list(keep), "removed": tests[1]}
-    return _checked(
+    return checked(
         HarborTask(
             name=name,
             instruction=f"Resolve this issue of the repository in {WORK_DIR}:\n\n"
@@ -228,13 +188,6 @@ def _task(
     )
 
 
-def _checked(task: HarborTask) -> HarborTask:
-    if problem := problem_of(task):
-        raise ConfigError(f"task {task.name}: {problem}")
-    read_config(task.config, name=task.name)
-    return task
-
-
 def _changes(before: Files, after: Files) -> tuple[Files, list[str]]:
     """Return the files that are new or different, and those that are gone."""
     changed = {path: data for path, data in after.items() if before.get(path) != data}
@@ -259,11 +212,19 @@ def _commit(repo: Path, commit: str, name: str) -> Files:
     """Return the files of a commit, without links and submodules."""
     if not re.fullmatch(r"[A-Za-z0-9_./^~-]+", commit) or commit.startswith("-"):
         raise ConfigError(f"task {name}: base_commit: got {commit!r}, expected a commit")
-    with tempfile.TemporaryDirectory(prefix="arl-commit-") as folder:
-        archive = _git(repo, "archive", "--format=tar", commit, name=name)
-        subprocess.run(
-            ["tar", "-x", "-C", folder], input=archive, check=True, timeout=GIT_TIMEOUT_S
-        )
+    with (
+        tempfile.TemporaryDirectory(prefix="arl-commit-") as folder,
+        tempfile.TemporaryDirectory(prefix="arl-index-") as beside,
+    ):
+        # No `git archive`, which leaves out what .gitattributes names for export, often the tests.
+        place = _git(repo, "rev-parse", "--absolute-git-dir", name=name).decode().strip()
+        try:
+            _git(repo, "cat-file", "-e", f"{commit}^{{commit}}", name=name)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; {repo} lacks the commit: `git fetch` it") from error
+        index = {"GIT_INDEX_FILE": f"{beside}/index", "GIT_DIR": place, "GIT_WORK_TREE": folder}
+        _git(Path(folder), "read-tree", commit, name=name, env=index)
+        _git(Path(folder), "checkout-index", "--all", "--quiet", name=name, env=index)
         links = [path for path in Path(folder).rglob("*") if path.is_symlink()]
         for link in links:
             link.unlink()
@@ -282,9 +243,12 @@ def _patched(files: Files, patch: str, name: str) -> Files:
         return dict(read_files(Path(folder)))
 
 
-def _git(folder: Path, *arguments: str, name: str, given: bytes = b"") -> bytes:
+def _git(
+    folder: Path, *arguments: str, name: str, given: bytes = b"", env: Env | None = None
+) -> bytes:
     """Return the output of git in a folder, without any configuration of a user or repository."""
     env = {
+        **(env or {}),
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": "/dev/null",
@@ -302,23 +266,6 @@ def _git(folder: Path, *arguments: str, name: str, given: bytes = b"") -> bytes:
         said = done.stderr.decode("utf-8", "replace").strip()[-400:]
         raise ConfigError(f"task {name}: git {' '.join(arguments[:2])} failed: {said}")
     return done.stdout
-
-
-def _compose_lines(service: Mapping[str, Any], name: str) -> Iterator[str]:
-    """Yield the lines of a Dockerfile that do what a service of a compose file says.
-
-    Raises:
-        ConfigError: a field has no equivalent.
-    """
-    ours = {"build", "image", "container_name", "command", "volumes", "expose", "entrypoint"}
-    for key, value in service.items():
-        if key == "working_dir":
-            yield f"WORKDIR {value}"
-        elif key == "environment":
-            pairs = value.items() if isinstance(value, dict) else (v.split("=", 1) for v in value)
-            yield from (f'ENV {k}="{v}"' for k, v in pairs if "${" not in str(v))
-        elif key not in ours:
-            raise ConfigError(f"task {name}: docker-compose.yaml: {key} is not supported")
 
 
 # ---------------------------------------------------------------------- rows
@@ -357,6 +304,21 @@ def _table(row: Row, field: str, name: str) -> dict[str, Any]:
     return found
 
 
+def _whole_id(files: Files, test: str) -> str:
+    """Return the id of a test, with its file if a row has only its name."""
+    return _id_in(files, test) if files and re.fullmatch(r"\w+(\[.*\])?", test) else test
+
+
+def named(files: Files, tests: Sequence[str]) -> Files:
+    """Return the files in which tests are, so that the agent's version of them does not count."""
+    paths = {test.partition("::")[0] for test in tests}
+    for test in tests:
+        if found := select_tests.UNITTEST.fullmatch(test):
+            *names, _ = found[2].split(".")
+            paths |= {"/".join(names[:end]) + ".py" for end in range(1, len(names) + 1)}
+    return {path: files[path] for path in paths if path in files}
+
+
 def _id_in(files: Files, test: str) -> str:
     """Return the id of a test that is known as "Class.name" or "name", in the first file that
     defines it."""
@@ -378,7 +340,7 @@ def convert(rows: Path, form: str, repos: Path, into: Path) -> tuple[list[str], 
     """Write the tasks of a JSONL file; return the names written, and the reasons for the others."""
     written: list[str] = []
     left_out: list[str] = []
-    for number, line in enumerate(rows.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(rows.read_bytes().split(b"\n"), 1):
         if not line.strip():
             continue
         try:
@@ -388,7 +350,7 @@ def convert(rows: Path, form: str, repos: Path, into: Path) -> tuple[list[str], 
             task = FORMATS[form](row, repos)
             write_folder(task, into / task.name.replace("/", "__"))
             written.append(task.name)
-        except ValueError as error:  # ConfigError is one
+        except (ValueError, OSError) as error:  # ConfigError is a ValueError
             left_out.append(f"{rows}:{number}: {error}")
     return written, left_out
 
@@ -401,6 +363,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--repos", type=Path, default=Path(), help="the folder of git mirrors")
     parser.add_argument("--into", type=Path, required=True, help="the dataset folder to write")
     given = parser.parse_args(arguments)
+    is_folder = given.format == "terminal-bench"
+    if not (given.source.is_dir() if is_folder else given.source.is_file()):
+        parser.error(f"{given.source}: expected {'a folder' if is_folder else 'a file of rows'}")
     if given.format != "terminal-bench":
         written, left_out = convert(given.source, given.format, given.repos, given.into)
     else:
@@ -409,7 +374,7 @@ def main(arguments: Sequence[str]) -> int:
             try:
                 write_folder(terminal_bench(folder), given.into / folder.name)
                 written.append(folder.name)
-            except ConfigError as error:
+            except (ValueError, OSError) as error:
                 left_out.append(str(error))
     for reason in left_out:
         sys.stderr.write(f"left out: {reason}\n")

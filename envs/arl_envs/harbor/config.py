@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -26,10 +26,18 @@ from pydantic import (
 
 from agentgym_rl import ConfigError
 
+from .options import MAX_S
+
 NetworkMode = Literal["no-network", "public", "allowlist"]
 _ROOT = (None, "root", 0, "0")
 _TEMPLATE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _SIZES_MB = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
+_ODD = re.compile(r"""[\x00-\x1f\x7f$"'`\\]""")
+_NOT_FILES = ("/proc", "/sys", "/dev")
+Seconds = Annotated[float, Field(ge=0, le=MAX_S)]
+SomeSeconds = Annotated[float, Field(gt=0, le=MAX_S)]
+Variables = dict[Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$")], str]
+Megabytes = Annotated[int, Field(gt=0, le=1 << 24)]
 
 _STEPS = "tasks of several steps are not played"
 _PLACE = {
@@ -86,7 +94,7 @@ class _Network(_Section):
 class AgentPart(_Network):
     """The section [agent]."""
 
-    timeout_sec: float | None = Field(default=None, gt=0)
+    timeout_sec: SomeSeconds | None = None
     """The seconds that all tool calls of an episode may take together; None: the option's value."""
     user: str | int | None = None
 
@@ -95,24 +103,24 @@ class Healthcheck(_Section):
     """The section [environment.healthcheck]: a command that must succeed before the agent acts."""
 
     command: str
-    interval_sec: float = Field(default=5.0, ge=0)
-    timeout_sec: float = Field(default=30.0, gt=0)
-    start_period_sec: float = Field(default=0.0, ge=0)
-    start_interval_sec: float = Field(default=5.0, ge=0)
+    interval_sec: Seconds = 5.0
+    timeout_sec: SomeSeconds = 30.0
+    start_period_sec: Seconds = 0.0
+    start_interval_sec: Seconds = 5.0
     retries: int = Field(default=3, ge=1)
 
 
 class Place(_Network):
     """The keys that [environment] and [verifier.environment] have in common."""
 
-    build_timeout_sec: float = Field(default=600.0, gt=0)
+    build_timeout_sec: SomeSeconds = 600.0
     docker_image: str | None = None
     """The name of a published image, for a task without environment/Dockerfile: an image with both
     is built, since sandboxes download nothing."""
     os: Literal["linux"] = "linux"
-    memory_mb: int | None = Field(default=None, gt=0)
-    storage_mb: int | None = Field(default=None, gt=0)
-    env: dict[str, str] = Field(default_factory=dict)
+    memory_mb: Megabytes | None = None
+    storage_mb: Megabytes | None = None
+    env: Variables = Field(default_factory=dict)
     """The variables of every program."""
     workdir: str | None = None
     """The folder in which programs start, instead of the Dockerfile's WORKDIR."""
@@ -127,6 +135,15 @@ class Place(_Network):
     def _absolute(cls, value: str | None) -> str | None:
         if value is not None and not PurePosixPath(value).is_absolute():
             raise ValueError("expected an absolute path")
+        if value is not None and (".." in PurePosixPath(value).parts or _ODD.search(value)):
+            raise ValueError("expected a path without '..', '$', quotes and line ends")
+        return value
+
+    @field_validator("docker_image")
+    @classmethod
+    def _one_word(cls, value: str | None) -> str | None:
+        if value is not None and len(value.split()) > 1:
+            raise ValueError("expected the name of one image")
         return value
 
 
@@ -139,8 +156,8 @@ class EnvironmentPart(Place):
 class VerifierPart(_Network):
     """The section [verifier]."""
 
-    timeout_sec: float = Field(default=600.0, gt=0)
-    env: dict[str, str] = Field(default_factory=dict)
+    timeout_sec: SomeSeconds = 600.0
+    env: Variables = Field(default_factory=dict)
     """Further variables of tests/test.sh."""
     user: str | int | None = None
     environment_mode: Literal["shared", "separate"] | None = None
@@ -159,7 +176,7 @@ class VerifierPart(_Network):
 class SolutionPart(_Section):
     """The section [solution]."""
 
-    env: dict[str, str] = Field(default_factory=dict)
+    env: Variables = Field(default_factory=dict)
     """Further variables of solution/solve.sh."""
 
 
@@ -195,8 +212,8 @@ class Artifact(_Section):
     @field_validator("source")
     @classmethod
     def _inside(cls, value: str) -> str:
-        if ".." in PurePosixPath(value).parts:
-            raise ValueError("expected a path without '..'")
+        if not value or ".." in PurePosixPath(value).parts:
+            raise ValueError("expected a path without '..', such as '.' for the work folder")
         return value
 
 
@@ -255,8 +272,8 @@ def read_config(raw: Mapping[str, Any], *, name: str, offline: bool = False) -> 
         ConfigError: a key is unknown or refused, or a value is out of range; the message names the
             task and the key.
     """
-    data = _plain(raw)
     try:
+        data = _plain(raw)
         _migrate(data)
         for path, value in _leaves(data):
             _refuse(path, value)
@@ -265,6 +282,8 @@ def read_config(raw: Mapping[str, Any], *, name: str, offline: bool = False) -> 
         raise ConfigError(f"task {name}: task.toml: {_first(error)}") from error
     except ValueError as error:
         raise ConfigError(f"task {name}: task.toml: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"task {name}: task.toml: its tables are nested too deeply") from error
     if problem := _unmet(config, offline):
         raise ConfigError(f"task {name}: task.toml: {problem}")
     return config
@@ -289,6 +308,9 @@ def _default(found: re.Match[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
+    """Return tables and lists as new ones, which may be changed."""
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError(f"{value!r:.60}: a NUL character is not allowed")
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list) else value
@@ -296,9 +318,11 @@ def _plain(value: Any) -> Any:
 
 def _migrate(data: dict[str, Any]) -> None:
     """Replace deprecated fields by those that took their place."""
-    data["artifacts"] = [
-        {"source": each} if isinstance(each, str) else each for each in data.get("artifacts") or []
-    ]
+    artifacts = data.get("artifacts")
+    if isinstance(artifacts, list):
+        data["artifacts"] = [
+            {"source": each} if isinstance(each, str) else each for each in artifacts
+        ]
     _migrate_place("environment", data.get("environment"))
     verifier = data.get("verifier")
     if isinstance(verifier, dict):
@@ -325,7 +349,7 @@ def _megabytes(path: str, size: Any) -> int:
     text = str(size).strip().upper()
     try:
         return int(float(text[:-1]) * _SIZES_MB[text[-1:]])
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, OverflowError):
         raise ValueError(f"{path}: got {size!r}, expected a size such as '2G' or '512M'") from None
 
 
@@ -396,7 +420,8 @@ def _unmet(config: TaskConfig, offline: bool) -> str:
     for artifact in config.artifacts:
         if not PurePosixPath(artifact.source).is_absolute():
             continue
-        if artifact.source.rstrip("/") in ("", "/proc", "/sys", "/dev"):
+        first = "/" + artifact.source.strip("/").partition("/")[0]
+        if first == "/" or first in _NOT_FILES:
             return f"artifacts: {artifact.source!r} is no folder of files"
     return "" if environment.workdir != "/" else "environment.workdir: '/' is no work folder"
 

@@ -286,7 +286,7 @@ class HarborEnv(ToolEnv):
             "verifier": verdict.status,
             "verifier_detail": verdict.detail,
             "verifier_ms": round(verdict.duration_ms, 1),
-            "reward_components": {"tests": verdict.reward, **metrics},
+            "reward_components": {**metrics, "tests": verdict.reward},
             "patch": verdict.patch,
             "dropped_files": list(verdict.dropped),
             "metrics": {

@@ -13,7 +13,7 @@ from agentgym_rl import ConfigError
 from .task import HarborTask
 
 MAX_FILE_BYTES, MAX_TOTAL_BYTES = 32 << 20, 128 << 20
-MAX_FILES, MAX_DEPTH = 5_000, 32
+MAX_FILES, MAX_DEPTH = 8_000, 32
 MAX_TEXT_BYTES = 1 << 20
 """The size limit of task.toml and instruction.md."""
 MAX_TASKS = 100_000
@@ -65,6 +65,10 @@ def problem_of(task: HarborTask) -> str:
     if "test.sh" not in task.tests:
         windows = " (tests/test.bat is for Windows)" if "test.bat" in task.tests else ""
         return f"tests/test.sh is missing{windows}: it has to write /logs/verifier/reward.txt"
+    for folder, files in (("tests/test.sh", task.tests), ("solution/solve.sh", task.solution)):
+        first = files.get(folder.partition("/")[2], b"").partition(b"\n")[0]
+        if first.startswith(b"#!") and first.endswith(b"\r"):
+            return f"{folder} has the line ends of Windows (CRLF), with which no shell is found"
     if task.solution and "solve.sh" not in task.solution:
         return "solution/ has no solve.sh"
     return ""
@@ -121,10 +125,13 @@ def _text(path: Path) -> str:
     """
     if path.is_symlink():
         raise ValueError(f"{path.name} is a link; expected a file")
-    if path.stat().st_size > MAX_TEXT_BYTES:
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError(f"{path.name} is no regular file")
+    if found.st_size > MAX_TEXT_BYTES:
         raise ValueError(f"{path.name} is larger than {MAX_TEXT_BYTES >> 20} MB")
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path.name} is no UTF-8: {error}") from error
 

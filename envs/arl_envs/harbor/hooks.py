@@ -16,7 +16,7 @@ _PYTHON = ("conftest.py", "sitecustomize.py", "usercustomize.py", "*.pth", "*._p
 _PYTHON_TOOLS = (
     *("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg"),
     *("pyproject.toml", ".coveragerc", "*.egg-link", "pyvenv.cfg", ".pdbrc", "pip.conf"),
-    *(".pydistutils.cfg", ".python-version", "entry_points.txt"),
+    *(".pydistutils.cfg", ".python-version", "entry_points.txt", "uv.toml"),
 )
 _SHELLS = (
     *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile"),
@@ -26,17 +26,27 @@ _OTHERS = (
     *(".gitconfig", ".gitattributes", ".gitmodules", ".hgrc", ".npmrc", ".yarnrc*", ".mocharc*"),
     *("jest.config.*", "vitest.config.*", "babel.config.*", ".babelrc*", ".rspec", ".irbrc"),
     *("phpunit.xml*", ".gdbinit", ".curlrc", ".wgetrc", ".netrc", "ld.so.preload", "crontab"),
+    *("phpunit.dist.xml", ".user.ini", ".lldbinit", ".rprofile", ".renviron", ".proverc"),
+    *(".octaverc", ".erlang", ".ghci", ".pryrc", ".nycrc*", ".taprc", ".pnpmfile.*", "bunfig.toml"),
+    *(".bazelrc", "directory.build.*", "nuget.config", "gnumakefile", "go.work", "rust-toolchain*"),
 )
 NAMES = (*_PYTHON, *_PYTHON_TOOLS, *_SHELLS, *_OTHERS)
 """The patterns of names, in any folder."""
 FOLDERS = (
     *("__pycache__", ".pytest_cache", "site-packages", "dist-packages", ".hypothesis"),
-    *(".git/hooks", ".git/config", ".git/config.worktree", ".git/info", ".config", ".local"),
-    *(".cargo", ".husky", ".vscode", ".idea", "cron.d"),
+    *(".git/hooks", ".git/config", ".git/config.worktree", ".git/info", ".git/commondir"),
+    *(".git/modules", ".git/worktrees", ".hg/hgrc", ".config", ".local", ".cargo", ".husky"),
+    *(".mvn", ".vscode", ".idea", "cron.d"),
 )
 """The folders, in any folder, below which everything is a hook."""
-_RUNNERS = {"pytest", "_pytest", "pluggy", "iniconfig", "py", "nose", "nose2", "hypothesis", "pip"}
-_MODULES = sys.stdlib_module_names | _RUNNERS
+_RUNNERS = (
+    *("pytest", "_pytest", "pluggy", "iniconfig", "py", "nose", "nose2", "hypothesis", "pip"),
+    *("packaging", "pygments", "exceptiongroup", "tomli", "attr", "attrs", "colorama", "coverage"),
+    *("xdist", "execnet", "setuptools", "pkg_resources", "typing_extensions", "distutils", "imp"),
+)
+_MODULES = sys.stdlib_module_names.union(_RUNNERS)
+_OFTEN_OWN = {"tests", "docs", "examples", "scripts", "benchmarks"}
+"""The folders that some packages install beside themselves by mistake."""
 _SUFFIXES = (".py", ".so", ".pyd")
 
 
@@ -47,11 +57,18 @@ class Hooks:
         image: The image's files in the work folder, which show where Python looks for modules.
         keep: The patterns of paths that are no hooks of this task.
         bins: The folders of PATH that lie in the work folder, relative to it.
+        modules: The modules that are installed in the image, besides Python's own.
     """
 
     def __init__(
-        self, image: Collection[str], *, keep: Sequence[str] = (), bins: Sequence[str] = ()
+        self,
+        image: Collection[str],
+        *,
+        keep: Sequence[str] = (),
+        bins: Sequence[str] = (),
+        modules: Collection[str] = (),
     ) -> None:
+        self._modules = _MODULES.union(modules) - (_OFTEN_OWN - _MODULES)
         self._image = frozenset(image)
         self._folders = {
             str(folder) for path in self._image for folder in PurePosixPath(path).parents
@@ -66,6 +83,8 @@ class Hooks:
             return False
         parts = pure.parts
         if ".git" in parts[-1:]:  # a file in its place names another repository
+            return True
+        if path == "HEAD" and path not in self._image:  # it makes the folder itself a repository
             return True
         around = "/" + "/".join(parts) + "/"
         return (
@@ -88,7 +107,7 @@ class Hooks:
                 path.parent,
             )
         )
-        return module in _MODULES and self._on_path(str(folder))
+        return module in self._modules and self._on_path(str(folder))
 
     def _on_path(self, folder: str) -> bool:
         """Return whether tests of the image's author may have Python look for modules there: it is

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 SplitBy = Literal["hash", "all"]
+MAX_S = 30 * 86_400
 _LEAST = {"output_chars": 200, "memory_mb": 64, "disk_mb": 16, "processes": 16, "level": 1}
 
 
@@ -52,8 +53,10 @@ class Options:
                 raise TypeError(f"{name}: got {value!r}, expected a whole number from {least}")
         for name in ("command_timeout_s", "agent_timeout_s"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise TypeError(f"{name}: got {value!r}, expected seconds above 0")
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise TypeError(f"{name}: got {value!r}, expected seconds")
+            if not 0 < value <= MAX_S:
+                raise TypeError(f"{name}: got {value!r}, expected seconds above 0, up to {MAX_S}")
         if self.split_by not in get_args(SplitBy):
             raise TypeError(
                 f"split_by: got {self.split_by!r}; allowed: {', '.join(get_args(SplitBy))}"

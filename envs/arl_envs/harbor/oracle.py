@@ -20,6 +20,9 @@ from .terminal import Terminal
 STEPS = "steps.json"
 """The optional file of a solution with its tool calls, a list of {"name", "arguments"}."""
 LAST = "Done."
+PART_CHARS = 200_000
+"""The most characters of a solution in one command, which has to be shorter than what the terminal
+takes (`MAX_COMMAND_CHARS`)."""
 
 
 def calls_of(task: HarborTask, config: TaskConfig) -> list[tuple[str, dict[str, Any]]]:
@@ -34,7 +37,7 @@ def calls_of(task: HarborTask, config: TaskConfig) -> list[tuple[str, dict[str, 
         return []
     timeout_s = config.agent.timeout_sec
     limit = {} if timeout_s is None else {"timeout_s": timeout_s}
-    return [("bash", {"command": _script(task.solution, config), **limit})]
+    return [("bash", {"command": each, **limit}) for each in _scripts(task.solution, config)]
 
 
 def messages_of(task: HarborTask, config: TaskConfig) -> list[Message] | None:
@@ -76,22 +79,27 @@ def _steps(task: HarborTask) -> Iterator[tuple[str, dict[str, Any]]]:
         ) from error
 
 
-def _script(files: Mapping[str, bytes], config: TaskConfig) -> str:
-    """Return the command that unpacks a solution to /solution and runs its solve.sh."""
+def _scripts(files: Mapping[str, bytes], config: TaskConfig) -> list[str]:
+    """Return the commands that unpack a solution to /solution and run its solve.sh: one, unless it
+    is too large for a command."""
     env = resolved(config.solution.env)
     given = "".join(f"{name}={shlex.quote(value)} " for name, value in env.items())
     try:
         text = files["solve.sh"].decode() if len(files) == 1 else ""
     except UnicodeDecodeError:
         text = ""
-    if text and "ARL_END" not in text:
+    before: list[str] = []
+    if text and "ARL_END" not in text and "\0" not in text and len(text) < PART_CHARS:
         text = text if text.endswith("\n") else f"{text}\n"
         unpack = f"cat > /solution/solve.sh << 'ARL_END'\n{text}ARL_END"
     else:
         packed = base64.b64encode(_packed(files)).decode()
-        unpack = f"base64 -d << 'ARL_END' | tar -xz -C /solution\n{packed}\nARL_END"
+        *parts, last = [packed[at : at + PART_CHARS] for at in range(0, len(packed), PART_CHARS)]
+        before = [f"cat >> /tmp/solution.b64 << 'ARL_END'\n{part}\nARL_END" for part in parts]
+        held = "/tmp/solution.b64 " if parts else ""
+        unpack = f"cat {held}- << 'ARL_END' | base64 -d | tar -xz -C /solution\n{last}\nARL_END"
     run = f"{given}/solution/solve.sh"
-    return f"mkdir -p /solution\n{unpack}\nchmod +x /solution/solve.sh\n{run}"
+    return [*before, f"mkdir -p /solution\n{unpack}\nchmod +x /solution/solve.sh\n{run}"]
 
 
 def _packed(files: Mapping[str, bytes]) -> bytes:

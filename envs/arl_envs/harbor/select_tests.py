@@ -3,6 +3,9 @@
 ids.json names the tests: ids of pytest ("FILE::Class::test_b", "FILE") or of unittest
 ("test_b (tests.test_a.Class)"). pytest runs them if it is there, else unittest; plain functions
 without parameters are tests, too. Only the standard library is needed.
+
+The tests run in child processes. A test has passed if the child has written so in the end: neither
+an exit code nor a line of output counts, which the code under test could give.
 """
 
 from __future__ import annotations
@@ -14,13 +17,15 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 REWARD = Path("/logs/verifier/reward.json")
-_UNITTEST = re.compile(r"(\w+) \(([\w.]+)\)")
-_SUMMARY = re.compile(r"^(PASSED|XPASS) (\S.*)$")
+UNITTEST = re.compile(r"(\w+) \(([\w.]+)\)")
 
 
 def main() -> None:
@@ -44,33 +49,59 @@ def passes(ids: list[str]) -> list[bool]:
     if not ids:
         return []
     with_pytest = importlib.util.find_spec("pytest") is not None
-    if with_pytest and not any(_UNITTEST.fullmatch(each) for each in ids):
-        return with_pytest_alone(ids)
-    return [alone(each) for each in ids]
+    if with_pytest and not any(UNITTEST.fullmatch(each) for each in ids):
+        return judged(ids, in_child("--pytest", json.dumps(ids)) or {})
+    return [in_child("--one", each) is True for each in ids]
 
 
-def with_pytest_alone(ids: list[str]) -> list[bool]:
-    command = [sys.executable, "-m", "pytest", "-rA", "-q", "-p", "no:cacheprovider", *ids]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-    sys.stdout.write(done.stdout[-20_000:])
-    said = (_SUMMARY.match(line) for line in done.stdout.splitlines())
-    good = {found[2].strip() for found in said if found}
-    whole = done.returncode == 0
-    return [each in good or ("::" not in each and whole) for each in ids]
+def in_child(*arguments: str) -> Any:
+    """Return what this file writes as a child process; None if it ends before that."""
+    with tempfile.TemporaryDirectory() as folder:
+        found, said = Path(folder, "found"), Path(folder, "said")
+        command = [sys.executable, "-B", __file__, *arguments, str(found)]
+        with said.open("wb") as output:
+            subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        sys.stdout.write(said.read_bytes()[-20_000:].decode("utf-8", "replace"))
+        return json.loads(found.read_text()) if found.exists() else None
 
 
-def alone(test: str) -> bool:
-    """Return whether a test passes in a process of its own."""
-    command = [sys.executable, "-B", str(HERE / "select_tests.py"), "--one", test]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-    sys.stdout.write(f"{test}: exit code {done.returncode}\n{done.stderr[-2000:]}\n")
-    return done.returncode == 0
+def judged(ids: Iterable[str], outcomes: dict[str, bool]) -> list[bool]:
+    """Return for each id whether its tests have run and passed: one test, those of a file or class,
+    or those with the same beginning, as data sets cut ids at the first blank of a parameter."""
+    found: list[bool] = []
+    for test in ids:
+        mine = [
+            is_good
+            for name, is_good in outcomes.items()
+            if test in (name, name.split(" ")[0]) or name.startswith(f"{test}::")
+        ]
+        found.append(bool(mine) and all(mine))
+    return found
+
+
+def run_pytest(ids: list[str]) -> dict[str, bool]:
+    """Run tests with pytest; return for each one whether it has passed, or failed as expected."""
+    import pytest  # before the work folder is searched for modules
+
+    sys.path[0] = str(Path.cwd())
+    outcomes: dict[str, bool] = {}
+
+    class Record:
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            before = outcomes.get(report.nodeid, True)
+            is_good = report.passed or hasattr(report, "wasxfail")
+            outcomes[report.nodeid] = before and is_good
+
+    # All parameters of a function run, as the text of one may not be an id on the command line.
+    wanted = list(dict.fromkeys(test.partition("[")[0] for test in ids))
+    pytest.main(["-rA", "-q", "-p", "no:cacheprovider", *wanted], plugins=[Record()])
+    return outcomes
 
 
 def run_one(test: str) -> bool:
     """Run one test in this process; return whether it ran and passed."""
     sys.path.insert(0, str(Path.cwd()))
-    if found := _UNITTEST.fullmatch(test):
+    if found := UNITTEST.fullmatch(test):
         owner = found[2] if found[2].endswith(found[1]) else f"{found[2]}.{found[1]}"
         return good(unittest.defaultTestLoader.loadTestsFromName(owner))
     path, *names = test.split("::")
@@ -90,5 +121,8 @@ def good(suite: unittest.TestSuite) -> bool:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
-        sys.exit(0 if run_one(sys.argv[2]) else 1)
-    main()
+        Path(sys.argv[3]).write_text(json.dumps(run_one(sys.argv[2])))
+    elif sys.argv[1:2] == ["--pytest"]:
+        Path(sys.argv[3]).write_text(json.dumps(run_pytest(json.loads(sys.argv[2]))))
+    else:
+        main()

@@ -104,6 +104,8 @@ class FolderTasks(TaskSource):
             if excluded.has(name):
                 continue
             try:
+                if not name.isprintable():
+                    raise ConfigError(f"task {name!r}: the name of its folder is no line of text")
                 found = _read(str(folder), name)
                 read_config(found.config, name=name, offline=options.offline)
             except ConfigError as error:
@@ -129,7 +131,7 @@ class FolderTasks(TaskSource):
 
     def __getitem__(self, index: int, /) -> Task:
         if not 0 <= index < len(self._entries):
-            raise IndexError(f"task index {index}: there are {len(self._entries)}")
+            raise IndexError(f"task index {index}: there are {len(self._entries)} tasks")
         entry = self._entries[index]
         data = {"kind": "folder", "name": entry.name, "path": entry.path, "digest": entry.digest}
         seed = derived_seed(0, entry.name)

@@ -17,6 +17,8 @@ LEAST_S = 1.0
 """The least seconds of a command while any time of the episode is left."""
 LEFT_OUT = "\n[... {} characters left out ...]\n"
 NEW_SHELL = "[the shell was restarted: its variables, folder and background processes are gone]"
+NO_SHELL = "[no shell starts any more in what is left of this system]"
+"""The answer once earlier calls have removed or broken what a shell needs."""
 _ENDINGS = {
     Status.TIMEOUT: "[timeout after {:.0f} s]",
     Status.CPU_LIMIT: "[CPU limit]",
@@ -80,7 +82,7 @@ class Terminal:
 
         Raises:
             ToolError: the command is too long or no text, or no time is left.
-            SandboxError: the sandbox failed.
+            SandboxError: the sandbox failed: it is lost, or a new one starts no shell.
         """
         if len(command) > MAX_COMMAND_CHARS:
             raise ToolError(f"the command has {len(command)} characters; allowed: 262144")
@@ -96,9 +98,9 @@ class Terminal:
             raise
         except SandboxError as error:
             await self._drop()
-            if fresh:
+            if fresh and not self.num_calls:
                 raise
-            said = f"{NEW_SHELL}\n[not run: {error}]"
+            said = f"{NO_SHELL if fresh else NEW_SHELL}\n[not run: {error}]"
             self._record("bash", command, said, "error", None, begun, 0)
             return said
         if result.state_lost:

@@ -7,9 +7,11 @@ agent's sandbox: whatever it says, the agent could have made it so.
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -24,15 +26,23 @@ MAX_FILES, MAX_BYTES = 8_000, 64 << 20
 """The largest work folder that is taken over: its files, and the bytes of all together."""
 CHUNK_FILES, CHUNK_BYTES = 200, 8 << 20
 """The files of one request: backends bound what they collect at once."""
+MAX_PATCH_CHARS, MAX_PATCHED_BYTES = 100_000, 200_000
+MAX_EQUAL_LINES = 200_000
+"""The most pairs of equal lines in two versions of a file of which a difference is computed: the
+time grows with it."""
 CACHED_BYTES = 256 << 20
 """The bytes of the images' own files that are remembered."""
 MODES = 0o777
 """The bits of a mode that are taken over: no setuid, no setgid, no sticky."""
 
+_FOLDER, _FILE, _LINK = 4, 8, 10
 _LIST = f"""
 import json, os
 found = []
-for folder, folders, files in os.walk("."):
+top = "." if os.getcwd() != "/" else ""  # "/": the work folder is gone, or no folder
+if top:
+    found.append((top, {_FOLDER}, os.lstat(top).st_mode & {MODES}, ""))
+for folder, folders, files in os.walk(top):
     for name in folders + files:
         path = os.path.join(folder, name)[2:]
         try:
@@ -51,12 +61,43 @@ print(json.dumps(found))
 """
 _CLEAR = """
 import json, os, shutil, sys
-for path in json.load(sys.stdin):
+plan = json.load(sys.stdin)
+for path, mode in plan["closed"]:
+    os.chmod(path, mode | 0o700)
+for path in plan["removed"]:
     if os.path.islink(path) or not os.path.isdir(path):
         if os.path.lexists(path):
             os.remove(path)
     else:
         shutil.rmtree(path)
+"""
+_MAKE_ROOM = """
+import json, os, shutil, sys
+paths = json.load(sys.stdin)
+folders, left = set(), {os.path.dirname(path) for path in paths}
+while left - {"/"}:
+    folders |= left - {"/"}
+    left = {os.path.dirname(folder) for folder in left} - folders
+for folder in sorted(folders):
+    if os.path.isdir(folder):
+        if not os.access(folder, os.W_OK | os.X_OK):
+            os.chmod(folder, os.stat(folder).st_mode & 0o777 | 0o700)
+    elif os.path.lexists(folder):
+        os.remove(folder)
+for path in paths:
+    if os.path.isdir(path) and not os.path.islink(path):
+        os.chmod(path, 0o700)
+        for top, inner, _ in os.walk(path):
+            for name in inner:
+                if not os.path.islink(os.path.join(top, name)):
+                    os.chmod(os.path.join(top, name), 0o700)
+        shutil.rmtree(path)
+"""
+_MODULES = """
+import pkgutil, sys
+work = sys.argv[1]
+places = [path for path in sys.path if path and not (path + "/").startswith(work + "/")]
+print(*sorted(found.name for found in pkgutil.iter_modules(places)))
 """
 _SHAPE = """
 import json, os, sys
@@ -75,7 +116,6 @@ for path, mode in plan["modes"]:
     if not os.path.islink(path) and os.path.exists(path):
         os.chmod(path, mode)
 """
-_FOLDER, _FILE, _LINK = 4, 8, 10
 
 
 class TooMuch(Exception):
@@ -99,7 +139,8 @@ class Tree:
     unread: frozenset[str]
     """The regular files that could not be read: too large or too deep."""
     entries: Mapping[str, Entry]
-    """The folders, files and links, by path; empty if they could not be listed."""
+    """The folders (the work folder as "."), files and links, by path; empty if they could not be
+    listed."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -118,6 +159,8 @@ class Changes:
     removed: list[str] = field(default_factory=list[str])
     """The files, and links of the image, that are gone."""
     folders: list[str] = field(default_factory=list[str])
+    closed: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    """The image's folders to which their owner may not write, with their modes."""
     gone: list[str] = field(default_factory=list[str])
     """The image's folders that are gone, the deepest first."""
     links: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
@@ -132,6 +175,10 @@ class Changes:
     @property
     def shape(self) -> bool:
         return bool(self.folders or self.gone or self.links or self.modes)
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.written.values()))
 
 
 async def read_tree(sandbox: Sandbox) -> Tree:
@@ -152,7 +199,7 @@ async def read_tree(sandbox: Sandbox) -> Tree:
     for chunk in further:
         files |= (await sandbox.exec(["true"], collect=chunk)).files
     files = {path: data for path, data in files.items() if path in sizes}
-    entries = await asyncio.to_thread(_entries, listed)
+    entries = await asyncio.to_thread(listed_entries, listed)
     return Tree(files, frozenset(sizes.keys() - files.keys()), entries)
 
 
@@ -169,28 +216,35 @@ def _chunks(sizes: Mapping[str, int]) -> Iterable[list[str]]:
         yield chunk
 
 
-def _entries(result: ExecResult) -> dict[str, Entry]:
+def listed_entries(result: ExecResult) -> dict[str, Entry]:
     if result.status is not Status.OK or result.truncated:
         return {}
     try:
         listed = json.loads(result.stdout)
         found = {path: Entry(kind, mode & MODES, target) for path, kind, mode, target in listed}
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return {}
-    return {path: entry for path, entry in found.items() if _is_below(path)}
+    return {path: entry for path, entry in found.items() if _is_text(path) and _is_real(entry)}
 
 
-def _is_text(path: str) -> bool:
+def _is_real(entry: Entry) -> bool:
+    is_target = _is_name(entry.target) and (entry.kind == _LINK) == bool(entry.target)
+    return entry.kind in (_FOLDER, _FILE, _LINK) and is_target
+
+
+def _is_text(path: Any) -> bool:
+    """Return whether a path is one below the work folder."""
+    if not _is_name(path):
+        return False
+    pure = PurePosixPath(path)
+    return not pure.is_absolute() and ".." not in pure.parts
+
+
+def _is_name(path: Any) -> bool:
     try:
-        path.encode()
+        return isinstance(path, str) and b"\0" not in path.encode()
     except UnicodeEncodeError:
         return False
-    return _is_below(path)
-
-
-def _is_below(path: Any) -> bool:
-    pure = PurePosixPath(path) if isinstance(path, str) else PurePosixPath("..")
-    return not pure.is_absolute() and ".." not in pure.parts and "\0" not in str(path)
 
 
 def changes_of(agent: Tree, image: Tree, hooks: Hooks, *, work_dir: str) -> Changes:
@@ -216,13 +270,40 @@ def changes_of(agent: Tree, image: Tree, hooks: Hooks, *, work_dir: str) -> Chan
         or (entry.kind == _FOLDER and path in found.written)
     }
     found.removed = sorted({*found.removed, *in_the_way})
+    _drop_below_files(found, image)
+    found.closed = [
+        (path, entry.mode)
+        for path, entry in sorted(image.entries.items())
+        if entry.kind == _FOLDER and entry.mode & 0o700 != 0o700
+    ]
     return found
+
+
+def _drop_below_files(found: Changes, image: Tree) -> None:
+    """Leave out all that the agent has put below a name which is a file or link here: the image's
+    hook stays even if the agent has made a folder of it."""
+    links = {path for path, entry in image.entries.items() if entry.kind == _LINK}
+    stay = (image.names | links).difference(found.removed)
+
+    def has_room(path: str) -> bool:
+        return stay.isdisjoint(map(str, PurePosixPath(path).parents))
+
+    if not stay:
+        return
+    out = {path for path in found.written if not has_room(path)}
+    for path in out:
+        del found.written[path]
+    out |= {path for path, _ in found.links if path in stay or not has_room(path)}
+    found.links = [each for each in found.links if each[0] not in out]
+    found.folders = [path for path in found.folders if path not in stay and has_room(path)]
+    found.modes = [each for each in found.modes if has_room(each[0])]
+    found.dropped += out
 
 
 def _compare_entries(found: Changes, agent: Tree, image: Tree, hooks: Hooks, work_dir: str) -> None:
     for path, entry in sorted(agent.entries.items()):
         before = image.entries.get(path)
-        if entry == before or hooks.is_hook(path):
+        if entry == before or path == "." or hooks.is_hook(path):
             continue
         if entry.kind == _LINK:
             if not _stays(path, entry.target, work_dir):
@@ -234,6 +315,8 @@ def _compare_entries(found: Changes, agent: Tree, image: Tree, hooks: Hooks, wor
             continue
         if entry.kind == _FOLDER and (before is None or before.kind != _FOLDER):
             found.folders.append(path)
+            if before is not None and before.kind == _LINK:
+                found.removed.append(path)
         if path in agent.unread or (
             before is None and entry.kind == _FILE and path in found.dropped
         ):
@@ -244,7 +327,7 @@ def _compare_entries(found: Changes, agent: Tree, image: Tree, hooks: Hooks, wor
     found.removed += [path for path in lost if image.entries[path].kind == _LINK]
     folders = [path for path in lost if image.entries[path].kind == _FOLDER]
     found.gone = sorted(folders, key=lambda path: -path.count("/"))
-    found.modes.sort(key=lambda item: -item[0].count("/"))  # a folder is closed after its files
+    found.modes.sort(key=_depth, reverse=True)  # a folder is closed after its files
 
 
 def _stays(path: str, target: str, work_dir: str) -> bool:
@@ -259,18 +342,37 @@ async def apply(sandbox: Sandbox, changes: Changes) -> None:
     Raises:
         SandboxError: the sandbox failed, or has no room for the files.
     """
-    if changes.removed:
-        await _run(sandbox, _CLEAR, changes.removed)
+    if changes.empty:
+        return
+    if changes.removed or changes.closed:
+        await _run(sandbox, _CLEAR, {"closed": changes.closed, "removed": changes.removed})
     if changes.written:
         await sandbox.write_files(changes.written)
-    if changes.shape:
+    if changes.shape or changes.closed:
+        modes = dict(changes.closed) | dict(changes.modes)
         plan = {
             "gone": changes.gone,
             "folders": changes.folders,
             "links": changes.links,
-            "modes": changes.modes,
+            "modes": sorted(modes.items(), key=_depth, reverse=True),
         }
         await _run(sandbox, _SHAPE, plan)
+
+
+async def put(sandbox: Sandbox, files: Mapping[str, bytes]) -> None:
+    """Write files with absolute paths, in place of whatever the image has there.
+
+    Raises:
+        SandboxError: the sandbox failed, or has no room for the files.
+    """
+    if files:
+        await _run(sandbox, _MAKE_ROOM, sorted(files))
+        await sandbox.write_files(files)
+
+
+def _depth(item: tuple[str, int]) -> int:
+    """Return a number that is larger for folders further down, and 0 for the work folder."""
+    return 0 if item[0] == "." else 1 + item[0].count("/")
 
 
 async def _run(sandbox: Sandbox, code: str, given: Any) -> None:
@@ -280,6 +382,16 @@ async def _run(sandbox: Sandbox, code: str, given: Any) -> None:
             f"{sandbox.id}: the agent's files could not be put in: {result.status.value}, "
             f"{result.stderr_text[-300:]}"
         )
+
+
+async def installed_modules(sandbox: Sandbox, work_dir: str) -> frozenset[str]:
+    """Return the modules that Python finds outside of the work folder; none without a Python.
+
+    Raises:
+        SandboxError: the sandbox failed.
+    """
+    found = await sandbox.exec(["python3", "-c", _MODULES, work_dir])
+    return frozenset(found.stdout_text.split() if found.ok else ())
 
 
 TREES: LruDict[str, Tree] = LruDict(most_size=CACHED_BYTES, size_of=lambda tree: tree.size)
@@ -297,3 +409,27 @@ async def image_tree(image: Image, sandbox: Sandbox) -> Tree:
     if tree is None:
         tree = TREES[image.key] = await read_tree(sandbox)
     return tree
+
+
+def patch_of(changes: Changes, base: Tree) -> str:
+    """Return the changes of small text files as a unified diff, cut at MAX_PATCH_CHARS."""
+    lines: list[str] = []
+    for path in sorted({*changes.written, *changes.removed}):
+        before, after = base.files.get(path, b""), changes.written.get(path, b"")
+        old = before.decode("utf-8", "replace").splitlines(keepends=True)
+        new = after.decode("utf-8", "replace").splitlines(keepends=True)
+        too_large = len(before) + len(after) > MAX_PATCHED_BYTES
+        if too_large or b"\0" in before + after or _num_equal(old, new) > MAX_EQUAL_LINES:
+            lines.append(f"{path}: {len(before)} bytes before, {len(after)} after\n")
+            continue
+        lines += (
+            line if line.endswith("\n") else f"{line}\n"
+            for line in difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")
+        )
+    return "".join(lines)[:MAX_PATCH_CHARS]
+
+
+def _num_equal(old: Sequence[str], new: Sequence[str]) -> int:
+    """Return the number of pairs of equal lines."""
+    counts = Counter(new)
+    return sum(counts[line] for line in old)

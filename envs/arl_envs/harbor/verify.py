@@ -12,17 +12,13 @@ infrastructure: many tests write 0 if a tool that they install is missing.
 from __future__ import annotations
 
 import asyncio
-import difflib
-import json
 import math
 import posixpath
 import secrets
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Any
 
 from agentgym_rl import InfraError, Sandbox, ToolError
 from agentgym_rl.gym.sandbox import ExecResult, Image, Limits, SandboxBackend, Status
@@ -31,9 +27,22 @@ from agentgym_rl.runtime.lru_dict import LruDict
 from . import oracle
 from .config import Artifact, TaskConfig, resolved
 from .hooks import Hooks, bins_of, path_without
+from .rewards import Tampered, number_of, reward_of, rewards_of
 from .task import HarborTask
 from .terminal import Terminal
-from .transfer import TREES, Changes, TooMuch, Tree, apply, changes_of, image_tree, read_tree
+from .transfer import (
+    TREES,
+    Changes,
+    TooMuch,
+    Tree,
+    apply,
+    changes_of,
+    image_tree,
+    installed_modules,
+    patch_of,
+    put,
+    read_tree,
+)
 
 CREATE_TIMEOUT_S = 600.0
 """The longest wait for a sandbox, while other episodes use all of them."""
@@ -41,17 +50,18 @@ TESTS, LOGS, PUBLISHED = "/tests", "/logs/verifier", "/logs/artifacts"
 """PUBLISHED is the folder of which every task's tests get the agent's files, without being told."""
 OUTPUT = f"{LOGS}/test-stdout.txt"
 MAX_REWARD_BYTES, MAX_OUTPUT_BYTES = 64 << 10, 16 << 20
-MAX_PATCH_CHARS, MAX_PATCHED_BYTES = 100_000, 200_000
-MAX_EQUAL_LINES = 200_000
-"""The most pairs of equal lines in two versions of a file of which a difference is computed: the
-time grows with it."""
 DETAIL_CHARS = 400
 ROOM_MB = 64
 """The disk of a verification beyond the agent's: the tests and their logs."""
 _FOLDERS = f"{LOGS} /logs/agent {PUBLISHED} {TESTS}"
 _PREPARE = f"rm -rf {LOGS}/reward.txt {LOGS}/reward.json && mkdir -p {_FOLDERS}"
 _EMPTY = 'for f; do if [ -d "$f" ]; then find "$f" -mindepth 1 -delete; else rm -f "$f"; fi; done'
-_RUN = f"chmod +x {TESTS}/test.sh && exec {TESTS}/test.sh > {OUTPUT} 2>&1"
+_RUN = (
+    f"chmod +x {TESTS}/test.sh && exec > {OUTPUT} 2>&1 && "
+    f"if command -v bash > /dev/null; then exec bash -c 'exec {TESTS}/test.sh'; fi && "
+    f"exec {TESTS}/test.sh"
+)
+"""A script without #! is one for bash if the image has it, as in Harbor's own runner."""
 PAID = 1.0
 
 
@@ -87,6 +97,8 @@ class Work:
     """The work folder."""
     artifacts: Mapping[str, bytes]
     """The files elsewhere that the tests get, by absolute path."""
+    dropped: Sequence[str] = ()
+    """The hooks among the files elsewhere, which are left out."""
 
 
 class Verifier:
@@ -136,13 +148,14 @@ class Verifier:
             InfraError: a sandbox failed, or the tests give no reward for the solution either.
         """
         try:
-            work = None if sandbox is None else await self._collected(sandbox)
+            try:
+                work = None if sandbox is None else await self._collected(sandbox)
+            finally:
+                if sandbox is not None:
+                    await sandbox.close()
+            verdict = await self._grade(work)
         except TooMuch as error:
-            return Verdict("too_large", detail=f"the work folder has {error}")
-        finally:
-            if sandbox is not None:
-                await sandbox.close()
-        verdict = await self._grade(work)
+            verdict = Verdict("too_large", detail=f"the work folder has {error}")
         doubtful = verdict.status == "wrong" and verdict.reward <= 0 and self._can_be_solved
         if doubtful or not verdict.has_reward:
             await self._blame(verdict)
@@ -163,7 +176,22 @@ class Verifier:
         outside = [each for each in self._sources() if not self._is_work(each)]
         if not outside:
             return Work(tree, {})
-        return Work(tree, dict((await sandbox.exec(["true"], collect=outside)).files))
+        files = (await sandbox.exec(["true"], collect=outside)).files
+        kept = await asyncio.to_thread(self._without_hooks, files, outside)
+        return Work(tree, kept, tuple(files.keys() - kept.keys()))
+
+    def _without_hooks(
+        self, files: Mapping[str, bytes], artifacts: Sequence[str]
+    ) -> dict[str, bytes]:
+        """Return the files below artifacts that no program loads by itself; an artifact that is a
+        file is what the task asks for."""
+        hooks = Hooks((), keep=self._config.kept)
+        kept: dict[str, bytes] = {}
+        for path, data in files.items():
+            below = [PurePosixPath(path).relative_to(one) for one in artifacts if _below(path, one)]
+            if path != PUBLISHED and not all(hooks.is_hook(str(each)) for each in below):
+                kept[path] = data
+        return kept
 
     def _sources(self) -> list[str]:
         """Return the absolute paths of the artifacts."""
@@ -187,7 +215,7 @@ class Verifier:
         verdict = replace(
             verdict,
             patch=await asyncio.to_thread(patch_of, changes, base),
-            dropped=tuple(sorted(changes.dropped)),
+            dropped=tuple(sorted({*changes.dropped, *(work.dropped if work else ())})),
             duration_ms=1000 * (time.perf_counter() - begun),
         )
         if changes.empty and not (work and work.artifacts):
@@ -207,11 +235,12 @@ class Verifier:
         """Run the tests in the task's image, with the work folder and the artifacts."""
         fresh = await self._created(self._image)
         async with fresh:
-            base = await image_tree(self._image, fresh)
+            base = await self._base(fresh)
             changes = Changes() if work is None else await self._changes(work.tree, base)
+            artifacts = {} if work is None else work.artifacts
+            self._check_room(changes.size + sum(map(len, artifacts.values())))
             await apply(fresh, changes)
-            if work is not None and work.artifacts:
-                await fresh.write_files(work.artifacts)
+            await put(fresh, artifacts)
             return await self._run_tests(fresh), changes, base
 
     async def _separate(self, work: Work | None) -> tuple[Verdict, Changes, Tree]:
@@ -220,10 +249,11 @@ class Verifier:
         if work is None or base is None:
             fresh = await self._created(self._image)
             async with fresh:
-                base = await image_tree(self._image, fresh)
+                base = await self._base(fresh)
                 work = work or await self._collected(fresh)
         changes = await self._changes(work.tree, base)
         given = dict(self._published(work, changes.dropped))
+        self._check_room(changes.size + sum(map(len, work.artifacts.values())))
         fresh = await self._created(self._tests_image or self._image)
         async with fresh:
             named = [one for one in self._sources() if any(_below(path, one) for path in given)]
@@ -234,7 +264,7 @@ class Verifier:
                         f"task {self._task.name}: the artifacts have no room in the image of the "
                         f"tests: {cleared.stderr_text[-DETAIL_CHARS:]}"
                     )
-                await fresh.write_files(given)
+                await put(fresh, given)
             return await self._run_tests(fresh), changes, base
 
     def _published(self, work: Work, dropped: Sequence[str]) -> Iterator[tuple[str, bytes]]:
@@ -247,6 +277,33 @@ class Verifier:
             if path not in left_out and any(each.has(path, folder) for each in artifacts):
                 yield path, data
 
+    async def _base(self, fresh: Sandbox) -> Tree:
+        """Return the image's work folder; `fresh` is a sandbox of the image.
+
+        Raises:
+            InfraError: it is too large to be played, whatever the agent does.
+        """
+        if self._image.key not in _INSTALLED and not self._config.needs_nonce:
+            found = await installed_modules(fresh, self._image.work_dir)
+            _INSTALLED[self._image.key] = found
+        try:
+            return await image_tree(self._image, fresh)
+        except TooMuch as error:
+            raise InfraError(
+                f"task {self._task.name}: the work folder of its image has {error}; move what the "
+                "agent does not change to another folder"
+            ) from error
+
+    def _check_room(self, num_bytes: int) -> None:
+        """Raise an error if the agent's files are larger than its disk, which files with holes can
+        be.
+
+        Raises:
+            TooMuch: they are.
+        """
+        if num_bytes > self._agent_limits.disk_mb << 20:
+            raise TooMuch(f"more than the {self._agent_limits.disk_mb} MB of the task's disk")
+
     async def _created(self, image: Image) -> Sandbox:
         return await self._sandboxes.create(
             limits=self._limits, image=image, timeout_s=CREATE_TIMEOUT_S
@@ -257,7 +314,8 @@ class Verifier:
 
     def _compared(self, tree: Tree, base: Tree) -> Changes:
         bins = bins_of(self._image.env, self._image.work_dir)
-        hooks = Hooks(base.names, keep=self._config.kept, bins=bins)
+        modules = _INSTALLED.get(self._image.key, ())
+        hooks = Hooks(base.names, keep=self._config.kept, bins=bins, modules=modules)
         return changes_of(tree, base, hooks, work_dir=self._image.work_dir)
 
     async def _run_tests(self, sandbox: Sandbox) -> Verdict:
@@ -308,7 +366,7 @@ class Verifier:
             if self._config.needs_nonce:
                 raise
             text = await sandbox.read_file(f"{LOGS}/reward.txt", max_bytes=MAX_REWARD_BYTES)
-            return {"reward": _number("reward.txt", text.decode())}
+            return {"reward": number_of("reward.txt", text.decode())}
         return rewards_of(data, nonce if self._config.needs_nonce else None)
 
     async def _blame(self, verdict: Verdict) -> None:
@@ -320,21 +378,29 @@ class Verifier:
         """
         why = _SOUND.use(self._task.digest)
         if why is None:
-            found = await self._grade(await self._solved())
+            said = ""
+            try:
+                work, said = await self._solved()
+                found = await self._grade(work)
+            except TooMuch as error:
+                found = Verdict("too_large", detail=f"the work folder has {error}")
             sound = found.has_reward and (found.reward > 0 or not self._can_be_solved)
-            why = _SOUND[self._task.digest] = "" if sound else f"{found.status}: {found.detail}"
+            why = _SOUND[self._task.digest] = (
+                "" if sound else f"{found.status}: {found.detail}{said}"
+            )
         if why:
             what = "its solution" if self._task.solution else "its untouched image"
             raise InfraError(
                 f"task {self._task.name}: the tests end with {verdict.status!r} "
                 f"({verdict.detail}), and pay nothing for {what} either ({why}): tests/test.sh "
-                "cannot work here; --env.options.exclude leaves tasks out"
+                "or the solution cannot work here; --env.options.exclude leaves tasks out"
             )
 
-    async def _solved(self) -> Work | None:
-        """Return the files after the solution; None if the task has none."""
+    async def _solved(self) -> tuple[Work | None, str]:
+        """Return the files after the solution, and the problem that it had; None if the task has no
+        solution."""
         if not self._task.solution:
-            return None
+            return None, ""
         sandbox = await self._sandboxes.create(
             limits=self._agent_limits, image=self._image, timeout_s=CREATE_TIMEOUT_S
         )
@@ -349,60 +415,20 @@ class Verifier:
             try:
                 await oracle.play(terminal, self._task, self._config)
                 await terminal.close()
-                return await self._collected(sandbox)
+                last = terminal.records[-1]
+                failed = f"; its solution ends with {last.output[-DETAIL_CHARS:]}"
+                return await self._collected(sandbox), "" if last.status == "ok" else failed
             except (ToolError, TooMuch) as error:
                 raise InfraError(f"task {self._task.name}: its solution fails: {error}") from error
 
 
 MAX_REMEMBERED = 10_000
+_INSTALLED: LruDict[str, frozenset[str]] = LruDict(MAX_REMEMBERED)
+"""The modules that are installed in an image, by its key."""
 _UNTOUCHED: LruDict[str, Verdict] = LruDict(MAX_REMEMBERED)
 """The verdict on the untouched image, by the digest of the task."""
 _SOUND: LruDict[str, str] = LruDict(MAX_REMEMBERED)
 """The reason that the tests of a task do not pay its solution ("": they do), by its digest."""
-
-
-class Tampered(Exception):
-    """The error of a reward file without the nonce of the tests."""
-
-
-def rewards_of(data: bytes, nonce: str | None) -> dict[str, float]:
-    """Return the numbers of a reward.json. With a nonce, it has to be in the file.
-
-    Raises:
-        ValueError: the file is no JSON object of finite numbers.
-        Tampered: it has not the nonce.
-    """
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        if nonce is not None:
-            raise Tampered from error
-        raise ValueError(f"reward.json is no JSON: {error}") from error
-    if nonce is not None and not (isinstance(found, dict) and found.pop("nonce", None) == nonce):
-        raise Tampered
-    found = found if isinstance(found, dict) else {"reward": found}
-    if not found:
-        raise ValueError("reward.json is empty")
-    return {name: _number(f"reward.json: {name}", value) for name, value in found.items()}
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        if isinstance(value, str) and not name.endswith(".txt"):
-            raise TypeError
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name}: got {value!r:.60}, expected a number") from None
-    if not math.isfinite(number):
-        raise ValueError(f"{name}: got {number}, expected a finite number")
-    return number
-
-
-def reward_of(rewards: Mapping[str, float]) -> float:
-    """Return the episode's reward: the number called "reward", or else the mean of all."""
-    if "reward" in rewards:
-        return rewards["reward"]
-    return sum(rewards.values()) / len(rewards)
 
 
 def _below(path: str, folder: str) -> bool:
@@ -420,27 +446,3 @@ async def _tail(sandbox: Sandbox) -> str:
     except OSError as error:
         return f"no output of the tests: {error}"
     return data[-4 * DETAIL_CHARS :].decode("utf-8", "replace").strip()[-DETAIL_CHARS:]
-
-
-def patch_of(changes: Changes, base: Tree) -> str:
-    """Return the changes of small text files as a unified diff, cut at MAX_PATCH_CHARS."""
-    lines: list[str] = []
-    for path in sorted({*changes.written, *changes.removed}):
-        before, after = base.files.get(path, b""), changes.written.get(path, b"")
-        old = before.decode("utf-8", "replace").splitlines(keepends=True)
-        new = after.decode("utf-8", "replace").splitlines(keepends=True)
-        too_large = len(before) + len(after) > MAX_PATCHED_BYTES
-        if too_large or b"\0" in before + after or _num_equal(old, new) > MAX_EQUAL_LINES:
-            lines.append(f"{path}: {len(before)} bytes before, {len(after)} after\n")
-            continue
-        lines += (
-            line if line.endswith("\n") else f"{line}\n"
-            for line in difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")
-        )
-    return "".join(lines)[:MAX_PATCH_CHARS]
-
-
-def _num_equal(old: Sequence[str], new: Sequence[str]) -> int:
-    """Return the number of pairs of equal lines."""
-    counts = Counter(new)
-    return sum(counts[line] for line in old)

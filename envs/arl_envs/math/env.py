@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentgym_rl import Env, EnvError, Message, Step, Task, TaskSource, Verifier
-from agentgym_rl.core.task import Split
+from agentgym_rl.core.task import Split, first_task
 from agentgym_rl.gym.tool_env import text_of
 from agentgym_rl.gym.verifier import VerifierPool
 
@@ -71,7 +71,7 @@ class MathEnv(Env):
             raise EnvError(f"unknown reset options {sorted(options)}; allowed: task, verifier")
         if task is None:
             seed = self._random.getrandbits(53) if seed is None else seed
-            task = self.task_source("train", seed=seed, **self._options.given())[0]
+            task = first_task(self.task_source("train", seed=seed, **self._options.given()))
         check_task(task, self._options)
         await self._verify_in(pool)
         self._task = task

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentgym_rl import ConfigError, Env, EnvError, Message, Step
-from agentgym_rl.core.task import Split
+from agentgym_rl.core.task import Split, first_task
 
 from .members import Envs, members_of
 from .source import MixTasks, opened
@@ -65,7 +65,7 @@ class MixEnv(Env):
         if task is None:
             seed = self._random.getrandbits(53) if seed is None else seed
             members = tuple(self._members.values())
-            task = MixTasks(members, "train", seed=seed, shuffle=self._shuffle)[0]
+            task = first_task(MixTasks(members, "train", seed=seed, shuffle=self._shuffle))
         name, inner = opened(task)
         env = self._member(name, task_id=task.id)
         for option, wanted in (

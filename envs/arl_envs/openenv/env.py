@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl import ConfigError, Env, EnvError, InfraError, Message, Step, Task, ToolSpec
+from agentgym_rl.core.chat import is_url
 from agentgym_rl.gym.tool_env import listed, reply_to, text_of
 
 from .session import BadAction, Session, schema
@@ -72,7 +73,7 @@ class OpenEnvEnv(Env):
         reset_options: Mapping[str, Any] | None = None,
         tool: bool = False,
     ) -> None:
-        if not url.startswith(("http://", "https://")):
+        if not is_url(url):
             raise ConfigError(
                 f"url: got {url!r}, expected the address of an OpenEnv server, as in "
                 "--env openenv:http://localhost:8000"

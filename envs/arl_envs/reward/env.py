@@ -1,4 +1,4 @@
-"""The reward environment: it asks a prompt, and a function scores the one reply."""
+"""The reward environment: it asks a prompt, and a function or a judge scores the one reply."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentgym_rl import Env, EnvError, Message, Step, Task, TaskSource
-from agentgym_rl.core.task import Split, checked_task
+from agentgym_rl.core.task import Split, checked_task, first_task
 from agentgym_rl.gym.tool_env import text_of
 
 from .options import Options
@@ -19,7 +19,7 @@ _QUEUE_S = 60.0
 
 
 class RewardEnv(Env):
-    """The prompts of a file, one reply each, scored by a function; for `options` see `Options`.
+    """The prompts of a file, one reply each, scored by a function or a judge; see `Options`.
 
     Raises:
         ConfigError: an option that cannot work, or a function that cannot be called.
@@ -29,11 +29,11 @@ class RewardEnv(Env):
     reward_range = None
     """An open range: rewards may be of any size."""
 
-    def __init__(self, function: str, **options: Any) -> None:
+    def __init__(self, function: str = "", **options: Any) -> None:
         self._options = Options(function, **options)
         self._scorer = Scorer(self._options)
         self.uses_verifier = self._options.executor == "pool"
-        limit_s = self._options.timeout_s
+        limit_s = self._options.limit_s()
         self.step_timeout_s = 2 * limit_s + _QUEUE_S if self.uses_verifier else limit_s
         self._random = random.Random()
         self._task: Task | None = None
@@ -46,11 +46,11 @@ class RewardEnv(Env):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """Ask `options["task"]`, or else a training task chosen by `seed`. With executor "pool",
+        """Ask `options["task"]`, or else the first training task of `seed`. With executor "pool",
         `options["verifier"]` is a started `VerifierPool`; without it, the environment has its own.
 
         Raises:
-            EnvError: unknown options, or a task this environment cannot play.
+            EnvError: unknown options, a task this environment cannot play, or no training task.
         """
         options = dict(options or {})
         task, pool = options.pop("task", None), options.pop("verifier", None)
@@ -58,28 +58,29 @@ class RewardEnv(Env):
             raise EnvError(f"unknown reset options {sorted(options)}; allowed: task, verifier")
         self._scorer.use_pool(pool)
         if task is None:
-            tasks = prompt_tasks("train", self._options, seed=0)
-            task = tasks[(self._random.getrandbits(48) if seed is None else seed) % len(tasks)]
+            seed = self._random.getrandbits(53) if seed is None else seed
+            task = first_task(prompt_tasks("train", self._options, seed=seed))
         task = checked_task(task)
         try:
-            messages, self._row = task_parts(task.data)
+            self._messages, self._row = task_parts(task.data)
         except ValueError as error:
             raise EnvError(
                 f"task {task.id} is not a task of the reward environment: {error}"
             ) from error
         self._task = task
-        return [dict(message) for message in messages], {"task_id": task.id}
+        return [dict(message) for message in self._messages], {"task_id": task.id}
 
     async def step(self, action: Message) -> Step:
         """Score the reply, and end the episode.
 
         Raises:
-            EnvError: there is no episode, or the function failed: the reward is unknown.
-            InfraError: the pool failed, or the function crashed in it.
+            EnvError: there is no episode, or the function failed, or the judge refuses: the reward
+                is unknown.
+            InfraError: the judge or the pool failed, or the function crashed in the pool.
         """
         if self._task is None:
             raise EnvError("step without an episode: call reset first")
-        score = await self._scorer.score(text_of(action), self._row)
+        score = await self._scorer.score(text_of(action), self._row, self._messages)
         info: dict[str, Any] = {"task_id": self._task.id, "stop_reason": "answer"}
         metrics = dict(score.components)
         if self.uses_verifier:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from agentgym_rl import ConfigError
 from agentgym_rl.gym.data import Rows
 from agentgym_rl.runtime.imports import import_object
+
+from .judged import Judged, judged
 
 Executor = Literal["inline", "thread", "pool"]
 
@@ -23,7 +25,7 @@ class Options:
         ConfigError: an option that cannot work; the message says what can.
     """
 
-    function: str
+    function: str = ""
     """The `module:function`, called as `function(completion, row)`: the text of the reply, and the
     row as its own dictionary. The result is the reward, a number of any size, or a dictionary with
     `reward` and other numbers, which become `reward_components`. The function may be async."""
@@ -44,26 +46,35 @@ class Options:
     """The place where the function runs: on the event loop, for one that takes microseconds or is
     async; in a `thread`, for one that waits for something; or in the killable, locked-down `pool`
     of verifiers, for one that may hang or crash."""
-    timeout_s: float = 10.0
-    """The longest call. A longer one is a failure of the environment, never a reward of 0. The
-    `pool`, which can kill a function, counts from the start in a worker and tries twice: a reply
-    that takes too long (or too much memory) both times is worth 0 and counted
-    (`verifier_timeouts`)."""
+    judge: Mapping[str, Any] | Sequence[Mapping[str, Any]] = field(default_factory=dict[str, Any])
+    """A judge in place of `function`: the arguments of `arl_envs.judge.Judge`, such as `model` and
+    `base_url`. A list of several is a panel: each score is the median of theirs."""
+    rubric: str | Sequence[Mapping[str, Any]] = ()
+    """The criteria of the judge: one as a text, or a list with the arguments of
+    `arl_envs.judge.Criterion` (`name`, `text`, `weight`, `low`, `high`)."""
+    reference_field: str = ""
+    """The row's field with the reference that the judge is shown; "": there is none."""
+    reward_model: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """A reward model in place of `function`: the arguments of `arl_envs.judge.RewardModel`."""
+    timeout_s: float | None = None
+    """The longest call; None: 10 s for a function, and for a judge or a reward model the time that
+    its retries may take, besides the wait for its turn (`max_concurrent`). A longer one is a
+    failure of the environment, never a reward of 0. The `pool`, which can kill a function, counts
+    from the start in a worker and tries twice: a reply that takes too long (or too much memory)
+    both times is worth 0 and counted (`verifier_timeouts`)."""
 
     def __post_init__(self) -> None:
-        for name in ("function", "prompt_field"):
+        for name in ("function", "prompt_field", "system_prompt", "reference_field"):
             value: Any = getattr(self, name)
-            if not isinstance(value, str) or not value:
+            if not isinstance(value, str) or (name == "prompt_field" and not value):
                 raise ConfigError(f"{name}: got {value!r}, expected text")
-        if not isinstance(self.system_prompt, str):
-            raise ConfigError(f"system_prompt: got {self.system_prompt!r}, expected text")
         if self.executor not in get_args(Executor):
             raise ConfigError(
                 f"executor: got {self.executor!r}; allowed: {', '.join(get_args(Executor))}"
             )
         limit: Any = self.timeout_s
         number = isinstance(limit, int | float) and not isinstance(limit, bool)
-        if not number or not 0 < limit < math.inf:
+        if limit is not None and not (number and 0 < limit < math.inf):
             raise ConfigError(f"timeout_s: got {limit!r}, expected seconds above 0")
         if not isinstance(self.rows, Mapping):
             raise ConfigError(f'rows: got {self.rows!r}, expected a table such as {{"path": FILE}}')
@@ -72,6 +83,36 @@ class Options:
                 "no data: give --data FILE (.jsonl, .json or .parquet; env.options.data), or a "
                 "Hugging Face data set as --env.options.rows.dataset=ID"
             )
+        if self.judged() is not None and self.executor != "inline":
+            raise ConfigError(f"executor {self.executor!r}: a judge works with 'inline' alone")
+
+    def judged(self) -> Judged | None:
+        """Return the judge or the reward model that rewards, the same object for the same options;
+        None if it is the function.
+
+        Raises:
+            ConfigError: not one of these three is named, or the judge cannot work.
+        """
+        named = [key for key in ("function", "judge", "reward_model") if getattr(self, key)]
+        if len(named) != 1:
+            raise ConfigError(
+                f"the reward is given by {' and '.join(named) or 'nothing'}; expected one of a "
+                "function (--env reward:MODULE:FUNCTION), env.options.judge with "
+                "env.options.rubric, and env.options.reward_model"
+            )
+        extra = [key for key in ("rubric", "reference_field") if getattr(self, key)]
+        if extra and not self.judge:
+            raise ConfigError(f"{' and '.join(extra)} without a judge does nothing: leave it out")
+        if self.function:
+            return None
+        return judged(self.judge, self.rubric, self.reference_field, self.reward_model)
+
+    def limit_s(self) -> float:
+        """Return the longest call, also where `timeout_s` is None."""
+        if self.timeout_s is not None:
+            return self.timeout_s
+        by = self.judged()
+        return 10.0 if by is None else by.longest_s
 
     def where(self) -> Rows:
         """Return the rows that are played."""

@@ -1,5 +1,5 @@
-"""The call of a user's reward function, in a thread that a cancellation leaves behind, and the
-conversion of its result."""
+"""The call of a user's reward function, in a thread that a cancellation leaves behind, or of a
+judge; and the conversion of the result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import copy
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agentgym_rl import EnvError, InfraError, Verifier
@@ -41,13 +41,14 @@ class Score(NamedTuple):
 
 
 class Scorer:
-    """A scorer of replies with the function that `options` name."""
+    """A scorer of replies with the function or the judge that `options` name."""
 
     def __init__(self, options: Options) -> None:
-        self._function = options.reward_function()
+        self._judged = options.judged()
+        self._function = None if self._judged else options.reward_function()
         self._name = options.function
         self._executor = options.executor
-        self._timeout_s = options.timeout_s
+        self._timeout_s = options.limit_s()
         self._pool = Verifier()
 
     def use_pool(self, pool: VerifierPool | None) -> None:
@@ -55,14 +56,18 @@ class Scorer:
         if pool is not None:
             self._pool = Verifier(pool)
 
-    async def score(self, completion: str, row: Mapping[str, Any]) -> Score:
-        """Return the reward of a reply to the prompt of `row`.
+    async def score(
+        self, completion: str, row: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]
+    ) -> Score:
+        """Return the reward of a reply to `messages`, the prompt of `row`.
 
         Raises:
-            EnvError: the function failed, or returned no reward.
-            InfraError: the function raised it, the pool failed, or the function crashed in the
-                pool: the episode is played again.
+            EnvError: the function failed, or returned no reward; or the judge refuses.
+            InfraError: the function raised it, the judge or the pool failed, or the function
+                crashed in the pool: the episode is played again.
         """
+        if self._judged is not None:
+            return read_score(await self._judged.score(completion, row, messages), "the judge")
         given = copy.deepcopy(dict(row))
         if self._executor == "pool":
             return await self._in_pool(completion, given)
@@ -79,6 +84,7 @@ class Scorer:
         await self._pool.close()
 
     async def _here(self, completion: str, row: dict[str, Any]) -> Any:
+        assert self._function is not None  # there is no judge
         if self._executor == "thread":
             return await in_a_thread(self._function, completion, row)
         value = self._function(completion, row)

@@ -10,15 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agentgym_rl import ConfigError, Env, EnvError, Message, Step, Task
-from agentgym_rl.core.task import Split
+from agentgym_rl import ConfigError, EnvError, Message, Task
+from agentgym_rl.core.task import Split, first_task
+from agentgym_rl.gym.seats import MultiSeatEnv
 from agentgym_rl.gym.tool_env import listed, reply_to, text_of
 
 from .bridge import bridge_to, interpreter, longest_call_s
 from .tasks import LIST_TIMEOUT_S, Source, TasksetTasks
 
 
-class VerifiersEnv(Env):
+class VerifiersEnv(MultiSeatEnv):
     """An environment with the tasks of `taskset`: an installed package, or a file ending in .py.
 
     `python` is the interpreter that has verifiers and the taskset (default: the value of
@@ -28,13 +29,14 @@ class VerifiersEnv(Env):
 
     Tools of a taskset are called in its process. An environment that comes with it (or one that
     `env` names: `{"id": ..., "player": {"max_turns": 8}}`, the environment's own config) is the
-    user, turn by turn. Such an environment has one agent, which is trained.
+    user, turn by turn. If it has several agents, each is a seat that needs a player
+    (`rollout.seats`), which decides alone who is trained: there are no players of its own.
 
     The reward is the taskset's sum of weighted rewards; `arl check` tests it against
     `reward_range`. A reply may be processed for `timeout_s`, without the wait for others:
     `scored_at_once` replies are processed together. A value above 1 is right if the code waits, as
-    for a judge, and wrong if it computes, as each reply would wait for the others. Tasksets with
-    several agents, and those that need a container or a runtime, are refused.
+    for a judge, and wrong if it computes, as each reply would wait for the others. Tasksets that
+    need a container or a runtime are refused.
 
     Raises:
         ConfigError: there is no Python with verifiers, or `scored_at_once` is below 1; from
@@ -57,6 +59,7 @@ class VerifiersEnv(Env):
         scored_at_once: int = 1,
         reward_range: Sequence[float] | None = (0.0, 1.0),
     ) -> None:
+        super().__init__()
         if scored_at_once < 1:
             raise ConfigError(f"scored_at_once: got {scored_at_once}, expected 1 or more")
         if not taskset:
@@ -73,6 +76,10 @@ class VerifiersEnv(Env):
         self.step_timeout_s = longest_call_s(max(timeout_s, LIST_TIMEOUT_S))
         self.reward_range = None if reward_range is None else (reward_range[0], reward_range[1])
         self._random = random.Random()
+        self._seats: tuple[str, ...] = ()
+        self._said: dict[str, list[Message]] = {}
+        """The messages that each seat has not observed yet."""
+        self._endings: dict[str, dict[str, Any]] = {}
         self._task: Task | None = None
         self._episode: str | None = None
 
@@ -82,31 +89,52 @@ class VerifiersEnv(Env):
         env = cls(**options)
         return TasksetTasks(env._train, env._held_out, split, seed=seed)
 
+    @property
+    def seats(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Return the names of the agents. Blocks until the taskset is read, if it is not yet."""
+        self._seats = self._seats or tuple(self._train.seats())
+        return self._seats
+
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """Ask `options["task"]`, or a training task of `seed`.
+        """Ask the one agent `options["task"]`, or a training task of `seed`.
 
         Raises:
             ConfigError: see the class.
-            EnvError: unknown options, a task of another taskset, or its code raised.
+            EnvError: see `start`; or there are several agents.
             InfraError: the process that has the taskset failed.
         """
-        options = dict(options or {})
-        task = options.pop("task", None)
-        if options or not isinstance(task, Task | None):
-            raise EnvError(f"reset options: got {sorted(options)}, task {task!r}; allowed: a task")
+        if not self._seats:
+            source = self._train.to_json()
+            found = await self._bridge.call("seats", timeout_s=LIST_TIMEOUT_S, source=source)
+            self._seats = tuple(found)
+        number = self._random.getrandbits(53) if seed is None else seed
+        return await super().reset(seed=number, options=options)
+
+    async def start(self, *, seed: int, options: Mapping[str, Any]) -> None:
+        """Begin `options["task"]`, or a training task of `seed`.
+
+        Raises:
+            EnvError: unknown options, a task of another taskset, or its code raised.
+        """
+        given = dict(options)
+        task = given.pop("task", None)
+        if given or not isinstance(task, Task | None):
+            raise EnvError(f"reset options: got {sorted(given)}, task {task!r}; allowed: a task")
         await self.close()
-        task = task or await self._task_of(self._random.getrandbits(53) if seed is None else seed)
+        task = task or await self._task_of(seed)
         if not isinstance(task.data.get("number"), int):
             raise EnvError(f"task {task.id} is none of a taskset: it has no number")
         found = await self._call("ask", task, timeout_s=LIST_TIMEOUT_S, digest=task.data["digest"])
         self._task, self._episode = task, found["episode"]
-        self.tools = tuple(found["tools"])
-        return found["messages"], {"task_id": task.id}
+        self._seats = tuple(found["messages"])
+        self.rewards, self.truncated = dict.fromkeys(self._seats, 0.0), ()
+        self._said = {seat: [] for seat in self._seats}
+        self._go_on(found)
 
-    async def step(self, action: Message) -> Step:
-        """Send the reply to the taskset, which continues with its tools, its user, or a score.
+    async def act(self, seat: str, action: Message) -> dict[str, Any]:
+        """Send a reply to the taskset, which continues with its tools, another agent, or a score.
 
         Raises:
             EnvError: there is no episode, or the taskset's code raised.
@@ -123,27 +151,56 @@ class VerifiersEnv(Env):
             "act", task, timeout_s=self._timeout_s, episode=episode, reply=reply
         )
         info: dict[str, Any] = {"task_id": task.id}
-        answered = {message.get("tool_call_id") for message in found["messages"]}
+        answered = {message.get("tool_call_id") for message in found["messages"][seat]}
         why = "the episode is over" if self.tools else "there are no tools"
         replies = [reply_to(c, f"error: {why}") for c in calls if c.get("id") not in answered]
         if replies:
             info["tool_errors"] = [message["content"] for message in replies]
-        if "reward" not in found:
+        self._said[seat] += replies
+        if found["seat"] is None:
+            self._end(found["results"])
+        else:
             self._task, self._episode = task, episode
-            self.tools = tuple(found["tools"])
-            return Step([*replies, *found["messages"]], 0.0, False, False, info)
-        missing = [name for name, value in found["rewards"].items() if value is None]
-        if missing or not math.isfinite(found["reward"]):
-            raise EnvError(f"{self._train.taskset} rewards {found['rewards']}: not finite numbers")
-        stop = "answer" if found["stop_reason"] == "agent_completed" else found["stop_reason"]
-        info |= {
-            "reward_components": found["rewards"],
-            "metrics": found["metrics"],
-            "stop_reason": stop,
+        self._go_on(found)
+        return info
+
+    def observe(self, seat: str) -> list[Message]:
+        said, self._said[seat] = self._said[seat], []
+        return said
+
+    def ending(self, seat: str) -> dict[str, Any]:
+        return self._endings[seat]
+
+    def own_action(self, seat: str, player: str) -> Message:
+        raise ConfigError(f"seat {seat}: a taskset has no player {player!r}")
+
+    def _go_on(self, found: Mapping[str, Any]) -> None:
+        """Take over whose turn it is, and the messages to each seat; at the end, only results of
+        tools, as no other message would be answered."""
+        self.turn = found["seat"]
+        self.tools = tuple(found.get("tools", self.tools))
+        for seat, messages in found["messages"].items():
+            is_over = self.turn is None
+            self._said[seat] += [m for m in messages if m["role"] == "tool" or not is_over]
+
+    def _end(self, results: Mapping[str, Any]) -> None:
+        """Take over the rewards of all seats."""
+        for seat, found in results.items():
+            missing = [name for name, value in found["rewards"].items() if value is None]
+            if missing or not math.isfinite(found["reward"]):
+                raise EnvError(
+                    f"{self._train.taskset} rewards {seat} {found['rewards']}: not finite numbers"
+                )
+        self.rewards = {seat: found["reward"] for seat, found in results.items()}
+        self.truncated = [seat for seat, found in results.items() if found["truncated"]]
+        self._endings = {
+            seat: {
+                "reward_components": found["rewards"],
+                "metrics": found["metrics"],
+                "stop_reason": "answer" if found["stop"] == "agent_completed" else found["stop"],
+            }
+            for seat, found in results.items()
         }
-        is_cut = found["truncated"]
-        said = [message for message in found["messages"] if message["role"] == "tool"]
-        return Step([*replies, *said], found["reward"], not is_cut, is_cut, info)
 
     async def close(self) -> None:
         """Leave the episode that is under way, if any."""
@@ -162,7 +219,7 @@ class VerifiersEnv(Env):
         found = await asyncio.to_thread(
             TasksetTasks, self._train, self._held_out, "train", seed=seed
         )
-        return found[0]
+        return first_task(found)
 
     def _source(self, task: Task) -> Source:
         source = self._held_out if task.data.get("held_out") else self._train

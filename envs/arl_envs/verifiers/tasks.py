@@ -47,13 +47,18 @@ class Source:
             EnvError: its own code raised.
             InfraError: the process with the taskset failed.
         """
-        key = msgspec.json.encode([self.python, self.to_json()], order="deterministic")
+        return self._asked("digests")
+
+    def seats(self) -> list[str]:
+        """Return the names of the agents. Blocks; asks once in a process; raises like `digests`."""
+        return self._asked("seats")
+
+    def _asked(self, call: str) -> list[str]:
+        key = msgspec.json.encode([call, self.python, self.to_json()], order="deterministic")
         with _LOCK:
             if key not in _KNOWN:
                 bridge = bridge_to(self.taskset, self.python)
-                _KNOWN[key] = bridge.call_now(
-                    "digests", timeout_s=LIST_TIMEOUT_S, source=self.to_json()
-                )
+                _KNOWN[key] = bridge.call_now(call, timeout_s=LIST_TIMEOUT_S, source=self.to_json())
             return _KNOWN[key]
 
 
@@ -97,7 +102,7 @@ class TasksetTasks(TaskSource):
 
     def __getitem__(self, index: int, /) -> Task:
         if not 0 <= index < len(self._numbers):
-            raise IndexError(f"task index {index}: expected 0 to {len(self._numbers) - 1}")
+            raise IndexError(f"task index {index}: there are {len(self._numbers)} tasks")
         number = self._numbers[index]
         digest = self._digests[number]
         id = f"{'eval-' * self._held_out}{number}-{digest[:12]}"

@@ -36,6 +36,7 @@ class Box:
     def __init__(self, folder: str, image: bool = False) -> None:
         self._box = os.open(folder, _FOLDER)
         self._root = os.open("/", _FOLDER) if image else -1
+        self._place = parts(os.path.abspath(folder)) if image else []
         self._max_files = MAX_SEEN if image else MAX_FILES
         self._max_bytes, self._max_depth = (64 << 20, 40) if image else (MAX_BYTES, MAX_DEPTH)
 
@@ -191,7 +192,11 @@ class Box:
         absolute = path[:1] == ["/"]
         if absolute and self._root < 0:
             raise OSError(errno.EINVAL, "an absolute path leads out of the work folder")
-        folder = os.dup(self._root if absolute else self._box)
+        folder = self._root if absolute else self._box
+        if self._place and not absolute:
+            with contextlib.suppress(OSError):  # it is gone, or no folder, or the image links to it
+                folder = self._folder(self._place, make)
+        folder = os.dup(folder) if folder in (self._root, self._box) else folder
         device = os.fstat(folder).st_dev
         for name in path[1:] if absolute else path:
             try:

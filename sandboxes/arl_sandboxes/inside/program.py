@@ -55,7 +55,7 @@ def begin(work: str, limits: dict) -> None:
             file.write("1000")  # out of memory, the kernel kills it before the runner
     except OSError:
         pass  # some kernels lack it (gVisor)
-    os.chdir(work)
+    locks.enter_folder(work)
     locks.no_new_privileges()
     domain.enter(("/",) if in_image else (work, *_WRITABLE))
     _limit(limits)
@@ -159,7 +159,8 @@ def run_program(argv: list, cwd: str, env: dict) -> None:
     for name in ("SIGPIPE", "SIGXFSZ", "SIGINT"):
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
-        os.chdir(cwd)
+        if cwd != ".":
+            os.chdir(cwd)
         os.execvpe(argv[0], argv, {**os.environ, **env})
     except (OSError, ValueError) as error:  # ValueError: a name that Python itself rejects
         missing = isinstance(error, (FileNotFoundError, ValueError))

@@ -33,11 +33,20 @@ class Place:
     max_files: int = 256
     max_bytes: int = 16 << 20
     max_depth: int = 16
+    work_dir: PurePosixPath | None = None
+    """The path of the work folder in an image, for a folder that took the place of `box`."""
 
     @classmethod
-    def of_image(cls, box: int, root: int) -> Place:
+    def of_image(cls, box: int, root: int, work_dir: str) -> Place:
         """Return the place of an image's files, which may be a large project."""
-        return cls(box, root, (), MAX_SEEN, 64 << 20, 40)
+        return cls(box, root, (), MAX_SEEN, 64 << 20, 40, PurePosixPath(work_dir))
+
+    def start(self, path: PurePosixPath) -> int:
+        """Return a new descriptor of the folder at which a path begins."""
+        if self.work_dir is not None and not path.is_absolute():
+            with contextlib.suppress(OSError):  # it is gone, or no folder, or the image links to it
+                return _open_folder(self, self.work_dir)
+        return os.dup(self.root if path.is_absolute() else self.box)
 
 
 def read(place: Place, path: PurePosixPath, *, max_bytes: int) -> bytes:
@@ -155,10 +164,9 @@ def _walk_folder(place: Place, path: PurePosixPath, depth: int) -> Iterator[tupl
 def _open_folder(place: Place, path: PurePosixPath) -> int:
     """Open a folder. No part of the path may be a link, or a mount of the machine's: /proc would
     show this process more than it shows programs."""
-    absolute = path.is_absolute()
-    folder = os.dup(place.root if absolute else place.box)
+    folder = place.start(path)
     device = os.fstat(folder).st_dev
-    for name in path.parts[absolute:]:
+    for name in path.parts[path.is_absolute() :]:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             below = os.open(name, flags, dir_fd=folder)

@@ -276,7 +276,13 @@ class LayerCache:
             else:
                 await asyncio.to_thread(self._write_step, recipe, step, new)
         with contextlib.closing(tree.Tree(new, self._owner)) as layer:
-            layer.make_folder(plan.work_dir)
+            try:
+                layer.make_folder(plan.work_dir)
+            except (NotADirectoryError, FileExistsError) as error:
+                raise ImageError(
+                    f"{recipe.name}: its work folder {plan.work_dir} is a file or a link after the "
+                    f"last step, or below one ({error})"
+                ) from error
 
     def _write_step(self, recipe: ImageRecipe, step: Copy | Folder, new: Path) -> None:
         with contextlib.closing(tree.Tree(new, self._owner)) as layer:

@@ -250,8 +250,10 @@ class LocalSandbox(Sandbox):
         def work() -> _T:
             handles = kept.pop()
             try:
-                of_image = box_files.Place.of_image
-                place = of_image(*handles) if self.image else box_files.Place(handles[0])
+                place = box_files.Place(handles[0])
+                if self.image:
+                    box, root = handles
+                    place = box_files.Place.of_image(box, root, self.image.work_dir)
                 return look(place, *args, **options)
             finally:
                 for each in handles:

@@ -187,7 +187,7 @@ def test_bad_rows_are_refused_by_name(mirror: tuple[Path, str, str]) -> None:
     assert "repository acme/none: no git repository at" in refused(
         swe_row(bad, repo="acme/none"), repos
     )
-    assert "git archive" in refused(swe_row("0" * 40), repos)
+    assert "lacks the commit" in refused(swe_row("0" * 40), repos)
     assert "expected a commit" in refused(swe_row("--output=/x"), repos)
     assert "git apply" in refused(swe_row(bad, patch=BUG), repos)
     assert "FAIL_TO_PASS: got 'x'" in refused(swe_row(bad, FAIL_TO_PASS="x"), repos)
@@ -247,8 +247,174 @@ def test_a_folder_of_terminal_bench(tmp_path: Path) -> None:
     [
         ("services: {a: {}, b: {}}", "several services: a, b"),
         ("services: {a: {privileged: true}}", "privileged is not supported"),
+        ("services: {a: text}", "no Terminal-Bench task"),
+        ("services: [a]", "no Terminal-Bench task"),
+        ("services:", "no Terminal-Bench task"),
+        ("services: {a: {environment: ['TOKEN=${TOKEN}']}}", "without variables of the host"),
+        ("services: {a: {environment: {A: {}, 1: 2}}}", "no Terminal-Bench task"),
     ],
 )
 def test_other_folders_of_terminal_bench(tmp_path: Path, compose: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         adapters.terminal_bench(terminal_bench_folder(tmp_path, compose))
+
+
+def test_variables_of_a_compose_file_are_taken_literally(tmp_path: Path) -> None:
+    compose = "services: {a: {environment: ['A=x \"y\" $$HOME', 'B=${T_BENCH_X}', C=]}}"
+    task = adapters.terminal_bench(terminal_bench_folder(tmp_path, compose))
+    lines = task.environment["Dockerfile"].decode().splitlines()
+    assert lines[2:] == ['ENV A="x \\"y\\" \\$HOME"', 'ENV C=""']
+
+
+def test_files_that_are_left_out_of_exports_are_there(mirror: tuple[Path, str, str]) -> None:
+    repos, bad, _ = mirror
+    folder = repos / "acme__calc"
+    git(folder, "checkout", "-q", bad)
+    (folder / ".gitattributes").write_text("tests export-ignore\nversion export-subst\n")
+    (folder / "version").write_text("$Format:%H$\n")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "attributes")
+    task = adapters.swe_bench(swe_row(git(folder, "rev-parse", "HEAD")), repos)
+    assert task.environment["repo/tests/test_old.py"] == OLD_TEST.encode()
+    assert task.environment["repo/version"] == b"$Format:%H$\n"
+    assert git(folder, "status", "--porcelain") == ""
+
+
+def test_the_agents_version_of_a_named_test_does_not_count(
+    mirror: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    task = adapters.swe_bench(swe_row(mirror[1]), mirror[0])
+    assert task.tests["files/tests/test_old.py"] == OLD_TEST.encode()
+    ids = ["test_one (tests.test_old.Old)", "tests/none.py::test_x"]
+    assert set(adapters.named({"tests/test_old.py": b"", "calc.py": b""}, ids)) == {
+        "tests/test_old.py"
+    }
+
+
+def test_a_bare_name_gets_the_file_that_defines_it(mirror: tuple[Path, str, str]) -> None:
+    row = swe_row(mirror[1], FAIL_TO_PASS=["test_plain"], PASS_TO_PASS=[])
+    ids = json.loads(adapters.swe_bench(row, mirror[0]).tests["ids.json"])
+    assert ids["fail_to_pass"] == ["tests/test_new.py::test_plain"]
+
+
+def test_rows_end_at_line_ends_only(mirror: tuple[Path, str, str], tmp_path: Path) -> None:
+    row = swe_row(mirror[1], problem_statement="one\u2028two\x85three")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_bytes(json.dumps(row, ensure_ascii=False).encode() + b"\r\n\xff\n")
+    written, left_out = adapters.convert(rows, "swe-bench", mirror[0], tmp_path / "tasks")
+    assert written == ["acme__calc-1"]
+    assert len(left_out) == 1
+
+
+def test_a_name_that_is_too_long_for_a_folder_is_left_out(
+    mirror: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps(swe_row(mirror[1], instance_id="x" * 300)))
+    written, left_out = adapters.convert(rows, "swe-bench", mirror[0], tmp_path / "tasks")
+    assert (written, len(left_out)) == ([], 1)
+
+
+def test_a_missing_file_of_rows_is_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    for form in ("swe-bench", "terminal-bench"):
+        with pytest.raises(SystemExit):
+            adapters.main([form, str(tmp_path / "none"), "--into", str(tmp_path / "tasks")])
+        assert "none: expected a f" in capsys.readouterr().err
+
+
+TESTS_OF_A_TARGET = """
+import unittest
+import pytest
+from target import f
+
+def test_f():
+    assert f() == 1
+
+@pytest.mark.parametrize("text", ["a b", "a c"])
+def test_text(text):
+    assert f() == 1
+
+@pytest.mark.xfail
+def test_known():
+    assert f() == 2
+
+@pytest.mark.skip
+def test_skipped():
+    pass
+
+class C(unittest.TestCase):
+    def test_m(self):
+        self.assertEqual(f(), 1)
+"""
+IDS = ["test_f", "test_text[a b]", "test_text[a", "test_known", "C::test_m"]
+FORGERIES = {
+    "an exit at import": "import sys; sys.exit(0)",
+    "a hard exit at import": "import os; os._exit(0)",
+    "an exit in the call": "def f():\n    raise SystemExit(0)",
+    "a hard exit in the call": "import os\ndef f():\n    os._exit(0)",
+    "a summary in the output": (
+        "def f():\n    for name in ('test_f', 'test_text[a b]', 'test_known', 'C::test_m'):\n"
+        "        print(f'PASSED test_target.py::{name}')\n    return 2"
+    ),
+    "a summary at the end": (
+        "import atexit\natexit.register(print, 'PASSED test_target.py::test_f')\n"
+        "def f():\n    return 2"
+    ),
+}
+
+
+def selected(folder: Path, target: str, ids: list[str], *, with_pytest: bool) -> dict[str, float]:
+    """The rewards of select_tests.py, for tests beside a module."""
+    (folder / "tests").mkdir()
+    (folder / "work").mkdir()
+    (folder / "work/target.py").write_text(target)
+    text = TESTS_OF_A_TARGET if with_pytest else PLAIN_TESTS
+    (folder / "work/test_target.py").write_text(text)
+    named = {"fail_to_pass": ids, "pass_to_pass": [], "removed": []}
+    (folder / "tests/ids.json").write_text(json.dumps(named))
+    code = Path(adapters.select_tests.__file__).read_text()
+    (folder / "tests/select_tests.py").write_text(
+        code.replace("/logs/verifier/reward.json", str(folder / "reward.json"))
+        if with_pytest
+        else code.replace("/logs/verifier/reward.json", str(folder / "reward.json")).replace(
+            'find_spec("pytest")', 'find_spec("no_such_module")'
+        )
+    )
+    command = [sys.executable, "-B", str(folder / "tests/select_tests.py")]
+    subprocess.run(command, cwd=folder / "work", check=True, capture_output=True)
+    return json.loads((folder / "reward.json").read_text())
+
+
+PLAIN_TESTS = """
+import unittest
+from target import f
+
+def test_f():
+    assert f() == 1
+
+class C(unittest.TestCase):
+    def test_m(self):
+        self.assertEqual(f(), 1)
+"""
+
+
+def test_the_right_program_passes_every_kind_of_id(tmp_path: Path) -> None:
+    ids = [f"test_target.py::{name}" for name in IDS]
+    right = "def f():\n    return 1"
+    assert selected(tmp_path, right, ids, with_pytest=True)["reward"] == 1.0
+
+
+def test_skipped_and_missing_tests_have_not_passed(tmp_path: Path) -> None:
+    ids = [f"test_target.py::{name}" for name in ("test_f", "test_skipped")]
+    found = selected(tmp_path, "def f():\n    return 1", ids, with_pytest=True)
+    assert found == {"fail_to_pass": 0.5, "reward": 0.0}
+
+
+@pytest.mark.parametrize("with_pytest", [True, False])
+@pytest.mark.parametrize("kind", FORGERIES)
+def test_the_code_under_test_cannot_say_that_it_passed(
+    kind: str, with_pytest: bool, tmp_path: Path
+) -> None:
+    ids = [f"test_target.py::{name}" for name in ("test_f", "C::test_m")]
+    found = selected(tmp_path, FORGERIES[kind], ids, with_pytest=with_pytest)
+    assert found == {"fail_to_pass": 0.0, "reward": 0.0}

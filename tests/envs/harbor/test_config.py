@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,13 @@ def test_the_description_reads_classes_with_bases_and_fields() -> None:
     }
 
 
+def deep(num_levels: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _ in range(num_levels):
+        found = {"x": found}
+    return found
+
+
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "gpu": ({"environment": {"gpus": 1}}, "environment.gpus: sandboxes have no accelerator"),
     "tpu": ({"environment": {"tpu": {"type": "v4", "topology": "2x2"}}}, "environment.tpu"),
@@ -117,6 +125,22 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "keep": ({"metadata": {"arl_keep": "x"}}, "arl_keep: expected a list"),
     "nonce": ({"metadata": {"arl_nonce": "yes"}}, "arl_nonce: expected true or false"),
     "section": ({"agent": 3}, "agent: got 3"),
+    "endless": ({"agent": {"timeout_sec": math.inf}}, "agent.timeout_sec: got inf"),
+    "endless tests": ({"verifier": {"timeout_sec": 1e300}}, "verifier.timeout_sec: got 1e+300"),
+    "endless size": ({"environment": {"memory": "infG"}}, "environment.memory: got 'infG'"),
+    "huge size": ({"environment": {"storage_mb": 10**30}}, "environment.storage_mb: got 1000"),
+    "one artifact": ({"artifacts": "/a"}, "artifacts: got '/a'"),
+    "artifact table": ({"artifacts": {"source": "/a"}}, "artifacts: got"),
+    "artifact number": ({"artifacts": 5}, "artifacts: got 5"),
+    "empty artifact": ({"artifacts": [""]}, "without '..'"),
+    "machine's artifact": ({"artifacts": ["/proc/self"]}, "is no folder of files"),
+    "variable": ({"environment": {"env": {"A-B": "1"}}}, "got 'A-B'"),
+    "command in variable": ({"solution": {"env": {"A;id": "1"}}}, "got 'A;id'"),
+    "NUL": ({"verifier": {"env": {"A": "a\0b"}}}, "a NUL character is not allowed"),
+    "line end in folder": ({"environment": {"workdir": "/a\nRUN id"}}, "line ends"),
+    "variable in folder": ({"environment": {"workdir": "/$HOME"}}, "without '..', '$'"),
+    "two images": ({"environment": {"docker_image": "a\nRUN id"}}, "the name of one image"),
+    "deep": ({"metadata": deep(2000)}, "nested too deeply"),
 }
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from arl_envs.harbor.env import HarborEnv
+from arl_envs.harbor.terminal import NO_SHELL
 
 from agentgym_rl import ConfigError, EnvError, InfraError, spec
 from agentgym_rl.gym.env import Step
 from tests.contracts.sandboxes import Opened
 
-from .kit import SOLVE, TEST, written
+from .kit import DOCKERFILE, SOLVE, TEST, written
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 END = {"role": "assistant", "content": "Done."}
@@ -231,3 +234,167 @@ def test_the_spec_takes_a_source_and_refuses_other_options() -> None:
     assert env.max_turns == 50
     with pytest.raises(ConfigError, match="output_chars: got 3"):
         spec("harbor:bugs").make(output_chars=3)
+
+
+AROUND = (
+    "RUN mkdir closed d && echo x > closed/f && chmod 555 closed && chmod 500 d && chmod 555 .\n"
+    "RUN mkdir -p /data/sub && echo x > /data/f && chmod 555 /data && echo y > /file\n"
+)
+SETTLED = """#!/bin/sh
+[ "$(cat answer.txt)" = 42 ] && [ "$(cat conftest.py)" = theirs ] && pay=1
+echo ${pay:-0} > /logs/verifier/reward.txt
+"""
+LEFT = {
+    "a hook as a folder": "rm conftest.py; mkdir conftest.py; echo x > conftest.py/x",
+    "a link below a hook": "rm conftest.py; mkdir conftest.py; ln -s ../answer.txt conftest.py/l",
+    "folders below a hook": "rm conftest.py; mkdir -p conftest.py/a/b",
+    "files of a closed folder": "rm closed/f; echo y > closed/g; chmod 555 closed",
+    "a closed folder removed": "chmod 755 closed; rm -r closed",
+    "a closed folder as a link": "chmod 755 closed; rm -r closed; ln -s d closed",
+    "a folder in a closed one": "chmod 755 d; mkdir -p d/e/f; ln -s e d/l; chmod 500 d",
+    "an artifact's folder as a file": "chmod 755 /data; rm -r /data; echo z > /data",
+    "an artifact's file as a folder": "rm /file; mkdir /file; echo z > /file/x",
+    "an artifact's closed folder": "chmod 755 /data; echo z > /data/z; chmod 555 /data",
+    "the published folder as a file": "rm -r /logs/artifacts; echo x > /logs/artifacts",
+    "hooks among the artifacts": "chmod 755 /data; echo x > /data/conftest.py",
+    "the work folder closed": "chmod 000 /app",
+    "the work folder made anew": (
+        "cd /; cp -r /app /b && rm -rf /app && mkdir /app && cp -r /b/. /app && ls /app"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LEFT)
+def test_honest_work_is_paid_whatever_lies_around(kind: str, world: Opened, tmp_path: Path) -> None:
+    dockerfile = DOCKERFILE.decode() + AROUND
+    path = written(
+        tmp_path / "a",
+        environment={"Dockerfile": dockerfile.encode(), "repo/conftest.py": b"theirs\n"},
+        tests={"test.sh": SETTLED.encode()},
+        config={"artifacts": ["/data", "/file"]},
+    )
+    command = f"chmod 755 .; echo 42 > answer.txt; chmod 755 closed d; {LEFT[kind]}"
+    *_, last = played(world, path, call("bash", command=command), END)
+    assert (last.reward, last.info["verifier"]) == (1.0, "ok"), last.info
+
+
+GONE = {
+    "deleted": "rm -rf /app",
+    "a file": "rm -rf /app; echo 42 > /app",
+    "a pipe": "rm -rf /app; mkfifo /app",
+    "linked to itself": "rm -rf /app; ln -s app /app",
+    "empty and new": "mv /app /old; mkdir /app",
+}
+
+
+@pytest.mark.parametrize("kind", GONE)
+def test_a_work_folder_that_is_gone_is_an_answer_like_others(
+    kind: str, world: Opened, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "a")
+    write = call("bash", command="echo 42 > answer.txt")
+    gone, restart = call("bash", command=f"cd /; {GONE[kind]}"), call("bash", command="exit 0")
+    *_, last = played(world, path, write, gone, END)
+    assert (last.reward, last.info["verifier"]) == (0.0, "wrong"), last.info
+    *_, last = played(world, path, write, gone, restart, call("bash", command="pwd; ls"), END)
+    assert (last.reward, last.info["verifier"]) == (0.0, "wrong"), last.info
+
+
+BROKEN = {
+    "all files removed": "rm -rf --no-preserve-root / 2> /dev/null; exit 0",
+    "no loader": "rm -f /lib64 /lib /bin; exit 0",
+    "a closed root": "chmod 000 /; exit 0",
+    "a library that ends programs": "echo /app/end.so > /etc/ld.so.preload; exit 0",
+}
+ENDS = "__attribute__((constructor)) void end(void) {_Exit(3);}"
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_an_agent_that_breaks_its_system_is_told_so_and_judged(
+    kind: str, world: Opened, tmp_path: Path
+) -> None:
+    gcc = f"printf '#include <stdlib.h>\\n{ENDS}' > e.c && gcc -shared -fPIC -o end.so e.c; echo"
+    if "library" in kind and shutil.which("gcc") is None:
+        pytest.skip("no compiler on this machine")
+    steps = played(
+        world,
+        written(tmp_path / "a"),
+        call("bash", command=gcc),
+        call("bash", command=BROKEN[kind]),
+        call("bash", command="echo hi"),
+        call("edit", path="/app/b", old="", new="x"),
+        END,
+    )
+    assert texts(steps)[2].startswith(NO_SHELL), texts(steps)
+    assert steps[2].info["commands"][0]["status"] == "error"
+    assert (steps[-1].reward, steps[-1].info["verifier"]) == (0.0, "wrong")
+
+
+def test_files_with_holes_do_not_fill_the_tests_disk(world: Opened, tmp_path: Path) -> None:
+    holes = "for i in 1 2 3 4 5 6; do truncate -s 12M big$i /logs/artifacts/big$i; done"
+    path = written(tmp_path / "a")
+    *_, last = played(world, path, call("bash", command=holes), END, disk_mb=16)
+    assert (last.reward, last.info["verifier"]) == (0.0, "too_large")
+
+
+def test_an_image_that_is_too_large_is_nobodys_doing(world: Opened, tmp_path: Path) -> None:
+    many = b"RUN for i in $(seq 8100); do : > f$i; done\n"
+    environment = {"Dockerfile": DOCKERFILE + many, "repo/README.md": b"about\n"}
+    look = call("bash", command="echo 42 > answer.txt")
+    for name, changes in {"a": {}, "b": {"solution": {}}}.items():
+        path = written(tmp_path / name, environment=environment, **changes)
+        with pytest.raises(InfraError, match="more than 8000 files"):
+            played(world, path, look, END)
+
+
+def test_git_does_not_read_the_agents_settings(world: Opened, tmp_path: Path) -> None:
+    paid = "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt"
+    test = "#!/bin/sh\ngit status\n[ -e /logs/verifier/reward.txt ] || "
+    test += "echo 0 > /logs/verifier/reward.txt\n"
+    dockerfile = DOCKERFILE + b"RUN git init -q .\n"
+    path = written(
+        tmp_path / "a",
+        environment={"Dockerfile": dockerfile, "repo/README.md": b"about\n"},
+        tests={"test.sh": test.encode()},
+        solution={},
+    )
+    evil = f"git config --file evil/config core.fsmonitor '{paid}; false'"
+    for command in (
+        f"cp -r .git evil; {evil}; echo ../evil > .git/commondir",
+        f"cp -r .git evil; {evil}; git config --file evil/config core.bare false; "
+        "git config --file evil/config core.worktree /app; cp -r evil/. .; rm .git/HEAD",
+    ):
+        *_, last = played(world, path, call("bash", command=command), END)
+        assert (last.reward, last.info["verifier"]) == (0.0, "wrong"), last.info
+
+
+def test_modules_of_the_image_are_not_shadowed(world: Opened, tmp_path: Path) -> None:
+    dockerfile = (
+        DOCKERFILE + b"ENV PYTHONPATH=/opt/lib\nRUN mkdir /opt/lib && touch /opt/lib/shop.py\n"
+    )
+    test = b"#!/bin/sh\n[ -e shop.py ] || pay=1\necho ${pay:-0} > /logs/verifier/reward.txt\n"
+    path = written(
+        tmp_path / "a",
+        environment={"Dockerfile": dockerfile, "repo/README.md": b"about\n"},
+        tests={"test.sh": test},
+    )
+    *_, last = played(world, path, call("bash", command="echo evil > shop.py; ls /opt/lib"), END)
+    assert last.info["dropped_files"] == ["shop.py"]
+
+
+def test_a_large_solution_and_a_script_for_bash(world: Opened, tmp_path: Path) -> None:
+    solution = {"solve.sh": b"cp /solution/big answer.big; echo 42 > answer.txt\n"}
+    test = b"[[ $(cat answer.txt) == 42 && $(wc -c < answer.big) == 600000 ]] && pay=1\n"
+    path = written(
+        tmp_path / "a",
+        tests={"test.sh": test + b"echo ${pay:-0} > /logs/verifier/reward.txt\n"},
+        solution={**solution, "big": random.Random(0).randbytes(600_000)},
+    )
+    *_, last = played(world, path)
+    assert (last.reward, last.info["verifier"]) == (1.0, "ok"), last.info
+
+
+def test_a_solution_that_fails_says_so(world: Opened, tmp_path: Path) -> None:
+    path = written(tmp_path / "a", solution={"solve.sh": b"#!/bin/sh\necho no tool; exit 3\n"})
+    with pytest.raises(InfraError, match=r"its solution ends with no tool\n\[exit code 3\]"):
+        played(world, path, END)

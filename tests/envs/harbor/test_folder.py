@@ -13,6 +13,7 @@ from arl_envs.harbor.folder import read_folder, task_folders
 from arl_envs.harbor.tasks import FolderTasks, make_task
 
 from agentgym_rl import ConfigError, EnvError, Task, spec
+from tests.kit.cases import cases
 
 from .kit import SOLVE, small_task, toml, written
 
@@ -101,6 +102,32 @@ def test_hostile_folders_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (path / "instruction.md").unlink()
     (path / "instruction.md").symlink_to(secret)
     assert "instruction.md is a link" in refused(path)
+    (path / "instruction.md").unlink()
+    os.mkfifo(path / "instruction.md")
+    assert "instruction.md is no regular file" in refused(path)
+
+
+@cases("script", ["tests/test.sh", "solution/solve.sh"])
+def test_a_script_for_windows_is_refused(tmp_path: Path, script: str) -> None:
+    path = written(tmp_path / "a")
+    (path / script).write_bytes(SOLVE.replace(b"\n", b"\r\n"))
+    assert f"{script} has the line ends of Windows" in refused(path)
+
+
+def test_other_texts_of_windows_are_read(tmp_path: Path) -> None:
+    path = written(tmp_path / "a")
+    for name in ("task.toml", "instruction.md"):
+        text = (path / name).read_bytes().replace(b"\n", b"\r\n")
+        (path / name).write_bytes(b"\xef\xbb\xbf" + text)
+    assert read_folder(path).instruction == "Write 42 into answer.txt."
+
+
+def test_a_folder_with_a_name_that_is_no_text_is_left_out(tmp_path: Path) -> None:
+    for name in (b"good", b"bad\xff", b"new\nline"):
+        written(Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), name))))
+    source = HarborEnv.task_source("train", seed=0, source=str(tmp_path), split_by="all")
+    assert len(source) == 1
+    assert source.describe()["left_out"] == 2
 
 
 def test_a_published_image_needs_no_dockerfile(tmp_path: Path) -> None:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 from arl_envs.harbor.hooks import Hooks, bins_of, path_without
-from arl_envs.harbor.transfer import Changes, Entry, Tree, changes_of
-from arl_envs.harbor.verify import Tampered, patch_of, reward_of, rewards_of
+from arl_envs.harbor.rewards import Tampered, reward_of, rewards_of
+from arl_envs.harbor.transfer import (
+    Changes,
+    Entry,
+    Tree,
+    changes_of,
+    listed_entries,
+    patch_of,
+)
 
+from agentgym_rl.gym.sandbox import ExecResult, Status
 from tests.kit.cases import cases
 
 IMAGE = ("app.py", "src/lib.py", "pkg/__init__.py", "pkg/a.py", "pyproject.toml", "tests/t.py")
@@ -23,11 +31,14 @@ IMAGE = ("app.py", "src/lib.py", "pkg/__init__.py", "pkg/a.py", "pyproject.toml"
         *("json.py", "src/json.py", "unittest/__init__.py", "pytest.py", "socket.so"),
         *("json.cpython-311-x86_64-linux-gnu.so", "_pytest/__init__.py", "tests/random.py"),
         *(".config/git/config", ".local/bin/python3", "lib/site-packages/a.py", "bin/tool"),
-        *("CONFTEST.PY", "jest.config.js", ".envrc", "pyvenv.cfg"),
+        *("CONFTEST.PY", "jest.config.js", ".envrc", "pyvenv.cfg", "uv.toml", ".Rprofile"),
+        *(".git/commondir", ".git/modules/m/config", ".git/worktrees/w/config", ".hg/hgrc"),
+        *("HEAD", "packaging.py", "pygments/__init__.py", "attr.py", "requests.py"),
+        *("GNUmakefile", "Directory.Build.props", ".mvn/extensions.xml", ".pnpmfile.cjs"),
     ],
 )
 def test_files_that_load_themselves_are_hooks(path: str) -> None:
-    assert Hooks(IMAGE, bins=["bin"]).is_hook(path)
+    assert Hooks(IMAGE, bins=["bin"], modules=["requests", "tests"]).is_hook(path)
 
 
 @cases(
@@ -35,11 +46,12 @@ def test_files_that_load_themselves_are_hooks(path: str) -> None:
     [
         *("app.py", "src/new.py", "README.md", "pkg/json.py", "pkg/types.py", "data/json.txt"),
         *("new/random.py", "json/data.json", ".gitignore", ".git/refs/heads/main", "Makefile"),
-        *("my_conftest.py", "config.toml", "tests/test_new.py", "jsonx.py"),
+        *("my_conftest.py", "config.toml", "tests/test_new.py", "jsonx.py", "repo.git/HEAD"),
+        *("tests/__init__.py", "pkg/requests.py", ".git/HEAD", "numpy.py"),
     ],
 )
 def test_other_files_are_the_agents(path: str) -> None:
-    assert not Hooks(IMAGE, bins=["bin"]).is_hook(path)
+    assert not Hooks(IMAGE, bins=["bin"], modules=["requests", "tests"]).is_hook(path)
 
 
 def test_a_task_may_ask_for_a_hook() -> None:
@@ -123,6 +135,41 @@ def test_what_is_in_the_way_goes_first() -> None:
     assert found.written == {"a/x": b"1", "d": b"file", "link/y": b"2"}
 
 
+def test_nothing_comes_below_a_hook_that_stays_a_file() -> None:
+    below = {"conftest.py/x": b"1"}
+    entries = {
+        "conftest.py": Entry(4, 0o755),
+        "conftest.py/e": Entry(4, 0o755),
+        "conftest.py/l": Entry(10, 0o777, "../a"),
+    }
+    files = {path: data for path, data in BASE.files.items() if path != "conftest.py"}
+    kept = {path: entry for path, entry in BASE.entries.items() if path != "conftest.py"}
+    found = compared(tree({**files, **below}, {**kept, **entries}))
+    assert found.empty
+    assert sorted(found.dropped) == ["conftest.py/l", "conftest.py/x"]
+
+
+def test_an_empty_folder_takes_the_place_of_a_link() -> None:
+    found = compared(tree(dict(BASE.files), {**BASE.entries, "link": Entry(4, 0o755)}))
+    assert (found.removed, found.folders) == (["link"], ["link"])
+
+
+@cases(
+    "said",
+    [
+        "[" * 100_000,
+        '[["a", 8, 420]]',
+        '[["\\ud800", 4, 420, ""], ["a\\u0000", 4, 420, ""], [1, 4, 420, ""], ["/a", 4, 420, ""]]',
+        '[["a", 10, 420, ""], ["b", 10, 420, 5], ["c", 7, 420, ""], ["d", 10, 420, "\\ud800"]]',
+        "{}",
+        "",
+    ],
+)
+def test_an_odd_list_of_files_names_nothing(said: str) -> None:
+    result = ExecResult(Status.OK, 0, None, said.encode(), b"")
+    assert listed_entries(result) == {}
+
+
 def test_files_that_cannot_be_read_keep_the_images_version() -> None:
     agent = Tree({"d/b": b"2"}, frozenset({"a", "big"}), {})
     found = changes_of(agent, BASE, Hooks(BASE.names), work_dir="/app")
@@ -150,6 +197,12 @@ def test_the_patch_shows_text_and_names_the_rest() -> None:
 )
 def test_reward_files_are_read_as_harbor_reads_them(text: str, rewards: dict) -> None:
     assert rewards_of(text.encode(), None) == rewards
+
+
+@cases("text", ['{"a\\ud800": 1}', '{"a\\n": 1}', '{"a": 1e308, "b": 1e308}', "[" * 100_000])
+def test_names_and_sizes_of_rewards_are_bounded(text: str) -> None:
+    with pytest.raises(ValueError, match="reward"):
+        rewards_of(text.encode(), None)
 
 
 @cases("text", ["", "{}", "[1]", '{"a": "1"}', '{"a": null}', "NaN", "1e999", "{", "9" * 400])

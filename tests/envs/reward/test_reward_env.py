@@ -337,3 +337,22 @@ def test_the_id_names_the_function(data):
     made = make(f"reward_here:{HERE}:length", data=data).spec
     assert isinstance(made, EnvSpec)
     assert made.kwargs == {"function": f"{HERE}:length", "data": data}
+
+
+@pytest.mark.parametrize("env", ["reward", "math"])
+def test_a_reset_without_a_task_says_where_every_row_is_held_out(env, tmp_path):
+    row = {"prompt": "Say 1.", "question": "What is 1 + 1?", "answer": "2", "least": 0}
+    options: dict[str, Any] = {"data": write(tmp_path / "rows.jsonl", row)}
+    options["rows"] = {"eval_fraction": 0.9999}
+    if env == "reward":
+        options["function"] = f"{HERE}:length"
+
+    async def play() -> None:
+        made = make(env, **options)
+        try:
+            await made.reset(seed=3)
+        finally:
+            await made.close()
+
+    with pytest.raises(EnvError, match=r"there are 0 tasks: reset needs options.*eval_data"):
+        asyncio.run(play())

@@ -146,12 +146,11 @@ def test_failures_of_the_environment_are_no_rewards(python):
     "taskset, options, problem",
     [
         (TOOLS, {"config": {"remote": True}}, "an MCP server elsewhere.*McpTools"),
-        (TOOLS, {"env": {"id": "user-sim"}}, "several agents.*assistant, user"),
         (TOOLS, {"env": {"id": "no-such-env"}}, "no-such-env"),
         (GAME, {"env": {"turns": 3}}, "its env takes .*player"),
         (GAME, {"env": {"player": {"max_output_tokens": 3}}}, "rollout.max_tokens"),
     ],
-    ids=range(5),
+    ids=range(4),
 )
 def test_what_cannot_be_played_is_a_config_error(taskset, options, problem, python):
     with pytest.raises(ConfigError, match=problem):

@@ -82,6 +82,8 @@ def test_the_criteria_can_be_listed():
     done = arl("--list")
     assert done.returncode == 0
     assert all(f"\n{each.id} " in f"\n{done.stdout}" for each in CRITERIA)
+    rows = json.loads(arl("--list", "--json").stdout)["rows"]
+    assert [row["id"] for row in rows] == [each.id for each in CRITERIA]
 
 
 def tallies(name: str, tasks: int = 20) -> dict:

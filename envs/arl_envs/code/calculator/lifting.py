@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from agentgym_rl.runtime.imports import parse_python
 from arl_envs.code.driver import encode
 
 from . import allowed
@@ -105,7 +106,7 @@ class Lifting(ABC):
         if isinstance(value, type) or callable(value):
             return self._named(value)
         encode(value)
-        return ast.parse(repr(value), mode="eval").body
+        return parse_python(repr(value), "eval").body
 
     def _named(self, function: Any) -> ast.expr:
         for table in (TYPES, BUILTINS):

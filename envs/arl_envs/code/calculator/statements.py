@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from agentgym_rl.runtime.imports import parse_python
 from arl_envs.code.driver import Built
 
 from .allowed import Refused, items
@@ -33,7 +34,7 @@ def view_of(source: str, answer: Any) -> Any:
     Raises:
         Refused: the value cannot be computed for this answer.
     """
-    *functions, last = ast.parse(source).body
+    *functions, last = parse_python(source).body
     assert isinstance(last, ast.Expr)
     calculator = Calculator({ANSWER: answer}, steps=MAX_VIEW_STEPS)
     return calculator.computed(lambda: (calculator.run(functions), calculator.value(last.value))[1])
@@ -78,7 +79,7 @@ class Calculator(Expressions):
             case ast.AnnAssign(target=target, value=value) if value is not None:
                 self._assign(target, self.value(value))
             case ast.AugAssign(target=target, op=op, value=value):
-                load = ast.parse(ast.unparse(target), mode="eval").body
+                load = parse_python(ast.unparse(target), "eval").body
                 self._assign(target, self.value(ast.BinOp(load, op, value)))
             case ast.Expr(value=value):
                 self.value(value)

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+from agentgym_rl.runtime.imports import parse_python
+
 Topic = Literal["strings", "arrays", "dynamic programming", "graphs", "parsing", "numbers"]
 
 Parameters = Mapping[str, int | str]
@@ -160,7 +162,7 @@ def _hints(reference: Callable[..., Any]) -> dict[str, Any]:
 def _submitted(reference: Callable[..., Any]) -> ast.FunctionDef:
     """Return the reference without the parts that a submission lacks: decorator, statement,
     parameters."""
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(reference))).body
+    (tree,) = parse_python(textwrap.dedent(inspect.getsource(reference))).body
     assert isinstance(tree, ast.FunctionDef)
     tree.decorator_list = []
     tree.body = tree.body[1:]

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any
 
 from agentgym_rl.gym.data import RowRefused
+from agentgym_rl.runtime.imports import parse_python
 from arl_envs.code.calculator.allowed import BUILTINS, Refused
 from arl_envs.code.calculator.statements import Calculator
 from arl_envs.code.calculator.values import ANSWER, ENTRY, Class, Open, approximate, show
@@ -95,7 +96,7 @@ def parse(source: str, what: str) -> ast.Module:
     try:
         with warnings.catch_warnings():  # about the style of the test code
             warnings.simplefilter("ignore")
-            return ast.parse(source)
+            return parse_python(source)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise RowRefused(f"{what} cannot be parsed: {error or type(error).__name__}") from error
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from agentgym_rl.runtime.imports import parse_python
+
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
 OPERATORS = {"+": "-", "-": "+", "*": "+", "//": "%", "%": "//", "/": "*"}
 PAIRS = {"min": "max", "max": "min", "any": "all", "all": "any"}
@@ -50,7 +52,7 @@ class Source:
         starts = [0]
         for line in text.splitlines(keepends=True):
             starts.append(starts[-1] + len(line))
-        return cls(text, starts, ast.parse(text))
+        return cls(text, starts, parse_python(text))
 
     def span(self, node: Any) -> tuple[int, int]:
         """Return where a node begins and ends in the text."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any
 
+from agentgym_rl.runtime.imports import parse_python
 from arl_envs.harbor.harness import Unfit, decode, encode
 
 MAX_TICKS = 10_000
@@ -107,7 +108,7 @@ def _grow(name: str, left: Any, right: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _compiled(name: str, text: str) -> CodeType:
-    return compile(_Bounded().visit(ast.parse(text)), f"<{name}>", "exec")
+    return compile(_Bounded().visit(parse_python(text)), f"<{name}>", "exec")
 
 
 class Running:

@@ -17,7 +17,7 @@ import verifiers.v1 as vf
 from pydantic import ValidationError
 from verifiers.v1.utils import loaders
 
-from .plays import Event, Play, Refused, Shared, check, opening, paying, seat_of
+from .plays import Event, Play, Refused, Shared, check, opening, paying, seats_of
 
 
 class Lost(Exception):
@@ -35,7 +35,7 @@ class Played:
         env: dict[str, Any] | None = None,
     ) -> None:
         self.env = _environment(taskset, config, env or {})
-        self.seat = seat_of(self.env, taskset)
+        self.seats = seats_of(self.env)
         found = self.env.taskset
         if num_tasks is None and not found.bounded:
             raise Refused(f"{taskset} has no end: say how many of its tasks, as num_tasks=1000")
@@ -58,7 +58,7 @@ class Played:
     async def play(self, index: int, group: asyncio.TaskGroup) -> tuple[Play, Event]:
         """Begin an episode; return it with the first messages of the environment."""
         await self.shared.ready()
-        play = Play(self.env, self.seat, self.tasks[index], self.shared)
+        play = Play(self.env, self.tasks[index], self.shared)
         play.start(group)
         return play, await play.event()
 
@@ -82,7 +82,9 @@ def is_quick(call: str, source: dict[str, Any]) -> bool:
     """Return whether a call runs no code of the taskset, and so need not wait for its turn."""
     if call == "leave":
         return True
-    return has_read(source) and (call == "digests" or (call == "ask" and read(source).is_one_reply))
+    return has_read(source) and (
+        call in ("digests", "seats") or (call == "ask" and read(source).is_one_reply)
+    )
 
 
 def read(source: dict[str, Any]) -> Played:
@@ -107,8 +109,13 @@ async def digests(source: dict[str, Any], group: asyncio.TaskGroup) -> list[str]
     return read(source).digests
 
 
+async def seats(source: dict[str, Any], group: asyncio.TaskGroup) -> list[str]:
+    """Return the names of the agents."""
+    return read(source).seats
+
+
 async def ask(source: dict[str, Any], group: asyncio.TaskGroup, index: int, digest: str) -> Event:
-    """Return the first messages of a task; `episode` is None if only a score follows."""
+    """Return the first event of a task; `episode` is None if only a score follows."""
     found = read(source)
     if found.digests[index] != digest:
         raise ValueError(
@@ -116,9 +123,11 @@ async def ask(source: dict[str, Any], group: asyncio.TaskGroup, index: int, dige
             "each time?"
         )
     if found.is_one_reply:
-        return {"messages": found.prompts[index], "tools": [], "episode": None}
+        (seat,) = found.seats
+        said = {seat: found.prompts[index]}
+        return {"seat": seat, "messages": said, "tools": [], "episode": None}
     play, event = await found.play(index, group)
-    if "reward" in event:
+    if event["seat"] is None:
         raise ValueError("the environment ended the episode before it asked its agent")
     name = uuid.uuid4().hex
     _PLAYS[name] = play
@@ -132,19 +141,15 @@ async def act(
     episode: str | None,
     reply: Event,
 ) -> Event:
-    """Return the environment's answer to a reply: more messages, or the outcome."""
+    """Return the next event after the reply of the seat that was asked."""
     if episode is None:
         play, _ = await read(source).play(index, group)
     elif episode in _PLAYS:
         play = _PLAYS.pop(episode)
     else:
         raise Lost("the process that played this episode has ended")
-    try:
-        event = await play.event(reply)
-    except BaseException:  # a timeout, too: nobody would receive a later answer
-        play.leave()
-        raise
-    if "reward" not in event and episode is not None:
+    event = await play.event(reply)
+    if event["seat"] is not None and episode is not None:
         _PLAYS[episode] = play
     return event
 
@@ -155,7 +160,7 @@ async def leave(source: dict[str, Any], group: asyncio.TaskGroup, episode: str) 
         play.leave()
 
 
-CALLS = {"digests": digests, "ask": ask, "act": act, "leave": leave}
+CALLS = {"digests": digests, "seats": seats, "ask": ask, "act": act, "leave": leave}
 
 
 def open_plays() -> int:

@@ -1,8 +1,8 @@
-"""An episode of verifiers whose agent is in the other process; runs in the Python with verifiers.
+"""An episode of verifiers whose agents are in the other process; runs in the Python with verifiers.
 
-verifiers' own environment code runs the episode: its `run`, `finalize` and scoring. Its one agent
-is a `Seat`, which asks the other process for each reply instead of a model. Tools run in this
-process, without the server that verifiers would start for each rollout.
+verifiers' own environment code runs the episode: its `run`, `finalize` and scoring. Each of its
+agents is a `Seat`, which asks the other process for each reply instead of a model. Tools run in
+this process, without the server that verifiers would start for each rollout.
 """
 
 # pyright: reportMissingImports=false
@@ -14,7 +14,7 @@ import contextlib
 import copy
 import inspect
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,46 +36,57 @@ class Refused(Exception):
 
 
 class Play:
-    """An episode in progress: it runs until it needs a reply, and continues with the reply."""
+    """An episode in progress: it runs until it needs a reply, and continues with the reply.
 
-    def __init__(self, env: Any, seat: str, task: Any, shared: Shared) -> None:
+    An environment may ask several agents at once; their replies are taken one after the other.
+    """
+
+    def __init__(self, env: Any, task: Any, shared: Shared) -> None:
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._replies: asyncio.Queue[Event] = asyncio.Queue()
         self._env, self._task = copy.copy(env), task
-        self._seat = Seat(self.ask, getattr(env.config, seat), type(task), shared)
+        self._seats = {
+            name: Seat(name, self._events, getattr(env.config, name), type(task), shared)
+            for name in env._agent_specs
+        }
         self._env._episode_agents = self._agents
-        self._name = seat
+        self._asked = ""
+        """The seat whose reply is next."""
         self._running: asyncio.Task[None] | None = None
 
     def start(self, group: asyncio.TaskGroup) -> None:
         self._running = group.create_task(self._run())
 
     async def event(self, reply: Event | None = None) -> Event:
-        """Return the next event, after `reply`: messages that need a reply, or the outcome.
+        """Return the next event, after `reply`: a seat that has to reply, or the outcome; and the
+        messages that each seat has not received yet.
 
         Raises:
             Refused: the environment does something that cannot be played.
             Exception: its own code raised.
         """
-        if reply is not None:
-            self._replies.put_nowait(reply)
-        found = await self._events.get()
-        if (error := found.get("error")) is not None:
-            raise error
-        return found
+        try:
+            if reply is not None:
+                self._seats[self._asked].replies.put_nowait(reply)
+            found = await self._events.get()
+            if (error := found.get("error")) is not None:
+                raise error
+            self._asked = found["seat"]
+            return found | {
+                "messages": {name: seat.unheard() for name, seat in self._seats.items()}
+            }
+        except BaseException:  # a timeout, too: nobody would receive a later event
+            self.leave()
+            raise
 
     def leave(self) -> None:
         """End the episode at any point, without a score."""
         if self._running is not None:
             self._running.cancel()
 
-    async def ask(self, said: Event) -> Event:
-        self._events.put_nowait(said)
-        return await self._replies.get()
-
     def _agents(self, _: Any, completed: list[Any], *__: Any) -> Any:
-        self._seat.completed = completed
-        return SimpleNamespace(**{self._name: self._seat})
+        for seat in self._seats.values():
+            seat.completed = completed
+        return SimpleNamespace(**self._seats)
 
     async def _run(self) -> None:
         try:
@@ -85,37 +96,29 @@ class Play:
             self._events.put_nowait({"error": error})
 
     def _outcome(self, episode: Any) -> Event:
-        trace = self._seat.trace
-        if self._seat.failure is not None:
-            raise self._seat.failure
-        if episode.errors or trace is None:
-            last = episode.errors[-1] if episode.errors else None
-            raise RuntimeError(f"{last.type}: {last.message}" if last else "no agent was asked")
-        return {
-            "reward": trace.reward,
-            "rewards": {name: each and each.value for name, each in trace.rewards.items()},
-            "metrics": {name: each for name, each in trace.metrics.items() if each is not None},
-            "stop_reason": trace.stop_condition,
-            "truncated": trace.is_truncated,
-            "messages": self._seat.unheard(),
-        }
+        for seat in self._seats.values():
+            if seat.failure is not None:
+                raise seat.failure
+        if episode.errors:
+            last = episode.errors[-1]
+            raise RuntimeError(f"{last.type}: {last.message}")
+        if all(seat.trace is None for seat in self._seats.values()):
+            raise RuntimeError("no agent was asked")
+        return {"seat": None, "results": {name: it.result() for name, it in self._seats.items()}}
 
 
 class Seat:
     """A stand-in for an agent in an environment of verifiers, as its `run` uses it."""
 
     def __init__(
-        self,
-        ask: Callable[[Event], Awaitable[Event]],
-        config: Any,
-        own: type,
-        shared: Shared,
+        self, name: str, events: asyncio.Queue[Event], config: Any, own: type, shared: Shared
     ) -> None:
         self.config, self.trainable = config, True
         self.completed: list[Any] = []
+        self.replies: asyncio.Queue[Event] = asyncio.Queue()
         self.trace: Any = None
         self.failure: Exception | None = None
-        self._ask, self._own, self._shared = ask, own, shared
+        self._name, self._events, self._own, self._shared = name, events, own, shared
         self._heard = 0
 
     async def run(self, task: Any, **options: Any) -> Any:
@@ -132,11 +135,12 @@ class Seat:
         """Open an exchange in which the environment is the user; score it at the end."""
         try:
             if self.trace is not None:
-                raise Refused("the environment has its agent begin twice in one episode")
+                raise Refused(f"the environment has its {self._name} begin twice in one episode")
             if runtime is not None or tools:
                 raise Refused("the environment lends its agent a runtime or tool servers")
             check(task)
-            self.trace = trace = _trace(task, self.config)
+            self.trace = trace = _trace(task, self.config, name=self._name)
+            trace.agent.trainable = self.trainable
             if on_trace is not None:
                 on_trace(trace)
             if type(task).setup is not vf.Task.setup:
@@ -156,8 +160,21 @@ class Seat:
 
     async def asked(self, tools: list[Any]) -> Event:
         """Return the reply to the messages since the last one."""
-        forms = [_function(tool) for tool in tools]
-        return await self._ask({"messages": self.unheard(), "tools": forms})
+        self._events.put_nowait({"seat": self._name, "tools": [_function(tool) for tool in tools]})
+        return await self.replies.get()
+
+    def result(self) -> Event:
+        """Return what the episode has paid to the seat: nothing if it was never asked."""
+        trace = self.trace
+        if trace is None:
+            return {"reward": 0.0, "rewards": {}, "metrics": {}, "stop": None, "truncated": False}
+        return {
+            "reward": trace.reward,
+            "rewards": {name: each and each.value for name, each in trace.rewards.items()},
+            "metrics": {name: each for name, each in trace.metrics.items() if each is not None},
+            "stop": trace.stop_condition,
+            "truncated": trace.is_truncated,
+        }
 
     def unheard(self) -> list[Event]:
         """Return the messages since the last reply, which the agent has not received yet."""
@@ -300,20 +317,20 @@ class Shared:
 
 
 # ---------------------------------------------------------------------- what can be played
-def seat_of(env: Any, name: str) -> str:
-    """Return the name of the one agent that the environment has.
+def seats_of(env: Any) -> list[str]:
+    """Return the names of the environment's agents.
 
     Raises:
-        Refused: it has several, or limits them by tokens, which are not counted here.
+        Refused: it says who plays an agent, or limits one by tokens, which are not counted here.
     """
-    seats = list(env._agent_specs)
-    if len(seats) != 1:
-        raise Refused(f"{name} has several agents ({', '.join(seats)}); one can be trained here")
     limits = ("max_input_tokens", "max_output_tokens", "max_total_tokens")
-    spec = env._agent_specs[seats[0]]
-    if found := [limit for limit in limits if getattr(spec, limit) is not None]:
-        raise Refused(f"{seats[0]}.{found[0]}: set rollout.max_tokens instead")
-    return seats[0]
+    hints = dict.fromkeys(limits, "set rollout.max_tokens instead")
+    hints |= {key: "rollout.seats names the player of each seat" for key in ("model", "client")}
+    hints["sampling"] = "set rollout.temperature and rollout.max_tokens instead"
+    for seat, spec in env._agent_specs.items():
+        if found := [key for key in hints if getattr(spec, key) is not None]:
+            raise Refused(f"{seat}.{found[0]}: {hints[found[0]]}")
+    return list(env._agent_specs)
 
 
 def check(task: Any) -> None:
@@ -392,9 +409,9 @@ def _response(message: Any) -> Any:
     return vf.Response(id="", created=0, model="", message=message, finish_reason=reason)
 
 
-def _trace(task: Any, config: Any) -> Any:
+def _trace(task: Any, config: Any, *, name: str) -> Any:
     about = vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
-    agent = vf.AgentInfo(config=config)
+    agent = vf.AgentInfo(config=config, name=name)
     return vf.Trace(task=about, agent=agent, state=state_cls(type(task))())
 
 

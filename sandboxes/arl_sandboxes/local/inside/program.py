@@ -113,13 +113,16 @@ def _restore_site_names() -> None:
 def main(conn: socket.socket, filter: locks.Filter, domain: int | None, box: str = "/box") -> None:
     """Run the child; it returns only by an exception, before the program begins."""
     os.setpgid(0, 0)  # not setsid: a new session would lose the nice value
-    os.chdir(box)
+    locks.enter_folder(box)
     lock_in(filter, domain)
     _reseed()
     order, payload, handles = receive(conn)
+    is_there = locks.enter_folder(box)  # again: the last program may have removed it meanwhile
     for number, handle in enumerate(handles):
         os.dup2(handle, number, inheritable=True)
     for path, start, end in order["files"]:
+        if not is_there and not os.path.isabs(path):
+            raise NotADirectoryError(f"the work folder {box} is no folder that can be entered")
         _write(path, payload[start:end])
     kept = 3
     if order["kind"] not in ("repl", "shell"):
@@ -292,7 +295,8 @@ def run_program(argv: list[str], cwd: str, env: dict[str, str]) -> None:
     for name in ("SIGPIPE", "SIGXFSZ"):
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
-        os.chdir(cwd)
+        if cwd != ".":
+            os.chdir(cwd)
         os.execvpe(argv[0], argv, ENVIRONMENT | env)
     except ValueError as error:  # a name of the environment with "=", or a NUL
         os.write(2, f"{argv[0]}: {error}\n".encode("utf-8", "replace"))

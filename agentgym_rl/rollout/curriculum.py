@@ -1,0 +1,213 @@
+"""The curriculum of a run: it passes over tasks whose measured rewards teach little.
+
+A curriculum never seeks a task. The cursor offers the tasks in their order, and the curriculum
+takes each one or passes over it; a finite source comes round again in its next epoch. The answer
+depends on the seed, on the index, and on rewards of groups that policy versions before the present
+one began. So it does not depend on which of the present groups ends first: a synchronous run that
+is killed and resumed takes the same tasks. A task that is taken is in the log before it is played.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from types import MappingProxyType
+from typing import Any
+
+from agentgym_rl.config import RolloutConfig
+from agentgym_rl.core.chat import is_mapping
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.group import Group
+from agentgym_rl.core.task import Task, derived_number
+from agentgym_rl.runtime.imports import import_object
+from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.storage.recovery import NOTHING, Recovered, Result
+
+
+class Curriculum(ABC):
+    """A strategy. Both methods are pure functions of their arguments and the options."""
+
+    @abstractmethod
+    def key(self, task: Task, /) -> str:
+        """Return the name under which the rewards of this task are remembered."""
+
+    @abstractmethod
+    def chance(self, key: str, rewards: Mapping[str, Sequence[float]], /) -> float:
+        """Return the probability of taking a task of `key`. `rewards` has the mean reward of each
+        group that is known, by key, in the order of the tasks; a new key has none."""
+
+
+class PassRate(Curriculum):
+    """Prefers tasks whose pass rate is near `aim`: there, episodes of a group differ most.
+
+    `by` "task", "level" (the task's data name it) or "env" (a member of a mix) is what a pass rate
+    is measured of, over its last `window` groups. Solved and hopeless ones keep the chance `floor`,
+    so they come back when that has changed. Rewards of `low` and `high` count as 0 and 1.
+    """
+
+    def __init__(
+        self,
+        by: str,
+        *,
+        aim: float = 0.5,
+        floor: float = 0.05,
+        window: int = 4,
+        low: float = 0.0,
+        high: float = 1.0,
+    ) -> None:
+        if not (0 < aim < 1 and 0 <= floor <= 1 and window >= 1 and low < high):
+            raise ValueError("allowed: 0 < aim < 1, 0 <= floor <= 1, window >= 1, low < high")
+        self._by, self._aim, self._floor, self._window = by, aim, floor, window
+        self._low, self._high = low, high
+
+    def key(self, task: Task, /) -> str:
+        return task.id if self._by == "task" else named(task, self._by)
+
+    def chance(self, key: str, rewards: Mapping[str, Sequence[float]], /) -> float:
+        known = rewards.get(key, ())[-self._window :]
+        if not known:
+            return 1.0
+        rate = (sum(known) / len(known) - self._low) / (self._high - self._low)
+        distance = (min(max(rate, 0.0), 1.0) - self._aim) / max(self._aim, 1 - self._aim)
+        return max(self._floor, 1 - distance**2)
+
+
+def named(task: Task, field: str) -> str:
+    """Return the `field` of a task's data, or of the data of the task inside it (of a mix).
+
+    Raises:
+        ConfigError: there is no such field.
+    """
+    data: Any = task.data
+    while is_mapping(data):
+        if field in data:
+            return str(data[field])
+        data = data.get("data")
+    raise ConfigError(
+        f"rollout.curriculum={field!r}: the data of task {task.id} have no {field!r}, but "
+        f"{', '.join(map(str, task.data)) or 'nothing'}; use 'task', or a strategy module:Class"
+    )
+
+
+def strategy(config: RolloutConfig) -> Curriculum | None:
+    """Return the strategy of `rollout.curriculum`; None if there is none.
+
+    Raises:
+        ConfigError: the class cannot be imported, or refuses its options.
+    """
+    name, options = config.curriculum, config.curriculum_options
+    if not name:
+        return None
+    try:
+        made = import_object(name)(**options) if ":" in name else PassRate(name, **options)
+    except ConfigError:
+        raise
+    except Exception as error:  # the class may be a user's own
+        raise ConfigError(
+            f"rollout.curriculum={name!r} refuses rollout.curriculum_options={options}: "
+            f"{str(error) or repr(error)}"
+        ) from error
+    if not isinstance(made, Curriculum):
+        raise ConfigError(
+            f"rollout.curriculum={name!r} made a {type(made).__name__}, expected a subclass of "
+            "agentgym_rl.rollout.curriculum:Curriculum"
+        )
+    return made
+
+
+class Draws:
+    """The answers of a run's curriculum, and the results that they follow from."""
+
+    def __init__(
+        self,
+        strategy: Curriculum,
+        episodes: EpisodeLog,
+        *,
+        seed: int,
+        recovered: Recovered = NOTHING,
+    ) -> None:
+        """Continue with the answers and results in the log of a run that is resumed."""
+        self._strategy = strategy
+        self._episodes = episodes
+        self._seed = seed
+        self._keys = dict(recovered.drawn)
+        """The keys of the tasks taken, by index."""
+        self._fresh: list[Result] = list(recovered.results)
+        """The results that a later version than the present one will see, or that none has."""
+        self._places: dict[str, list[int]] = {}
+        self._rewards: dict[str, tuple[float, ...]] = {}
+        """The results seen: the indices of each key's groups, ascending, and their rewards."""
+        self._shown = MappingProxyType(self._rewards)
+        """The rewards as a strategy sees them, which cannot change them."""
+
+    @classmethod
+    def of(
+        cls, config: RolloutConfig, episodes: EpisodeLog, *, seed: int, recovered: Recovered
+    ) -> Draws | None:
+        """Return the draws of `rollout.curriculum`; None if there is none."""
+        made = strategy(config)
+        return cls(made, episodes, seed=seed, recovered=recovered) if made else None
+
+    @property
+    def taken(self) -> list[int]:
+        """Return the indices of all tasks taken so far, ascending."""
+        return sorted(self._keys)
+
+    def takes(self, index: int, task: Task, *, version: int) -> bool:
+        """Return whether the task at `index` is to be played, while `version` is served."""
+        self._see(version)
+        drawn = derived_number(f"{self._seed}/curriculum/{index}") / 2**48
+        key = self._key(task)
+        chance = self._said("chance", lambda: self._strategy.chance(key, self._shown))
+        if not isinstance(chance, Real) or not 0 <= float(chance) <= 1:
+            raise self._wrong(f"chance({key!r}, …) returned {chance!r}, not a number from 0 to 1")
+        return drawn < float(chance)
+
+    def _key(self, task: Task) -> str:
+        key = self._said("key", lambda: self._strategy.key(task))
+        if not isinstance(key, str):
+            raise self._wrong(f"key of task {task.id} returned {key!r}, not a text")
+        return key
+
+    def _said(self, name: str, call: Callable[[], object]) -> object:
+        """Return what a method of the strategy returns.
+
+        Raises:
+            ConfigError: it raised.
+        """
+        try:
+            return call()
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise self._wrong(f"{name} raised {error!r}") from error
+
+    def _wrong(self, what: str) -> ConfigError:
+        kind = type(self._strategy)
+        return ConfigError(f"rollout.curriculum={kind.__module__}:{kind.__qualname__}: {what}")
+
+    async def record(self, index: int, task: Task) -> None:
+        """Log that a task is taken, before it is played. Idempotent."""
+        if index not in self._keys:
+            key = self._key(task)
+            await self._episodes.add_drawn(index, key)
+            self._keys[index] = key
+
+    def saw(self, group: Group) -> None:
+        """Keep the result of a group that has ended, and is in the log."""
+        if group.index in self._keys and (result := Result.of(group, self._keys[group.index])):
+            self._fresh.append(result)
+
+    def _see(self, version: int) -> None:
+        """Count the results of groups that began before `version`, each at its place: their order
+        does not depend on when they ended."""
+        for result in (seen := [r for r in self._fresh if r.version < version]):
+            places = self._places.setdefault(result.key, [])
+            at = bisect(places, result.index)
+            places.insert(at, result.index)
+            known = self._rewards.get(result.key, ())
+            self._rewards[result.key] = (*known[:at], result.reward, *known[at:])
+        if seen:
+            self._fresh = [result for result in self._fresh if result.version >= version]

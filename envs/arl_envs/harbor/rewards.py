@@ -1,0 +1,57 @@
+"""The reading of a reward file, which the agent's code may have written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+MOST = 1e300
+"""The largest number, so that the mean of many is finite, too."""
+
+
+class Tampered(Exception):
+    """The error of a reward file without the nonce of the tests."""
+
+
+def rewards_of(data: bytes, nonce: str | None) -> dict[str, float]:
+    """Return the numbers of a reward.json. With a nonce, it has to be in the file.
+
+    Raises:
+        ValueError: the file is no JSON object of finite numbers.
+        Tampered: it has not the nonce.
+    """
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        if nonce is not None:
+            raise Tampered from error
+        raise ValueError(f"reward.json is no JSON: {error}") from error
+    if nonce is not None and not (isinstance(found, dict) and found.pop("nonce", None) == nonce):
+        raise Tampered
+    found = found if isinstance(found, dict) else {"reward": found}
+    if not found:
+        raise ValueError("reward.json is empty")
+    for name in found:
+        if not name.isprintable():
+            raise ValueError(f"reward.json: {name!r:.60} is no name of a number")
+    return {name: number_of(f"reward.json: {name}", value) for name, value in found.items()}
+
+
+def number_of(name: str, value: Any) -> float:
+    try:
+        if isinstance(value, str) and not name.endswith(".txt"):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name}: got {value!r:.60}, expected a number") from None
+    if not abs(number) <= MOST:
+        raise ValueError(f"{name}: got {number}, expected a finite number")
+    return number
+
+
+def reward_of(rewards: Mapping[str, float]) -> float:
+    """Return the episode's reward: the number called "reward", or else the mean of all."""
+    if "reward" in rewards:
+        return rewards["reward"]
+    return sum(rewards.values()) / len(rewards)

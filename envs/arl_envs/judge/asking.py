@@ -1,0 +1,213 @@
+"""Rubrics and comparisons, made of single questions; the same for a judge and for a panel."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from agentgym_rl import ConfigError
+from agentgym_rl.runtime.tasks import together
+
+from .question import Question, defused
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """A criterion of a rubric: what the judge is asked, and the scale of its answer.
+
+    Raises:
+        ConfigError: a weight that is not above 0, or a scale without two whole numbers.
+    """
+
+    name: str
+    """The name of the score among the reward's components."""
+    text: str
+    """The criterion in words, such as "Is the answer right? 0: wrong, 10: right and complete"."""
+    weight: float = 1.0
+    low: int = 0
+    high: int = 10
+
+    def __post_init__(self) -> None:
+        is_scale = all(type(end) is int for end in (self.low, self.high)) and self.low < self.high
+        if not 0 < self.weight < math.inf or not is_scale:
+            raise ConfigError(
+                f"criterion {self.name!r}: weight {self.weight} and scale {self.low!r} to "
+                f"{self.high!r}: expected a weight above 0, and whole numbers, low below high"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to a question, and what it cost."""
+
+    score: float
+    costs: Mapping[str, float] = field(default_factory=dict[str, float])
+    """The metrics `judge_calls`, `judge_tokens`, `judge_cached`, and `judge_usd` where the price is
+    known."""
+
+
+class Asking(ABC):
+    """A judge, or several: whoever answers questions with numbers."""
+
+    max_chars: int
+    """The longest quoted text; a longer one loses its middle."""
+
+    @property
+    @abstractmethod
+    def longest_s(self) -> float:
+        """Return the longest time of one answer, without the wait for its turn."""
+
+    @abstractmethod
+    async def answer(self, question: Question) -> Verdict:
+        """Return the verdict on a question.
+
+        Raises:
+            InfraError: the judge cannot be reached, or gives no verdict.
+            EnvError: the judge refuses the request.
+        """
+
+    async def score(
+        self, question: str, answer: str, rubric: Sequence[Criterion], *, reference: str = ""
+    ) -> dict[str, float]:
+        """Return the reward of an answer, from 0 to 1: the weighted mean of its scores on the
+        scales of the criteria; with each score under its criterion's name, and the costs.
+
+        Raises:
+            InfraError, EnvError: as `answer`; no criterion is left out of the mean.
+            ConfigError: no criteria, or two of one name.
+        """
+        check_rubric(rubric)
+        texts = self._quoted({"question": question, "reference": reference, "answer": answer})
+        async with together() as tasks:
+            asked = [
+                tasks.create_task(self.answer(_rating(criterion, texts))) for criterion in rubric
+            ]
+        verdicts = [task.result() for task in asked]
+        scores = {
+            c.name: (verdict.score - c.low) / (c.high - c.low)
+            for c, verdict in zip(rubric, verdicts, strict=True)
+        }
+        total = sum(criterion.weight for criterion in rubric)
+        reward = sum(scores[c.name] * c.weight for c in rubric) / total
+        return {"reward": reward, **scores, **added(v.costs for v in verdicts)}
+
+    async def compare(
+        self, question: str, first: str, second: str, criterion: str, *, reference: str = ""
+    ) -> Verdict:
+        """Return how far the first answer is the better one by a criterion, from 0 to 1; 0.5: they
+        are equally good. The judge is asked in both orders, so that it cannot prefer a place. Equal
+        answers are not compared.
+
+        Raises:
+            InfraError, EnvError: as `answer`.
+        """
+        if first == second:
+            return Verdict(0.5)
+        head = {"question": question, "reference": reference}
+        async with together() as tasks:
+            orders = [(first, second), (second, first)]
+            asked = [
+                tasks.create_task(self.answer(self._pair(criterion, head, *order)))
+                for order in orders
+            ]
+        there, back = (task.result() for task in asked)
+        return Verdict((there.score + 2 - back.score) / 4, added([there.costs, back.costs]))
+
+    async def rank(
+        self,
+        question: str,
+        answers: Sequence[str],
+        criterion: str,
+        *,
+        reference: str = "",
+        opponents: int | None = None,
+    ) -> list[dict[str, float]]:
+        """Return for each answer its mean result against others as `reward`, and its half of the
+        comparisons' costs. Each is compared with all others, or with `opponents` to either side in
+        the order given.
+
+        Raises:
+            InfraError, EnvError: as `answer`.
+            ConfigError: fewer than two answers, or no opponents.
+        """
+        pairs = _pairs(len(answers), opponents)
+        async with together() as tasks:
+            asked = [
+                tasks.create_task(
+                    self.compare(question, answers[a], answers[b], criterion, reference=reference)
+                )
+                for a, b in pairs
+            ]
+        results: list[list[float]] = [[] for _ in answers]
+        costs: list[list[Mapping[str, float]]] = [[] for _ in answers]
+        for (a, b), task in zip(pairs, asked, strict=True):
+            verdict = task.result()
+            results[a].append(verdict.score)
+            results[b].append(1 - verdict.score)
+            half = {name: cost / 2 for name, cost in verdict.costs.items()}
+            costs[a].append(half)
+            costs[b].append(half)
+        return [
+            {"reward": sum(its) / len(its), **added(cost)}
+            for its, cost in zip(results, costs, strict=True)
+        ]
+
+    def _quoted(self, texts: Mapping[str, str]) -> dict[str, str]:
+        """Return the texts as they are quoted; an empty reference is left out."""
+        shown = {name: text for name, text in texts.items() if text or name != "reference"}
+        return {name: defused(text, max_chars=self.max_chars) for name, text in shown.items()}
+
+    def _pair(self, criterion: str, head: Mapping[str, str], first: str, second: str) -> Question:
+        texts = self._quoted({**head, "first answer": first, "second answer": second})
+        return Question(f"{_COMPARE}{criterion}\n{_SIDES}", texts, 0, 2, criterion)
+
+
+def check_rubric(rubric: Sequence[Criterion]) -> None:
+    """Refuse a rubric whose scores could not be told apart.
+
+    Raises:
+        ConfigError: no criteria, or two of one name.
+    """
+    names = [criterion.name for criterion in rubric]
+    if not names or len({*names, "reward"}) <= len(names):
+        raise ConfigError(f"rubric {names}: expected criteria of different names, not 'reward'")
+
+
+_COMPARE = "Compare the two answers by this criterion: "
+_SIDES = "0: the second answer is better; 1: they are equally good; 2: the first answer is better."
+
+
+def _rating(criterion: Criterion, texts: Mapping[str, str]) -> Question:
+    said = f"Grade the answer by this criterion: {criterion.text}"
+    return Question(said, texts, criterion.low, criterion.high, criterion.name)
+
+
+def _pairs(count: int, opponents: int | None) -> list[tuple[int, int]]:
+    if count < 2 or (opponents is not None and opponents < 1):
+        raise ConfigError(
+            f"{count} answers, opponents {opponents}: expected at least 2 answers to rank, and "
+            "opponents of at least 1, or None"
+        )
+    reach = count - 1 if opponents is None else min(opponents, count - 1)
+    found = {
+        (min(a, b), max(a, b))
+        for a in range(count)
+        for b in ((a + distance) % count for distance in range(1, reach + 1))
+    }
+    return sorted(found)
+
+
+def added(costs: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the sums of costs by name; without `judge_usd` if a call has none, since the sum would
+    be too low."""
+    found: dict[str, float] = {}
+    priced = True
+    for one in costs:
+        priced &= "judge_usd" in one or not one.get("judge_calls")
+        for name, cost in one.items():
+            found[name] = found.get(name, 0.0) + cost
+    if not priced:
+        found.pop("judge_usd", None)
+    return found

@@ -1,0 +1,227 @@
+"""The judges: a model behind an OpenAI-compatible URL or LiteLLM, and a panel of such."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Literal, get_args
+from weakref import WeakKeyDictionary
+
+from agentgym_rl import ConfigError, EnvError, InfraError
+from agentgym_rl.runtime.tasks import together
+
+from .asking import Asking, Verdict, added
+from .cache import VerdictCache
+from .endpoint import Endpoint
+from .question import Question
+from .watch import Watch
+
+ResponseFormat = Literal["json_schema", "json_object", "none"]
+Combine = Literal["mean", "median", "majority"]
+
+
+class Judge(Asking):
+    """A model that judges; usable in any event loop, and by any number of episodes at once."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key_env: str | None = None,
+        temperature: float | None = 0.0,
+        max_tokens: int = 512,
+        response_format: ResponseFormat = "json_schema",
+        extra_body: Mapping[str, Any] | None = None,
+        timeout_s: float = 60.0,
+        max_retries: int = 3,
+        max_asks: int = 3,
+        max_concurrent: int = 16,
+        max_chars: int = 24_000,
+        cache: str | Path | None = None,
+        price_prompt: float | None = None,
+        price_completion: float | None = None,
+        warn_usd: float = 10.0,
+    ) -> None:
+        """Describe a judge; nothing is asked yet.
+
+        Args:
+            model: The name at the server, or litellm:PROVIDER/NAME.
+            base_url: The URL of an OpenAI-compatible server, up to /v1.
+            api_key_env: The environment variable with the key; None: no key is sent.
+            temperature: The sampling temperature; None: the server's own.
+            max_tokens: The longest reply, thoughts included.
+            response_format: The way in which the form of the verdict is requested; `none` for
+                servers that know neither: the reply has to have the form all the same.
+            extra_body: Further fields of every request.
+            timeout_s: The longest attempt.
+            max_retries: The attempts after the first for a server that fails.
+            max_asks: The times that the judge is asked until its reply is a verdict.
+            max_concurrent: The questions that are under way at once.
+            max_chars: The longest quoted text.
+            cache: The file of verdicts; None: every question is asked.
+            price_prompt, price_completion: The USD per million tokens, both or neither.
+            warn_usd: The cost in this process at which a warning is logged.
+
+        Raises:
+            ConfigError: a value that cannot work.
+        """
+        if (price_prompt is None) != (price_completion is None):
+            raise ConfigError("give price_prompt and price_completion together, or neither")
+        if response_format not in get_args(ResponseFormat):
+            allowed = ", ".join(get_args(ResponseFormat))
+            raise ConfigError(f"response_format {response_format!r}; allowed: {allowed}")
+        counts = {"max_tokens": max_tokens, "max_asks": max_asks, "max_concurrent": max_concurrent}
+        for name, value in {**counts, "max_chars": max_chars}.items():
+            if value < 1:
+                raise ConfigError(f"{name} {value}: expected a number from 1")
+        self.max_chars = max_chars
+        self._endpoint = Endpoint(
+            model,
+            base_url=base_url,
+            api_key_env=api_key_env,
+            timeout_s=timeout_s,
+            max_retries=max_retries,
+        )
+        sampling = {} if temperature is None else {"temperature": temperature}
+        self._request = {"max_tokens": max_tokens, **sampling, **(extra_body or {})}
+        self._response_format: ResponseFormat = response_format
+        self._max_asks = max_asks
+        self._max_concurrent = max_concurrent
+        self._cache = None if cache is None else VerdictCache(cache)
+        self._prices = (price_prompt, price_completion)
+        self._watch = Watch(model, warn_usd=warn_usd)
+        self._open: WeakKeyDictionary[Any, asyncio.Semaphore] = WeakKeyDictionary()
+        self._asked: dict[str, asyncio.Lock] = {}
+        """The questions under way: whoever has the same one waits for its verdict in the cache."""
+
+    @property
+    def longest_s(self) -> float:
+        return self._max_asks * self._endpoint.longest_s
+
+    async def answer(self, question: Question) -> Verdict:
+        if self._cache is None:
+            return await self._ask(question)
+        identity = [self._endpoint.model, self._endpoint.base_url, self._request, question.key()]
+        key = json.dumps(identity, sort_keys=True)
+        lock = self._asked.setdefault(key, asyncio.Lock())
+        try:
+            async with lock:
+                if (score := await self._cache.get(key)) is not None:
+                    return Verdict(
+                        self._checked(question, score), {"judge_calls": 0.0, "judge_cached": 1.0}
+                    )
+                verdict = await self._ask(question)
+                kept = await self._cache.put(key, int(verdict.score))
+                return Verdict(self._checked(question, kept), verdict.costs)
+        finally:
+            if not lock.locked():
+                self._asked.pop(key, None)
+
+    def _checked(self, question: Question, score: Any) -> int:
+        """Return a score that the cache has kept."""
+        if not question.allows(score):
+            raise EnvError(
+                f"judge's cache {self._cache}: {score!r} is on no scale from {question.low} to "
+                f"{question.high}; remove the file, or name another"
+            )
+        return score
+
+    async def _ask(self, question: Question) -> Verdict:
+        """Ask until the reply is a verdict, at most `max_asks` times, each with new marks."""
+        costs: dict[str, float] = {}
+        content: Any = None
+        for _ in range(self._max_asks):
+            request = {**self._request, "messages": question.messages(), **self._form(question)}
+            async with self._turn():
+                reply = await self._endpoint.ask("/chat/completions", request)
+            costs = added([costs, self._costs(reply)])
+            content = _content(reply)
+            if (score := question.verdict(content)) is not None:
+                self._watch.verdict(question.name, score)
+                return Verdict(score, costs)
+        raise InfraError(
+            f"judge {self._endpoint.model}: no verdict in {self._max_asks} replies (max_asks), "
+            f'expected {{"score": {question.low} to {question.high}}}; the last one: '
+            f"{content!r:.200}"
+        )
+
+    def _form(self, question: Question) -> dict[str, Any]:
+        match self._response_format:
+            case "json_schema":
+                form = {"name": "verdict", "strict": True, "schema": question.schema()}
+                return {"response_format": {"type": "json_schema", "json_schema": form}}
+            case "json_object":
+                return {"response_format": {"type": "json_object"}}
+            case _:
+                return {}
+
+    def _turn(self) -> asyncio.Semaphore:
+        loop = asyncio.get_running_loop()
+        return self._open.setdefault(loop, asyncio.Semaphore(self._max_concurrent))
+
+    def _costs(self, reply: Mapping[str, Any]) -> dict[str, float]:
+        prompt, completion = (
+            self._endpoint.tokens(reply, f"{name}_tokens") for name in ("prompt", "completion")
+        )
+        usd: float | None = reply.get("usd") if self._endpoint.base_url is None else None
+        price_prompt, price_completion = self._prices
+        if price_prompt is not None and price_completion is not None:
+            usd = (price_prompt * prompt + price_completion * completion) / 1e6
+        self._watch.call(prompt + completion, usd or 0.0)
+        found = {"judge_calls": 1.0, "judge_tokens": float(prompt + completion)}
+        return found if usd is None else {**found, "judge_usd": float(usd)}
+
+
+def _content(reply: Mapping[str, Any]) -> Any:
+    """Return the text of a reply that ended by itself; None if there is none."""
+    match reply:
+        case {"choices": [{"message": {"content": content}, "finish_reason": "stop"}]}:
+            return content
+    return None
+
+
+class Panel(Asking):
+    """Several judges that are asked the same, each in its own request. `combine`: the mean or the
+    median of their scores, or the score that most of them give (of equally many, their mean).
+
+    Raises:
+        ConfigError: fewer than two judges, or an unknown `combine`.
+    """
+
+    def __init__(self, judges: Sequence[Asking], *, combine: Combine = "median") -> None:
+        if len(judges) < 2:
+            raise ConfigError(f"a panel of {len(judges)} judges: expected at least 2")
+        if combine not in get_args(Combine):
+            raise ConfigError(f"combine {combine!r}; allowed: {', '.join(get_args(Combine))}")
+        self.max_chars = min(judge.max_chars for judge in judges)
+        self._judges = judges
+        self._combine: Combine = combine
+
+    @property
+    def longest_s(self) -> float:
+        return max(judge.longest_s for judge in self._judges)
+
+    async def answer(self, question: Question) -> Verdict:
+        async with together() as tasks:
+            asked = [tasks.create_task(judge.answer(question)) for judge in self._judges]
+        verdicts = [task.result() for task in asked]
+        scores = [verdict.score for verdict in verdicts]
+        return Verdict(combined(scores, self._combine), added(v.costs for v in verdicts))
+
+
+def combined(scores: Sequence[float], how: Combine) -> float:
+    """Return one score for those of several judges."""
+    match how:
+        case "mean":
+            return fmean(scores)
+        case "median":
+            return median(scores)
+        case "majority":
+            counts = Counter(scores)
+            most = max(counts.values())
+            return fmean(score for score, count in counts.items() if count == most)

@@ -1,0 +1,80 @@
+"""A reward model, a sequence classifier with one label, behind the route /classify of vLLM, or of
+`arl engine --reward-model FOLDER`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentgym_rl import ConfigError, EnvError
+from agentgym_rl.gym.tool_env import text_of
+
+from .endpoint import LITELLM, Endpoint
+from .question import defused
+
+
+class RewardModel:
+    """A reward model at `base_url`, such as http://HOST:8000 (without /v1).
+
+    Raises:
+        ConfigError: a value that cannot work.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str,
+        api_key_env: str | None = None,
+        timeout_s: float = 60.0,
+        max_retries: int = 3,
+        max_chars: int = 24_000,
+    ) -> None:
+        if model.startswith(LITELLM) or max_chars < 1:
+            raise ConfigError(
+                f"reward model {model!r} with max_chars {max_chars}: expected a model of the "
+                "server at base_url, and max_chars from 1"
+            )
+        self._max_chars = max_chars
+        self._endpoint = Endpoint(
+            model,
+            base_url=base_url,
+            api_key_env=api_key_env,
+            timeout_s=timeout_s,
+            max_retries=max_retries,
+        )
+
+    @property
+    def longest_s(self) -> float:
+        """Return the longest time of a score."""
+        return self._endpoint.longest_s
+
+    async def score(self, question: str, answer: str) -> dict[str, float]:
+        """Return the score of an answer, a number of any size, as `reward`, with the costs.
+
+        Raises:
+            InfraError: the server cannot be reached, or fails.
+            EnvError: the server refuses the request, or its model has several labels.
+        """
+        turns = [("user", question), ("assistant", answer)]
+        return await self.score_messages([{"role": r, "content": text} for r, text in turns])
+
+    async def score_messages(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Return the score of a conversation; see `score`. Texts are defused as for judges: the
+        server's tokenizer would read special tokens in them."""
+        body = {
+            "messages": [
+                {**message, "content": defused(text_of(message), max_chars=self._max_chars)}
+                for message in messages
+            ],
+            "use_activation": False,  # the logit: a sigmoid would flatten high scores
+        }
+        reply = await self._endpoint.ask("/classify", body)
+        match reply:
+            case {"data": [{"probs": [int() | float() as score]}]} if not isinstance(score, bool):
+                tokens = self._endpoint.tokens(reply, "prompt_tokens")
+                return {"reward": score, "judge_calls": 1.0, "judge_tokens": float(tokens)}
+        raise EnvError(
+            f"reward model: expected one label, got {reply.get('data', reply)!r:.200}; a reward "
+            "model is a sequence classifier with num_labels 1"
+        )

@@ -1,0 +1,62 @@
+"""Rows for the teachers of real servers, and what the same model, frozen in this process, says."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.config import TeacherConfig
+from agentgym_rl.core.task import Task
+from agentgym_rl.core.trajectory import Row
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.rollout.teachers import ServedTeachers
+from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.trainer.world import join_world
+from tests.kit.groups import make_group, make_row
+
+NOISE = 1e-4
+"""The difference of log-probs, in nats, that two right forwards in float32 may have."""
+
+
+def rows_of(*lengths: int) -> list[Row]:
+    """Rows of tokens that begin alike, so that prefix caches are used; every fourth trains."""
+    draw = np.random.default_rng(0)
+    tokens = draw.integers(4, 460, max(lengths)).astype(np.int32)
+    found: list[Row] = []
+    for length in lengths:
+        trained = np.arange(length) % 4 == 1
+        kept = tokens[:length].copy()
+        kept[length // 2 :] = draw.integers(4, 460, length - length // 2)
+        row = make_row([0] * (length - 1), prompt=1)
+        heat = trained.astype(np.float32)
+        found.append(replace(row, tokens=kept, loss_mask=trained, temperatures=heat))
+    return found
+
+
+def taught(url: str, rows: Sequence[Row]) -> list[Row]:
+    """The rows with what a server of the bundled model says of them, asked all at once."""
+
+    async def ask() -> list[Row]:
+        member = replace(make_group("g", [0]).members[0], rows=rows, env_id="math")
+        config = TeacherConfig.model_validate({"models": url})
+        async with asyncio.timeout(250), ServedTeachers(config) as teachers:
+            return list((await teachers.teach(member, Task("t", 0, {}))).rows)
+
+    return asyncio.run(ask())
+
+
+def furthest(rows: Sequence[Row]) -> float:
+    """The largest difference of what was told and what the frozen policy computes, in nats."""
+    with join_world() as world, torch.no_grad():
+        policy = Policy.load(BUNDLED, world, master_dtype=torch.float32)
+        frozen = [policy.logprobs(pack_rows([row])).numpy() for row in rows]
+    worst = 0.0
+    for row, expected in zip(rows, frozen, strict=True):
+        assert row.told is not None
+        told = row.told.logprobs[:, 0]
+        assert np.isnan(told[~row.loss_mask]).all()
+        worst = max(worst, float(np.abs(told[row.loss_mask] - expected).max()))
+    return worst

@@ -1,0 +1,53 @@
+"""Sources that several threads parse at once."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+
+import pytest
+
+from agentgym_rl.runtime.imports import parse_python
+
+SOURCE = "\n".join(f"def f{i}(a, b):\n    return a + b * {i}\n" for i in range(50))
+
+
+@pytest.fixture
+def busy_collector():
+    """Collect garbage all the time, with a turn for other threads in each collection."""
+
+    def turn(*_: object) -> None:
+        sum(range(200))
+
+    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
+    gc.set_threshold(5, 2, 2)
+    sys.setswitchinterval(1e-6)
+    gc.callbacks.append(turn)
+    yield
+    gc.callbacks.remove(turn)
+    sys.setswitchinterval(interval)
+    gc.set_threshold(*threshold)
+
+
+def deep(calls: int, found: list[int]) -> None:
+    """Parse at another depth of the stack than other threads do."""
+    if calls:
+        deep(calls - 1, found)
+    else:
+        found += [len(parse_python(SOURCE).body) for _ in range(200)]
+
+
+def test_threads_parse_at_once(busy_collector):
+    found: list[int] = []
+    threads = [threading.Thread(target=deep, args=(calls, found)) for calls in (0, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [50] * 400
+
+
+def test_a_source_that_is_no_python_is_refused_as_by_ast():
+    with pytest.raises(SyntaxError):
+        parse_python("def")
