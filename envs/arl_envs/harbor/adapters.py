@@ -1,11 +1,13 @@
-"""Tasks of other formats as task folders: rows of SWE-bench, SWE-smith and R2E-Gym, and
-Terminal-Bench 1.
+"""Tasks of other formats as task folders: rows of SWE-bench, SWE-smith and R2E-Gym,
+Terminal-Bench 1, and the generated tasks.
 
     python -m arl_envs.harbor.adapters swe-bench ROWS.jsonl --repos MIRRORS --into TASKS
     python -m arl_envs.harbor.adapters terminal-bench FOLDER --into TASKS
+    python -m arl_envs.harbor.adapters generated bugs --level 2 --num 100 --into TASKS
 
 MIRRORS has a git repository per row's `repo`: its last part, or all of it with "__" for "/".
-TASKS becomes a dataset folder, for `--env harbor:TASKS`. No code of a row runs here.
+TASKS becomes a dataset folder, for `--env harbor:TASKS` and for Harbor's own runner. No code of a
+row runs here.
 """
 
 from __future__ import annotations
@@ -18,15 +20,18 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import tomli_w
 
 from agentgym_rl import ConfigError
+from agentgym_rl.core.task import Split
 
 from . import select_tests
 from .folder import read_files
+from .options import Options
 from .task import HarborTask
+from .tasks import GENERATORS, make_task, task_source
 from .terminal_bench import checked, terminal_bench
 
 WORK_DIR = "/testbed"
@@ -355,21 +360,53 @@ def convert(rows: Path, form: str, repos: Path, into: Path) -> tuple[list[str], 
     return written, left_out
 
 
+def generate(options: Options, split: Split, into: Path, *, num: int, seed: int) -> list[str]:
+    """Write the first `num` tasks of a generator; return their names.
+
+    Raises:
+        ConfigError: there is no such generator, level or number, or a folder is there already.
+    """
+    if options.source not in GENERATORS:
+        raise ConfigError(f"{options.source}: expected one of {', '.join(GENERATORS)}")
+    if num < 1:
+        raise ConfigError(f"--num {num}: expected 1 or more")
+    tasks = task_source(split, seed=seed, options=options)
+    written: list[str] = []
+    for task in (tasks[index] for index in range(num)):
+        write_folder(make_task(task), into / task.id)
+        written.append(task.id)
+    return written
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return 1 if a task was left out."""
     parser = argparse.ArgumentParser(prog="python -m arl_envs.harbor.adapters")
-    parser.add_argument("format", choices=[*FORMATS, "terminal-bench"])
-    parser.add_argument("source", type=Path, help="a JSONL file, or a folder of task folders")
+    parser.add_argument("format", choices=[*FORMATS, "terminal-bench", "generated"])
+    parser.add_argument(
+        "source", type=Path, help="a JSONL file, a folder of task folders, or bugs or chores"
+    )
     parser.add_argument("--repos", type=Path, default=Path(), help="the folder of git mirrors")
     parser.add_argument("--into", type=Path, required=True, help="the dataset folder to write")
+    drawn = parser.add_argument_group("generated tasks")
+    drawn.add_argument("--level", type=int, default=1, help="of the tasks (default: 1)")
+    drawn.add_argument("--num", type=int, default=100, help="number of tasks (default: 100)")
+    drawn.add_argument("--seed", type=int, default=0, help="of the tasks (default: 0)")
+    drawn.add_argument("--split", choices=get_args(Split), default="eval", help="default: eval")
     given = parser.parse_args(arguments)
     is_folder = given.format == "terminal-bench"
-    if not (given.source.is_dir() if is_folder else given.source.is_file()):
+    written: list[str] = []
+    left_out: list[str] = []
+    if given.format == "generated":
+        try:
+            options = Options(source=str(given.source), level=given.level)
+            written = generate(options, given.split, given.into, num=given.num, seed=given.seed)
+        except (ConfigError, TypeError) as error:
+            parser.error(str(error))
+    elif not (given.source.is_dir() if is_folder else given.source.is_file()):
         parser.error(f"{given.source}: expected {'a folder' if is_folder else 'a file of rows'}")
-    if given.format != "terminal-bench":
+    elif not is_folder:
         written, left_out = convert(given.source, given.format, given.repos, given.into)
     else:
-        written, left_out = [], []
         for folder in sorted(path.parent for path in given.source.rglob("task.yaml")):
             try:
                 write_folder(terminal_bench(folder), given.into / folder.name)

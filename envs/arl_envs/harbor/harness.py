@@ -481,7 +481,8 @@ def plain(name: str) -> str:
 
 
 def write_reward(logs: str, verdicts: list[bool], *, partial: bool, nonce: str) -> None:
-    """Write reward.json in place of whatever the agent left there."""
+    """Write reward.json in place of whatever the agent left there, with the nonce if there is
+    one: its other values are numbers, as Harbor's own runner expects."""
     path = os.path.join(logs, "reward.json")
     if os.path.islink(logs):
         os.unlink(logs)
@@ -496,7 +497,8 @@ def write_reward(logs: str, verdicts: list[bool], *, partial: bool, nonce: str) 
     reward = fraction if partial else float(all(verdicts))
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
     with open(file, "w", encoding="utf-8") as opened:
-        json.dump({"reward": reward, "fraction": fraction, "nonce": nonce}, opened)
+        said = {"nonce": nonce} if nonce else {}
+        json.dump({"reward": reward, "fraction": fraction, **said}, opened)
 
 
 def main() -> None:
@@ -511,8 +513,6 @@ def main() -> None:
         return
     harden()
     nonce = sys.stdin.buffer.readline(4096).decode().strip()
-    if not nonce:
-        sys.exit("the harness expects a nonce on standard input, on one line")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     path = os.path.join(options.tests, "cases.json")
     with open(path, "rb") as file:

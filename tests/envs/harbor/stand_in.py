@@ -98,4 +98,4 @@ def verified(root: Path, tests: Path, app: Path) -> dict[str, Any]:
         found = json.loads((logs / "reward.json").read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if found.get("nonce") == NONCE else {}
+    return found if found.get("nonce", "") == NONCE else {}

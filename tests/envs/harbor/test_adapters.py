@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from arl_envs.harbor import adapters
 from arl_envs.harbor.folder import read_folder
+from arl_envs.harbor.options import Options
 from arl_envs.harbor.task import HarborTask
+from arl_envs.harbor.tasks import make_task, task_source
 
 from agentgym_rl import ConfigError
 
@@ -418,3 +420,34 @@ def test_the_code_under_test_cannot_say_that_it_passed(
     ids = [f"test_target.py::{name}" for name in ("test_f", "C::test_m")]
     found = selected(tmp_path, FORGERIES[kind], ids, with_pytest=with_pytest)
     assert found == {"fail_to_pass": 0.0, "reward": 0.0}
+
+
+def test_generated_tasks_become_a_dataset(tmp_path: Path) -> None:
+    into = tmp_path / "tasks"
+    for kind in ("bugs", "chores"):
+        asked = ["generated", kind, "--level", "2", "--num", "2", "--into", str(into)]
+        assert adapters.main(asked) == 0
+        tasks = task_source("eval", seed=0, options=Options(source=kind, level=2))
+        for task in (tasks[0], tasks[1]):
+            read, made = read_folder(into / task.id, name="it"), make_task(task)
+            assert (read.instruction, read.config) == (made.instruction, made.config)
+            assert read.environment == made.environment
+            assert (read.tests, read.solution) == (made.tests, made.solution)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["bug"], "bug: expected one of bugs, chores"),
+        (["bugs", "--level", "9"], "no level 9; allowed: 1, 2, 3, 4"),
+        (["bugs", "--level", "0"], "level: got 0"),
+        (["bugs", "--num", "0"], "--num 0"),
+    ],
+)
+def test_generated_tasks_that_are_not_there(
+    asked: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    with pytest.raises(SystemExit):
+        adapters.main(["generated", *asked, "--into", str(tmp_path / "tasks")])
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "tasks").exists()

@@ -188,11 +188,12 @@ def test_errors_can_be_expected(tmp_path: Path):
     assert judged(tmp_path, source, cases)["reward"] == 0.0
 
 
-def test_without_a_nonce_there_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_a_nonce_the_reward_file_has_numbers_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Harbor's own runner allows nothing else; ours gives a nonce, and pays no file without it."""
     monkeypatch.setattr("tests.envs.harbor.stand_in.NONCE", "")
-    tests = {"test.sh": own.TEST_SH.encode(), "harness.py": own._harness(), "cases.json": b"{}"}
-    app = written(tmp_path / "app", {"it.py": b""})
-    assert verified(tmp_path, written(tmp_path / "tests", tests), app) == {}
+    assert judged(tmp_path, RIGHT) == {"reward": 1.0, "fraction": 1.0}
 
 
 VALUES = [
