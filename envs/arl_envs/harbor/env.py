@@ -55,8 +55,8 @@ class HarborEnv(ToolEnv):
     """An environment of tasks in Harbor's format; a message without tool calls is the end.
 
     The agent works in a sandbox of the task's image, started by its first tool call. At the end its
-    files go into a fresh sandbox,
-    where the tests run (`verify.py`); the reward is theirs. `options` are the fields of `Options`.
+    files go into a fresh sandbox, where the tests run (`verify.py`); the reward is theirs.
+    `options` are the fields of `Options`.
 
     Every step's `info["commands"]` has its tool calls (`terminal.Record`); the last step's `info`
     has the verdict, and `info["patch"]` the agent's changes.
