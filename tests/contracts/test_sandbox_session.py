@@ -128,8 +128,10 @@ def test_interrupt(world):
         await session.interrupt()  # nothing runs
         await session.run("x = 1")
         async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(session.run("import time; time.sleep(60)"))
-            await asyncio.sleep(0.3)
+            code = "import time; open('begun', 'w').close(); time.sleep(60)"
+            running = tasks.create_task(session.run(code))
+            while "begun" not in await sandbox.list_files():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
             await session.interrupt()
         return running.result(), await session.run("x")
 

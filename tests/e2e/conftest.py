@@ -42,7 +42,7 @@ def descendants(pid: int) -> dict[int, str]:
     return found
 
 
-def gone(pids: Iterator[int] | list[int], *, within_s: float = 5.0) -> bool:
+def gone(pids: Iterator[int] | list[int], *, within_s: float = 60.0) -> bool:
     """Whether all processes end within the time."""
     end = time.monotonic() + within_s
     left = list(pids)
