@@ -69,6 +69,13 @@ def test_a_cell_that_leaves_does_not_end_the_session(world):
     assert (results[0].status, results[1].stdout) == (Status.ERROR, b"1\n")
 
 
+@pytest.fixture
+def patient(monkeypatch):
+    """A grace in which a cell heeds its interrupt also on a busy machine (of `local` alone)."""
+    monkeypatch.setattr("arl_sandboxes.local.session.INTERRUPT_GRACE_S", 15.0)
+
+
+@pytest.mark.usefixtures("patient")
 @cases("code", ["import time; time.sleep(60)", "while True: pass"])
 def test_a_timeout_interrupts_and_the_state_stays(one, code):
     async def scenario(sandbox):
@@ -122,6 +129,7 @@ def test_a_session_that_ends_itself(one, code, status):
     assert after.stdout == b"1\n"
 
 
+@pytest.mark.usefixtures("patient")
 def test_interrupt(world):
     async def scenario(sandbox):
         session = await sandbox.open_session()
@@ -141,6 +149,7 @@ def test_interrupt(world):
     assert after.stdout == b"1\n"
 
 
+@pytest.mark.usefixtures("patient")
 def test_too_much_output_interrupts_and_the_state_stays(world):
     flood = "while True: print('x' * 1000)"
     first, after, late = cells(world, f"y = 2\n{flood}", "y", "print('fine')")

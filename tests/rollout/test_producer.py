@@ -37,7 +37,7 @@ from agentgym_rl.storage.recovery import NOTHING, Recovered
 from tests.kit.groups import Publications
 
 B, GROUP_SIZE, STEPS = 2, 2, 6
-ENDS_WITHIN_S = 20.0
+ENDS_WITHIN_S = 120.0
 
 
 class Numbered(TaskSource):
