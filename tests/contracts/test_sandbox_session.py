@@ -70,9 +70,11 @@ def test_a_cell_that_leaves_does_not_end_the_session(world):
 
 
 @pytest.fixture
-def patient(monkeypatch):
+def patient():
     """A grace in which a cell heeds its interrupt also on a busy machine (of `local` alone)."""
-    monkeypatch.setattr("arl_sandboxes.local.session.INTERRUPT_GRACE_S", 15.0)
+    with pytest.MonkeyPatch.context() as patch:  # `cases` undoes the usual one after each case
+        patch.setattr("arl_sandboxes.local.session.INTERRUPT_GRACE_S", 15.0)
+        yield
 
 
 @pytest.mark.usefixtures("patient")
