@@ -203,11 +203,12 @@ def test_a_truncated_distribution_is_renormalised_and_its_support_told(play, for
 
 def _on_the_edge(chances, *, nested, **cut):
     """Whether rounding decides what is kept: two right forwards differ by as much."""
-    ranked, last, sides = sorted(chances, reverse=True), cut.get("top_k", 0), []
+    sides = []
     for near in (1 - EXACT, 1 + EXACT):
         moved = {name: value if name == "top_k" else value * near for name, value in cut.items()}
         sides.append(_kept(chances, nested=nested, **moved))
-    tie = bool(last) and ranked[last] > (1 - EXACT) * ranked[last - 1]
+    last = min(_kept(chances, nested=nested, **cut).values())
+    tie = any((1 - EXACT) * last < chance < last for chance in chances)
     return tie or sides[0].keys() != sides[1].keys()
 
 
