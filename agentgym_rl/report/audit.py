@@ -67,7 +67,8 @@ def _totals(report: Mapping[str, Any]) -> Iterator[str]:
 
 def _control(control: Mapping[str, Any]) -> Iterator[str]:
     if not control["tokens"]:
-        yield "no control: no two neighbouring versions were recomputed"
+        yield "no control: no two neighbouring versions were recomputed; labels that are one"
+        yield "  version off could go unnoticed in a run this short"
         return
     yield (
         "control: the version BEFORE theirs would be beyond the limit for "

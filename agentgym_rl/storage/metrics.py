@@ -100,9 +100,10 @@ class TroubleWatch:
         """Return why the policy learns nothing any more. Learning lowers its entropy as well, but
         then the reward rises; and near zero the entropy of a batch is noise."""
         entropy, reward = metrics.get("policy/approx_entropy", math.nan), metrics["reward/mean"]
-        for at, earlier in self._seen:
-            before, paid = earlier.get("policy/approx_entropy", math.nan), earlier["reward/mean"]
-            moved = f"the policy's entropy went from {before:.2g} to {entropy:.2g} since step {at}"
+        before, paid = self._mean("policy/approx_entropy"), self._mean("reward/mean")
+        if self._seen:
+            since = f"{before:.2g} to {entropy:.2g} since step {self._seen[0][0]}"
+            moved = f"the policy's entropy went from {since}"
             if before >= _SURE and entropy < before / 5 and reward <= paid:
                 return f"{moved}, and the reward did not rise ({paid:.3g} to {reward:.3g})"
             if entropy > max(3 * before, before + 1.0) and reward < paid:

@@ -19,6 +19,9 @@ from tests.vllm.plain import weights_of
 INTERRUPTS = get_args(Interrupt)
 APART = 10 * EXACT
 """The least difference that one wrong label makes in a reply's log-probs."""
+HOT = 2.0
+"""A temperature at which hardly a token is so likely that two versions agree on it (vLLM allows
+at most 2)."""
 
 
 async def _under_way(play, engine, tasks, name="early"):
@@ -107,7 +110,7 @@ async def _updated(play, engine, asked, weights, folder, interrupt):
 
     async def follow(number, prompt):
         deltas = []
-        params = SamplingParams(max_tokens=play.member.long)
+        params = SamplingParams(max_tokens=play.member.long, temperature=HOT)
         names = {"request_id": f"r{number}", "session_id": "s"}
         async for delta in engine.generate(prompt, params, stream=True, **names):
             deltas.append(delta)
@@ -127,19 +130,21 @@ async def _updated(play, engine, asked, weights, folder, interrupt):
 
 
 def _audit(forward, weights, prompt, reply):
-    """Each token against a plain forward of its version, and of its neighbours' at a boundary."""
+    """Each token against a plain forward of its version; labels a token off would be seen."""
     labels, reported = np.array(reply.versions), np.array(reply.logprobs)
     plain = {}
     for version in set(reply.versions):
         forward.load(weights[version])
-        plain[version] = np.abs(forward.logprobs(prompt, reply.token_ids) - reported)
-        assert plain[version][labels == version].max() < EXACT
-    for at in np.flatnonzero(np.diff(labels)):
-        before, after = labels[at], labels[at + 1]
-        around = slice(max(at - 4, 0), at + 6)
-        old, new = plain[before][around], plain[after][around]
-        assert old[labels[around] == after].max() > APART  # a label one token off would be seen
-        assert new[labels[around] == before].max() > APART
+        found = forward.logprobs(prompt, reply.token_ids, temperature=HOT)
+        plain[version] = np.abs(found - reported)
+
+    def worst(labels: np.ndarray) -> float:
+        return max(plain[version][labels == version].max() for version in set(labels.tolist()))
+
+    assert worst(labels) < EXACT
+    if len(plain) > 1:
+        late, early = [*labels[:1], *labels[:-1]], [*labels[1:], *labels[-1:]]
+        assert min(worst(np.array(late)), worst(np.array(early))) > APART
 
 
 def _audit_kept(forward, weights, prompt, reply):
@@ -147,9 +152,12 @@ def _audit_kept(forward, weights, prompt, reply):
     boundary = reply.versions.index(1)
     args = (weights[0], weights[1], prompt, reply.token_ids)
     reported = np.array(reply.logprobs)
-    assert np.abs(forward.replayed(*args, boundary) - reported).max() < EXACT
-    for wrong in (boundary - 1, boundary + 1):
-        assert np.abs(forward.replayed(*args, wrong) - reported).max() > APART
+
+    def worst(cut: int) -> float:
+        return np.abs(forward.replayed(*args, cut, temperature=HOT) - reported).max()
+
+    assert worst(boundary) < EXACT
+    assert min(worst(boundary - 1), worst(boundary + 1)) > APART
 
 
 @pytest.mark.slow

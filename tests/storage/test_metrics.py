@@ -83,11 +83,12 @@ LEARNED = (
         ([(1.08, 0.1), (1.0, 0.1), (0.9, 0.1), (0.8, 0.1), (0.7, 0.1)], ""),
         ([(1.08, 0.1), (0.04, 0.0), (0.03, 0.0)], "entropy went from 1.1 to 0.04 since step 0"),
         ([(1.0, 0.5), (0.6, 0.5), (0.15, 0.5)], "the reward did not rise"),
+        ([(0.06, 0.9), (0.26, 0.98), (0.07, 0.94), (0.046, 0.86)], ""),  # one batch was a spike
         ([(0.3, 0.6), (6.0, 0.0)], "the reward fell"),
         ([(0.3, 0.6, 0.1), (0.3, 0.6, 0.7)], "differ by 0.7 nats"),
         ([(math.nan, 0.5), (math.nan, 0.5)], ""),
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_a_broken_policy_is_warned_of_once(batches, warning, caplog):
     watch = TroubleWatch()

@@ -70,6 +70,8 @@ class PlainForward:
         prompt: Sequence[int],
         output: Sequence[int],
         boundary: int,
+        *,
+        temperature: float = 1.0,
     ) -> np.ndarray:
         """[T]: of each token, the ones from `boundary` on by `new` weights on the KV of `old`."""
         tokens = torch.tensor([[*prompt, *output]])
@@ -79,7 +81,8 @@ class PlainForward:
         first = self._model(tokens[:, :cut], **kept).logits
         self.load(new)
         second = self._model(tokens[:, cut:], **kept).logits
-        return _of(torch.cat([first, second], dim=1)[0, len(prompt) - 1 : -1], output)
+        rows = torch.cat([first, second], dim=1)[0, len(prompt) - 1 : -1]
+        return _of(rows / temperature, output)
 
 
 def _of(logits: Tensor, output: Sequence[int]) -> np.ndarray:
