@@ -205,7 +205,7 @@ async def played(
         longest = config.rollout.max_input_tokens
         limit = InputLimit(longest, gateway.count_prompt) if longest else None
         player = Player(
-            lambda: env(buffer), agent, gateway, clients, "m", Deadlines(100, 100), input_limit=limit
+            lambda: env(buffer), agent, gateway, clients, "m", Deadlines(99, 99), input_limit=limit
         )
         groups = OpenGroups(config.rollout, buffer, episodes, recovered)
         rollout = Rollout(
