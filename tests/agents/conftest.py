@@ -115,7 +115,7 @@ class Scripted:
         replies: list[Any],
         *,
         env: Callable[[], Env],
-        episode_s: float = 30.0,
+        episode_s: float = 200.0,
         script: Any = None,
     ) -> Trajectory:
         """An episode as a run plays it."""
@@ -123,9 +123,9 @@ class Scripted:
 
         async def main() -> Trajectory:
             async with gateway_for(engine, self.chat, max_model_len=2048) as (gateway, clients):
-                spec = EnvSpec(id="e", entry_point="", step_timeout_s=10)
+                spec = EnvSpec(id="e", entry_point="", step_timeout_s=100)
                 made = lambda: wrapped(env(), spec)  # noqa: E731
-                limits = Deadlines(episode_s=episode_s, turn_s=20)
+                limits = Deadlines(episode_s=episode_s, turn_s=100)
                 player = Player(made, lambda: agent, gateway, clients, "m", limits)
                 return await player.play(
                     Task("t", 7), episode_id="e", group_id="g", sampling=SAMPLING

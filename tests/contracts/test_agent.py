@@ -83,14 +83,14 @@ def _play(chat, agent, env, say):
     engine = ScriptedEngine(lambda _: say)
     gateway = Gateway(engine, chat, config=GatewayConfig(), model_name="m", max_model_len=2048)
     sampling = SessionSampling(max_tokens=64, temperature=1.0)
-    session = gateway.open_session(sampling=sampling, session_id="e", turn_timeout_s=5)
+    session = gateway.open_session(sampling=sampling, session_id="e", turn_timeout_s=100)
 
     async def main():
         async with contextlib.AsyncExitStack() as stack:
             clients = AgentClients(await stack.enter_async_context(gateway.serve()))
             client = (await stack.enter_async_context(clients)).for_session(session)
             try:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(200):  # the first one imports its framework
                     await agent.run(env, client, model="m", task=Task("t", 0))
             except Exception as error:  # handed over, so that serving ends in peace
                 return error

@@ -159,7 +159,8 @@ def test_tokens_follow_the_distribution_that_is_reported(play, forward):
     counts = np.bincount([reply.token_ids[0] for reply in replies], minlength=VOCAB)
     likely = chances > 0.02
     spread = np.sqrt(300 * chances[likely] * (1 - chances[likely]))
-    assert (np.abs(counts[likely] - 300 * chances[likely]) < 5 * spread).all()
+    # Servers draw without a seed, and a count of six has a long tail: 5 deviations were too few.
+    assert (np.abs(counts[likely] - 300 * chances[likely]) < 6 * spread).all()
 
 
 def test_greedy_takes_the_most_likely_and_reports_it_at_temperature_one(play, forward):
@@ -184,15 +185,31 @@ def test_a_truncated_distribution_is_renormalised_and_its_support_told(play, for
     asked = prompts(4)
     replies = play(lambda e: together(e, asked, max_tokens=12, temperature=0.9, **cut))
     forward.load(weights_of(0))
+    judged, nested = 0, play.member.can("cuts")
     for prompt, reply in zip(asked, replies, strict=True):
         rows = (forward.logits(prompt, reply.token_ids) / 0.9).softmax(-1)
         assert len(reply.support) == len(reply.token_ids)
         for token, logprob, row, support in zip(
             reply.token_ids, reply.logprobs, rows, reply.support, strict=True
         ):
-            kept = _kept(row.tolist(), nested=play.member.can("cuts"), **cut)
+            if _on_the_edge(row.tolist(), nested=nested, **cut):
+                continue
+            judged += 1
+            kept = _kept(row.tolist(), nested=nested, **cut)
             assert logprob == pytest.approx(math.log(kept[token] / sum(kept.values())), abs=EXACT)
             assert sorted(support) == sorted(kept)
+    assert judged >= 40  # of 48
+
+
+def _on_the_edge(chances, *, nested, **cut):
+    """Whether rounding decides what is kept: two right forwards differ by as much."""
+    sides = []
+    for near in (1 - EXACT, 1 + EXACT):
+        moved = {name: value if name == "top_k" else value * near for name, value in cut.items()}
+        sides.append(_kept(chances, nested=nested, **moved))
+    last = min(_kept(chances, nested=nested, **cut).values())
+    tie = any((1 - EXACT) * last < chance < last for chance in chances)
+    return tie or sides[0].keys() != sides[1].keys()
 
 
 def _kept(chances, *, nested, top_k=VOCAB, top_p=1.0, min_p=0.0):
@@ -458,12 +475,14 @@ def test_log_probs_are_of_what_a_grammar_leaves(play, chat, forward, temperature
     text = (BUNDLED / "tokenizer.json").read_text
     constraint = GrammarCompiler(text, vocab_size=VOCAB, eos_ids=[2]).begin(grammar)
     rows = forward.logits(list(prompt), reply.token_ids) / temperature
+    choices = 0
     for token, logprob, row in zip(reply.token_ids, reply.logprobs, rows, strict=True):
         barred = torch.from_numpy(~constraint.allowed())
+        choices += int((~barred).sum() > 1)
         left = row.masked_fill(barred, -torch.inf).log_softmax(-1)
         assert logprob == pytest.approx(left[token].item(), abs=2 * EXACT)
         constraint.accept(token)
-    assert np.sum(reply.logprobs) < -1  # there was something to choose
+    assert choices >= 6  # two digits of three numbers
 
 
 BAD_GRAMMARS = {"schema": ReplyForm({"type": "nonsense"}), "no grammar": None}

@@ -69,6 +69,15 @@ def test_a_cell_that_leaves_does_not_end_the_session(world):
     assert (results[0].status, results[1].stdout) == (Status.ERROR, b"1\n")
 
 
+@pytest.fixture
+def patient():
+    """A grace in which a cell heeds its interrupt also on a busy machine (of `local` alone)."""
+    with pytest.MonkeyPatch.context() as patch:  # `cases` undoes the usual one after each case
+        patch.setattr("arl_sandboxes.local.session.INTERRUPT_GRACE_S", 15.0)
+        yield
+
+
+@pytest.mark.usefixtures("patient")
 @cases("code", ["import time; time.sleep(60)", "while True: pass"])
 def test_a_timeout_interrupts_and_the_state_stays(one, code):
     async def scenario(sandbox):
@@ -122,14 +131,17 @@ def test_a_session_that_ends_itself(one, code, status):
     assert after.stdout == b"1\n"
 
 
+@pytest.mark.usefixtures("patient")
 def test_interrupt(world):
     async def scenario(sandbox):
         session = await sandbox.open_session()
         await session.interrupt()  # nothing runs
         await session.run("x = 1")
         async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(session.run("import time; time.sleep(60)"))
-            await asyncio.sleep(0.3)
+            code = "import time; open('begun', 'w').close(); time.sleep(60)"
+            running = tasks.create_task(session.run(code))
+            while "begun" not in await sandbox.list_files():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
             await session.interrupt()
         return running.result(), await session.run("x")
 
@@ -139,6 +151,7 @@ def test_interrupt(world):
     assert after.stdout == b"1\n"
 
 
+@pytest.mark.usefixtures("patient")
 def test_too_much_output_interrupts_and_the_state_stays(world):
     flood = "while True: print('x' * 1000)"
     first, after, late = cells(world, f"y = 2\n{flood}", "y", "print('fine')")

@@ -42,7 +42,7 @@ def descendants(pid: int) -> dict[int, str]:
     return found
 
 
-def gone(pids: Iterator[int] | list[int], *, within_s: float = 5.0) -> bool:
+def gone(pids: Iterator[int] | list[int], *, within_s: float = 60.0) -> bool:
     """Whether all processes end within the time."""
     end = time.monotonic() + within_s
     left = list(pids)
@@ -72,7 +72,7 @@ class Run:
         env = {**os.environ, "PYTHONPATH": path}
         self.process = _executed(words, env) if executed else ForkedArl(*words, env=env)
 
-    def wait(self, timeout_s: float = 120) -> tuple[int, str, str]:
+    def wait(self, timeout_s: float = 240) -> tuple[int, str, str]:
         out, err = self.process.communicate(timeout=timeout_s)
         return self.process.returncode, out, err
 
@@ -85,7 +85,7 @@ class Run:
         text = (self.folder / "metrics.jsonl").read_text()
         return [json.loads(line) for line in text.splitlines()]
 
-    def wait_for_step(self, step: int, timeout_s: float = 90) -> None:
+    def wait_for_step(self, step: int, timeout_s: float = 200) -> None:
         end = time.monotonic() + timeout_s
         while time.monotonic() < end and self.process.poll() is None:
             with contextlib.suppress(FileNotFoundError):

@@ -150,6 +150,10 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(9)
 
+    def errors(self) -> str:
+        """The text on stderr up to now; asked for while the process runs."""
+        return os.pread(self._output[1].fileno(), 1 << 20, 0).decode()
+
     def communicate(self, timeout: float) -> tuple[str, str]:
         self.wait(timeout)
         if self._text is None:

@@ -115,8 +115,11 @@ def test_an_engine_killed_while_it_starts_ends_the_run(start):
 
 def test_an_engine_killed_in_the_final_evaluation_ends_the_run(start):
     run = start("--steps=2", "--eval.num_tasks=1024", *NO_RESTART)
-    run.wait_for_step(1)  # the last: what follows is the evaluation
-    time.sleep(0.5)
+    run.wait_for_step(1)
+    end = time.monotonic() + 60
+    while "evaluating on held-out tasks, after training" not in run.process.errors():
+        assert time.monotonic() < end
+        time.sleep(0.02)
     os.kill(run.child("engine"), signal.SIGKILL)
     err = ends_naming_engine(run, time.monotonic())
     assert "evaluating on held-out tasks, after training" in err

@@ -55,7 +55,9 @@ def test_a_run_whose_every_part_is_killed_goes_on_bit_for_bit(start):
     run.wait_for_step(0)
     os.kill(run.child("--index 0"), signal.SIGKILL)  # the engine: it is started again
     run.wait_for_step(3)  # then the checkpoint of two is complete
-    os.kill(run.child("trainer"), signal.SIGKILL)
+    trainer = run.child("trainer")
+    run.process.send_signal(signal.SIGSTOP)  # it would start another trainer
+    os.kill(trainer, signal.SIGKILL)
     run.process.send_signal(signal.SIGKILL)  # controller and rollout worker
     run.wait(15)
     trained = audit_ledger(run.folder)["batches"]

@@ -67,12 +67,15 @@ def test_the_only_server_is_killed_and_comes_back_at_the_current_version(start):
 
 def test_a_server_that_keeps_dying_is_given_up(start):
     run = start("--steps=500", "--eval.num_tasks=0", "--engine.max_restarts=1")
+    killed = None
     for _ in range(2):
-        end = time.monotonic() + 60
         run.wait_for_step(len(run.metrics()) if run.folder.exists() and seen(run) else 0)
-        assert time.monotonic() < end
-        os.kill(engines(run)[0], signal.SIGKILL)
-        time.sleep(1)
+        end = time.monotonic() + 60
+        while (pid := engines(run).get(0)) in (None, killed):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        os.kill(pid, signal.SIGKILL)
+        killed = pid
     code, _, err = run.wait(60)
     assert code == 1
     assert "no engine is left after 1 restarts each" in err

@@ -1,5 +1,6 @@
 """A run with teachers: one that `arl engine` serves, and one in the trainer's ranks."""
 
+import numpy as np
 import pytest
 
 from agentgym_rl.audit.replay_batch import replay
@@ -10,6 +11,16 @@ from .forked import ForkedArl
 pytestmark = pytest.mark.slow
 
 
+def furthest(rows, *, version):
+    """The largest difference of the served teacher and the policy at a trained token, in nats."""
+    gaps = [
+        np.abs(row.behavior_logprobs - row.told.logprobs[:, 0])[row.loss_mask].max()
+        for row in rows
+        if set(row.policy_versions[row.loss_mask].tolist()) == {version}
+    ]
+    return max(gaps)
+
+
 def test_a_run_has_a_served_and_a_loaded_teacher_and_is_replayed_without_them(start):
     server = ForkedArl("engine", "--model=bundled/math", "--port=0")
     try:
@@ -18,7 +29,9 @@ def test_a_run_has_a_served_and_a_loaded_teacher_and_is_replayed_without_them(st
         models = (
             f'[{{ model = "{url}" }}, {{ model = "bundled/math", only = {{ x = 1 }} }}, {loaded}]'
         )
-        run = start("--steps=3", "--eval.num_tasks=0", f"--algo.teacher.models={models}")
+        # Each batch is of one version, the policy's own.
+        keys = ("--steps=3", "--eval.num_tasks=0", "--rollout.max_staleness=0")
+        run = start(*keys, f"--algo.teacher.models={models}")
         run.result()
     finally:
         server.kill()
@@ -26,11 +39,13 @@ def test_a_run_has_a_served_and_a_loaded_teacher_and_is_replayed_without_them(st
     steps = run.metrics()
     assert [step["teacher/taught"] for step in steps] == [1, 1, 1]
     assert abs(steps[0]["teacher/kl"]) < 1e-4  # both teachers are what the policy begins with
-    assert abs(steps[-1]["teacher/kl"]) > 1e-4
+    assert abs(steps[-1]["teacher/kl"]) > abs(steps[0]["teacher/kl"])
     assert steps[-1]["time/teacher"] > 0  # the loaded one
     log = EpisodeLog(run.folder / "episodes.db")
     rows = [row for episode in log.trajectories() for row in episode.rows if row.num_trained]
     log.close()
     assert all(row.told.index[row.loss_mask].all() for row in rows)
     assert {row.told.logprobs.shape[1] for row in rows} == {3}
+    assert furthest(rows, version=0) < 1e-4
+    assert furthest(rows, version=2) > 1e-3
     assert replay(run.folder, step=2)["bit_for_bit"]

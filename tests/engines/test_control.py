@@ -103,9 +103,12 @@ def test_an_update_that_is_cancelled_leaves_nobody_paused():
     server = VllmServer(slow=["/finish_weight_update"])
 
     async def scenario(client):
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
-                await client.update_weights("/v3", version=3)
+        update = asyncio.create_task(client.update_weights("/v3", version=3))
+        while "/finish_weight_update" not in server.seen:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        update.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await update
 
     _play(server, scenario)
     assert server.seen[-2:] == ["/finish_weight_update", "/resume"]
@@ -169,12 +172,16 @@ async def _sampled(client, name="a", stream=False):
 
 @cases("stream", [False, True])
 def test_a_refusal_during_a_pause_is_waited_out_by_all_requests_together(stream):
-    server = VllmServer(refuses_s=0.3)
+    server = VllmServer(refuses_s=60)
     server.label, server.paused = "0.4", True
 
     async def scenario(client):
         async with asyncio.TaskGroup() as tasks:
             jobs = [tasks.create_task(_sampled(client, f"r{n}", stream)) for n in range(20)]
+            count = server.seen.count
+            while count("/inference/v1/generate") < 20 or count("/is_paused") < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            server.paused = False
         return [job.result() for job in jobs]
 
     assert _play(server, scenario) == [[9]] * 20

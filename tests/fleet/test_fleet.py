@@ -77,7 +77,7 @@ def test_a_server_that_hangs_behind_a_healthy_route_is_started_again(tmp_path):
         ) as run:
             await run.fleet._servers["engine-0"].engine.pause(interrupt="keep")
             assert await run.versions(1) == {0}  # the turn outlives the server
-            assert run.fleet.restarts == 1
+            assert run.fleet.restarts >= 1
 
     asyncio.run(play())
 

@@ -6,10 +6,11 @@ import pytest
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.errors import ContextLengthError
+from agentgym_rl.plan.clock import run_virtual
 
 
 def _post(scene, session, words, **fields):
-    return asyncio.run(scene.post(session, messages=words.FIRST, **fields))
+    return run_virtual(scene.post(session, messages=words.FIRST, **fields))
 
 
 @pytest.mark.parametrize("finish", ["abort", None])
@@ -84,7 +85,7 @@ def test_a_client_that_hangs_up_aborts_its_request(stage, spell, words, stream):
     config = GatewayConfig(disconnect_grace_s=0)
     scene = stage([words.Say(spell.bytewise("ab" + words.END), delay_s=0.1)], config=config)
     session = scene.open()
-    asyncio.run(scene.post(session, messages=words.FIRST, stream=stream, hang_up_s=0.03))
+    run_virtual(scene.post(session, messages=words.FIRST, stream=stream, hang_up_s=0.03))
     assert scene.engine.journal[0].aborted
     record = scene.gateway.close_session(session)
     assert (record.rows, record.infra_error) == ([], "")
@@ -108,7 +109,7 @@ def test_ending_a_session_ends_its_turns(stage, spell, words, ending):
                 asked.cancel()
         return None if asked.cancelled() else asked.result().status
 
-    assert asyncio.run(end_in_the_middle()) == (None if ending == "cancel" else 410)
+    assert run_virtual(end_in_the_middle()) == (None if ending == "cancel" else 410)
     assert scene.engine.journal[0].aborted
     assert session.counters["undelivered_turns"] == 1
     assert session.infra_error == ""

@@ -7,6 +7,7 @@ import pytest
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.gateway.retries_and_hangups import Asked, ClientGone, Exchange, Exchanges
+from agentgym_rl.plan.clock import run_virtual
 
 RETRY = {"x-stainless-retry-count": "1"}
 
@@ -17,7 +18,7 @@ def _rows(scene, session):
 
 @pytest.fixture
 def slow(stage, spell, words):
-    """A gateway whose every reply takes 0.15 s."""
+    """A gateway whose every reply takes 0.15 s, which are virtual."""
     say = words.Say(spell.bytewise("ab" + words.END), delay_s=0.05)
     return stage(lambda _: say, config=GatewayConfig(disconnect_grace_s=0.3))
 
@@ -32,7 +33,7 @@ def test_a_request_sent_again_joins_the_reply_being_made(slow, words):
             again = tasks.create_task(slow.post(session, messages=words.FIRST, headers=RETRY))
         return first.result(), again.result()
 
-    _, again = asyncio.run(ask_twice())
+    _, again = run_virtual(ask_twice())
     assert again.message["content"] == "ab"
     assert len(slow.engine.journal) == 1
     record = _rows(slow, session)
@@ -65,7 +66,7 @@ def test_a_retry_that_has_the_reply_may_close_the_session_at_once(slow, words):
             await asyncio.sleep(0.06)
             tasks.create_task(slow.gateway.app(scope, receive, send))
 
-    asyncio.run(ask_again())
+    run_virtual(ask_again())
     assert records[0].counters["joined_retries"] == 1
     words.check_exact(records[0].rows, slow.engine.journal)
 
@@ -110,8 +111,8 @@ def test_a_retry_that_comes_just_as_the_grace_is_up_is_waited_for():
 def test_a_request_sent_again_gets_the_reply_that_was_made(slow, words, stream):
     session = slow.open()
     fields = {"messages": words.FIRST, "stream": stream}
-    first = asyncio.run(slow.post(session, **fields))
-    again = asyncio.run(slow.post(session, headers=RETRY, **fields))
+    first = run_virtual(slow.post(session, **fields))
+    again = run_virtual(slow.post(session, headers=RETRY, **fields))
     assert again.data == first.data
     assert first.headers.pop("x-request-id") != again.headers.pop("x-request-id")
     assert again.headers == first.headers
@@ -121,21 +122,21 @@ def test_a_request_sent_again_gets_the_reply_that_was_made(slow, words, stream):
 def test_the_same_messages_unmarked_are_another_sample(slow, words):
     session = slow.open()
     for _ in range(2):
-        asyncio.run(slow.post(session, messages=words.FIRST))
+        run_virtual(slow.post(session, messages=words.FIRST))
     assert len(slow.engine.journal) == 2
     assert _rows(slow, session).counters["forks_sibling"] == 1
 
 
 def test_a_marked_request_that_is_not_the_same_is_sampled(slow, words):
     session = slow.open()
-    asyncio.run(slow.post(session, messages=words.FIRST))
-    asyncio.run(slow.post(session, messages=words.FIRST, temperature=0.5, headers=RETRY))
+    run_virtual(slow.post(session, messages=words.FIRST))
+    run_virtual(slow.post(session, messages=words.FIRST, temperature=0.5, headers=RETRY))
     assert len(slow.engine.journal) == 2
 
 
 def test_a_retry_never_gets_the_reply_of_another_session(slow, words):
-    asyncio.run(slow.post(slow.open(), messages=words.FIRST))
-    asyncio.run(slow.post(slow.open(), messages=words.FIRST, headers=RETRY))
+    run_virtual(slow.post(slow.open(), messages=words.FIRST))
+    run_virtual(slow.post(slow.open(), messages=words.FIRST, headers=RETRY))
     assert len(slow.engine.journal) == 2
 
 
@@ -144,7 +145,7 @@ def test_a_failed_reply_is_asked_for_anew(stage, spell, words):
     scene = stage([words.Say(good, fail_after=1), good])
     session = scene.open()
     statuses = [
-        asyncio.run(scene.post(session, messages=words.FIRST, headers=headers)).status
+        run_virtual(scene.post(session, messages=words.FIRST, headers=headers)).status
         for headers in ({}, RETRY)
     ]
     assert statuses == [503, 200]
@@ -152,9 +153,9 @@ def test_a_failed_reply_is_asked_for_anew(stage, spell, words):
 
 def test_an_idempotency_key_names_one_request(slow, words):
     session, headers = slow.open(), {"idempotency-key": "k1"}
-    first = asyncio.run(slow.post(session, messages=words.FIRST, headers=headers))
-    again = asyncio.run(slow.post(session, messages=words.FIRST, headers=headers))
-    other = asyncio.run(slow.post(session, messages=words.FIRST, seed=1, headers=headers))
+    first = run_virtual(slow.post(session, messages=words.FIRST, headers=headers))
+    again = run_virtual(slow.post(session, messages=words.FIRST, headers=headers))
+    other = run_virtual(slow.post(session, messages=words.FIRST, seed=1, headers=headers))
     assert again.data == first.data
     assert other.status == 400
     assert "idempotency-key" in other.error["message"]
@@ -164,21 +165,21 @@ def test_a_client_that_does_not_come_back_costs_no_more_than_the_grace(stage, sp
     say = words.Say(spell.bytewise("a" * 50 + words.END), delay_s=0.05)
     scene = stage([say], config=GatewayConfig(disconnect_grace_s=0.1))
     session = scene.open()
-    asyncio.run(scene.post(session, messages=words.FIRST, hang_up_s=0.01))
+    run_virtual(scene.post(session, messages=words.FIRST, hang_up_s=0.01))
     assert scene.engine.journal[0].aborted
     assert _rows(scene, session).counters["undelivered_turns"] == 1
 
 
 def test_a_client_that_never_asks_again_is_not_waited_for(slow, words):
     session, headers = slow.open(), {"x-arl-no-retries": "true"}
-    asyncio.run(slow.post(session, messages=words.FIRST, headers=headers, hang_up_s=0.01))
+    run_virtual(slow.post(session, messages=words.FIRST, headers=headers, hang_up_s=0.01))
     assert slow.engine.journal[0].aborted
 
 
 def test_a_reply_that_nobody_got_does_not_train(slow, words):
     session = slow.open()
-    asyncio.run(slow.post(session, messages=words.FIRST, hang_up_s=0.03))
-    kept = asyncio.run(slow.post(session, messages=words.FIRST)).message
+    run_virtual(slow.post(session, messages=words.FIRST, hang_up_s=0.03))
+    kept = run_virtual(slow.post(session, messages=words.FIRST)).message
     assert kept["content"] == "ab"
     record = _rows(slow, session)
     words.check_exact(record.rows, slow.engine.journal[1:])
@@ -198,7 +199,7 @@ def test_too_many_at_once_are_told_to_ask_again(stage, spell, words):
             ]
         return [task.result() for task in asked]
 
-    answers = asyncio.run(ask())
+    answers = run_virtual(ask())
     assert sorted(answer.status for answer in answers) == [200, 200, 200, 429]
     refused = next(answer for answer in answers if answer.status == 429)
     assert (refused.headers["retry-after"], refused.headers["x-should-retry"]) == ("1", "true")
@@ -211,7 +212,7 @@ def test_a_session_has_a_last_turn(stage, spell, words):
         lambda _: spell.bytewise("ab" + words.END), config=GatewayConfig(max_session_turns=2)
     )
     session = scene.open()
-    answers = [asyncio.run(scene.post(session, messages=words.FIRST)) for _ in range(3)]
+    answers = [run_virtual(scene.post(session, messages=words.FIRST)) for _ in range(3)]
     assert [answer.status for answer in answers] == [200, 200, 403]
     assert answers[2].headers["x-should-retry"] == "false"
 
@@ -219,7 +220,7 @@ def test_a_session_has_a_last_turn(stage, spell, words):
 def test_a_stream_with_nothing_to_say_says_that_it_is_there(stage, spell, words):
     say = words.Say(spell.bytewise("ab" + words.END), delay_s=0.1)
     scene = stage([say], config=GatewayConfig(keep_alive_s=0.03))
-    answer = asyncio.run(scene.post(scene.open(), messages=words.FIRST, stream=True))
+    answer = run_virtual(scene.post(scene.open(), messages=words.FIRST, stream=True))
     assert answer.data.startswith(b": still sampling\n: still sampling\n")
     assert b"\n\n: " in answer.data
     assert answer.data.endswith(b"data: [DONE]\n\n")
@@ -229,7 +230,7 @@ def test_a_key_in_the_path_opens_its_session(slow, words):
     session = slow.open()
     body = b'{"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}'
     path = f"/s/{session.key}/v1/chat/completions"
-    assert asyncio.run(slow.request("POST", path, body)).status == 200
-    assert asyncio.run(slow.request("POST", path[:-1], body)).status == 404
+    assert run_virtual(slow.request("POST", path, body)).status == 200
+    assert run_virtual(slow.request("POST", path[:-1], body)).status == 404
     wrong = path.replace(session.key, session.key + "0")
-    assert asyncio.run(slow.request("POST", wrong, body)).status == 401
+    assert run_virtual(slow.request("POST", wrong, body)).status == 401

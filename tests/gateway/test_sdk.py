@@ -99,15 +99,18 @@ def test_a_failed_engine_is_not_asked_again_by_a_retrying_client(stage, spell, w
 
 
 def test_cancelling_a_call_aborts_the_engine(stage, spell, words):
-    scene = stage([words.Say(spell.bytewise("ab" + words.END), delay_s=0.2)])
-    session = scene.open()
+    scene = stage([words.Say(spell.bytewise("ab" + words.END), delay_s=600)])
+    session = scene.open(turn_timeout_s=300)
 
     async def ask(clients):
-        client = clients.for_session(session)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.1):
-                await client.chat.completions.create(model="tiny", messages=words.FIRST)
-        await asyncio.sleep(0.05)
+        call = clients.for_session(session).chat.completions.create
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            asked = tasks.create_task(call(model="tiny", messages=words.FIRST))
+            while not scene.engine.journal:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            asked.cancel()
+            while not session.counters["undelivered_turns"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         return scene.engine.journal[0].aborted
 
     assert _run(scene, ask)

@@ -7,6 +7,7 @@ import pytest
 from agentgym_rl import Env, Step
 from agentgym_rl.gym.step_clock import OffTheClock
 from agentgym_rl.gym.wrappers import StepTimeout, Timeout
+from agentgym_rl.plan.clock import run_virtual
 
 SAY = {"role": "assistant", "content": "hello"}
 LIMIT_S, LONG_S = 0.2, 0.3
@@ -54,12 +55,12 @@ async def hang():
     await asyncio.sleep(9)
 
 
-def step(env: Env) -> float:
+def step(env: Env, run=run_virtual) -> float:
     async def main():
         await env.step(SAY)
         return (await env.step(SAY)).reward
 
-    return asyncio.run(main())
+    return run(main())
 
 
 WAITS = {"at_once": queue, "later": queue_later, "in_tasks": queue_in_tasks}
@@ -71,7 +72,7 @@ def test_the_clock_stands_still_in_a_queue(act):
 
 
 def test_the_clock_stands_still_in_reset_too():
-    assert asyncio.run(Timeout(Acting(queue), LIMIT_S).reset())[1] == {}
+    assert run_virtual(Timeout(Acting(queue), LIMIT_S).reset())[1] == {}
 
 
 def test_the_clock_goes_on_after_the_queue():
@@ -103,7 +104,7 @@ def test_one_environment_after_the_other():
         with pytest.raises(StepTimeout):
             await Timeout(Acting(hang), LIMIT_S).step(SAY)
 
-    asyncio.run(main())
+    run_virtual(main())
 
 
 def test_no_limit_is_needed():
@@ -115,4 +116,4 @@ def test_a_queue_of_another_event_loop_is_none_of_ours():
         await asyncio.to_thread(asyncio.run, queue())
 
     with pytest.raises(StepTimeout):
-        step(Timeout(Acting(elsewhere), LIMIT_S))
+        step(Timeout(Acting(elsewhere), LIMIT_S), asyncio.run)

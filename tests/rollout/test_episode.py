@@ -515,6 +515,7 @@ def test_an_environment_cannot_rewrite_what_the_session_counts(chat):
     assert play(chat, env=lambda: Odd(step=step)).metrics["tool_calls"] == 0
 
 
+@pytest.mark.slow
 def test_neither_turn_nor_episode_is_late_while_engines_sleep(chat):
     class Sleeping(React):
         async def run(self, env, client, *, model, task):
@@ -524,8 +525,8 @@ def test_neither_turn_nor_episode_is_late_while_engines_sleep(chat):
             finally:
                 ENGINES.wake()
 
-    late = Say(chat.encode("5<|im_end|>"), delay_s=0.6, chunk=99)
-    limits = {"turn_s": 0.3, "episode_s": 0.3}
+    late = Say(chat.encode("5<|im_end|>"), delay_s=2.5, chunk=99)
+    limits = {"turn_s": 2, "episode_s": 2}
     assert play(chat, agent=Sleeping(), replies=[late], **limits).outcome is Outcome.COMPLETED
     assert play(chat, replies=[late], **limits).outcome is not Outcome.COMPLETED
 

@@ -59,7 +59,7 @@ class Stage:
         )
         url = await self.stack.enter_async_context(gateway.serve())
         clients = await self.stack.enter_async_context(AgentClients(url))
-        limits = Deadlines(episode_s=20, turn_s=10)
+        limits = Deadlines(episode_s=200, turn_s=100)
         return Player(lambda: wrapped(env(), env_spec), agent, gateway, clients, name, limits)
 
     async def player(self, seats, env=TicTacToe, agent=React, env_spec=SPEC, **options):

@@ -52,6 +52,7 @@ class Held(Env):
         return [{"role": "user", "content": "go"}], {}
 
     async def step(self, action):
+        print("begun", flush=True)
         match sys.argv[1]:
             case "sleeps":
                 time.sleep(3600)  # noqa: ASYNC251
@@ -92,7 +93,6 @@ class Held(Env):
 async def main():
     env = Timeout(Held(), 3600.0)
     await env.reset()
-    print("begun", flush=True)
     await within(None, env.step({"role": "assistant", "content": ""}))
 
 

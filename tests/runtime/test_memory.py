@@ -56,11 +56,17 @@ def test_it_ends_also_where_nothing_can_be_reported():
 
 
 def test_threads_that_begin_are_not_watched():
+    """The looks go on only after all threads have begun: a busy machine may take a while."""
     code = (
-        "import time, threading, agentgym_rl.runtime.memory as memory; memory._LOOK_S = 0.01\n"
+        "import threading, types, agentgym_rl.runtime.memory as memory\n"
+        "begun, over, looks = threading.Event(), threading.Event(), threading.Semaphore(0)\n"
+        "look = lambda _: (begun.wait(), looks.release())\n"
+        "memory.time = types.SimpleNamespace(sleep=look)\n"
         "memory.watch_thread_starts()\n"
-        "for _ in range(50): threading.Thread(target=time.sleep, args=(0.3,)).start()\n"
-        "time.sleep(0.5)"
+        "for _ in range(50): threading.Thread(target=over.wait).start()\n"
+        "begun.set()\n"
+        "for _ in range(3 * memory._LOOKS): looks.acquire()\n"
+        "over.set()"
     )
     assert _python(code).returncode == 0
 

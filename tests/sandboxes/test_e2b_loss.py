@@ -34,7 +34,7 @@ def test_a_killed_sandbox_is_lost_and_never_a_result(server):
             running = tasks.create_task(fails(sandbox.run_python(SLEEP)))
             await asyncio.sleep(0.2)
             await asyncio.to_thread(server.kill_all)
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(30):
                 await running
             await fails(sandbox.run_python("print(1)"))
             await fails(sandbox.read_file("x"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,19 @@ def left(logprobs: torch.Tensor, params: SamplingParams) -> set[int]:
     return set(order[kept].tolist())
 
 
+def on_the_edge(logprobs: torch.Tensor, params: SamplingParams) -> bool:
+    """Whether rounding decides what is left: two right forwards differ by as much."""
+    cuts = {name: cut for name in ("top_p", "min_p") if 0 < (cut := getattr(params, name)) < 1}
+    sides = [
+        left(logprobs, replace(params, **{name: cut * near for name, cut in cuts.items()}))
+        for near in (1 - 1e-4, 1 + 1e-4)
+    ]
+    kept = torch.zeros(len(logprobs), dtype=torch.bool)
+    kept[list(left(logprobs, params))] = True
+    gap = logprobs[kept].min() - logprobs[~kept].max()  # of the last one and the next
+    return sides[0] != sides[1] or bool(gap < 1e-4)
+
+
 @pytest.mark.parametrize(
     "params",
     [
@@ -106,13 +120,17 @@ def test_logprobs_and_support_of_a_truncated_distribution(sglang_server, plain, 
     found = run(sglang_server, lambda engine: reply(engine, params, stream=stream))
     expected = plain(list(found.token_ids), params.temperature)
     assert len(found.support) == len(found.token_ids)
+    judged = 0
     for row, token, logprob, support in zip(
         expected, found.token_ids, found.logprobs, found.support, strict=True
     ):
-        assert set(support) == left(row, params)
         assert token in support
         ours = row[token] - row[list(support)].logsumexp(0)
         assert logprob == pytest.approx(float(ours), abs=1e-4)
+        if not on_the_edge(row, params):
+            judged += 1
+            assert set(support) == left(row, params)
+    assert judged >= 0.8 * len(found.token_ids) - 2  # a reply may end early
 
 
 def test_a_reply_ends_with_the_context(sglang_server):

@@ -81,7 +81,7 @@ def test_forced_turns_train_and_vllm_reads_grammars_as_the_gateway_does(
     vllm_python, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "e2e"))
-    flags = ("--agent=demanding:Demanding", "--trainer.learning_rate=2e-3", "--steps=4")
+    flags = ("--agent=demanding:Demanding", "--trainer.learning_rate=3e-4", "--steps=4")
     train(vllm_python, tmp_path / "run", *SMALL, "--rollout.interrupt=recompute", *flags)
     code, report = audit(tmp_path / "run")
     assert (code, report["passed"], report["coverage"]) == (0, True, 1.0)

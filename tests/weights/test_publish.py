@@ -118,7 +118,7 @@ def test_an_engine_that_dies_at_any_step_is_left_out(tmp_path, step):
 @cases("step", STEPS)
 def test_an_engine_that_hangs_at_any_step_leaves_time_to_the_others(tmp_path, step):
     with engine(hang=step) as hanging, engine() as living:
-        done = publish(tmp_path, hanging, living, timeout_s=1.0)
+        done = publish(tmp_path, hanging, living, timeout_s=1.5)
     assert done.served == ("engine-1",)
     assert f"{step}" in done.failed["engine-0"]
     assert "no answer in" in done.failed["engine-0"]

@@ -108,9 +108,11 @@ def test_two_timeouts_end_it_all_the_same(world):
 
 @pytest.mark.slow
 def test_who_sleeps_a_little_in_each_test_runs_out_of_time(world):
-    problem = Problem("", "double", CALL_TESTS, time_limit_s=0.1)  # 4.6 s for all of them
-    sleeps = function("import time", "time.sleep(1.9)", "return n")
-    right = function("import time", "time.sleep(1.9)", "return 2 * n")
+    """Of the eight tests five at most are run in the 4.6 s for all; each one alone may take 2.3."""
+    tests = [CallTest([n], 2 * n) for n in range(1, 9)]
+    problem = Problem("", "double", tests, time_limit_s=0.1)
+    sleeps = function("import time", "time.sleep(1)", "return n")
+    right = function("import time", "time.sleep(1)", "return 2 * n")
 
     async def both() -> list[Grade]:
         grader = Grader(world.backend)
@@ -119,7 +121,8 @@ def test_who_sleeps_a_little_in_each_test_runs_out_of_time(world):
         )
 
     grade, other = world.run(both())
-    assert (grade.verdict, grade.tests_run) == (Verdict.WRONG_ANSWER, 3)
+    assert grade.verdict is Verdict.WRONG_ANSWER
+    assert 1 <= grade.tests_run <= 5
     assert other.verdict is Verdict.TIMEOUT
 
 

@@ -228,9 +228,10 @@ def test_fresh_calls_share_no_worker():
 
 def test_a_queue_has_a_deadline_of_its_own():
     async def main():
-        options = {"queue_timeout_s": 0.1, "preload": ["judges:sleep", "judges:pid"]}
-        async with VerifierPool(1, **options) as pool, asyncio.TaskGroup() as tasks:
+        preload = ["judges:sleep", "judges:pid"]
+        async with VerifierPool(1, preload=preload) as pool, asyncio.TaskGroup() as tasks:
             await pool.call("judges:pid")
+            pool._queue_timeout_s = 0.1  # the first call waited for the start of the worker
             first = tasks.create_task(pool.call("judges:sleep", 1))
             await asyncio.sleep(0)
             with pytest.raises(VerifierError, match=r"no verifier worker was free for 0\.1 s"):
