@@ -372,7 +372,8 @@ def generate(options: Options, split: Split, into: Path, *, num: int, seed: int)
         raise ConfigError(f"--num {num}: expected 1 or more")
     tasks = task_source(split, seed=seed, options=options)
     written: list[str] = []
-    for task in (tasks[index] for index in range(num)):
+    for index in range(num):
+        task = tasks[index]
         write_folder(make_task(task), into / task.id)
         written.append(task.id)
     return written

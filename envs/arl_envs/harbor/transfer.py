@@ -10,9 +10,10 @@ import asyncio
 import difflib
 import json
 import posixpath
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -141,6 +142,8 @@ class Tree:
     entries: Mapping[str, Entry]
     """The folders (the work folder as "."), files and links, by path; empty if they could not be
     listed."""
+    modules: frozenset[str] | None = None
+    """The modules that are installed beside an image's work folder; None: not looked for."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -384,7 +387,7 @@ async def _run(sandbox: Sandbox, code: str, given: Any) -> None:
         )
 
 
-async def installed_modules(sandbox: Sandbox, work_dir: str) -> frozenset[str]:
+async def _installed_modules(sandbox: Sandbox, work_dir: str) -> frozenset[str]:
     """Return the modules that Python finds outside of the work folder; none without a Python.
 
     Raises:
@@ -394,20 +397,33 @@ async def installed_modules(sandbox: Sandbox, work_dir: str) -> frozenset[str]:
     return frozenset(found.stdout_text.split() if found.ok else ())
 
 
-TREES: LruDict[str, Tree] = LruDict(most_size=CACHED_BYTES, size_of=lambda tree: tree.size)
+def _size(tree: Tree) -> int:
+    return tree.size + sum(map(sys.getsizeof, tree.modules or ()))
+
+
+_TREES: LruDict[str, Tree] = LruDict(most_size=CACHED_BYTES, size_of=_size)
 """The work folders of images, each read once and remembered while there is room."""
 
 
-async def image_tree(image: Image, sandbox: Sandbox) -> Tree:
-    """Return the work folder of `image`; `sandbox` is a fresh one of it.
+def known_tree(image: Image, *, modules: bool) -> Tree | None:
+    """Return the work folder of `image`, with the installed modules if they are asked for; None if
+    they are not remembered."""
+    tree = _TREES.use(image.key)
+    return None if tree and modules and tree.modules is None else tree
+
+
+async def image_tree(image: Image, sandbox: Sandbox, *, modules: bool) -> Tree:
+    """Return the work folder of `image`, with the installed modules if they are asked for;
+    `sandbox` is a fresh one of it.
 
     Raises:
         TooMuch: it is too large to be played.
         SandboxError: the sandbox failed.
     """
-    tree = TREES.use(image.key)
+    tree = known_tree(image, modules=modules)
     if tree is None:
-        tree = TREES[image.key] = await read_tree(sandbox)
+        found = await _installed_modules(sandbox, image.work_dir) if modules else None
+        tree = _TREES[image.key] = replace(await read_tree(sandbox), modules=found)
     return tree
 
 

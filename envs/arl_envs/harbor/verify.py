@@ -31,14 +31,13 @@ from .rewards import Tampered, number_of, reward_of, rewards_of
 from .task import HarborTask
 from .terminal import Terminal
 from .transfer import (
-    TREES,
     Changes,
     TooMuch,
     Tree,
     apply,
     changes_of,
     image_tree,
-    installed_modules,
+    known_tree,
     patch_of,
     put,
     read_tree,
@@ -226,7 +225,7 @@ class Verifier:
         """Return whether the agent's files are known to be those of the image."""
         if work is None:
             return True
-        known = TREES.use(self._image.key)
+        known = self._known()
         if known is None or work.artifacts:
             return False
         return (await self._changes(work.tree, known)).empty
@@ -245,7 +244,7 @@ class Verifier:
 
     async def _separate(self, work: Work | None) -> tuple[Verdict, Changes, Tree]:
         """Run the tests in their own image, with the artifacts alone."""
-        base = TREES.use(self._image.key)
+        base = self._known()
         if work is None or base is None:
             fresh = await self._created(self._image)
             async with fresh:
@@ -277,17 +276,18 @@ class Verifier:
             if path not in left_out and any(each.has(path, folder) for each in artifacts):
                 yield path, data
 
+    def _known(self) -> Tree | None:
+        """Return the image's work folder if it is remembered."""
+        return known_tree(self._image, modules=not self._config.needs_nonce)
+
     async def _base(self, fresh: Sandbox) -> Tree:
         """Return the image's work folder; `fresh` is a sandbox of the image.
 
         Raises:
             InfraError: it is too large to be played, whatever the agent does.
         """
-        if self._image.key not in _INSTALLED and not self._config.needs_nonce:
-            found = await installed_modules(fresh, self._image.work_dir)
-            _INSTALLED[self._image.key] = found
         try:
-            return await image_tree(self._image, fresh)
+            return await image_tree(self._image, fresh, modules=not self._config.needs_nonce)
         except TooMuch as error:
             raise InfraError(
                 f"task {self._task.name}: the work folder of its image has {error}; move what the "
@@ -314,7 +314,7 @@ class Verifier:
 
     def _compared(self, tree: Tree, base: Tree) -> Changes:
         bins = bins_of(self._image.env, self._image.work_dir)
-        modules = _INSTALLED.get(self._image.key, ())
+        modules = base.modules or ()
         hooks = Hooks(base.names, keep=self._config.kept, bins=bins, modules=modules)
         return changes_of(tree, base, hooks, work_dir=self._image.work_dir)
 
@@ -423,8 +423,6 @@ class Verifier:
 
 
 MAX_REMEMBERED = 10_000
-_INSTALLED: LruDict[str, frozenset[str]] = LruDict(MAX_REMEMBERED)
-"""The modules that are installed in an image, by its key."""
 _UNTOUCHED: LruDict[str, Verdict] = LruDict(MAX_REMEMBERED)
 """The verdict on the untouched image, by the digest of the task."""
 _SOUND: LruDict[str, str] = LruDict(MAX_REMEMBERED)

@@ -6,15 +6,17 @@ import pytest
 from arl_envs.harbor.hooks import Hooks, bins_of, path_without
 from arl_envs.harbor.rewards import Tampered, reward_of, rewards_of
 from arl_envs.harbor.transfer import (
+    _TREES,
     Changes,
     Entry,
     Tree,
     changes_of,
+    known_tree,
     listed_entries,
     patch_of,
 )
 
-from agentgym_rl.gym.sandbox import ExecResult, Status
+from agentgym_rl.gym.sandbox import ExecResult, Image, Status
 from tests.kit.cases import cases
 
 IMAGE = ("app.py", "src/lib.py", "pkg/__init__.py", "pkg/a.py", "pyproject.toml", "tests/t.py")
@@ -227,3 +229,14 @@ def test_the_nonce_is_no_metric() -> None:
 def test_the_reward_is_the_one_of_that_name_or_the_mean() -> None:
     assert reward_of({"reward": 0.25, "other": 1.0}) == 0.25
     assert reward_of({"a": 0.5, "b": 1.0}) == 0.75
+
+
+def test_a_folder_without_the_installed_modules_is_not_enough_for_a_task_that_needs_them() -> None:
+    """Else what an agent writes over them would count, as soon as one of two memories is full."""
+    image = Image("of test_transfer", "/app")
+    assert known_tree(image, modules=False) is None
+    _TREES[image.key] = BASE
+    assert known_tree(image, modules=False) is BASE
+    assert known_tree(image, modules=True) is None
+    _TREES[image.key] = found = Tree({}, frozenset(), {}, frozenset({"json"}))
+    assert known_tree(image, modules=True) is known_tree(image, modules=False) is found
