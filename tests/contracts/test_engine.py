@@ -28,7 +28,7 @@ from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime.grammars import GrammarCompiler
 from tests.contracts.engines import LIMIT
 from tests.kit.cases import cases
-from tests.vllm.plain import weights_of
+from tests.vllm.plain import kept_of, on_the_edge, weights_of
 
 PROMPT = [5, 6, 7]
 VOCAB = 640
@@ -192,37 +192,13 @@ def test_a_truncated_distribution_is_renormalised_and_its_support_told(play, for
         for token, logprob, row, support in zip(
             reply.token_ids, reply.logprobs, rows, reply.support, strict=True
         ):
-            if _on_the_edge(row.tolist(), nested=nested, **cut):
+            if on_the_edge(row.tolist(), nested=nested, **cut):
                 continue
             judged += 1
-            kept = _kept(row.tolist(), nested=nested, **cut)
+            kept = kept_of(row.tolist(), nested=nested, **cut)
             assert logprob == pytest.approx(math.log(kept[token] / sum(kept.values())), abs=EXACT)
             assert sorted(support) == sorted(kept)
     assert judged >= 40  # of 48
-
-
-def _on_the_edge(chances, *, nested, **cut):
-    """Whether rounding decides what is kept: two right forwards differ by as much."""
-    sides = []
-    for near in (1 - EXACT, 1 + EXACT):
-        moved = {name: value if name == "top_k" else value * near for name, value in cut.items()}
-        sides.append(_kept(chances, nested=nested, **moved))
-    last = min(_kept(chances, nested=nested, **cut).values())
-    tie = any((1 - EXACT) * last < chance < last for chance in chances)
-    return tie or sides[0].keys() != sides[1].keys()
-
-
-def _kept(chances, *, nested, top_k=VOCAB, top_p=1.0, min_p=0.0):
-    """An independent implementation: the tokens that are kept, with their chances."""
-    likely = sorted(enumerate(chances), key=lambda pair: -pair[1])[:top_k]
-    total = sum(chance for _, chance in likely) if nested else 1.0
-    kept, mass = {}, 0.0
-    for index, chance in likely:
-        if kept and (mass >= top_p * total or chance < min_p * likely[0][1]):
-            break
-        kept[index] = chance
-        mass += chance
-    return kept
 
 
 def test_a_stop_token_ends_the_reply_and_stays_in_it(play):

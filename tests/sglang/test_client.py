@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from agentgym_rl.core.errors import ContextLengthError, RequestRefused
 from agentgym_rl.engines.sglang.client import SglangEngine
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
+from tests.vllm.plain import kept_of, on_the_edge
 
 PROMPT = [5, 80, 33, 210]
 
@@ -80,45 +80,25 @@ def test_logprobs_are_those_of_transformers(sglang_server, plain, temperature, s
         assert list(found.token_ids) == expected.argmax(-1).tolist()
 
 
-def left(logprobs: torch.Tensor, params: SamplingParams) -> set[int]:
-    """The tokens that SGLang draws from: all cuts are of the same distribution, none of what
-    another cut has left."""
-    order = logprobs.argsort(descending=True)
-    probs = logprobs[order].exp()
-    kept = probs.cumsum(0) - probs <= params.top_p
-    kept &= torch.arange(len(order)) < (params.top_k or len(order))
-    kept &= probs >= probs[0] * params.min_p
-    return set(order[kept].tolist())
-
-
-def on_the_edge(logprobs: torch.Tensor, params: SamplingParams) -> bool:
-    """Whether rounding decides what is left: two right forwards differ by as much."""
-    cuts = {name: cut for name in ("top_p", "min_p") if 0 < (cut := getattr(params, name)) < 1}
-    sides = [
-        left(logprobs, replace(params, **{name: cut * near for name, cut in cuts.items()}))
-        for near in (1 - 1e-4, 1 + 1e-4)
-    ]
-    kept = torch.zeros(len(logprobs), dtype=torch.bool)
-    kept[list(left(logprobs, params))] = True
-    gap = logprobs[kept].min() - logprobs[~kept].max()  # of the last one and the next
-    return sides[0] != sides[1] or bool(gap < 1e-4)
-
-
 @pytest.mark.parametrize(
-    "params",
+    ("temperature", "cut"),
     [
-        pytest.param(SamplingParams(40, top_p=0.8), id="top_p"),
-        pytest.param(SamplingParams(40, top_k=5), id="top_k"),
-        pytest.param(SamplingParams(40, min_p=0.1), id="min_p"),
-        pytest.param(SamplingParams(40, 0.7, top_p=0.9, top_k=20, min_p=0.02), id="all"),
-        pytest.param(SamplingParams(40, 0.7, top_k=1), id="top_k 1"),
-        pytest.param(SamplingParams(40, 1.3, top_p=0.9, top_k=20), id="warm"),
+        pytest.param(1.0, {"top_p": 0.8}, id="top_p"),
+        pytest.param(1.0, {"top_k": 5}, id="top_k"),
+        pytest.param(1.0, {"min_p": 0.1}, id="min_p"),
+        pytest.param(0.7, {"top_p": 0.9, "top_k": 20, "min_p": 0.02}, id="all"),
+        pytest.param(0.7, {"top_k": 1}, id="top_k 1"),
+        pytest.param(1.3, {"top_p": 0.9, "top_k": 20}, id="warm"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_logprobs_and_support_of_a_truncated_distribution(sglang_server, plain, params, stream):
+def test_logprobs_and_support_of_a_truncated_distribution(
+    sglang_server, plain, temperature, cut, stream
+):
+    """All cuts of SGLang are of the same distribution, none of what another cut has left."""
+    params = SamplingParams(40, temperature, **cut)
     found = run(sglang_server, lambda engine: reply(engine, params, stream=stream))
-    expected = plain(list(found.token_ids), params.temperature)
+    expected = plain(list(found.token_ids), temperature)
     assert len(found.support) == len(found.token_ids)
     judged = 0
     for row, token, logprob, support in zip(
@@ -127,9 +107,10 @@ def test_logprobs_and_support_of_a_truncated_distribution(sglang_server, plain, 
         assert token in support
         ours = row[token] - row[list(support)].logsumexp(0)
         assert logprob == pytest.approx(float(ours), abs=1e-4)
-        if not on_the_edge(row, params):
+        chances = row.exp().tolist()
+        if not on_the_edge(chances, nested=False, **cut):
             judged += 1
-            assert set(support) == left(row, params)
+            assert set(support) == kept_of(chances, nested=False, **cut).keys()
     assert judged >= 0.8 * len(found.token_ids) - 2  # a reply may end early
 
 

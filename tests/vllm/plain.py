@@ -17,6 +17,9 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from agentgym_rl.engines.embedded.module_decoder import cache_argument
 from agentgym_rl.models.resolve import BUNDLED
 
+ROUNDING = 1e-4
+"""The share by which two right forwards differ in the chance of a token, at most."""
+
 
 def endless_model(folder: Path) -> Path:
     """The bundled model without an end-of-sequence token: replies are as long as asked for."""
@@ -87,6 +90,41 @@ class PlainForward:
 
 def _of(logits: Tensor, output: Sequence[int]) -> np.ndarray:
     return logits.log_softmax(-1).gather(-1, torch.tensor(output)[:, None])[:, 0].numpy()
+
+
+def kept_of(
+    chances: Sequence[float],
+    *,
+    nested: bool,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+) -> dict[int, float]:
+    """An independent implementation of truncation: the tokens that are kept, with their chances.
+
+    nested: whether `top_p` is a share of what `top_k` leaves, not of all.
+    """
+    likely = sorted(enumerate(chances), key=lambda pair: -pair[1])[:top_k]
+    total = sum(chance for _, chance in likely) if nested else 1.0
+    kept, mass = dict[int, float](), 0.0
+    for index, chance in likely:
+        if kept and (mass >= top_p * total or chance < min_p * likely[0][1]):
+            break
+        kept[index] = chance
+        mass += chance
+    return kept
+
+
+def on_the_edge(chances: Sequence[float], *, nested: bool, **cut: Any) -> bool:
+    """Whether rounding decides what is kept: two right forwards differ by as much."""
+    sides: list[dict[int, float]] = []
+    for near in (1 - ROUNDING, 1 + ROUNDING):
+        moved = {name: value if name == "top_k" else value * near for name, value in cut.items()}
+        sides.append(kept_of(chances, nested=nested, **moved))
+    kept = kept_of(chances, nested=nested, **cut)
+    least = (1 - ROUNDING) * min(kept.values())
+    tie = any(chance > least for index, chance in enumerate(chances) if index not in kept)
+    return tie or sides[0].keys() != sides[1].keys()
 
 
 def worst_difference(
