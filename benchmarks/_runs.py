@@ -15,6 +15,7 @@ from typing import Any
 from agentgym_rl.storage.metrics import read_phases
 
 from ._common import say
+from ._toy import evaluation_flags, run_flags
 
 TIMEOUT_S = 900.0
 
@@ -43,7 +44,7 @@ def evaluate(*flags: str) -> dict[str, Any]:
         CalledProcessError: it ended with an error; its messages are on our standard error.
         TimeoutExpired: it took longer than TIMEOUT_S.
     """
-    command = [sys.executable, "-m", "agentgym_rl", "eval", "--json", *flags]
+    command = [sys.executable, "-m", "agentgym_rl", "eval", "--json", *evaluation_flags(flags)]
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=TIMEOUT_S, check=True)
     return json.loads(done.stdout)
 
@@ -58,7 +59,7 @@ def train(label: str, flags: Sequence[str], *, folder: Path | None = None) -> Ru
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="arl-bench-") as scratch:
             return train(label, flags, folder=Path(scratch) / "run")
-    command = ["train", "--json", "--logging.progress=plain", *flags]
+    command = ["train", "--json", "--logging.progress=plain", *run_flags(flags)]
     say(f"{label}: arl {' '.join(command)}")
     start = time.monotonic()
     try:

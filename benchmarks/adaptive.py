@@ -25,10 +25,11 @@ from agentgym_rl.gym.env import Step
 from ._common import hardware, say, versions
 from ._kept import keep_row, read_rows, rows_file
 from ._runs import Run, RunFailed, train
+from ._toy import sized
 
-ROUNDS = 5
-TOOL_S = 1.0
-SETTLED = 10
+ROUNDS = sized(5, toy=1)
+TOOL_S = sized(1.0, toy=0.05)
+SETTLED = sized(10, toy=1)
 """Batches after which the rate is looked at: until then an adapted run still looks for its own."""
 
 _SLOW = (

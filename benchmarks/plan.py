@@ -29,6 +29,7 @@ from ._common import VLLM_PYTHON, hardware, no_peer, say, versions
 from ._kept import keep_row, read_rows, rows_file
 from ._plan_paper import PAPER, paper_rows
 from ._runs import Run, RunFailed, train
+from ._toy import sized
 
 GOAL = "every run's episodes per second within 15 % of what was predicted before it began"
 WITHIN = 0.15
@@ -62,7 +63,7 @@ Row = dict[str, Any]
 
 def run() -> dict[str, Any]:
     """All parts, or the one that is asked for."""
-    part = os.environ.get("ARL_BENCH_PART", "")
+    part = os.environ.get("ARL_BENCH_PART", sized("", toy="runs"))
     if part not in ("", "paper", *PARTS):
         raise SystemExit(f"ARL_BENCH_PART={part!r}: expected paper, {' or '.join(PARTS)}")
     rows: list[Row] = []
