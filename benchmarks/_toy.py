@@ -15,11 +15,13 @@ VARIABLE = "ARL_BENCH_TOY"
 """The environment variable that `arl bench --dry-run` sets to 1."""
 TOY = os.environ.get(VARIABLE) == "1"
 
-_RUN = (
+TOY_RUN = (
     *("--steps=4", "--rollout.groups_per_batch=2", "--rollout.group_size=2"),
     *("--eval.num_tasks=4", "--eval.every=0"),
 )
-_EVALUATION = ("--eval.num_tasks=4",)
+"""Flags of `arl train` for four small batches."""
+TOY_EVALUATION = ("--eval.num_tasks=4",)
+"""Flags of `arl eval` for four tasks."""
 
 T = TypeVar("T")
 
@@ -29,27 +31,17 @@ def sized(full: T, *, toy: T) -> T:
     return toy if TOY else full
 
 
-def run_flags(flags: Sequence[str]) -> list[str]:
-    """Return the flags of a whole `arl train`; in a dry run those of four small batches."""
-    return _replaced(flags, _RUN)
+def resized(flags: Sequence[str], small: Sequence[str]) -> list[str]:
+    """Return `flags`; in a dry run those of `small` replace the flags with the same keys.
 
-
-def evaluation_flags(flags: Sequence[str]) -> list[str]:
-    """Return the flags of a whole `arl eval`; in a dry run those of four tasks."""
-    return _replaced(flags, _EVALUATION)
-
-
-def _replaced(flags: Sequence[str], small: Sequence[str]) -> list[str]:
-    """Return `flags`, in a dry run with the keys of `small` set to its values.
-
-    Evaluations that a run does not make are not added.
+    Held-out tasks are not added to a run that has none, nor evaluations to one that makes none.
     """
     if not TOY:
         return list(flags)
     given = {flag.partition("=")[0]: flag for flag in flags}
     keys = {flag.partition("=")[0]: flag for flag in small}
     if given.get("--eval.num_tasks") == "--eval.num_tasks=0":
-        keys.pop("--eval.num_tasks")
+        keys.pop("--eval.num_tasks", None)
     if "--eval.every" not in given:
         keys.pop("--eval.every", None)
     return [flag for flag in flags if flag.partition("=")[0] not in keys] + list(keys.values())

@@ -37,8 +37,8 @@ _SLOW = (
     *("--rollout.groups_per_batch=4", "--rollout.group_size=4"),
 )
 SETTINGS: Mapping[str, tuple[Sequence[str], Sequence[int]]] = {
-    "the main job": (("--env=math",), (2, 16, 24)),
-    f"tools of {TOOL_S:g} s": (_SLOW, (2, 8, 20)),
+    "the main job": (("--env=math",), sized((2, 16, 24), toy=(2,))),
+    f"tools of {TOOL_S:g} s": (_SLOW, sized((2, 8, 20), toy=(2,))),
 }
 """Flags, and how many groups at once where that is fixed: few, the default, all that the bound on
 staleness admits."""

@@ -55,7 +55,7 @@ Row = dict[str, Any]
 
 def run(
     *,
-    variants: Sequence[str] = tuple(VARIANTS),
+    variants: Sequence[str] = sized(tuple(VARIANTS), toy=("self-play",)),
     extra: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Train each variant with its seeds; `extra` are more flags of `arl train` and `arl eval`."""

@@ -212,15 +212,16 @@ def test_the_divergence_is_k3_of_the_tokens_that_count(ratio):
     assert found.kl.item() == pytest.approx(ratio - 1 - math.log(ratio))
 
 
-def test_gmpo_bounds_no_token_without_an_advantage():
+@cases("name", ["gmpo", "ppo"])
+def test_no_token_without_an_advantage_counts_as_bounded(name):
     x, one = fresh(-1.0, -9.0), torch.ones(2, dtype=torch.float64)
     tokens = LossTokens(
         logprobs=x,
         anchor=torch.tensor([-5.0, -5.0], dtype=torch.float64),
-        behavior_logprobs=x.detach(),
+        behavior_logprobs=x.detach() + 1.0,
         behavior_weight=one,
         advantages=0 * one,
         weights=one,
         rows=torch.zeros(2, dtype=torch.int64),
     )
-    assert policy_loss(tokens, AlgoConfig(loss="gmpo")).clipped.item() == 0
+    assert policy_loss(tokens, AlgoConfig(loss=name)).clipped.item() == 0

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from agentgym_rl.algo.packing import lay_out, pack_rows
-from agentgym_rl.core.choices import ALL, FORCED, Choices, packed_set
+from agentgym_rl.core.choices import ALL, FORCED, UNKNOWN_EXPERT, Choices, Experts, packed_set
 from agentgym_rl.core.trajectory import Row
 
 
@@ -41,7 +41,9 @@ def test_rows_that_cannot_train_are_refused():
     with pytest.raises(ValueError, match="temperature 0"):
         pack_rows([row([1, 2], [0, 1], temperature=0.0)])
     with pytest.raises(ValueError, match="temperature nan"):
-        pack_rows([row([1, 2], [0, 1], temperature=float("nan"))])
+        pack_rows(
+            [row([1, 2], [0, 1], temperature=0.5), row([1, 2], [0, 1], temperature=float("nan"))]
+        )
     with pytest.raises(ValueError, match="no rows"):
         pack_rows([])
 
@@ -82,3 +84,12 @@ def test_only_rows_that_share_a_beginning_have_branches():
     assert layout.branches is not None
     assert [layout.tokens[path].tolist() for path in layout.paths] == [it.tolist() for it in rows]
     assert len(layout.branches.paths) == 4  # those of the one row that continues another
+
+
+def test_tokens_of_a_row_without_experts_have_unknown_ones():
+    ids = np.arange(12, dtype=np.int16).reshape(3, 2, 2)
+    known = replace(row([1, 2, 3], [0, 1, 1]), experts=Experts(ids))
+    packed = pack_rows([row([4, 5], [0, 1]), known])
+    assert packed.experts is not None
+    assert (packed.experts[:2] == UNKNOWN_EXPERT).all()
+    assert packed.experts[2:].numpy().tolist() == ids.tolist()
