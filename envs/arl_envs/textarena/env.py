@@ -46,7 +46,7 @@ class TextArenaEnv(MultiSeatEnv):
         self._numbers = _Numbers(0)
         with self._numbers.in_place():
             self._game = _made(id, options)
-        self._draws_when_made = self._numbers != _Numbers(0)
+        self._draws_when_made = self._numbers.used(0)
 
     async def start(self, *, seed: int, options: Mapping[str, Any]) -> None:
         self._numbers = _Numbers(seed)
@@ -92,10 +92,9 @@ class _Numbers:
             np.random.RandomState(seed % 2**32).get_state(),
         )
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Numbers) and repr(self._states) == repr(other._states)
-
-    __hash__ = None
+    def used(self, seed: int) -> bool:
+        """Return whether a number was drawn since `_Numbers(seed)`."""
+        return repr(self._states) != repr(_Numbers(seed)._states)
 
     @contextlib.contextmanager
     def in_place(self) -> Generator[None]:

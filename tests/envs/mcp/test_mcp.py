@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arl_envs.mcp.server import result_text
+from mcp.types import CallToolResult
 
 from agentgym_rl import Env, Step, ToolEnv, make, tool
 from agentgym_rl.core.errors import ConfigError, InfraError
+from tests.kit.cases import cases
 
 SERVER = Path(__file__).with_name("server.py")
 COMMAND = [sys.executable, str(SERVER)]
@@ -339,3 +342,48 @@ def test_tools_are_chosen_by_name(kwargs, said_of_it):
 def test_one_way_to_the_server(kwargs):
     with pytest.raises(ConfigError, match="command"):
         made(**kwargs)
+
+
+@cases(
+    "blocks, structured, expected",
+    {
+        "text": ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], None, "a\n\nb"),
+        "an embedded text": (
+            [{"type": "resource", "resource": {"uri": "file:///a", "text": "inside"}}],
+            None,
+            "file:///a:\ninside",
+        ),
+        "an empty embedded text": (
+            [{"type": "resource", "resource": {"uri": "file:///a", "text": ""}}],
+            None,
+            "(resource file:///a: empty)",
+        ),
+        "embedded bytes": (
+            [{"type": "resource", "resource": {"uri": "file:///a", "blob": "YQ=="}}],
+            None,
+            "(resource file:///a: not shown)",
+        ),
+        "a link": (
+            [{"type": "resource_link", "name": "n", "uri": "file:///a", "description": "d"}],
+            None,
+            "(resource n file:///a: d)",
+        ),
+        "an image": (
+            [{"type": "image", "data": "YQ==", "mimeType": "image/png"}],
+            None,
+            "(image image/png: not shown)",
+        ),
+        "structured content alone": ([], {"a": [1]}, '{"a": [1]}'),
+        "structured content beside an image": (
+            [{"type": "image", "data": "YQ==", "mimeType": "image/png"}],
+            {"a": 1},
+            '(image image/png: not shown)\n\n{"a": 1}',
+        ),
+        "structured content said in text too": ([{"type": "text", "text": "1"}], {"a": 1}, "1"),
+        "nothing": ([], None, "(no output)"),
+    }.values(),
+)
+def test_a_result_shows_all_that_is_text(blocks, structured, expected):
+    result = {"content": blocks, "structuredContent": structured}
+    found = CallToolResult.model_validate(result)
+    assert result_text(found, max_chars=1000) == expected
