@@ -108,6 +108,7 @@ class McpServer:
         self._said: IO[str] | None = None
         """The standard error of the child, while there is one."""
         self._last_words = ""
+        self._ending_of_child = ""
 
     async def start(self) -> None:
         """Connect and ask for the tools.
@@ -125,8 +126,9 @@ class McpServer:
                 self.tools = await self._list(client)
         except BaseException as error:
             limit_s = self._start_timeout_s
-            key = _advice("start_timeout_s", limit_s) if isinstance(error, TimeoutError) else ""
-            lost = self._lost(f"did not start in {limit_s:g} s{key}", error)
+            is_late = isinstance(error, TimeoutError)
+            late = f" in {limit_s:g} s{_advice('start_timeout_s', limit_s)}" if is_late else ""
+            lost = self._lost(f"did not start{late}", error)
             await self._end()
             if isinstance(error, ConfigError) or not isinstance(error, Exception):
                 raise
@@ -209,6 +211,7 @@ class McpServer:
                 raise
         finally:
             if self._child is not None:
+                self._ending_of_child = self._child.ending
                 self._child.kill()
             self._last_words = _tail(self._said)
             self._said.close()
@@ -241,10 +244,15 @@ class McpServer:
     def _lost(self, what: str, error: BaseException | None) -> InfraError:
         self._failed = True
         cause = error or self._cause
+        while isinstance(cause, BaseExceptionGroup):  # the SDK's own tasks
+            cause = cause.exceptions[0]
         why = f": {type(cause).__name__}: {cause}" if cause else ""
+        ending = (
+            f"; its process ended with {self._ending_of_child}" if self._ending_of_child else ""
+        )
         said = self._last_words or _tail(self._said)
         return InfraError(
-            f"MCP server {self.name} {what}{why}{f'; it said: {said}' if said else ''}"
+            f"MCP server {self.name} {what}{why}{ending}{f'; it said: {said}' if said else ''}"
         )
 
 

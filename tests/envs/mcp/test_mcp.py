@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arl_envs.mcp.server import result_text
+from arl_envs.mcp.server import McpServer, result_text
 from mcp.types import CallToolResult
 
 from agentgym_rl import Env, Step, ToolEnv, make, tool
@@ -23,6 +24,7 @@ from tests.kit.cases import cases
 
 SERVER = Path(__file__).with_name("server.py")
 COMMAND = [sys.executable, str(SERVER)]
+LIMITS = {"start_timeout_s": 60, "call_timeout_s": 60, "max_result_chars": 1000}
 
 
 class Own(ToolEnv):
@@ -387,3 +389,47 @@ def test_a_result_shows_all_that_is_text(blocks, structured, expected):
     result = {"content": blocks, "structuredContent": structured}
     found = CallToolResult.model_validate(result)
     assert result_text(found, max_chars=1000) == expected
+
+
+@cases(
+    "program, expected",
+    [
+        ("exit 3", r"did not start: \w+.*; its process ended with exit code 3"),
+        ("echo no license >&2; exit 0", r"exit code 0; it said: no license"),
+        ("kill -9 $$", r"ended with signal 9"),
+    ],
+)
+def test_a_server_that_ends_at_its_start_is_named_with_its_ending(program, expected):
+    server = McpServer(command=["sh", "-c", program], url="", env={}, **LIMITS)
+    with pytest.raises(InfraError, match=expected) as found:
+        asyncio.run(server.start())
+    assert "AttributeError" not in str(found.value)
+    assert "ExceptionGroup" not in str(found.value)
+
+
+DAEMON = """
+import os, sys
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print(os.getpid(), file=open(sys.argv[1], "w"), flush=True)
+        os.execvp("sleep", ["sleep", "100"])
+    os._exit(0)
+os.wait()
+os.execv(sys.executable, [sys.executable, sys.argv[2]])
+"""
+
+
+def test_a_daemon_of_a_server_ends_with_it(tmp_path):
+    pid = tmp_path / "pid"
+    os.mkfifo(pid)
+
+    async def main():
+        command = [sys.executable, "-c", DAEMON, str(pid), str(SERVER)]
+        server = McpServer(command=command, url="", env=dict(os.environ), **LIMITS)
+        await server.start()
+        daemon = os.pidfd_open(int(await asyncio.to_thread(pid.read_text)))
+        await server.close()
+        assert select.select([daemon], [], [], 60)[0], "it still runs"
+
+    asyncio.run(main())
