@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import load_config
-from agentgym_rl.plan.calibration import calibrate, read_run
+from agentgym_rl.plan.calibration import calibrate, read_run, shapes_of
 from agentgym_rl.plan.rates import Rates
 from agentgym_rl.plan.simulation import simulate
 
@@ -132,7 +132,7 @@ def _predictions(
         for name in names:
             keys = [flag.removeprefix("--").split("=", 1) for flag in RUNS[name]]
             config = load_config(folder / "config.toml", dict(keys))
-            prediction = simulate(config, rates, recorded.shapes(config), skip=1)
+            prediction = simulate(config, rates, shapes_of(config, rates.lengths, recorded), skip=1)
             found[name] = {
                 "episodes_per_s": prediction.episodes_per_s,
                 "staleness_mean": prediction.staleness_mean,
