@@ -7,7 +7,7 @@ import json
 import re
 import weakref
 from collections.abc import Mapping, Sequence
-from enum import EnumType
+from enum import Enum
 from typing import Any, Literal, get_args
 
 import gymnasium
@@ -182,8 +182,11 @@ def _action_names(env: gymnasium.Env[Any, Any], words: Words | None) -> Sequence
     another one, if it has one for its Discrete space."""
     if words:
         return words.actions
-    kind, space = getattr(env.unwrapped, "actions", None), env.action_space
-    if not isinstance(kind, EnumType) or not isinstance(space, gymnasium.spaces.Discrete):
+    kind: Any = getattr(env.unwrapped, "actions", None)
+    space = env.action_space
+    if not (isinstance(kind, type) and issubclass(kind, Enum)) or not isinstance(
+        space, gymnasium.spaces.Discrete
+    ):
         return None
     named = {int(one.value): one.name for one in kind if isinstance(one.value, int)}
     first = int(space.start)
