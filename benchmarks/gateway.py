@@ -36,7 +36,7 @@ from ._toy import sized
 from .gateway_loops.load import Shape, Turn, largest, play, play_beside
 
 ROUNDS = sized(5, toy=1)
-LONG = Shape(num_turns=sized(64, toy=4), new_tokens=300)
+LONG = Shape(num_turns=sized(64, toy=8), new_tokens=300)
 SOAK = Shape(num_turns=8, new_tokens=100)
 SAMPLED = 200
 AT_ONCE = 16
