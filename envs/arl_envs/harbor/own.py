@@ -114,7 +114,7 @@ def packed(
         "environment": {"build_timeout_sec": 300.0},
     }
     dockerfile = DOCKERFILE + "".join(f"RUN {command}\n" for command in commands)
-    tests = {"test.sh": TEST_SH.encode(), "harness.py": _harness(), "cases.json": _json(order)}
+    tests = {"test.sh": TEST_SH.encode(), **harness(), "cases.json": _json(order)}
     solution = {f"files/{path}": text for path, text in solved.items()}
     # A model that is shown the steps learns the order of their arguments, too: the tool's.
     solution |= {"solve.sh": solve.encode(), "steps.json": json.dumps(steps).encode()}
@@ -132,8 +132,10 @@ def packed(
 
 
 @cache
-def _harness() -> bytes:
-    return Path(__file__).with_name("harness.py").read_bytes()
+def harness() -> Mapping[str, bytes]:
+    """Return the files of the verifier of generated tasks."""
+    here = Path(__file__)
+    return {name: here.with_name(name).read_bytes() for name in ("harness.py", "arl_judge.py")}
 
 
 def _json(value: Any) -> bytes:

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arl_envs.harbor import own
 from arl_envs.harbor.env import HarborEnv
 from arl_envs.harbor.terminal import NO_SHELL
 
 from agentgym_rl import ConfigError, EnvError, InfraError, spec
 from agentgym_rl.gym.env import Step
 from tests.contracts.sandboxes import Opened
+from tests.kit.cases import cases
 
 from .kit import DOCKERFILE, SOLVE, TEST, written
 
@@ -169,6 +171,36 @@ echo "{\\"reward\\": 1, \\"nonce\\": \\"$nonce\\"}" > /logs/verifier/reward.json
     assert played(world, path, END)[-1].reward == 1.0
     *_, last = played(world, path, call("bash", command="touch forged"), END)
     assert (last.reward, last.info["verifier"]) == (0.0, "tampered")
+
+
+LEAVES = """
+import os, time
+if os.fork() == 0:
+    if {daemon}:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.chdir("/")
+        os.closerange(0, 64)
+    time.sleep(600)
+def double(n):
+    return 2 * n
+"""
+
+
+@cases("daemon", [False, True])
+def test_forks_that_a_right_program_leaves_cost_it_nothing(
+    daemon: bool, world: Opened, tmp_path: Path
+) -> None:
+    """They execute nothing, so /proc of a sandbox hides them from the harness."""
+    calls = [{"steps": [{"call": "it:double", "args": [n]}], "expected": [{"value": 2 * n}]}
+             for n in range(8)]  # fmt: skip
+    order = json.dumps({"mode": "calls", "cases": calls}).encode()
+    tests = {"test.sh": own.TEST_SH.encode(), "cases.json": order, **own.harness()}
+    task = written(tmp_path / "a", tests=tests, config={"metadata": {"arl_nonce": True}})
+    edit = call("edit", path="it.py", old="", new=LEAVES.format(daemon=daemon))
+    *_, last = played(world, task, edit, END)
+    assert (last.reward, last.info["verifier_detail"]) == (1.0, "8 of 8 cases passed")
 
 
 def test_variables_work_folder_and_healthcheck(world: Opened, tmp_path: Path) -> None:
