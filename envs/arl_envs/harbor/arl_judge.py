@@ -12,8 +12,10 @@ import ctypes
 import itertools
 import json
 import os
+import select
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -112,6 +114,23 @@ def is_child(pid: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def heard(end: int, program: subprocess.Popen[bytes], most: int) -> Iterator[bytes]:
+    """Yield what comes through a pipe until the program has ended: what it left behind may hold the
+    pipe open, and write on. After its end no more than `most` bytes are yielded."""
+    left = most
+    while left > 0:
+        over = program.poll() is not None  # before the last look
+        if select.select([end], [], [], 0 if over else 0.05)[0]:
+            more = os.read(end, 1 << 16)
+            if not more:  # every writer has closed it
+                program.wait()
+                return
+            yield more
+            left -= len(more) if over else 0
+        elif over:
+            return
 
 
 # ------------------------------------------------------------------ the reward

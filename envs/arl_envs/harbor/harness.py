@@ -31,7 +31,7 @@ if __package__:
     from .arl_judge import LIBC, REAP_S, control, harden, reap, taken_nonce, write_reward
 else:  # in /tests, which an isolated interpreter does not search
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    from arl_judge import LIBC, REAP_S, control, harden, reap, taken_nonce, write_reward
+    from arl_judge import LIBC, REAP_S, control, harden, reap, taken_nonce, write_reward  # pyright: ignore[reportMissingImports]
 
     sys.path.pop(0)
 
