@@ -7,6 +7,7 @@ No gateway and no model are involved, so the environment decides the speed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -60,7 +61,7 @@ async def play_baselines(
         InfraError: a service of the environment failed.
     """
     all_counts = {policy: _Counts() for policy in (ORACLE, *IDLE)}
-    waiting = each_task(spec.task_source("train", seed=SOURCE_SEED), tasks)
+    waiting = each_task(await spec.read_tasks("train", seed=SOURCE_SEED), tasks)
     closing, done = Closing(), 0
 
     async def worker() -> None:
