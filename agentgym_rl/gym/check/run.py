@@ -168,6 +168,8 @@ async def check_env(
     begun, results, closing = time.monotonic(), dict[str, Result](), Closing()
     async with started(spec.make(), wanted, closing) as given:
         subject = Subject(spec, episodes=episodes, given=given, wanted=wanted, closing=closing)
+        with contextlib.suppress(Exception):  # the criterion of tasks reports it
+            await spec.read_tasks("train", seed=SOURCE_SEED)  # many sources keep what they read
         for criterion in chosen:
             results[criterion.id] = await _result(criterion, subject, results)
             on_result(results[criterion.id])

@@ -12,6 +12,7 @@ from arl_envs.harbor import tasks
 from arl_envs.harbor.env import HarborEnv
 from arl_envs.harbor.folder import read_folder, task_folders
 from arl_envs.harbor.options import Options
+from arl_envs.harbor.task import HarborTask
 from arl_envs.harbor.tasks import FolderTasks, make_task
 
 from agentgym_rl import ConfigError, EnvError, Task, spec
@@ -37,15 +38,18 @@ def test_a_set_is_read_once_and_says_how_far_it_is(
 ) -> None:
     for name in "abc":
         written(tmp_path / name)
-    read: list[str] = []
-    monkeypatch.setattr(
-        tasks, "read_folder", lambda *a, **k: read.append("") or read_folder(*a, **k)
-    )
+    read: list[Path] = []
+
+    def counted(path: Path, *, name: str) -> HarborTask:
+        read.append(path)
+        return read_folder(path, name=name)
+
+    monkeypatch.setattr(tasks, "read_folder", counted)
     monkeypatch.setattr(tasks, "SAY_EVERY_S", -1.0)
     options = Options(source=str(tmp_path), split_by="all")
     with caplog.at_level(logging.INFO, logger="arl_envs"):
         first = FolderTasks(tmp_path, "train", options)
-    assert [line.endswith("2 of 3 task folders are read") for line in caplog.messages][-1]
+    assert caplog.messages[-1].endswith("2 of 3 task folders are read")
     assert FolderTasks(tmp_path, "eval", options).describe() == first.describe()
     assert len(read) == 3
     (tmp_path / "a/instruction.md").write_text("Other words.")
