@@ -134,19 +134,29 @@ def heard(end: int, program: subprocess.Popen[bytes], most: int) -> Iterator[byt
 
 
 # ------------------------------------------------------------------ the reward
-def write_reward(logs: str, rewards: Mapping[str, float], nonce: str) -> None:
-    """Write reward.json in place of whatever the agent left there, with the nonce if there is
-    one: its other values are numbers, as Harbor's own runner expects."""
-    path = os.path.join(logs, "reward.json")
+def clear_reward(logs: str) -> None:
+    """Make the folder of the reward, without any reward that the agent left there."""
     if os.path.islink(logs):
         os.unlink(logs)
     os.makedirs(logs, exist_ok=True)
     os.chmod(logs, 0o755)
-    for old in (path, os.path.join(logs, "reward.txt")):
-        if os.path.isdir(old) and not os.path.islink(old):
-            shutil.rmtree(old)
-        elif os.path.lexists(old):
-            os.unlink(old)
+    for name in ("reward.json", "reward.txt"):
+        remove(os.path.join(logs, name))
+
+
+def remove(path: str) -> None:
+    """Remove a file, a link or a folder, if there is one."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
+
+
+def write_reward(logs: str, rewards: Mapping[str, float], nonce: str) -> None:
+    """Write reward.json in place of whatever the agent left there, with the nonce if there is
+    one: its other values are numbers, as Harbor's own runner expects."""
+    clear_reward(logs)
+    path = os.path.join(logs, "reward.json")
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
     with open(file, "w", encoding="utf-8") as opened:
         said = {"nonce": nonce} if nonce else {}

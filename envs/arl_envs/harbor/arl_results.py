@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 if __package__:
-    from .arl_judge import harden, heard, reap, taken_nonce, write_reward
+    from .arl_judge import clear_reward, harden, heard, reap, taken_nonce, write_reward
 else:  # in /tests, which an isolated interpreter does not search
     sys.path.insert(0, str(Path(__file__).resolve().parent))
-    from arl_judge import harden, heard, reap, taken_nonce, write_reward  # pyright: ignore[reportMissingImports]
+    from arl_judge import clear_reward, harden, heard, reap, taken_nonce, write_reward  # pyright: ignore[reportMissingImports]
 
     sys.path.pop(0)
 
@@ -119,7 +119,7 @@ def _of_pytest(text: str, order: dict[str, Any]) -> dict[str, bool]:
         if test not in files.get(file, ())
     ]
     allowed = num_skipped if "SKIPPED" in order["allowed"] else 0
-    results |= dict.fromkeys(missing if len(missing) > allowed else (), False)
+    results.update(dict.fromkeys(missing if len(missing) > allowed else (), False))
     if not any(files.values()):
         results["a test that passed"] = False
     return results
@@ -162,6 +162,7 @@ def main(logs: str) -> int:
         results = read(said_by(["bash", str(here / "run-tests.sh")], env), order)
     except NoResult as error:
         print(f"the parser {order['parser']} finds no result: {error}")
+        clear_reward(logs)
         if order["can_have_results"]:
             return 1
         results = {"tests": False}

@@ -20,22 +20,21 @@ import json
 import os
 import re
 import secrets
-import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 WORD = "arl_child"
 """The name of this module in a child."""
 if __package__:
-    from .arl_judge import harden, heard, reap, taken_nonce, write_reward
+    from .arl_judge import harden, heard, reap, remove, taken_nonce, write_reward
 elif __name__ != WORD:  # in /tests, which an isolated interpreter does not search
     sys.path.insert(0, str(Path(__file__).resolve().parent))
-    from arl_judge import harden, heard, reap, taken_nonce, write_reward  # pyright: ignore[reportMissingImports]
+    from arl_judge import harden, heard, reap, remove, taken_nonce, write_reward  # pyright: ignore[reportMissingImports]
 
     sys.path.pop(0)
 
@@ -47,8 +46,11 @@ _BEGIN = (
     f"import sys; sys.path.pop(0); import json; order = json.load(sys.stdin); "
     f"exec(compile(order.pop('code'), '{WORD}', 'exec'), {{'__name__': '{WORD}', 'order': order}})"
 )
-Record = Callable[[str, bool], None]
-"""A function that records the result of a test; of "" the end of all tests."""
+if TYPE_CHECKING:  # Python 3.8 has no such aliases
+    Files = Mapping[str, bytes | None]
+    """The contents of files by their path in the work folder; None: the file has to be gone."""
+    Record = Callable[[str, bool], None]
+    """A function that records the result of a test; of "" the end of all tests."""
 
 
 def main(logs: str) -> None:
@@ -56,12 +58,12 @@ def main(logs: str) -> None:
     nonce = taken_nonce()
     code = Path(__file__).read_text()
     ids = json.loads(Path(__file__).with_name("ids.json").read_text())
-    files, work = Path(__file__).resolve().parent / "files", Path.cwd()
-    for path in ids["removed"]:
-        (work / path).unlink(missing_ok=True)
-    if files.is_dir():
-        shutil.copytree(files, work, dirs_exist_ok=True)
-    passed = {name: passes(ids[name], code) for name in ("fail_to_pass", "pass_to_pass")}
+    top = Path(__file__).resolve().parent / "files"
+    files: dict[str, bytes | None] = dict.fromkeys(ids["removed"])
+    files.update(
+        {str(each.relative_to(top)): each.read_bytes() for each in top.rglob("*") if each.is_file()}
+    )
+    passed = {name: passes(ids[name], code, files) for name in ("fail_to_pass", "pass_to_pass")}
     rewards: dict[str, float] = {
         name: sum(found) / len(found) for name, found in passed.items() if found
     }
@@ -70,20 +72,37 @@ def main(logs: str) -> None:
 
 
 # ------------------------------------------------------------------ the judge
-def passes(ids: list[str], code: str) -> list[bool]:
+def passes(ids: list[str], code: str, files: Files) -> list[bool]:
     """Return for each test whether it passes."""
     if not ids:
         return []
     if not any(UNITTEST.fullmatch(each) for each in ids):
-        outcomes = in_child("pytest", ids, code)
+        outcomes = in_child("pytest", ids, code, files)
         if outcomes is None or NO_PYTEST not in outcomes:
             return judged(ids, outcomes or {})
-    return [(in_child("one", [each], code) or {}).get(each, False) for each in ids]
+    return [(in_child("one", [each], code, files) or {}).get(each, False) for each in ids]
 
 
-def in_child(how: str, ids: list[str], code: str) -> dict[str, bool] | None:
+def put(files: Files) -> None:
+    """Put the tests' files into the work folder, whatever an earlier child left in their places."""
+    for path, data in files.items():
+        place = Path(path)
+        for folder in reversed(place.parents):
+            if folder.is_symlink() or folder.is_file():
+                folder.unlink()
+        is_file = place.is_file() and not place.is_symlink()
+        if data is None or not (is_file and place.read_bytes() == data):
+            remove(path)
+        if data is not None:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+            place.chmod(0o755 if data.startswith(b"#!") else 0o644)
+
+
+def in_child(how: str, ids: list[str], code: str, files: Files) -> dict[str, bool] | None:
     """Return whether tests passed in a child process, by their names; None if it did not record its
     end. Nothing that it started is left."""
+    put(files)
     key = secrets.token_hex(32)
     end, theirs = os.pipe()
     order = {"how": how, "ids": ids, "key": key, "to": theirs, "code": code}

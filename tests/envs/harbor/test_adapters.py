@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -390,6 +391,18 @@ def test_the_code_under_test_cannot_say_that_it_passed(
     ids = [f"test_target.py::{name}" for name in ("test_f", "C::test_m")]
     found = selected(tmp_path, FORGERIES[kind], ids, with_pytest=with_pytest)
     assert found == {"fail_to_pass": 0.0, "reward": 0.0}
+
+
+def test_tests_that_code_under_test_replaced_are_put_back(
+    mirror: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    """The first child's program spoils the tests of the later ones."""
+    task = adapters.swe_bench(swe_row(mirror[1]), mirror[0])
+    bad = "import pathlib\npathlib.Path('tests/test_old.py').write_text('def test_one(): pass')\n"
+    changed = dict(task.environment)
+    changed["repo/calc.py"] = f"{bad}{RIGHT}".replace("return 1", "return 7").encode()
+    found = rewards(replace(task, environment=changed), tmp_path, solved=False)
+    assert (found["fail_to_pass"], found["pass_to_pass"]) == (1.0, 0.0)
 
 
 def test_generated_tasks_become_a_dataset(tmp_path: Path) -> None:
