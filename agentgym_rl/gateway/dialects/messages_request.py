@@ -31,6 +31,7 @@ from agentgym_rl.gateway.request.chat_request import (
     continues,
     form_of,
 )
+from agentgym_rl.gateway.request.client_sampling import body_left_to_session
 from agentgym_rl.gateway.request.offered_tools import Offer
 from agentgym_rl.gateway.request.offered_tools import ToolChoice as Choice
 from agentgym_rl.gateway.request.unreadable import PartReader, Unreadable
@@ -266,9 +267,11 @@ def _arguments_of(given: Raw, where: str) -> str:
 
 def reply_request(session: Session, body: bytes) -> ChatRequest:
     """Parse a request to `POST /v1/messages`."""
-    asked = decode(body, MessagesRequest, refused=_unsupported)
+    body, ignored = body_left_to_session(body, session.config.sampling)
+    asked = decode(body, MessagesRequest, refusal=_unsupported)
     return replace(
         _request(session, asked),
+        ignored=ignored,
         stream=bool(asked.stream),
         max_tokens=asked.max_tokens,
         temperature=asked.temperature,
@@ -280,7 +283,7 @@ def reply_request(session: Session, body: bytes) -> ChatRequest:
 
 def count_request(session: Session, body: bytes) -> ChatRequest:
     """Parse the request whose prompt is to be counted."""
-    return _request(session, decode(body, Conversation, refused=_unsupported))
+    return _request(session, decode(body, Conversation, refusal=_unsupported))
 
 
 def _request(session: Session, asked: Conversation) -> ChatRequest:

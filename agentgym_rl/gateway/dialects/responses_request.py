@@ -29,6 +29,7 @@ from agentgym_rl.gateway.request.chat_request import (
     form_of,
     read_format,
 )
+from agentgym_rl.gateway.request.client_sampling import left_to_session
 from agentgym_rl.gateway.request.offered_tools import Offer
 from agentgym_rl.gateway.request.request_cache import Conversation, StoredResponse
 from agentgym_rl.gateway.session.session import Session
@@ -162,7 +163,7 @@ class ResponsesRequest(ChatRequest, frozen=True, kw_only=True):
 
 def read_request(session: Session, body: bytes) -> ResponsesRequest:
     """Parse and check a request."""
-    given = given_fields(body)
+    given, ignored = left_to_session(given_fields(body), session.config.sampling)
     _refuse(given)
     instructions = string(given, "instructions")
     leading = [] if instructions is None else [{"role": "system", "content": instructions}]
@@ -200,6 +201,7 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
         item_tools=said.tools,
         conversation=said.conversation,
         echo=_echo(given, tools, said.conversation),
+        ignored=ignored,
     )
 
 

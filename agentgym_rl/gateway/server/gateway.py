@@ -24,7 +24,7 @@ import logging
 import math
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, MutableMapping, Sequence, Set
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -101,6 +101,8 @@ class SessionServer(ABC):
         self._about_model = about_model
         self._num_requests = 0
         self._omitted = OmittedNames()
+        self._ignored = set[str]()
+        """The sampling parameters that were named in the log."""
 
     @property
     def num_sessions(self) -> int:
@@ -310,6 +312,18 @@ class SessionServer(ABC):
         """Count and name what the model does not see of an accepted request."""
         session.note_omissions(request)
         self._omitted.warn(request.omitted_tools)
+        self.note_ignored(session, request.ignored)
+
+    def note_ignored(self, session: Session, names: Set[str]) -> None:
+        """Count a request whose sampling parameters `names` were left to the session, and name each
+        of them once in the log."""
+        found = session.note_ignored(names) - self._ignored
+        self._ignored |= found
+        if found:
+            _log.warning(
+                "requests set %s, which the session decides (gateway.sampling): ignored",
+                ", ".join(sorted(found)),
+            )
 
     def heard_s(self, session: Session) -> tuple[float, float]:
         """Return the times of the last tokens for a session; see `Sampler.heard_s`."""
@@ -420,6 +434,7 @@ class Gateway(SessionServer):
             parsers=self._parsers,
             grammars=self._grammars,
             size=size,
+            sampler=self._sampler,
         )
         if exchange.asked.is_main:
             session.tree.named_main = turns[0].root

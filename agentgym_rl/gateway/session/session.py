@@ -12,7 +12,7 @@ import math
 import secrets
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -136,6 +136,7 @@ COUNTERS: Mapping[str, str] = {
     "trained_tokens": "of these: with loss_mask True",
     "omitted_tools": "offered tools that were left out of the prompt, each name once",
     "placeholders": "images, documents and the like that a text stood for, each once",
+    "ignored_sampling": "requests whose sampling parameters were ignored (`gateway.sampling`)",
     "truncated_turns": "turns whose oldest messages were left out (`truncation` auto)",
     "uncounted_turns": "turns whose tokens the foreign endpoint did not count",
 }
@@ -214,7 +215,7 @@ class Session:
         self.closed = False
         self.num_requests = 0
         """The number of accepted requests, answered or not."""
-        self.bodies = Bodies(unreadable=config.unreadable)
+        self.bodies = Bodies(unreadable=config.unreadable, sampling=config.sampling)
         self.exchanges = Exchanges()
         self.responses = Responses()
         self.conversations = Conversations()
@@ -278,6 +279,15 @@ class Session:
         self.counters["omitted_tools"] += len(named)
         self.counters["placeholders"] += len(parts)
         self.counters["truncated_turns"] += request.truncated
+
+    def note_ignored(self, names: Set[str]) -> Set[str]:
+        """Count a request whose sampling parameters `names` were left to the session; return those
+        that it does not decide in any case."""
+        policy = self.sampling
+        own = {"temperature": policy.temperature, "seed": policy.seed}
+        found = {name for name in names if own.get(name) is None}
+        self.counters["ignored_sampling"] += bool(found)
+        return found
 
     def stored_item(self, id: str) -> Item | None:
         """Return an item of a stored response or conversation; None if there is none."""
