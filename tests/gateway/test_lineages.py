@@ -189,3 +189,50 @@ def test_a_reward_that_belongs_to_nothing_is_refused(scene, words, value, where,
     _helped(scene, session, words)
     with pytest.raises(ValueError, match=match):
         session.reward(value, **where)
+
+
+BILLING = "x-anthropic-billing-header: cc_version=2.1.332.{}; cc_entrypoint=sdk-cli;"
+WITH_BILLING = {
+    "a block": ("/v1/messages", lambda line: {"system": [_text(line), _text("Be.")]}),
+    "a line": ("/v1/messages", lambda line: {"system": f"{line}\nBe."}),
+    "of chat": ("/v1/chat/completions", lambda line: _chat(f"{line}\nBe.")),
+    "a part": ("/v1/chat/completions", lambda line: _chat([_text(line), _text("Be.")])),
+    "instructions": ("/v1/responses", lambda line: {"instructions": f"{line}\nBe."}),
+}
+
+
+def _text(text):
+    return {"type": "text", "text": text}
+
+
+def _chat(content):
+    return {"messages": [{"role": "system", "content": content}]}
+
+
+@cases("where", WITH_BILLING)
+def test_a_line_for_the_service_s_bill_is_no_text_for_the_model(scene, words, where):
+    """Claude Code's changes at a compaction."""
+    path, system = WITH_BILLING[where]
+    session = scene.open()
+    hello, answered = [{"role": "user", "content": "Hi"}], {"role": "assistant", "content": "{}."}
+    said, start = list(hello), len(scene.engine.journal)
+    for line in (BILLING.format("4d8"), BILLING.format("cf6")):
+        fields = {"max_tokens": 50, **system(line)} if path == "/v1/messages" else system(line)
+        given = "input" if path == "/v1/responses" else "messages"
+        fields[given] = fields.get(given, []) + said
+        number = len(scene.engine.journal)
+        assert asyncio.run(scene.post(session, path=path, **fields)).status == 200
+        said += [answered | {"content": f"{number}."}, *hello]
+    record = scene.gateway.close_session(session)
+    words.check_exact(record.rows, scene.engine.journal[start:])
+    assert (len(record.rows), record.counters["forks"]) == (1, 0)
+    assert record.messages[0] == {"role": "system", "content": record.messages[0]["content"]}
+    assert "billing" not in str(record.messages)
+
+
+def test_a_system_text_that_is_only_the_bill_s_line_is_none(scene):
+    session = scene.open()
+    fields = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+    for system in ({}, {"system": [_text(BILLING.format("4d8"))]}, {"system": ""}):
+        asyncio.run(scene.post(session, path="/v1/messages", **fields, **system))
+    assert len({entry.prompt for entry in scene.engine.journal}) == 1

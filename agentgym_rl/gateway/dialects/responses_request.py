@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
+from agentgym_rl.gateway.messages import without_billing
 from agentgym_rl.gateway.request.body import (
     boolean,
     given_fields,
@@ -166,7 +167,9 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
     given, ignored = left_to_session(given_fields(body), session.config.sampling)
     _refuse(given)
     instructions = string(given, "instructions")
-    leading = [] if instructions is None else [{"role": "system", "content": instructions}]
+    leading: list[dict[str, Any]] = []
+    if instructions is not None:
+        leading = [{"role": "system", "content": without_billing(instructions)}]
     said = _read_items(session, given)
     if not said.messages:
         raise bad_request("input must not be empty.", param="input")

@@ -24,7 +24,7 @@ from msgspec import Struct, field
 
 from agentgym_rl.core.chat import text_message
 from agentgym_rl.gateway.errors import bad_request, unsupported
-from agentgym_rl.gateway.messages import text_of
+from agentgym_rl.gateway.messages import text_of, without_billing
 from agentgym_rl.gateway.template.template import RESERVED
 
 from .body import boolean, given_fields, integer, number, refuse_unknown, string
@@ -254,7 +254,17 @@ def _message(value: Any, where: str, unreadable: Unreadable) -> dict[str, Any]:
             raise bad_request(f"{where}.{name} must be a string.", param=where)
     if role == "assistant" and (calls := value.get("tool_calls")) is not None:
         value = {**value, "tool_calls": _calls(calls, f"{where}.tool_calls")}
-    return {**value, "role": "system"} if role == "developer" else value
+    return _system(value) if role in ("system", "developer") else value
+
+
+def _system(value: dict[str, Any]) -> dict[str, Any]:
+    content = value.get("content") or ""
+    if isinstance(content, str):
+        return {**value, "role": "system", "content": without_billing(content)}
+    first, *rest = content
+    text = without_billing(first["text"])
+    parts = rest if first["text"] and not text else [{**first, "text": text}, *rest]
+    return {**value, "role": "system", "content": parts}
 
 
 def _readable(value: dict[str, Any], where: str, unreadable: Unreadable) -> dict[str, Any]:

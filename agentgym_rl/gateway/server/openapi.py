@@ -113,9 +113,11 @@ class Error(Struct):
     error: ErrorDetail
 
 
-class AnthropicErrorDetail(Struct):
+class AnthropicErrorDetail(Struct, omit_defaults=True):
     type: str
     message: str
+    details: dict[str, str | None] | None = None
+    """The `error_code` of an error of a thread."""
 
 
 class AnthropicError(Struct, tag_field="type", tag="error"):

@@ -218,6 +218,8 @@ class Session:
         self.bodies = Bodies(unreadable=config.unreadable, sampling=config.sampling)
         self.exchanges = Exchanges()
         self.responses = Responses()
+        self.threads = Responses()
+        """The conversations of Anthropic's threads, by the ids of their last replies."""
         self.conversations = Conversations()
         self.kept_from: tuple[int, MessageKey] | None = None
         """The place and the key of the first message that stayed, when the oldest were left out
