@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.credit import NO_CREDIT, Credit
 from agentgym_rl.core.engine import UNKNOWN_VERSION, SamplingParams
@@ -264,6 +266,12 @@ class Session:
         return self.tree.locate(
             request.messages, tools=request.tools, template_kwargs=request.template_kwargs
         )
+
+    def taken_apart(self, request: ChatRequest) -> ChatRequest:
+        """Return a request in which turns that the client has joined are apart again."""
+        said, kwargs = request.messages, request.template_kwargs
+        apart = self.tree.taken_apart(said, tools=request.tools, template_kwargs=kwargs)
+        return request if apart is said else replace(request, messages=apart)
 
     def take(self, place: Place) -> None:
         """Count a request answered from `place`, and remember the place for a faster search."""

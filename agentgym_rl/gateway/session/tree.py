@@ -35,6 +35,7 @@ from agentgym_rl.gateway.messages import (
 from agentgym_rl.gateway.template.template import NO_KWARGS
 
 from .client_defaults import echoed, edit_of, quoted, restored, rewritten, until_next_reply
+from .joined_turns import taken_apart
 
 Messages = Sequence[Mapping[str, Any]]
 SiblingOf = Literal["n", "retry"]
@@ -277,6 +278,7 @@ class Tree:
         """The root that a client has named as the main one."""
         self._walks = Walks()
         self.turns: list[Sampled] = []
+        self._by_request: dict[int, Sampled] = {}
 
     def locate(
         self,
@@ -301,6 +303,18 @@ class Tree:
         """Keep how far a conversation was found; do not call this from a thread."""
         if place.step is not None:
             self._walks.keep(*place.step)
+
+    def taken_apart(
+        self,
+        messages: Messages,
+        *,
+        tools: Messages | None = None,
+        template_kwargs: Mapping[str, Any] = NO_KWARGS,
+    ) -> Messages:
+        """Return a conversation in which turns that a client has joined are apart again."""
+        walk = self._walks.longest(messages, tools, template_kwargs)
+        start = 0 if walk is None else len(walk.said)
+        return taken_apart(messages, start, tools, of_request=self.of_request, following=_replies)
 
     def _go_on(self, walk: Walk, new: Messages) -> Place:
         """Follow `new` messages from the end of a walk."""
@@ -409,13 +423,14 @@ class Tree:
         if context.replies:
             self._walks.clear()
         self.turns.append(node)
+        self._by_request[request] = node
         context.root.turns.append(node)
         context.replies.append(node)
         return node, cause
 
     def of_request(self, request: int) -> Sampled | None:
         """Return the turn that answered a request."""
-        return next((node for node in self.turns if node.request == request), None)
+        return self._by_request.get(request)
 
     def lineages(self, main_tools: Sequence[str] = ()) -> list[Root]:
         """Return the roots with turns in the order of their first ones, but the main one first.
