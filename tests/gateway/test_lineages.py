@@ -95,6 +95,23 @@ def test_a_client_may_name_the_main_lineage(scene, words):
     assert len(ids) == 3
 
 
+@pytest.mark.parametrize("side", [True, False])
+def test_a_simulated_user_may_be_left_out_and_the_agent_s_helpers_train(stage, spell, words, side):
+    config = GatewayConfig(train_side_lineages=side)
+    scene = stage([spell.bytewise(f"{n}." + words.END) for n in range(9)], config=config)
+    session = scene.open()
+    user = {"messages": [{"role": "system", "content": "You are the customer."}, AND]}
+    for _ in range(5):  # more turns than the agent has
+        left_out = scene.post(session, headers={"x-arl-lineage": "untrained"}, **user)
+        assert asyncio.run(left_out).status == 200
+    _ask(scene, session, user["messages"])  # once said is said
+    _helped(scene, session, words)
+    record = session.record()
+    trained = {row.lineage: row.num_trained > 0 for row in record.rows}
+    assert trained == {0: True, 1: False, 2: side}
+    assert sorted(row.lineage for row in record.rows) == [0, *[1] * 6, 2]
+
+
 def test_tools_under_a_servers_name_are_the_environments(scene, words):
     session = scene.open()
     session.main_tools = ["calculator"]

@@ -5,13 +5,21 @@ Replies are blocks of thoughts, text and tool calls, in sampled order.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from agentgym_rl.gateway.dialects import Dialect, Question, Reply, Route, Writer, typed_event
+from agentgym_rl.gateway.dialects import (
+    Count,
+    Dialect,
+    Question,
+    Reply,
+    Route,
+    Writer,
+    typed_event,
+)
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.parsers import Event, ToolCall
 from agentgym_rl.gateway.request.chat_request import ChatRequest
@@ -40,10 +48,6 @@ _KINDS = {
     429: "rate_limit_error",
     504: "timeout_error",
 }
-
-Count = Callable[[Session, ChatRequest, int], Awaitable[Mapping[str, Any]]]
-"""A function that returns the body of a `count_tokens` reply, with `input_tokens`, to a request of
-the given number of bytes."""
 
 
 class MessagesWriter(Writer):

@@ -21,7 +21,7 @@ from agentgym_rl.core.errors import EngineError
 from agentgym_rl.gateway.dialects import Dialect, OnEvents, deliver, kept_alive
 from agentgym_rl.gateway.dialects.completions import DONE, ChatDialect
 from agentgym_rl.gateway.dialects.messages import CountTokens, MessagesDialect
-from agentgym_rl.gateway.dialects.responses import ResponsesDialect
+from agentgym_rl.gateway.dialects.responses import CountInput, ResponsesDialect
 from agentgym_rl.gateway.errors import bad_request, unsupported
 from agentgym_rl.gateway.request.body import json_object
 from agentgym_rl.gateway.request.chat_request import ANY_OBJECT, ChatRequest, ReplyForm
@@ -57,7 +57,8 @@ class Relay(SessionServer):
     session_type = RelaySession
 
     def __init__(self, upstream: Upstream, *, config: GatewayConfig) -> None:
-        routes = (ChatDialect(), ResponsesDialect(), MessagesDialect(), CountTokens(_estimate))
+        counts = (CountInput(_estimate), CountTokens(_estimate))
+        routes = (ChatDialect(), ResponsesDialect(), MessagesDialect(), *counts)
         super().__init__(routes, config=config, model_name=upstream.model)
         self._upstream = upstream
 

@@ -45,9 +45,9 @@ from agentgym_rl.gateway.dialects import (
 )
 from agentgym_rl.gateway.dialects.completions import ChatDialect, CompletionsDialect
 from agentgym_rl.gateway.dialects.messages import CountTokens, MessagesDialect
-from agentgym_rl.gateway.dialects.responses import ResponsesDialect
+from agentgym_rl.gateway.dialects.responses import CountInput, ResponsesDialect
 from agentgym_rl.gateway.dialects.responses_stored import StoredConversations, StoredResponses
-from agentgym_rl.gateway.errors import ApiError, too_busy, wrong_method
+from agentgym_rl.gateway.errors import ApiError, no_websocket, too_busy, wrong_method
 from agentgym_rl.gateway.parsers import readers_of
 from agentgym_rl.gateway.request.body import beside, body_of, check_values, key_of
 from agentgym_rl.gateway.request.chat_request import ChatRequest
@@ -160,6 +160,8 @@ class SessionServer(ABC):
         if scope["method"] == "HEAD":
             send = _without_body(send)
         try:
+            if scope["method"] == "GET" and header(scope, b"sec-websocket-key"):
+                raise no_websocket(path)
             if api is not None and api.path == path and scope["method"] == "POST":
                 await self._post(api, key, scope, receive, send)
             elif (resources := self._resources_of(path)) is not None:
@@ -400,6 +402,7 @@ class Gateway(SessionServer):
         routes = (
             ChatDialect(),
             ResponsesDialect(),
+            CountInput(self._count),
             MessagesDialect(),
             CountTokens(self._count),
             CompletionsDialect(chat, max_model_len=max_model_len),
@@ -436,8 +439,7 @@ class Gateway(SessionServer):
             size=size,
             sampler=self._sampler,
         )
-        if exchange.asked.is_main:
-            session.tree.named_main = turns[0].root
+        session.tree.name(turns[0].root, exchange.asked.lineage)
         request = turns[0].request
         self.note_omissions(session, request)
 
