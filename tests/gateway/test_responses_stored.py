@@ -58,7 +58,7 @@ def test_the_tokens_of_a_request_are_counted_as_it_would_get_them(scene):
     more = {"input": "And?", "previous_response_id": answer["id"]}
     counted = _do(scene, session, "POST", count, **more).body["input_tokens"]
     assert counted == _ask(scene, session, **more).body["usage"]["input_tokens"]
-    assert _do(scene, session, "POST", count, input="").error["param"] == "input"
+    assert _do(scene, session, "POST", count, input=[]).error["param"] == "input"
     assert session.num_turns == 2
 
 
