@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from agentgym_rl.config import GatewayConfig
 from tests.kit.cases import cases
 
 AND = {"role": "user", "content": "And?"}
@@ -120,3 +121,21 @@ def test_the_record_shows_the_conversation_that_the_model_saw(play):
     roles = [message["role"] for message in record.messages]
     turns = ["assistant", "tool", "assistant", "tool", "assistant", "user", "assistant"]
     assert roles == ["system", "user", *turns]
+
+
+@pytest.mark.parametrize(("edited", "rows"), [("fork", 2), ("trust", 1)])
+def test_a_client_that_drops_the_text_beside_a_call_is_one_row_if_trusted(
+    stage, spell, words, edited, rows
+):
+    """Semantic Kernel and CrewAI do."""
+    said = [spell.bytewise(text + words.END) for text in ("Look. " + _call(1), "Bye.")]
+    scene = stage(said, config=GatewayConfig(edited_calls=edited))
+    session = scene.open()
+    fields = {"messages": words.FIRST, "tools": [words.CALCULATOR]}
+    reply = asyncio.run(scene.post(session, **fields)).message
+    without = {"role": "assistant", "tool_calls": reply["tool_calls"]}
+    fields["messages"] = [*words.FIRST, without, *_answers(reply)]
+    assert asyncio.run(scene.post(session, **fields)).status == 200
+    record = scene.gateway.close_session(session)
+    words.check_exact(record.rows, scene.engine.journal, num_rows=rows)
+    assert record.counters["trusted_edits"] == (edited == "trust")
