@@ -55,7 +55,7 @@ _HERE = secrets.randbits(62)
 
 
 class _Reading(TypedDict):
-    """How requests are read."""
+    """The options with which requests are read."""
 
     unreadable: Unreadable
     sampling: Sampling
