@@ -6,6 +6,9 @@ import logging
 import pytest
 
 from agentgym_rl.config import GatewayConfig
+from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.engines.router.router import Router
+from agentgym_rl.engines.scripted import ScriptedEngine
 from tests.kit.cases import cases
 from tests.kit.someones_model import SomeonesModel
 
@@ -135,3 +138,13 @@ def test_a_model_served_elsewhere_is_asked_as_the_session_says(dialect, sampling
     ignored = talk(model, converse, gateway=GatewayConfig(sampling=sampling))
     asked = {"request": (0.1, 0), "session": (None, 1)}
     assert (model.requests[-1].get("top_p"), ignored) == asked[sampling]
+
+
+def test_one_engine_of_several_that_cannot_tell_is_enough_to_refuse():
+    router = Router(interrupt="abort", wait_s=1.0)
+    sampling = SamplingParams(max_tokens=4, top_p=0.5)
+    told = []
+    for name in ("yes", "no"):
+        router.add(name, ScriptedEngine([], has_support=name == "yes"), version=0)
+        told.append(router.no_support(sampling))
+    assert told == ["", "does not report them"]
