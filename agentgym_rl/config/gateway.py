@@ -64,6 +64,10 @@ class GatewayConfig(Section):
     """The treatment of turns that must be JSON of a schema or a tool call: "grammar" samples only
     replies of that form, and trains the policy restricted to them; "free" samples any reply, and
     the model has to learn the form (docs/gateway.md#forced-turns)."""
+    sampling: Literal["request", "session"] = "request"
+    """The treatment of `top_p`, penalties and other sampling parameters of clients: "request"
+    honours or refuses them, "session" ignores them all, and draws as the run says
+    (docs/gateway.md#sampling-parameters-of-clients)."""
     edited_calls: Literal["fork", "trust"] = "fork"
     """The reaction to a client that returns a sampled tool call with other arguments: the
     conversation forks, or continues from the sampled call."""

@@ -443,6 +443,12 @@ class HttpEngine(EngineClient):
                 f"the workers say {states}"
             ) from error
 
+    def no_support(self, sampling: SamplingParams) -> str:
+        most = self._num_alternatives - 1
+        if most < 0 or 0 < sampling.top_k <= most:
+            return ""
+        return f"reports {most} of them at most: set top_k, to {most} or less"
+
     def _sampling_body(self, sampling: SamplingParams) -> protocol.SamplingBody:
         grammar = sampling.grammar
         return protocol.SamplingBody(
