@@ -30,7 +30,7 @@ from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Row, Trajectory
 from agentgym_rl.models.resolve import CANARIES, check_tokenizer, teacher_folders
-from agentgym_rl.runtime.http_client import HttpClient
+from agentgym_rl.runtime.http_client import AnswerTooLarge, HttpClient, read_json
 from agentgym_rl.runtime.log import Repeated
 from agentgym_rl.runtime.tasks import together
 
@@ -43,6 +43,10 @@ _AT_ONCE = 16
 """The rows that one teacher is asked for at the same time; others wait for their turn."""
 _SPECIAL = 64
 """The number of special tokens that are compared."""
+_ANSWER_BYTES, _TOKEN_BYTES = 1 << 20, 2048
+"""The longest answer: this, and as much for each token."""
+_MISSING = -9999.0
+"""The number that vLLM reports for a log-prob that is missing, infinite or not a number."""
 _SAME = 0.5
 """The difference of log-probs, in nats, between a text and its token ids that rounding may make:
 other tokens are several nats away."""
@@ -191,25 +195,32 @@ class ServedTeachers:
             "temperature": 1.0,
             "add_special_tokens": False,
         }
-        answer = await self._call(url, "POST", "/v1/completions", body)
+        size = _ANSWER_BYTES + _TOKEN_BYTES * len(prompt)
+        answer = await self._call(url, "POST", "/v1/completions", body, max_bytes=size)
         return _logprobs(answer, prompt, url, drawn=drawn)
 
-    async def _call(self, url: str, method: str, path: str, body: Any = None) -> Any:
+    async def _call(
+        self, url: str, method: str, path: str, body: Any = None, *, max_bytes: int = _ANSWER_BYTES
+    ) -> Any:
         base = url.rstrip("/").removesuffix("/v1")
-        status, text = await self._http.call(
-            *(base, method, path),
-            body=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-            timeout_s=self._config.timeout_s,
-        )
+        try:
+            status, text = await self._http.call(
+                *(base, method, path),
+                body=None if body is None else json.dumps(body).encode(),
+                headers={"Content-Type": "application/json"},
+                timeout_s=self._config.timeout_s,
+                max_bytes=max_bytes,
+            )
+        except AnswerTooLarge as error:  # another request would be answered alike
+            raise ConfigError(f"the teacher at {url}: {method} {path}: {error}") from error
         said = text.decode(errors="replace")[:300]
         if status == 429 or status >= 500:
             raise ConnectionError(f"{method} {path} says {status} {said}")
         if status != 200:
             raise ConfigError(f"the teacher at {url} refuses {method} {path}: {status} {said}")
         try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
+            return read_json(text)
+        except ValueError:
             raise ConfigError(f"the teacher at {url}: {path} is no JSON: {said}") from None
 
 
@@ -255,7 +266,11 @@ def _logprobs(
                 f"the teacher at {url} tells {len(numbers)} log-probs of {len(prompt)} tokens"
             )
         numbers = numbers[: len(prompt)]
-    if any(not -math.inf < one <= 1e-3 for one in numbers[1:]):
-        odd = next(one for one in numbers[1:] if not -math.inf < one <= 1e-3)
-        raise ConfigError(f"the teacher at {url} tells {odd}, which is no log-prob")
-    return np.array(numbers, np.float32)
+    for position, number in enumerate(numbers[1:], 1):
+        if not _MISSING < number <= 1e-3:
+            raise ConfigError(
+                f"the teacher at {url} tells {number}, which is no log-prob, of token {position}: "
+                f"expected a number from 0 down to above {_MISSING:g}, which vLLM reports where it "
+                "has none; do its weights give finite logits?"
+            )
+    return np.minimum(np.array(numbers, np.float32), 0)

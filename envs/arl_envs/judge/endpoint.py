@@ -129,6 +129,7 @@ class Endpoint:
                     body=body,
                     headers={"Content-Type": "application/json", **self._authorization()},
                     timeout_s=self._timeout_s,
+                    max_bytes=_ANSWER_BYTES,
                 )
         except OSError as error:  # TimeoutError, too
             raise self._failed(f"{type(error).__name__}: {error}") from error

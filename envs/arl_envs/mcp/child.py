@@ -15,6 +15,8 @@ GRACE_S = 1.5
 """The seconds that a child has to end by itself after its input ends, and again after SIGTERM."""
 REAP_S = 1.0
 _CHUNK_BYTES = 65536
+_LINE_BYTES = 16 << 20
+"""The longest message of a child."""
 
 
 class Child:
@@ -112,10 +114,20 @@ async def _listen(reader: asyncio.StreamReader, sending: Any) -> None:
     too, since the child may have to write them before it can end."""
     import anyio
 
-    rest, taken = b"", True
+    rest, taken = bytearray(), True
     async with sending:
         while chunk := await reader.read(_CHUNK_BYTES):
-            *lines, rest = (rest + chunk).split(b"\n")
+            lines: list[bytes] = []
+            if b"\n" in chunk:
+                *lines, chunk = chunk.split(b"\n")
+                lines[0] = bytes(rest) + lines[0]
+                rest.clear()
+            rest += chunk
+            if len(rest) > _LINE_BYTES:
+                raise ConnectionError(
+                    f"a message of the server is too large: at most {_LINE_BYTES:,} bytes are "
+                    "read, it goes on"
+                )
             try:
                 for line in lines if taken else ():
                     await sending.send(_message(line))
@@ -141,5 +153,5 @@ def _message(line: bytes) -> Any:
 
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValueError as error:
-        return error
+    except (ValueError, RecursionError) as error:
+        return error if isinstance(error, ValueError) else ValueError(str(error))

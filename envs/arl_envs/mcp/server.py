@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 from agentgym_rl import ConfigError, InfraError, ToolError, ToolSpec
+from agentgym_rl.runtime.http_client import bound_response
 
 from .child import Child
 
@@ -49,6 +51,18 @@ CLOSE_TIMEOUT_S = 4.0
 """The timeout of `close`. A child gets twice `GRACE_S` of it; then, and also when `close` is
 cancelled, the child and all its processes are killed."""
 CANCEL_TIMEOUT_S = 1.0
+
+
+@asynccontextmanager
+async def _bounded(url: str) -> AsyncGenerator[Any]:
+    """Open the streams of a server at `url`, whose answers have a bound."""
+    from mcp.client.streamable_http import streamable_http_client
+    from mcp.shared._httpx_utils import create_mcp_http_client
+
+    async with create_mcp_http_client({"Accept-Encoding": "identity"}) as http:
+        http.event_hooks = {"response": [bound_response]}
+        async with streamable_http_client(url, http_client=http) as streams:
+            yield streams
 
 
 class McpServer:
@@ -196,7 +210,7 @@ class McpServer:
                 "MCP servers need the package mcp: pip install 'agentgym-rl[mcp]'"
             ) from error
         if self._url:
-            return Client(self._url)
+            return Client(_bounded(self._url))
         env = get_default_environment() | dict(self._env)
         self._child = Child(self._command, env=env, said=said)
         return Client(self._child.streams())
