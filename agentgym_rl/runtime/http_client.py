@@ -52,17 +52,18 @@ class Body:
 
     def __init__(self, headers: _Headers, *, max_bytes: int) -> None:
         encoding = (headers.get("Content-Encoding") or "identity").strip().lower()
-        length = headers.get("Content-Length") or ""
-        if length.isdecimal() and len(length) < 20 and int(length) > max_bytes:
-            raise AnswerTooLarge.of(max_bytes=max_bytes, size=int(length))
         if encoding not in ("identity", *_PACKED):
             raise ConnectionError(
                 f"the answer is packed as {encoding!r:.40}, which was not asked for; allowed: none "
                 f"or {', '.join(_PACKED)}"
             )
+        length = headers.get("Content-Length") or ""
+        is_plain = encoding == "identity"
+        if is_plain and length.isdecimal() and len(length) < 20 and int(length) > max_bytes:
+            raise AnswerTooLarge.of(max_bytes=max_bytes, size=int(length))
         self._max_bytes = max_bytes
         self._left = max_bytes
-        self._unpack = zlib.decompressobj(wbits=47) if encoding in _PACKED else None
+        self._unpack = None if is_plain else zlib.decompressobj(wbits=47)
 
     def add(self, piece: bytes) -> bytes:
         """Return the content of a further piece.
