@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Self
 from urllib.parse import urlsplit
 
@@ -119,21 +119,38 @@ def read_json(data: bytes | str) -> Any:
     return found
 
 
-async def bound_response(response: Any) -> None:
+async def bound_response(
+    response: Any, *, failed: Callable[[OSError], None] = lambda error: None
+) -> None:
     """Bound what is read of a response of httpx, or of httpx2: an event hook for their clients, and
-    so for SDKs that take such a client. It raises as `Body`, from the read."""
-    kind = response.headers.get("Content-Type", "")
-    is_stream = kind.startswith("text/event-stream")
-    body = Body(response.headers, max_bytes=MAX_STREAM_BYTES if is_stream else MAX_ANSWER_BYTES)
+    so for SDKs that take such a client. It raises as `Body`, from the read, and tells `failed`
+    before: some SDKs lose the reason. Each event of a stream has the bound of an answer."""
+    is_stream = response.headers.get("Content-Type", "").startswith("text/event-stream")
+    longest = MAX_STREAM_BYTES if is_stream else MAX_ANSWER_BYTES
+    try:
+        body = Body(response.headers, max_bytes=longest)
+    except OSError as error:
+        failed(error)
+        raise
     response.headers.pop("Content-Encoding", None)  # else the library would unpack it, unbounded
     stream = response.stream
     library: Any = sys.modules[type(response).__module__.partition(".")[0]]
 
     class Bounded(library.AsyncByteStream):
         async def __aiter__(self) -> Any:
-            async for piece in stream:
-                yield body.add(piece)
-            body.end()
+            event_bytes = 0
+            try:
+                async for packed in stream:
+                    piece = body.add(packed)
+                    end = max(piece.rfind(b"\n\n"), piece.rfind(b"\r\n\r\n"), piece.rfind(b"\r\r"))
+                    event_bytes = len(piece) - end if end >= 0 else event_bytes + len(piece)
+                    if event_bytes > MAX_ANSWER_BYTES:
+                        raise AnswerTooLarge.of(max_bytes=MAX_ANSWER_BYTES)
+                    yield piece
+                body.end()
+            except OSError as error:
+                failed(error)
+                raise
 
         async def aclose(self) -> None:
             await stream.aclose()

@@ -205,10 +205,13 @@ def test_an_sdk_reads_no_more_either():
     assert sdk(packed(b"one\ntwo")) == ["one", "two"]
 
 
-def test_a_stream_of_events_without_an_end_is_bounded(monkeypatch):
-    monkeypatch.setattr("agentgym_rl.runtime.http_client.MAX_STREAM_BYTES", 2_000_000)
+def test_a_stream_and_each_of_its_events_is_bounded(monkeypatch):
+    monkeypatch.setattr("agentgym_rl.runtime.http_client.MAX_STREAM_BYTES", 4_000_000)
+    monkeypatch.setattr("agentgym_rl.runtime.http_client.MAX_ANSWER_BYTES", 2_000_000)
     with pytest.raises(AnswerTooLarge, match="at most 2,000,000 bytes are read, it goes on"):
         sdk(EVENTS, CHUNK, stream=True)
+    with pytest.raises(AnswerTooLarge, match="at most 4,000,000 bytes are read, it goes on"):
+        sdk(EVENTS, CHUNK[:-4] + b"\n\n\r\n", stream=True)
 
 
 def test_a_reply_of_an_engine_is_bounded():

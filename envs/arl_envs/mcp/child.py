@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import IO, Any
 
+from agentgym_rl.runtime.http_client import AnswerTooLarge
+
 GRACE_S = 1.5
 """The seconds that a child has to end by itself after its input ends, and again after SIGTERM."""
 REAP_S = 1.0
@@ -35,6 +37,8 @@ class Child:
             command, bufsize=0, env=env, stdin=pipe, stdout=pipe, stderr=said,
             start_new_session=True,
         )  # fmt: skip
+        self.failure: OSError | None = None
+        """The reason for which nothing more is read of it, if there is one."""
 
     def kill(self) -> None:
         """Kill the processes that are left. Idempotent; not async, so it cannot be cancelled."""
@@ -54,7 +58,7 @@ class Child:
                 stack.callback(stream.close)
             reader, writer = await stack.enter_async_context(self._pipes())
             group = await stack.enter_async_context(anyio.create_task_group())
-            group.start_soon(_listen, reader, sending)
+            group.start_soon(self._listen, reader, sending)
             group.start_soon(_tell, writer, sent, sending)
             try:
                 yield incoming, outgoing
@@ -84,6 +88,29 @@ class Child:
             loop.remove_reader(process)
             os.close(process)
 
+    async def _listen(self, reader: asyncio.StreamReader, sending: Any) -> None:
+        """Send on the lines of the child until they end. Lines that have no receiver any more are
+        read too, since the child may have to write them before it can end."""
+        import anyio
+
+        rest, taken = bytearray(), True
+        async with sending:
+            while chunk := await reader.read(_CHUNK_BYTES):
+                lines: list[bytes] = []
+                if b"\n" in chunk:
+                    *lines, chunk = chunk.split(b"\n")
+                    lines[0] = bytes(rest) + lines[0]
+                    rest.clear()
+                rest += chunk
+                if len(rest) > _LINE_BYTES:
+                    self.failure = AnswerTooLarge.of(max_bytes=_LINE_BYTES)
+                    raise self.failure
+                try:
+                    for line in lines if taken else ():
+                        await sending.send(_message(line))
+                except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    taken = False
+
     def _signal(self, number: signal.Signals) -> None:
         if self._process.returncode is None:  # not reaped, so the pid is still its own
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -107,32 +134,6 @@ class Child:
             )
             stack.callback(told.abort)
             yield reader, asyncio.StreamWriter(told, protocol, None, loop)
-
-
-async def _listen(reader: asyncio.StreamReader, sending: Any) -> None:
-    """Send on the lines of the child until they end. Lines that have no receiver any more are read
-    too, since the child may have to write them before it can end."""
-    import anyio
-
-    rest, taken = bytearray(), True
-    async with sending:
-        while chunk := await reader.read(_CHUNK_BYTES):
-            lines: list[bytes] = []
-            if b"\n" in chunk:
-                *lines, chunk = chunk.split(b"\n")
-                lines[0] = bytes(rest) + lines[0]
-                rest.clear()
-            rest += chunk
-            if len(rest) > _LINE_BYTES:
-                raise ConnectionError(
-                    f"a message of the server is too large: at most {_LINE_BYTES:,} bytes are "
-                    "read, it goes on"
-                )
-            try:
-                for line in lines if taken else ():
-                    await sending.send(_message(line))
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                taken = False
 
 
 async def _tell(writer: asyncio.StreamWriter, sent: Any, sending: Any) -> None:
