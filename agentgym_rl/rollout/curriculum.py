@@ -128,8 +128,8 @@ class PassRate(Curriculum):
             self._warned.add(kind)
             low, high = self.scale(rewards)
             log.warning(
-                "rollout.curriculum=%s %s. Set what counts, as in --rollout.curriculum_options='{low = "
-                "%g, high = %g}'. This warning is shown once",
+                "rollout.curriculum=%s %s. Set what counts, as in "
+                "--rollout.curriculum_options='{low = %g, high = %g}'. This warning is shown once",
                 *(self._by, what.format(f"{low:g}", f"{high:g}"), low, high),
             )
 
