@@ -29,6 +29,7 @@ from agentgym_rl.core.choices import ALL, Told
 from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Row, Trajectory
+from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import CANARIES, check_tokenizer, teacher_folders
 from agentgym_rl.runtime.http_client import AnswerTooLarge, HttpClient, read_json
 from agentgym_rl.runtime.log import Repeated
@@ -47,6 +48,7 @@ _ANSWER_BYTES, _TOKEN_BYTES = 1 << 20, 2048
 """The longest answer: this, and as much for each token."""
 _MISSING = -9999.0
 """The number that vLLM reports for a log-prob that is missing, infinite or not a number."""
+_CONVERSATION: list[dict[str, Any]] = [{"role": "user", "content": "What is 12 * 34?"}]
 _SAME = 0.5
 """The difference of log-probs, in nats, between a text and its token ids that rounding may make:
 other tokens are several nats away."""
@@ -111,6 +113,43 @@ class ServedTeachers:
                         f"these tokens {ours.tolist()}. Serve a model of the policy's tokenizer"
                     )
             await self._check_room(url, longest)
+            await self._compare_prompts(url, model_dir)
+
+    async def _compare_prompts(self, url: str, model_dir: Path) -> None:
+        """Warn if the server renders a conversation otherwise than the model in `model_dir`, as far
+        as it says: vLLM does, by /tokenize."""
+        chat = await asyncio.to_thread(ChatFormat.load, model_dir)
+        ours = chat.prompt(_CONVERSATION, ())
+        base = url.rstrip("/").removesuffix("/v1")
+        body = {"model": self._cards[url]["id"], "messages": _CONVERSATION}
+        try:
+            status, text = await self._http.call(
+                *(base, "POST", "/tokenize"),
+                body=json.dumps(body | {"add_special_tokens": False}).encode(),
+                headers={"Content-Type": "application/json"},
+                timeout_s=self._config.timeout_s,
+            )
+            answer = read_json(text)
+        except (OSError, ValueError):
+            status, text, answer = 404, b"", None
+        match answer:
+            case {"tokens": list() as theirs}:
+                if theirs != ours:
+                    log.warning(
+                        "the teacher at %s has another chat template than the policy %s, which "
+                        "renders a short conversation as the tokens %s, and it as %.300s: its "
+                        "log-probs of the policy's texts may say little of what it would do with "
+                        "prompts of its own. Serve it with the policy's template, or choose "
+                        "another teacher",
+                        *(url, model_dir, ours, str(answer["tokens"])),
+                    )
+            case _:
+                log.log(
+                    logging.WARNING if status in (400, 422) else logging.INFO,
+                    "the teacher at %s does not tell its chat template (/tokenize of messages says "
+                    "%s %s): it should have the policy's",
+                    *(url, status, text[:200].decode(errors="replace")),
+                )
 
     async def _check_room(self, url: str, longest: int) -> None:
         """Try a row of `longest` tokens, if the server's context may be too short for it: vLLM
