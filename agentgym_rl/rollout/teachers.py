@@ -133,8 +133,8 @@ class ServedTeachers:
         except (OSError, ValueError):
             status, text, answer = 404, b"", None
         match answer:
-            case {"tokens": list() as theirs}:
-                if theirs != ours:
+            case {"tokens": list()}:
+                if answer["tokens"] != ours:
                     log.warning(
                         "the teacher at %s has another chat template than the policy %s, which "
                         "renders a short conversation as the tokens %s, and it as %.300s: its "

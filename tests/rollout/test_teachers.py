@@ -131,7 +131,7 @@ def test_a_token_that_was_drawn_otherwise_is_not_taught():
         ([1, 2, 3], "has another chat template than the policy"),
         (400, "does not tell its chat template (/tokenize of messages says 400"),
         (
-            ChatFormat.load(BUNDLED).prompt([{"role": "user", "content": "What is 12 * 34?"}], ()),
+            ChatFormat.load(BUNDLED).prompt(_CONVERSATION, ()),
             "",
         ),
         (404, ""),
