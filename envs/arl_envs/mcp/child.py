@@ -58,7 +58,7 @@ class Child:
                 stack.callback(stream.close)
             reader, writer = await stack.enter_async_context(self._pipes())
             group = await stack.enter_async_context(anyio.create_task_group())
-            group.start_soon(self._listen, reader, sending)
+            group.start_soon(self._hear, reader, sending)
             group.start_soon(_tell, writer, sent, sending)
             try:
                 yield incoming, outgoing
@@ -88,28 +88,12 @@ class Child:
             loop.remove_reader(process)
             os.close(process)
 
-    async def _listen(self, reader: asyncio.StreamReader, sending: Any) -> None:
-        """Send on the lines of the child until they end. Lines that have no receiver any more are
-        read too, since the child may have to write them before it can end."""
-        import anyio
-
-        rest, taken = bytearray(), True
-        async with sending:
-            while chunk := await reader.read(_CHUNK_BYTES):
-                lines: list[bytes] = []
-                if b"\n" in chunk:
-                    *lines, chunk = chunk.split(b"\n")
-                    lines[0] = bytes(rest) + lines[0]
-                    rest.clear()
-                rest += chunk
-                if len(rest) > _LINE_BYTES:
-                    self.failure = AnswerTooLarge.of(max_bytes=_LINE_BYTES)
-                    raise self.failure
-                try:
-                    for line in lines if taken else ():
-                        await sending.send(_message(line))
-                except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                    taken = False
+    async def _hear(self, reader: asyncio.StreamReader, sending: Any) -> None:
+        try:
+            await _listen(reader, sending)
+        except AnswerTooLarge as error:
+            self.failure = error
+            raise
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process.returncode is None:  # not reaped, so the pid is still its own
@@ -134,6 +118,29 @@ class Child:
             )
             stack.callback(told.abort)
             yield reader, asyncio.StreamWriter(told, protocol, None, loop)
+
+
+async def _listen(reader: asyncio.StreamReader, sending: Any) -> None:
+    """Send on the lines of the child until they end. Lines that have no receiver any more are read
+    too, since the child may have to write them before it can end."""
+    import anyio
+
+    rest, taken = bytearray(), True
+    async with sending:
+        while chunk := await reader.read(_CHUNK_BYTES):
+            lines: list[bytes] = []
+            if b"\n" in chunk:
+                *lines, chunk = chunk.split(b"\n")
+                lines[0] = bytes(rest) + lines[0]
+                rest.clear()
+            rest += chunk
+            if len(rest) > _LINE_BYTES:
+                raise AnswerTooLarge.of(max_bytes=_LINE_BYTES)
+            try:
+                for line in lines if taken else ():
+                    await sending.send(_message(line))
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                taken = False
 
 
 async def _tell(writer: asyncio.StreamWriter, sent: Any, sending: Any) -> None:
