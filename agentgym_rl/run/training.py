@@ -35,7 +35,12 @@ from agentgym_rl.fleet.members import Members
 from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.gym.services import NO_SERVICES, Services
 from agentgym_rl.models.fitted import fitted
-from agentgym_rl.models.resolve import model_folder, weights_size
+from agentgym_rl.models.resolve import (
+    check_tokenizer,
+    model_folder,
+    reference_folder,
+    weights_size,
+)
 from agentgym_rl.report.progress import Progress
 from agentgym_rl.rollout.curriculum import Draws
 from agentgym_rl.rollout.groups import OpenGroups
@@ -105,6 +110,8 @@ async def training(
         forks = await stack.enter_async_context(Forks(server)) if server else None
         trackers = open_trackers(config.logging, run_dir, settings=config.model_dump(mode="json"))
         stack.callback(trackers.close)
+        if (reference := reference_folder(config.algo.kl)) is not None:
+            check_tokenizer(reference, model_dir, who="the reference model")
         if config.algo.teacher.models:
             progress.phase("asking the teachers for their tokenizers")
             await check_teachers(config.algo.teacher, model_dir, config.own_engine.max_model_len)

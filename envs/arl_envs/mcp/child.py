@@ -13,10 +13,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from agentgym_rl.runtime.http_client import AnswerTooLarge
+
 GRACE_S = 1.5
 """The seconds that a child has to end by itself after its input ends, and again after SIGTERM."""
 REAP_S = 1.0
 _CHUNK_BYTES = 65536
+_LINE_BYTES = 16 << 20
+"""The longest message of a child."""
 
 
 class Child:
@@ -38,6 +42,8 @@ class Child:
             command, bufsize=0, env={**env, name: value}, stdin=pipe, stdout=pipe, stderr=said,
             start_new_session=True,
         )  # fmt: skip
+        self.failure: OSError | None = None
+        """The reason for which nothing more is read of it, if there is one."""
 
     def kill(self) -> None:
         """Kill the processes that are left. Idempotent; not async, so it cannot be cancelled."""
@@ -68,7 +74,7 @@ class Child:
                 stack.callback(stream.close)
             reader, writer = await stack.enter_async_context(self._pipes())
             group = await stack.enter_async_context(anyio.create_task_group())
-            group.start_soon(_listen, reader, sending)
+            group.start_soon(self._hear, reader, sending)
             group.start_soon(_tell, writer, sent, sending)
             try:
                 yield incoming, outgoing
@@ -97,6 +103,13 @@ class Child:
         finally:
             loop.remove_reader(process)
             os.close(process)
+
+    async def _hear(self, reader: asyncio.StreamReader, sending: Any) -> None:
+        try:
+            await _listen(reader, sending)
+        except AnswerTooLarge as error:
+            self.failure = error
+            raise
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process.returncode is None:  # not reaped, so the pid is still its own
@@ -135,10 +148,17 @@ async def _listen(reader: asyncio.StreamReader, sending: Any) -> None:
     too, since the child may have to write them before it can end."""
     import anyio
 
-    rest, taken = b"", True
+    rest, taken = bytearray(), True
     async with sending:
         while chunk := await reader.read(_CHUNK_BYTES):
-            *lines, rest = (rest + chunk).split(b"\n")
+            lines: list[bytes] = []
+            if b"\n" in chunk:
+                *lines, chunk = chunk.split(b"\n")
+                lines[0] = bytes(rest) + lines[0]
+                rest.clear()
+            rest += chunk
+            if len(rest) > _LINE_BYTES:
+                raise AnswerTooLarge.of(max_bytes=_LINE_BYTES)
             try:
                 for line in lines if taken else ():
                     await sending.send(_message(line))
@@ -178,5 +198,5 @@ def _message(line: bytes) -> Any:
 
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValueError as error:
-        return error
+    except (ValueError, RecursionError) as error:
+        return error if isinstance(error, ValueError) else ValueError(str(error))

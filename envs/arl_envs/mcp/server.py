@@ -6,10 +6,13 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from agentgym_rl import ConfigError, InfraError, ToolError, ToolSpec
+from agentgym_rl.runtime.http_client import bound_response
 
 from .child import Child
 
@@ -77,6 +80,19 @@ cancelled, the child and all its processes are killed."""
 CANCEL_TIMEOUT_S = 1.0
 
 
+@asynccontextmanager
+async def _bounded(url: str, failed: Callable[[OSError], None]) -> AsyncGenerator[Any]:
+    """Open the streams of a server at `url`, whose answers have a bound; `failed` gets the error
+    of one that is too large, which the SDK only logs."""
+    from mcp.client.streamable_http import streamable_http_client
+    from mcp.shared._httpx_utils import create_mcp_http_client
+
+    async with create_mcp_http_client({"Accept-Encoding": "identity"}) as http:
+        http.event_hooks = {"response": [partial(bound_response, failed=failed)]}
+        async with streamable_http_client(url, http_client=http) as streams:
+            yield streams
+
+
 class McpServer:
     """A connection over stdio (to a child process) or streamable HTTP.
 
@@ -104,6 +120,7 @@ class McpServer:
         self._holder: asyncio.Task[None] | None = None
         self._child: Child | None = None
         self._cause: BaseException | None = None
+        self._unread: OSError | None = None
         self._failed = False
         self._said: IO[str] | None = None
         """The standard error of the child, while there is one."""
@@ -225,7 +242,7 @@ class McpServer:
                 "MCP servers need the package mcp: pip install 'agentgym-rl[mcp]'"
             ) from error
         if self._url:
-            return Client(self._url)
+            return Client(_bounded(self._url, self._fail))
         env = get_default_environment() | dict(self._env)
         self._child = Child(self._command, env=env, said=said)
         return Client(self._child.streams())
@@ -241,9 +258,13 @@ class McpServer:
                 break
         return found
 
+    def _fail(self, error: OSError) -> None:
+        self._unread = error
+
     def _lost(self, what: str, error: BaseException | None) -> InfraError:
         self._failed = True
-        cause = error or self._cause
+        unread = self._unread or (self._child and self._child.failure)
+        cause = unread or error or self._cause
         while isinstance(cause, BaseExceptionGroup):  # the SDK's own tasks
             cause = cause.exceptions[0]
         why = f": {type(cause).__name__}: {cause}" if cause else ""

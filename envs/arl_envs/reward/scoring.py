@@ -111,7 +111,7 @@ def read_score(value: Any, name: str) -> Score:
         raise EnvError(f"{name} returned {value!r:.200}: a dictionary needs the key 'reward'")
     try:
         numbers = {str(part): float(number) for part, number in parts.items()}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise EnvError(f"{name} returned {value!r:.200}, expected a number") from error
     if not all(map(math.isfinite, numbers.values())):
         raise EnvError(f"{name} returned {value!r:.200}, expected finite numbers")

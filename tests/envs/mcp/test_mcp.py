@@ -181,6 +181,14 @@ def test_a_server_that_fails_is_infrastructure(call, message):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("over", ["stdio", "http"])
+def test_a_result_that_is_too_large_is_infrastructure(over, request):
+    where = {"url": request.getfixturevalue("url")} if over == "http" else {}
+    with pytest.raises(InfraError, match="too large: at most 16,777,216 bytes are read"):
+        played(made(**where, call_timeout_s=30.0), said(("write", {"length": 17_000_000})))
+
+
+@pytest.mark.slow
 def test_a_dead_server_stays_dead_until_the_next_episode():
     env = made(call_timeout_s=3.0)
 
