@@ -160,12 +160,12 @@ class RowIndex:
             for part, item in enumerate(made):
                 try:
                     digest, held = seen.add(item, split, where, self.eval_fraction)
+                    weight = row_weight if item.weight is None else item.weight
+                    content = _content(_task_id(row, digest), dict(item.data), weight, held)
                 except RowRefused as error:
                     refused += 1
                     self._note(where, error)
                 else:
-                    weight = row_weight if item.weight is None else item.weight
-                    content = content_of(_task_id(row, digest), dict(item.data), weight, held)
                     self._add(which, place, part, digest, held, content)
             if refused and refused == len(made):
                 self.num_refused += 1
@@ -270,7 +270,7 @@ def weight_of(row: Row, name: str) -> float:
         return 1.0
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 <= value <= MAX_WEIGHT:
-        said = value if number else shorten(value)
+        said = value if number and not abs(value) >= 1e300 else shorten(value)
         raise RowRefused(
             f"{name}: got {said}, expected a number from 0 to {MAX_WEIGHT:g} "
             "(if it is no weight: weight_field='')"
@@ -283,9 +283,30 @@ def _task_id(row: Row, digest: int) -> str:
     text = f"{digest:016x}"
     for name in _ID_FIELDS:
         value = row.get(name)
-        if isinstance(value, str | int) and str(value).strip():
-            return f"{_NO_ID.sub('_', str(value))[:64]}-{text[:8]}"
+        if isinstance(value, str | int) and (said := _written(value).strip()):
+            return f"{_NO_ID.sub('_', said)[:64]}-{text[:8]}"
     return text
+
+
+def _content(*parts: Any) -> str:
+    """Return the digest of a task's content.
+
+    Raises:
+        RowRefused: a whole number in it is too long for JSON.
+    """
+    try:
+        return content_of(*parts)
+    except ValueError as error:
+        raise RowRefused(
+            f"it cannot be written as JSON ({error}): write the number as text"
+        ) from error
+
+
+def _written(value: str | int) -> str:
+    try:
+        return str(value)
+    except ValueError:  # a number of more than 4300 digits
+        return hex(value) if isinstance(value, int) else ""
 
 
 def _tell(index: RowIndex, names: str) -> None:

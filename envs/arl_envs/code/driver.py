@@ -17,6 +17,9 @@ from typing import Any
 
 MAX_DEPTH = 50
 """The largest depth of values inside values."""
+LONG_BITS = 10_000
+"""The bits from which a whole number is written in hexadecimal: other processes cannot read more
+than 4300 decimal digits (14,000 bits)."""
 MAX_EQUAL_HASHES = 100
 """The most different keys with one hash in a container: more are an attack on the comparison."""
 
@@ -30,7 +33,7 @@ Keyword.__repr__ = lambda self: f"{self.name}={self.value!r}"
 
 CONTAINERS = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset", deque: "deque"}
 MAPPINGS = {Counter: "counter", OrderedDict: "ordered", dict: "dict"}
-PLAIN = frozenset({"list", "tuple", "set", "frozenset", "dict", "float"})
+PLAIN = frozenset({"list", "tuple", "set", "frozenset", "dict", "float", "int"})
 """The kinds of plain values; `ALL` adds those for a comparison with Python's ==."""
 ALL = PLAIN | {"like", "deque", "counter", "ordered", "bytes", "bytearray", "complex", "range"}
 ALL |= {"decimal", "fraction"}
@@ -50,6 +53,8 @@ def encode(value: Any, depth: int = 0) -> Any:
         ValueError: the value is nested too deeply.
     """
     kind = type(value)
+    if kind is int and value.bit_length() > LONG_BITS:
+        return {"int": hex(value)}
     if value is None or kind in (bool, int, str):
         return value
     if kind is float:
@@ -69,14 +74,16 @@ def encode(value: Any, depth: int = 0) -> Any:
     if kind is complex:
         return {"complex": [encode(value.real), encode(value.imag)]}
     if kind is range:
-        return {"range": [value.start, value.stop, value.step]}
+        return {"range": [encode(n) for n in (value.start, value.stop, value.step)]}
     if kind is Built:
         made = [value.args, value.attributes]
         return {"built": [value.source, *(encode(part, depth + 1) for part in made)]}
     if kind is Keyword:
         return {"keyword": [value.name, encode(value.value, depth + 1)]}
     if name := _NUMBERS.get((kind.__module__, kind.__qualname__)):
-        return {name: str(value) if name == "decimal" else [value.numerator, value.denominator]}
+        if name == "fraction":
+            return {name: [encode(value.numerator), encode(value.denominator)]}
+        return {name: str(value)}
     return {"like": encode(_held(value, kind), depth)}
 
 
@@ -135,10 +142,12 @@ def decode(value: Any, kinds: Any = ARGUMENTS, names: Any = None) -> Any:
 def _decode_atom(kind: str, said: Any) -> Any:
     if kind == "float":
         return float(said)
+    if kind == "int":
+        return int(said, 16)
     if kind == "complex":
         return complex(*map(decode, said))
     if kind == "range":
-        return range(*said)
+        return range(*map(decode, said))
     if kind == "decimal":
         from decimal import Decimal
 
@@ -149,7 +158,7 @@ def _decode_atom(kind: str, said: Any) -> Any:
     if kind == "fraction":
         from fractions import Fraction
 
-        return Fraction(*map(int, said))
+        return Fraction(*map(int, map(decode, said)))
     return {"bytes": bytes, "bytearray": bytearray}[kind].fromhex(said)
 
 

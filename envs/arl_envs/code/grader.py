@@ -27,7 +27,7 @@ from . import driver
 from .calculator.statements import view_of
 from .compare import equal, same_text, same_value, value_of
 from .driver import encode
-from .problem import CallTest, Problem, Test, TextTest
+from .problem import CallTest, Problem, Test, TextTest, spelled
 from .verdict import CREATE_TIMEOUT_S, Verdict, blame
 
 OUTPUT_MARGIN_BYTES = 1 << 16
@@ -236,7 +236,7 @@ def order_of(problem: Problem, source: str) -> list[int]:
     No test follows its predecessor in the problem, whose input may be the answer to it.
     """
     total = len(problem.hidden)
-    seed = repr((source, [test.expected for test in problem.hidden]))
+    seed = spelled((source, [test.expected for test in problem.hidden]))
     rng = random.Random(hashlib.sha256(seed.encode("utf-8", "surrogatepass")).digest())
     num_groups = max(1, total // MIN_SHUFFLED)
     starts = [total * number // num_groups for number in range(num_groups + 1)]
@@ -262,7 +262,7 @@ def trivial_passes(problem: Problem) -> int:
     views = any(isinstance(test, CallTest) and test.view for test in problem.hidden)
     if views or _num_answers(problem) <= 2:  # a coin would pass half of them
         return len(problem.hidden)
-    constants: dict[str, Any] = {repr(test.expected): test.expected for test in problem.hidden}
+    constants: dict[str, Any] = {spelled(test.expected): test.expected for test in problem.hidden}
     passes = [
         sum(_says(problem, test, value) for test in problem.hidden) for value in constants.values()
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -103,6 +104,17 @@ class Problem:
         if not tests:
             raise ValueError("a problem without hidden tests")
         return cls(**{**data, "hidden": tests})
+
+
+def spelled(value: Any) -> str:
+    """Return the notation of a plain value: Python's own, unless it holds a number too long for it.
+
+    Equal texts mean equal values of equal types.
+    """
+    try:
+        return repr(value)
+    except ValueError:  # more than 4300 digits
+        return json.dumps(encode(value))
 
 
 def _test_to_json(test: Test) -> dict[str, Any]:

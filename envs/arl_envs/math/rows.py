@@ -24,6 +24,7 @@ from agentgym_rl.core.task import Split
 from agentgym_rl.gym.data import Row, RowRefused, Rows, RowTask, RowTasks, shorten, text_field
 from agentgym_rl.gym.data import row_tasks as tasks_of_rows
 from arl_envs.math.symbolic.expression import Unreadable
+from arl_envs.math.symbolic.notation import MAX_CHARS
 from arl_envs.math.symbolic.reading import read
 
 from .answers import last_box
@@ -42,6 +43,8 @@ class Format(NamedTuple):
     item_of: Callable[[Row], Item]
 
 
+MAX_BITS = 3 * MAX_CHARS
+"""The most bits of a whole number as an answer."""
 _CALCULATION = re.compile(r"<<[^<>]*>>")
 _MARKED = re.compile(r"^[ \t]*####[ \t]*(\S(?:[^\n]*\S)?)[ \t]*$", re.MULTILINE)
 
@@ -115,6 +118,8 @@ def _said(row: Row, name: str) -> str:
     """Return the answer in field `name`: text, a whole number, or a list of one text."""
     value = row.get(name)
     if isinstance(value, int) and not isinstance(value, bool):
+        if value.bit_length() > MAX_BITS:
+            raise RowRefused(f"{name}: a whole number of more than {MAX_CHARS} digits")
         return str(value)
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
         return value[0]

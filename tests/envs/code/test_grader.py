@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from decimal import Decimal
 
 import pytest
 from arl_envs.code.grader import Grade, Grader, order_of, trivial_passes
@@ -215,3 +216,22 @@ def test_a_program_that_is_the_end_of_its_sandbox_twice_is_to_blame():
 def test_sandboxes_that_no_program_survives_are_to_blame_themselves():
     grade, backend = lost("print(42)", losses=10, kills_all=True)
     assert (grade.verdict, backend.programs) == (Verdict.INFRA_ERROR, 3)
+
+
+@cases(
+    "problem, source",
+    [
+        (
+            Problem("2 ** n", "", [TextTest("20000\n", f"{Decimal(2**20_000)}\n")]),
+            "print(2 ** int(input()))",
+        ),
+        (Problem("2 ** n", "f", [CallTest([20_000], 2**20_000)]), "def f(n): return 2 ** n"),
+        (
+            Problem("digits", "f", [CallTest([2**20_000], 6021)]),
+            "def f(n): return len(str(n))",
+        ),
+    ],
+    ids=["printed", "returned", "given"],
+)
+def test_numbers_of_more_digits_than_python_writes_by_default(world, problem, source):
+    assert graded(world, problem, source).verdict is Verdict.ACCEPTED

@@ -4,6 +4,7 @@ import base64
 import json
 import pickle
 import zlib
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -199,7 +200,7 @@ def test_private_tests_that_cannot_be_unpacked(packed: str, reason: str) -> None
         problem("livecodebench", livecodebench(STDIN, packed))
 
 
-HUGE = "1" * 5000
+HUGE = "1" * 50_001
 
 
 @cases(
@@ -244,7 +245,7 @@ def test_bad_deepcoder_rows_are_refused(row: Any, reason: str) -> None:
         (apps(["NaN"], ["2"], "f"), "NaN"),
         (apps([[float("nan")]], [2], "f"), "NaN"),
         (apps(["1e999"], ["2"], "f"), "inf is no finite number"),
-        (apps([HUGE], ["2"], "f"), "not JSON"),
+        (apps([HUGE], ["2"], "f"), "not JSON.*50001 digits, at most 50000"),
         (apps([[{"1": "a"}]], [2], "f"), "may stand for a number"),
         (apps([[1]], ["\udc00"], "f"), "surrogate"),
         (apps([[1]], [None], "f"), "expect no output"),
@@ -256,9 +257,12 @@ def test_bad_apps_rows_are_refused(row: Any, reason: str) -> None:
         problem("apps", row)
 
 
-def test_large_whole_numbers_are_kept_exactly() -> None:
-    made = problem("apps", apps([[2**200]], [2**200 + 1], "f"))
+@cases("number", [2**200, 2**20_000], ids=["200", "20000"])
+def test_large_whole_numbers_are_kept_exactly(number: int) -> None:
+    inputs = [f"{Decimal(number)}", "1"]
+    made = problem("apps", apps(inputs, [f"{Decimal(number + 1)}", "2"], "f"))
     assert passes(made, "def f(x): return x + 1")
+    assert not passes(made, "def f(x): return x + 2")
 
 
 def test_the_longest_inputs_are_kept_in_their_own_order() -> None:

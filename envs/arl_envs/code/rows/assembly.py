@@ -13,7 +13,7 @@ from agentgym_rl.gym.data import RowRefused
 from arl_envs.code.calculator.values import ANSWER
 from arl_envs.code.driver import encode
 from arl_envs.code.grader import passes
-from arl_envs.code.problem import CallTest, Problem, TextTest
+from arl_envs.code.problem import CallTest, Problem, TextTest, spelled
 
 from .draft import Draft
 from .example import is_example, squeezed
@@ -78,12 +78,12 @@ def _example(test: CallTest | TextTest, draft: Draft) -> str:
         )
         known = _has(draft.statement, [test.stdin, test.expected])
     else:
-        args = ", ".join(map(repr, test.args))
+        args = ", ".join(map(spelled, test.args))
         call = f"{draft.entry}({args})"
-        text = f"`{call}` returns `{test.expected!r}`"
+        text = f"`{call}` returns `{spelled(test.expected)}`"
         if test.view:
             said = re.sub(rf"\b{ANSWER}\b", lambda _: call, test.view)
-            text = "" if "\n" in said else f"`{said}` is `{test.expected!r}`"
+            text = "" if "\n" in said else f"`{said}` is `{spelled(test.expected)}`"
         known = _has(draft.statement, [*test.args, test.expected])
     return "" if known or len(text) > MAX_EXAMPLE_CHARS else text
 
@@ -91,7 +91,7 @@ def _example(test: CallTest | TextTest, draft: Draft) -> str:
 def _has(statement: str, parts: Sequence[Any]) -> bool:
     """Return whether all `parts` occur in `statement`, with any spaces and quotes."""
     haystack = squeezed(statement)
-    texts = (part if isinstance(part, str) else repr(part) for part in parts)
+    texts = (part if isinstance(part, str) else spelled(part) for part in parts)
     return all(squeezed(text) in haystack for text in texts)
 
 

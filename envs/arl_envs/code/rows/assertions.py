@@ -17,7 +17,7 @@ from arl_envs.code.calculator.statements import Calculator
 from arl_envs.code.calculator.values import ANSWER, ENTRY, Class, Open, approximate, show
 from arl_envs.code.problem import EXACT, CallTest
 
-from .cases import ROUNDING, check_value, rounding_of, tolerance_of
+from .cases import ROUNDING, WIDE, check_value, largest, rounding_of, tolerance_of
 
 
 def test_of(claim: Open) -> CallTest:
@@ -46,14 +46,16 @@ def test_of(claim: Open) -> CallTest:
 
 
 def test_of_pair(args: Any, expected: Any, absolute: Any) -> CallTest:
-    """Return a test that allows `absolute` besides rounding; 0: rounding alone.
+    """Return a test that allows `absolute` besides rounding, unless 0 would pass then.
+
+    One `absolute` is meant for all tests of a row, also those for which it is too wide.
 
     Raises:
         RowRefused: the reasons of `test_of`.
     """
     args = check_value(list(args), "arguments", from_json=False)
     check_value(expected, "what is right", from_json=False)
-    if not (absolute := _number(absolute)):
+    if not (absolute := _number(absolute)) or 0 < largest(expected) <= absolute < WIDE:
         return CallTest(args, expected, rounding_of(expected))
     allowed = tolerance_of(expected, relative=ROUNDING.relative, absolute=absolute)
     return CallTest(args, expected, allowed)

@@ -21,7 +21,7 @@ remainder around 0. For expected numbers so small that 0 would pass, see `roundi
 PRINTED = Tolerance(relative=1e-6, absolute=1e-6)
 """The tolerance of printed numbers, as in programming contests."""
 
-_WIDE = 0.5
+WIDE = 0.5
 
 
 def rounding_of(expected: Any) -> Tolerance:
@@ -35,8 +35,8 @@ def tolerance_of(expected: Any, *, relative: float = 0.0, absolute: float = 0.0)
 
     Raises:
         RowRefused: a bound is negative or not finite, or so wide that it tests nothing: `relative`
-            is 1 or more, or the allowed difference is 0.5 or more and no smaller than every
-            expected float, as 0 would then pass.
+            is 1 or more, or 0 would pass where another number is expected, or, where 0 is expected,
+            every number up to 0.5.
     """
     for bound in (relative, absolute):
         if not 0 <= bound <= sys.float_info.max:
@@ -44,9 +44,14 @@ def tolerance_of(expected: Any, *, relative: float = 0.0, absolute: float = 0.0)
     sizes = list(map(abs, _floats(expected)))
     if sizes:
         allowed = max(relative * max(sizes), absolute)
-        if relative >= 1 or allowed >= max(_WIDE, *sizes):
+        if relative >= 1 or allowed >= (max(sizes) or WIDE):
             raise RowRefused(f"a tolerance of {allowed:g} around {max(sizes):g} says nothing")
     return Tolerance(float(relative), float(absolute))
+
+
+def largest(expected: Any) -> float:
+    """Return the size of the largest float in `expected`; 0 if it holds none."""
+    return max(_floats(expected), default=0.0)
 
 
 def _floats(value: Any) -> list[float]:
@@ -59,8 +64,8 @@ def _floats(value: Any) -> list[float]:
     return [number for item in value for number in _floats(item)]
 
 
-MAX_INTEGER_BITS = 13_000
-"""The most bits of a whole number: Python reads and writes no number above 4300 digits."""
+MAX_INTEGER_BITS = 170_000
+"""The most bits of a whole number."""
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 
