@@ -25,9 +25,9 @@ from agentgym_rl.gym.data import Row, RowRefused, Rows, RowTask, RowTasks, short
 from agentgym_rl.gym.data import row_tasks as tasks_of_rows
 from arl_envs.math.symbolic.expression import Unreadable
 from arl_envs.math.symbolic.notation import MAX_CHARS
-from arl_envs.math.symbolic.reading import read
 
 from .answers import last_box
+from .judge import check_gold
 
 
 class Item(NamedTuple):
@@ -131,7 +131,7 @@ def _said(row: Row, name: str) -> str:
 def _item(row: Row, question: str, answer: str) -> Item:
     asked = text_field(row, question)
     try:
-        read(answer, asked)
+        check_gold(answer, asked)
     except Unreadable as error:
         raise RowRefused(f"the answer {shorten(answer)} cannot be read: {error}") from error
     return Item(asked, answer)
