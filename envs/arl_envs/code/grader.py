@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl import Sandbox, SandboxError, SandboxLost
+from agentgym_rl import EnvError, Sandbox, SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import ExecResult, Limits, SandboxBackend, Status
 from agentgym_rl.runtime.imports import parse_python
 
@@ -179,16 +179,27 @@ class _Grading:
             if used:
                 await sandbox.reset()
             used = True
-            result = await self._run(sandbox, self._test)
-            self._count(result)
+            test = self._test
+            result = await self._run(sandbox, test)
+            verdict = _judge(result, test, self._problem)
+            if verdict is None and self._problem.checker and isinstance(test, TextTest):
+                if result.state_lost:
+                    raise SandboxLost(f"{sandbox.id}: lost before its output was checked")
+                await sandbox.reset()
+                verdict = await self._checked(sandbox, test, _output(result, self._problem))
+            self._count(result, verdict)
             if result.state_lost:
                 return
 
     async def _run(self, sandbox: Sandbox, test: Test) -> ExecResult:
         limits = _limits(self._problem, test, sandbox.limits)
         if isinstance(test, TextTest):
-            stdin = test.stdin.encode("utf-8", "surrogatepass")
-            return await sandbox.run_python(self._source, stdin=stdin, limits=limits)
+            stdin, problem = test.stdin.encode("utf-8", "surrogatepass"), self._problem
+            files = {problem.input_file: stdin} if problem.input_file else None
+            collect = [problem.output_file] if problem.output_file else []
+            return await sandbox.run_python(
+                self._source, stdin=stdin, files=files, collect=collect, limits=limits
+            )
         order = {
             "source": self._source,
             "prelude": self._problem.prelude,
@@ -197,8 +208,34 @@ class _Grading:
         }
         return await sandbox.run_python(DRIVER, stdin=json.dumps(order).encode(), limits=limits)
 
-    def _count(self, result: ExecResult) -> None:
-        verdict = _judge(result, self._test, self._problem)
+    async def _checked(
+        self, sandbox: Sandbox, test: TextTest, said: bytes, *, own: bool = False
+    ) -> Verdict | None:
+        """Return what the row's checker says of the output `said`, in a clean sandbox.
+
+        A checker may fail because of a strange output, unless that is the row's `own`.
+
+        Raises:
+            EnvError: the checker rejects the row's own output.
+        """
+        right = test.expected.encode("utf-8", "surrogatepass")
+        given = (test.stdin.encode("utf-8", "surrogatepass"), right, said)
+        files = dict(zip(CHECKED, given, strict=True)) | {CHECKER: self._problem.checker.encode()}
+        result = await sandbox.run_python(RUN_CHECKER, files=files, limits=_of_checker(sandbox))
+        score = _score(result)
+        if score is not None and score >= 1:
+            return None
+        if own:
+            why = f"score {score:g}" if score is not None else _detail(result)
+            raise EnvError(f"the row's checker rejects the row's own output: {why}")
+        if score is None:
+            if result.state_lost:
+                raise SandboxLost(f"{sandbox.id}: lost by the row's checker")
+            await sandbox.reset()
+            await self._checked(sandbox, test, right, own=True)
+        return Verdict.WRONG_ANSWER
+
+    def _count(self, result: ExecResult, verdict: Verdict | None) -> None:
         self._cpu_ms += result.cpu_ms
         self._wall_ms += result.wall_ms
         self._conclude(verdict, _detail(result))
@@ -259,6 +296,8 @@ def _shuffled(rng: random.Random, tests: Sequence[int], *, after: list[int]) -> 
 def trivial_passes(problem: Problem) -> int:
     """Return the number of hidden tests that the best constant passes, or an echo of the input, an
     argument or a line. All count if only two answers occur, or if several answers are right."""
+    if problem.checker:
+        return len(problem.hidden)
     views = any(isinstance(test, CallTest) and test.view for test in problem.hidden)
     if views or _num_answers(problem) <= 2:  # a coin would pass half of them
         return len(problem.hidden)
@@ -292,6 +331,19 @@ def passes(problem: Problem, test: Test, said: bytes) -> bool:
     except ValueError:
         return False
     return equal(test.expected, seen, tolerance=tolerance, python=python)
+
+
+def a_constant_passes(problem: Problem) -> bool:
+    """Return whether a program that ignores its input passes: all tests agree about the answer."""
+    if problem.checker or len({t.view for t in problem.hidden if isinstance(t, CallTest)}) > 1:
+        return False
+    first = problem.hidden[0]
+    if isinstance(first, CallTest) and first.view:
+        return all(test.expected == first.expected for test in problem.hidden)
+    constants = {spelled(test.expected): test.expected for test in problem.hidden}
+    return any(
+        all(_says(problem, test, value) for test in problem.hidden) for value in constants.values()
+    )
 
 
 def _num_answers(problem: Problem) -> int:
@@ -353,6 +405,40 @@ def _limits(problem: Problem, test: Test, bounds: Limits) -> Limits:
     return Limits(**least)
 
 
+CHECKED = ("input.txt", "correct_output.txt", "solution_output.txt")
+CHECKER = "checker.py"
+RUN_CHECKER = f"""\
+import runpy, sys
+sys.argv = {[CHECKER, *CHECKED]!r}
+runpy.run_path({CHECKER!r}, run_name="__main__")
+"""
+CHECKER_S = 10
+"""The CPU seconds of a checker."""
+
+
+def _of_checker(sandbox: Sandbox) -> Limits:
+    most = sandbox.limits
+    wall_s = min(most.wall_s, WALL_FACTOR * CHECKER_S)
+    return replace(most, cpu_s=min(most.cpu_s, CHECKER_S), wall_s=wall_s)
+
+
+def _score(result: ExecResult) -> float | None:
+    """Return the number that a checker printed last; None if it failed, or printed none."""
+    words = result.stdout.split()
+    if result.status is not Status.OK or not words:
+        return None
+    try:
+        score = float(words[-1][:20])
+    except ValueError:
+        return None
+    return score if 0 <= score <= 100 else None
+
+
+def _output(result: ExecResult, problem: Problem) -> bytes:
+    """Return the output of a program: its file, if it wrote one, or else what it printed."""
+    return result.files.get(problem.output_file, result.stdout)
+
+
 def _judge(result: ExecResult, test: Test, problem: Problem) -> Verdict | None:
     """Return the verdict of a failed test; None if the test is passed."""
     if (verdict := _STATUS.get(result.status, Verdict.RUNTIME_ERROR)) is not None:
@@ -361,7 +447,10 @@ def _judge(result: ExecResult, test: Test, problem: Problem) -> Verdict | None:
         return Verdict.TIMEOUT
     if isinstance(test, CallTest) and not result.stdout:  # it ended before the call returned
         return Verdict.RUNTIME_ERROR
-    passed = passes(problem, test, result.stdout) and not result.truncated
+    said = _output(result, problem)
+    if isinstance(test, TextTest) and problem.checker:
+        return Verdict.WRONG_ANSWER if result.truncated or not said.strip() else None
+    passed = passes(problem, test, said) and not result.truncated
     return None if passed else Verdict.WRONG_ANSWER
 
 

@@ -15,6 +15,8 @@ from agentgym_rl.gym.data import RowRefused, check_text, parse_json, shorten
 from arl_envs.code.driver import encode
 from arl_envs.code.problem import CallTest, TextTest, Tolerance
 
+from .nodes import annotations, of_list
+
 ROUNDING = Tolerance(relative=1e-6, absolute=1e-12)
 """The tolerance for equality in a row: right solutions differ in the last digits, and by their
 remainder around 0. For expected numbers so small that 0 would pass, see `rounding_of`."""
@@ -110,7 +112,9 @@ def _check_scalar(item: Any, what: str, *, from_json: bool) -> None:
         check_text(item, what)
 
 
-_RETURNS_LIST = re.compile(r"->\s*(typing\.)?list\b", re.IGNORECASE)
+_RETURNS_LIST = re.compile(
+    r"->\s*(typing\.)?list\b|->\s*[^:\n]*\b(?:List|Tree)Node\b", re.IGNORECASE
+)
 
 
 def check_pairs(inputs: Any, outputs: Any) -> list[tuple[Any, Any]]:
@@ -171,6 +175,7 @@ def call_tests(pairs: Sequence[tuple[Any, Any]], *, starter: str = "") -> list[C
         RowRefused: an input or output is anything else, or a value that no test can hold.
     """
     wrapped = _are_wrapped([wanted for _, wanted in pairs], starter)
+    of_args, of_result = annotations(starter)
     tests: list[CallTest] = []
     for i, (given, wanted) in enumerate(pairs, 1):
         args = _arguments(given, f"input {i}")
@@ -179,6 +184,8 @@ def call_tests(pairs: Sequence[tuple[Any, Any]], *, starter: str = "") -> list[C
         if isinstance(given, str) and isinstance(wanted, str):
             wanted = parse_json(wanted, f"output {i}")
         check_value(wanted, f"output {i}", from_json=True)
+        args = [*map(of_list, args, of_args), *args[len(of_args) :]]
+        wanted = of_list(wanted, of_result)
         tests.append(CallTest(args, wanted, rounding_of(wanted)))
     return tests
 
