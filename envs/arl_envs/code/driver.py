@@ -230,8 +230,8 @@ def _nodes(nodes: Nodes, names: Any) -> Any:
     make = names[nodes.kind]
     made = [None if value is None else make(value) for value in nodes.values]
     if nodes.kind == "ListNode":
-        for at in range(1, len(made)):
-            made[at - 1].next = made[at]
+        for at, node in enumerate(made, 1):
+            node.next = made[at] if at < len(made) else None
         return made[0]
     rest = iter(made[1:])
     for node in made:

@@ -130,6 +130,8 @@ class _Grading:
         """The number of sandboxes lost in the current test."""
         self._spent = False
         """The flag of a submission that caused losses or used up its time: the other tests fail."""
+        self._is_checker_known = False
+        """The flag of a row's checker that has been tested."""
         self._cpu_ms = self._wall_ms = 0.0
         self._bounds: Limits | None = None
         """The limits of new sandboxes, if the default ones allow less than the problem."""
@@ -208,32 +210,34 @@ class _Grading:
         }
         return await sandbox.run_python(DRIVER, stdin=json.dumps(order).encode(), limits=limits)
 
-    async def _checked(
-        self, sandbox: Sandbox, test: TextTest, said: bytes, *, own: bool = False
-    ) -> Verdict | None:
+    async def _checked(self, sandbox: Sandbox, test: TextTest, said: bytes) -> Verdict | None:
         """Return what the row's checker says of the output `said`, in a clean sandbox.
 
-        A checker may fail because of a strange output, unless that is the row's `own`.
+        Once for a submission the checker itself is tested: it has to accept the row's own output,
+        and to reject nonsense. A checker that fails because of an output rejects it.
 
         Raises:
-            EnvError: the checker rejects the row's own output.
+            EnvError: the checker does not do so.
         """
         right = test.expected.encode("utf-8", "surrogatepass")
-        given = (test.stdin.encode("utf-8", "surrogatepass"), right, said)
-        files = dict(zip(CHECKED, given, strict=True)) | {CHECKER: self._problem.checker.encode()}
-        result = await sandbox.run_python(RUN_CHECKER, files=files, limits=_of_checker(sandbox))
-        score = _score(result)
-        if score is not None and score >= 1:
-            return None
-        if own:
-            why = f"score {score:g}" if score is not None else _detail(result)
-            raise EnvError(f"the row's checker rejects the row's own output: {why}")
-        if score is None:
-            if result.state_lost:
-                raise SandboxLost(f"{sandbox.id}: lost by the row's checker")
+        accepted = await self._accepts(sandbox, test, said)
+        if not self._is_checker_known:
+            self._is_checker_known = True
             await sandbox.reset()
-            await self._checked(sandbox, test, right, own=True)
-        return Verdict.WRONG_ANSWER
+            other = NONSENSE if accepted else right
+            if await self._accepts(sandbox, test, other) == accepted:
+                fault = "accepts nonsense" if accepted else "rejects the row's own output"
+                raise EnvError(f"the row's checker {fault}: leave this row out")
+        return None if accepted else Verdict.WRONG_ANSWER
+
+    async def _accepts(self, sandbox: Sandbox, test: TextTest, said: bytes) -> bool:
+        given = [text.encode("utf-8", "surrogatepass") for text in (test.stdin, test.expected)]
+        files = dict(zip(CHECKED, [*given, said], strict=True))
+        files[CHECKER] = self._problem.checker.encode()
+        result = await sandbox.run_python(RUN_CHECKER, files=files, limits=_of_checker(sandbox))
+        if result.state_lost:
+            raise SandboxLost(f"{sandbox.id}: lost by the row's checker")
+        return result.status is Status.OK and _score(result.stdout) >= 1
 
     def _count(self, result: ExecResult, verdict: Verdict | None) -> None:
         self._cpu_ms += result.cpu_ms
@@ -412,6 +416,7 @@ import runpy, sys
 sys.argv = {[CHECKER, *CHECKED]!r}
 runpy.run_path({CHECKER!r}, run_name="__main__")
 """
+NONSENSE = b"?\x00!\n"
 CHECKER_S = 10
 """The CPU seconds of a checker."""
 
@@ -422,16 +427,13 @@ def _of_checker(sandbox: Sandbox) -> Limits:
     return replace(most, cpu_s=min(most.cpu_s, CHECKER_S), wall_s=wall_s)
 
 
-def _score(result: ExecResult) -> float | None:
-    """Return the number that a checker printed last; None if it failed, or printed none."""
-    words = result.stdout.split()
-    if result.status is not Status.OK or not words:
-        return None
+def _score(printed: bytes) -> float:
+    """Return the number that a checker printed last, from 0 to 100; -1 if there is none."""
     try:
-        score = float(words[-1][:20])
-    except ValueError:
-        return None
-    return score if 0 <= score <= 100 else None
+        score = float(printed.split()[-1][:20])
+    except (IndexError, ValueError):
+        return -1
+    return score if 0 <= score <= 100 else -1
 
 
 def _output(result: ExecResult, problem: Problem) -> bytes:

@@ -125,10 +125,13 @@ def test_taco_calls_with_a_json_value_a_line() -> None:
 
 
 def test_livecodebench_shows_public_tests_and_keeps_the_private_ones() -> None:
-    private = [*ROTATIONS, {"input": "[9, 8]\n1", "output": "[8, 9]", "testtype": "functional"}]
+    more = [("[9, 8]\n1", "[8, 9]"), ("[7, 9, 8]\n2", "[8, 7, 9]")]
+    hidden = [{"input": a, "output": b, "testtype": "functional"} for a, b in more]
+    private = [*ROTATIONS, *hidden]
     row = livecodebench(ROTATIONS, json.dumps(private), metadata='{"func_name": "rotate"}')
     made = problem("livecodebench", row)
-    assert made.hidden == [CallTest([[9, 8], 1], [8, 9], ROUNDING)]
+    assert made.hidden[0] == CallTest([[9, 8], 1], [8, 9], ROUNDING)
+    assert len(made.hidden) == 2
     assert "`rotate([1, 2, 3], 1)` returns `[2, 3, 1]`" in made.statement
     assert passes(made, ROTATE)
 
@@ -148,12 +151,12 @@ def test_public_tests_alone_decide_nothing() -> None:
 @cases(
     "statement, kept",
     [
-        ("Add them.\n\nInput\n1 2 \nOutput\n3", ["4 5"]),
-        ("Add 1 2 and the like.", ["1 2", "4 5"]),  # no line of its own
+        ("Add them.\n\nInput\n1 2 \nOutput\n3", ["4 5", "6 7"]),
+        ("Add 1 2 and the like.", ["1 2", "4 5", "6 7"]),  # no line of its own
     ],
 )
 def test_examples_in_the_words_decide_nothing(statement: str, kept: list[str]) -> None:
-    tests = {"inputs": ["1 2\n", "4 5\n"], "outputs": ["3", "9"]}
+    tests = {"inputs": ["1 2\n", "4 5\n", "6 7\n"], "outputs": ["3", "9", "13"]}
     row = {"question": statement, "input_output": json.dumps(tests)}
     hidden = problem("apps", row).hidden
     assert [test.stdin.strip() for test in hidden if isinstance(test, TextTest)] == kept

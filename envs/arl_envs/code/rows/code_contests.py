@@ -52,6 +52,6 @@ def _seconds(limit: Any) -> Any:
     if not isinstance(limit, Mapping):
         return limit
     parts = [limit.get(name) or 0 for name in ("seconds", "nanos")]
-    if not all(isinstance(part, int | float) for part in parts):
+    if not all(isinstance(part, int | float) and abs(part) < 1e12 for part in parts):
         return None
     return parts[0] + parts[1] / 1e9

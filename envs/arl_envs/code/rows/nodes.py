@@ -76,6 +76,6 @@ def nodes_of(kind: str, values: Any) -> Nodes | None:
         return None
     if not isinstance(values, list):
         raise RowRefused(f"{kind}: got {shorten(values)}, expected a list of its values")
-    while kind == "TreeNode" and values[-1] is None:
+    while kind == "TreeNode" and values and values[-1] is None:
         values = values[:-1]
-    return Nodes(kind, values)
+    return Nodes(kind, values) if values else None

@@ -25,7 +25,7 @@ def draft_of(row: Row) -> Draft:
         RowRefused: no problem can be made from the row.
     """
     kind = row.get("task_type")
-    if kind is not None and "code" not in str(kind):
+    if kind is not None and not (isinstance(kind, str) and "code" in kind):
         raise RowRefused(f"task_type: {shorten(kind)} is no programming problem")
     info = _mapping(row.get("verification_info"))
     language = info.get("language")

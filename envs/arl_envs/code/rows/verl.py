@@ -15,6 +15,8 @@ from .apps import object_tests
 from .draft import Draft
 from .listed import entry_of, listed_tests
 
+_ABILITIES = ("code", "coding", "programming")
+
 
 def draft_of(row: Row) -> Draft:
     """Return the draft of a row.
@@ -23,7 +25,7 @@ def draft_of(row: Row) -> Draft:
         RowRefused: no problem can be made from the row; one of another `ability` is no program.
     """
     ability = row.get("ability")
-    if ability is not None and str(ability).lower() not in ("code", "coding", "programming"):
+    if not (ability is None or (isinstance(ability, str) and ability.lower() in _ABILITIES)):
         raise RowRefused(f"ability: {shorten(ability)} is no programming problem")
     model = json_field(row, "reward_model")
     tests = model.get("ground_truth") if isinstance(model, Mapping) else None
