@@ -28,7 +28,7 @@ from .calculator.statements import view_of
 from .compare import equal, same_text, same_value, value_of
 from .driver import encode
 from .problem import CallTest, Problem, Test, TextTest, spelled
-from .verdict import CREATE_TIMEOUT_S, Verdict, blame
+from .verdict import CREATE_TIMEOUT_S, Verdict, blame, tell_missing
 
 OUTPUT_MARGIN_BYTES = 1 << 16
 """The bytes that a submission may print beyond twice the expected answer; the rest is not read."""
@@ -253,6 +253,7 @@ class _Grading:
         self._passed += verdict is None
         self._timeouts += verdict is Verdict.TIMEOUT
         if verdict is not None and self._failure is None:
+            tell_missing(detail)
             self._failure = verdict, f"test {self._order[self._next] + 1}: {detail}"
         self._losses = 0
         self._next += 1
