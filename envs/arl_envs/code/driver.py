@@ -60,9 +60,9 @@ def encode(value: Any, depth: int = 0) -> Any:
         TypeError: the value, or something in it, is of any other type.
         ValueError: the value is nested too deeply.
     """
-    kind = type(value)
-    if kind is int and value.bit_length() > LONG_BITS:
+    if type(value) is int and value.bit_length() > LONG_BITS:
         return {"int": hex(value)}
+    kind = type(value)
     if value is None or kind in (bool, int, str):
         return value
     if kind is float:
@@ -230,7 +230,7 @@ def _nodes(nodes: Nodes, names: Any) -> Any:
     make = names[nodes.kind]
     made = [None if value is None else make(value) for value in nodes.values]
     if nodes.kind == "ListNode":
-        for at, node in enumerate(made, 1):
+        for at, node in enumerate(filter(None, made), 1):
             node.next = made[at] if at < len(made) else None
         return made[0]
     rest = iter(made[1:])

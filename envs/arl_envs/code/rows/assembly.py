@@ -12,8 +12,8 @@ from typing import Any
 from agentgym_rl.gym.data import RowRefused, shorten
 from arl_envs.code.calculator.values import ANSWER
 from arl_envs.code.driver import Keyword, Nodes, encode
-from arl_envs.code.grader import a_constant_passes, passes
 from arl_envs.code.problem import CallTest, Problem, TextTest, spelled
+from arl_envs.code.trivial import a_constant_passes, passes
 
 from .draft import Draft
 from .example import is_example, squeezed

@@ -15,7 +15,7 @@ from agentgym_rl.gym.data import RowRefused, check_text, parse_json, shorten
 from arl_envs.code.driver import encode
 from arl_envs.code.problem import CallTest, TextTest, Tolerance
 
-from .nodes import annotations, of_list
+from .nodes import node_types, of_list
 
 ROUNDING = Tolerance(relative=1e-6, absolute=1e-12)
 """The tolerance for equality in a row: right solutions differ in the last digits, and by their
@@ -175,7 +175,7 @@ def call_tests(pairs: Sequence[tuple[Any, Any]], *, starter: str = "") -> list[C
         RowRefused: an input or output is anything else, or a value that no test can hold.
     """
     wrapped = _are_wrapped([wanted for _, wanted in pairs], starter)
-    of_args, of_result = annotations(starter)
+    of_args, of_result = node_types(starter)
     tests: list[CallTest] = []
     for i, (given, wanted) in enumerate(pairs, 1):
         args = _arguments(given, f"input {i}")

@@ -31,7 +31,7 @@ def uses_nodes(*texts: str) -> bool:
     return any(map(_MENTIONED.search, texts))
 
 
-def annotations(starter: str) -> tuple[Sequence[str], str]:
+def node_types(starter: str) -> tuple[Sequence[str], str]:
     """Return the annotations of the arguments and of the result of the last function that `starter`
     declares; none if no class of nodes is mentioned there."""
     code = "\n".join(line for line in starter.splitlines() if not line.lstrip().startswith("#"))

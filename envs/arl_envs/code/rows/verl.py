@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.gym.data import Row, RowRefused, json_field, parse_json, shorten
+from agentgym_rl.gym.data import Row, RowRefused, json_field, parse_json, shorten, text_field
 
 from .apps import object_tests
 from .draft import Draft
@@ -45,10 +45,10 @@ def _asked(messages: Any) -> str:
     if not isinstance(messages, list):
         raise RowRefused(f"prompt: got {shorten(messages)}, expected a list of messages")
     texts = [
-        message.get("content")
+        text_field(message, "content")
         for message in messages
         if isinstance(message, Mapping) and message.get("role") == "user"
     ]
-    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+    if not texts:
         raise RowRefused("prompt: no text of a user in it")
     return "\n\n".join(texts)

@@ -94,14 +94,14 @@ class Matcher:
                 return "ratio" in self._question and self._scaled((gold, _ONE), b)
             case Chain(ops=ops, nodes=a), Chain(nodes=b):
                 return ops == answer.ops and len(a) == len(b) and all(map(self._leaf, a, b))
-            case Congruence(), Congruence():
-                return self._congruent(gold, answer)
+            case Congruence() as a, Congruence() as b:
+                return self._congruent(a, b)
             case Congruence(residues=(a,)), Scalar():
                 return self.match(a, answer)
             case Scalar(), Congruence(residues=(b,), modulus=modulus):
                 return is_of_modulus(self._question, modulus) and self.match(gold, b)
-            case Relation(op="="), Scalar(node=b):
-                wanted = self._wanted(gold)
+            case Relation(op="=") as a, Scalar(node=b):
+                wanted = self._wanted(a)
                 return wanted is not None and self._leaf(wanted, b)
             case Based(digits=digits), Scalar(node=Node(value=value)):
                 return str(value) == digits and "base" in self._question
