@@ -60,7 +60,7 @@ def encode(value: Any, depth: int = 0) -> Any:
         TypeError: the value, or something in it, is of any other type.
         ValueError: the value is nested too deeply.
     """
-    if type(value) is int and value.bit_length() > LONG_BITS:
+    if _is_long(value):
         return {"int": hex(value)}
     kind = type(value)
     if value is None or kind in (bool, int, str):
@@ -99,6 +99,10 @@ def encode(value: Any, depth: int = 0) -> Any:
     if kind.__module__ == "numpy" and hasattr(kind, "item"):  # a number, unless an array
         return {"like": encode(value.item(), depth)}
     return {"like": encode(_held(value, kind), depth)}
+
+
+def _is_long(value: Any) -> bool:
+    return type(value) is int and value.bit_length() > LONG_BITS
 
 
 def _values_of(node: Any, kind: str) -> list[Any]:
