@@ -23,7 +23,7 @@ REFUSED = {
     "HumanEval/34": "every test is shown",  # its one test is in its words
     "596": "sys.getsizeof is not known",  # its answers are those of one version of Python
 }
-ONE_ANSWER = ["203", "339", "508", "667", "713", "816", "899"]
+ONE_ANSWER = ["37", "87", "203", "339", "667", "674", "816", "899"]
 """The rows that are refused by default: every test wants the same, so a constant passes."""
 CONSTANTS = [None, 0, 1, 2, -1, True, False, "", "a", [], {}]
 
