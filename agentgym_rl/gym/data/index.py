@@ -22,7 +22,7 @@ from .rows import CONTENT, Rows, content_of
 _log = logging.getLogger(__name__)
 
 NUM_REASONS = 5
-"""The number of refused rows whose reasons are reported."""
+"""The number of different reasons for refused rows that are reported."""
 
 _FEW = 10
 """The number of tasks held out by hash below which a warning is logged: too few for a mean."""
@@ -67,8 +67,9 @@ class RowIndex:
     """The number of refused tasks in rows that have other tasks left."""
     num_left_out: int = 0
     """The number of rows that the maker left out."""
-    reasons: list[str] = field(default_factory=list[str])
-    """The places and reasons of the first refused rows and tasks."""
+    _reasons: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+    """The first different reasons of refused rows and tasks, each with its first place and its
+    number."""
     _reader: array[int] = field(default_factory=lambda: array("L"))
     _place: array[int] = field(default_factory=lambda: array("q"))
     """The places, two numbers a task."""
@@ -81,6 +82,11 @@ class RowIndex:
 
     def __len__(self) -> int:
         return len(self._digest)
+
+    @property
+    def num_told(self) -> int:
+        """Return the number of refused rows and tasks whose reason is among `reasons`."""
+        return sum(number for _, number in self._reasons.values())
 
     @property
     def num_held(self) -> int:
@@ -129,7 +135,7 @@ class RowIndex:
             "rows_refused": self.num_refused,
             "tasks_refused": self.num_tasks_refused,
             "rows_left_out": self.num_left_out,
-            "reasons": list(self.reasons),
+            "reasons": self.reasons,
             "tasks_train": len(self) - self.num_held,
             "tasks_eval": self.num_held,
             "data": f"{self._data:032x}",
@@ -160,12 +166,12 @@ class RowIndex:
             for part, item in enumerate(made):
                 try:
                     digest, held = seen.add(item, split, where, self.eval_fraction)
+                    weight = row_weight if item.weight is None else item.weight
+                    content = _content(_task_id(row, digest), dict(item.data), weight, held)
                 except RowRefused as error:
                     refused += 1
                     self._note(where, error)
                 else:
-                    weight = row_weight if item.weight is None else item.weight
-                    content = content_of(_task_id(row, digest), dict(item.data), weight, held)
                     self._add(which, place, part, digest, held, content)
             if refused and refused == len(made):
                 self.num_refused += 1
@@ -182,9 +188,20 @@ class RowIndex:
         self._is_eval.append(split == "eval")
         self._data = (self._data + int(content, 16)) % 2**128
 
+    @property
+    def reasons(self) -> list[str]:
+        """Return the first different reasons of refused rows and tasks, with their places."""
+        return [
+            f"{where}: {reason}" + (f" (as in {number - 1} more)" if number > 1 else "")
+            for reason, (where, number) in self._reasons.items()
+        ]
+
     def _note(self, where: str, error: RowRefused) -> None:
-        if len(self.reasons) < NUM_REASONS:
-            self.reasons.append(f"{where}: {error}")
+        reason = str(error)
+        if reason in self._reasons:
+            self._reasons[reason][1] += 1
+        elif len(self._reasons) < NUM_REASONS:
+            self._reasons[reason] = [where, 1]
 
 
 @dataclass(slots=True)
@@ -270,7 +287,7 @@ def weight_of(row: Row, name: str) -> float:
         return 1.0
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 <= value <= MAX_WEIGHT:
-        said = value if number else shorten(value)
+        said = value if number and not abs(value) >= 1e300 else shorten(value)
         raise RowRefused(
             f"{name}: got {said}, expected a number from 0 to {MAX_WEIGHT:g} "
             "(if it is no weight: weight_field='')"
@@ -283,9 +300,30 @@ def _task_id(row: Row, digest: int) -> str:
     text = f"{digest:016x}"
     for name in _ID_FIELDS:
         value = row.get(name)
-        if isinstance(value, str | int) and str(value).strip():
-            return f"{_NO_ID.sub('_', str(value))[:64]}-{text[:8]}"
+        if isinstance(value, str | int) and (said := _written(value).strip()):
+            return f"{_NO_ID.sub('_', said)[:64]}-{text[:8]}"
     return text
+
+
+def _content(*parts: Any) -> str:
+    """Return the digest of a task's content.
+
+    Raises:
+        RowRefused: a whole number in it is too long for JSON.
+    """
+    try:
+        return content_of(*parts)
+    except ValueError as error:
+        raise RowRefused(
+            f"it cannot be written as JSON ({error}): write the number as text"
+        ) from error
+
+
+def _written(value: str | int) -> str:
+    try:
+        return str(value)
+    except ValueError:  # a number of more than 4300 digits
+        return hex(value) if isinstance(value, int) else ""
 
 
 def _tell(index: RowIndex, names: str) -> None:
@@ -302,7 +340,7 @@ def _tell(index: RowIndex, names: str) -> None:
     if index.num_left_out:
         _log.info("%s: %d of %d rows are left out", names, index.num_left_out, index.num_rows)
     if num_refused := index.num_refused + index.num_tasks_refused:
-        more = "; ..." if num_refused > len(index.reasons) else ""
+        more = "; ..." if num_refused > index.num_told else ""
         rows = f"{index.num_refused} of {index.num_rows} rows" if index.num_refused else ""
         tasks = f"{index.num_tasks_refused} tasks beside others" if index.num_tasks_refused else ""
         _log.warning(

@@ -175,3 +175,24 @@ def test_questions_stay_in_their_split_whatever_else_differs(tmp_path, caplog):
 )
 def test_the_commit_of_a_data_set_is_in_its_files_addresses(files, commit):
     assert commit_of(files) == commit
+
+
+def whole(row, where):
+    return task_of_whole
+
+
+def task_of_whole(row):
+    return RowTask(row["ask"], dict(row))
+
+
+@cases("suffix", ["jsonl", "json"])
+def test_a_number_of_more_digits_than_python_reads_refuses_its_row_alone(tmp_path, suffix):
+    long, fields = "7" * 5000, ("more", "weight", "id")
+    lines = ['{"ask": "A"}', *(f'{{"ask": "{name}", "{name}": {long}}}' for name in fields)]
+    (file := tmp_path / f"rows.{suffix}").write_text(
+        "\n".join(lines) if suffix == "jsonl" else f"[{','.join(lines)}]"
+    )
+    told = row_tasks("train", Rows(path=str(file), **EVERYTHING), whole).describe()
+    assert (told["tasks_train"], told["rows_refused"]) == (1, 3)
+    assert "cannot be written as JSON (Exceeds the limit" in told["reasons"][0]
+    assert "weight: got int" in told["reasons"][1]
