@@ -112,7 +112,15 @@ async def training(
             progress.phase("trying the model")
             await try_model(config, model_dir, run_dir, config_file, forks=forks)
         if config.init.method == "sft":
-            config = await warmed_up(config, model_dir, run_dir, config_file, progress, forks=forks)
+            config = await warmed_up(
+                config,
+                model_dir,
+                run_dir,
+                config_file,
+                progress,
+                evaluates=kind.evaluates,
+                forks=forks,
+            )
             replace_text(config_file, dump_toml(config))
             model_dir = model_folder(config.model, config.env.id)
         weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
