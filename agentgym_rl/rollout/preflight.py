@@ -96,8 +96,9 @@ async def check_prompts(
     chat = ChatFormat.load(folder, config.gateway)
     spec, found = env_spec(config.env, config.rollout), list[Lengths]()
     if "eval" in splits and config.eval.num_tasks:
-        held_out = spec.task_source("eval", seed=config.eval.seed)
-        found.append(Lengths.planned("eval", held_out, config.eval.num_tasks))
+        split = config.eval.split
+        evaluated = spec.task_source(split, seed=config.eval.seed)
+        found.append(Lengths.planned(split, evaluated, config.eval.num_tasks))
     if "train" in splits:
         found.append(Lengths.planned("train", spec.task_source("train", seed=config.seed)))
     thread = LoopThread()  # so that an environment that blocks does not block this event loop

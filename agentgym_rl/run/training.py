@@ -87,6 +87,11 @@ async def training(
     Raises:
         ConfigError: the folder is in use by another run, or holds no run that can be resumed.
     """
+    if config.eval.split != "eval":
+        raise ConfigError(
+            f"eval.split {config.eval.split!r}: a run evaluates held-out tasks; training tasks are "
+            "played by `arl eval`"
+        )
     begun_s = time.monotonic()
     model_dir = await asyncio.to_thread(model_folder, config.model, config.env.id)
     config = fitted(config, model_dir)
