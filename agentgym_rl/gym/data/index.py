@@ -6,8 +6,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import string
+import unicodedata
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, get_args
@@ -27,6 +29,9 @@ NUM_REASONS = 5
 _FEW = 10
 """The number of tasks held out by hash below which a warning is logged: too few for a mean."""
 _ID_FIELDS = ("task_id", "question_id", "problem_id", "uid", "id")
+_UNSEEN = ("Cf", "Mn")
+"""Invisible characters and accents."""
+_ENDS = string.punctuation
 _NO_ID = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -41,6 +46,9 @@ class RowTask(NamedTuple):
     """The identity of the task: only the first of equal keys counts. If empty, the question."""
     weight: float | None = None
     """The weight of the task; None: the row's own."""
+    said: str = ""
+    """The words of the question, by which others that say the same are found; by default,
+    `question`."""
 
 
 MakeTasks = Callable[[Row], RowTask | Sequence[RowTask] | None]
@@ -75,6 +83,8 @@ class RowIndex:
     _part: array[int] = field(default_factory=lambda: array("L"))
     """The position of each task among those of its row."""
     _digest: array[int] = field(default_factory=lambda: array("Q"))
+    _words: array[int] = field(default_factory=lambda: array("Q"))
+    """The digest of the words of each task's question."""
     _is_eval: bytearray = field(default_factory=bytearray)
     _data: int = 0
     """The sum of the tasks' content digests, which does not depend on their order."""
@@ -159,7 +169,7 @@ class RowIndex:
             refused = 0
             for part, item in enumerate(made):
                 try:
-                    digest, held = seen.add(item, split, where, self.eval_fraction)
+                    digest, words, held = seen.add(item, split, where, self.eval_fraction)
                 except RowRefused as error:
                     refused += 1
                     self._note(where, error)
@@ -167,6 +177,7 @@ class RowIndex:
                     weight = row_weight if item.weight is None else item.weight
                     content = content_of(_task_id(row, digest), dict(item.data), weight, held)
                     self._add(which, place, part, digest, held, content)
+                    self._words.append(words)
             if refused and refused == len(made):
                 self.num_refused += 1
             else:
@@ -182,6 +193,17 @@ class RowIndex:
         self._is_eval.append(split == "eval")
         self._data = (self._data + int(content, 16)) % 2**128
 
+    def hold_out(self, words: Set[int]) -> int:
+        """Hold out the training tasks whose questions have these words; return their number."""
+        moved = [n for n, one in enumerate(self._words) if one in words and not self._is_eval[n]]
+        for number in moved:
+            task = self.task(number)
+            for split, sign in (("train", -1), ("eval", 1)):
+                content = content_of(task.id, dict(task.data), task.weight, split)
+                self._data = (self._data + sign * int(content, 16)) % 2**128
+            self._is_eval[number] = True
+        return len(moved)
+
     def _note(self, where: str, error: RowRefused) -> None:
         if len(self.reasons) < NUM_REASONS:
             self.reasons.append(f"{where}: {error}")
@@ -193,11 +215,15 @@ class Seen:
 
     tasks: dict[int, str] = field(default_factory=dict[int, str])
     questions: dict[int, Split] = field(default_factory=dict[int, Split])
+    """The split of each question, by the digest of its words."""
+    moved: set[int] = field(default_factory=set[int])
+    """The questions that are held out because one of their forms is, and another was not."""
 
     def add(
         self, item: RowTask, split: Split | None, where: str, eval_fraction: float
-    ) -> tuple[int, Split]:
-        """Add a new task; return its digest and its split: `split`, or by its question.
+    ) -> tuple[int, int, Split]:
+        """Add a new task; return its digest, that of its question's words, and its split: `split`,
+        or by its question. A question is held out if one of its forms is.
 
         Raises:
             RowRefused: the task is there already, or its question is in the other split.
@@ -206,10 +232,15 @@ class Seen:
         if key in self.tasks:
             raise RowRefused(f"the same question as {self.tasks[key]}")
         chosen = split or ("eval" if question < eval_fraction * 2**64 else "train")
-        if self.questions.get(question, chosen) != chosen:
-            raise RowRefused(f"its question is one of the {self.questions[question]} split")
-        self.tasks[key], self.questions[question] = where, chosen
-        return key, chosen
+        words = _hash(_words(item.said or item.question).encode())
+        before = self.questions.get(words, chosen)
+        if before != chosen:
+            if split is not None:
+                raise RowRefused(f"its question is one of the {before} split")
+            self.moved.add(words)
+            chosen = "eval"
+        self.tasks[key], self.questions[words] = where, chosen
+        return key, words, chosen
 
 
 def build_index(
@@ -233,6 +264,8 @@ def build_index(
         splits.add(split)
     names = ", ".join(reader.name for reader in index.readers)
     _tell(index, names)
+    if seen.moved and (num_moved := index.hold_out(seen.moved)):
+        _log.info("%s: %d tasks are held out as other forms of others' questions", names, num_moved)
     _tell_splits(index, names, by_hash=None in splits)
     return index
 
@@ -255,8 +288,20 @@ def _digest(text: str) -> int:
     Raises:
         RowRefused: it cannot be written as UTF-8.
     """
-    spaced = " ".join(check_text(text, "its question").split()).encode()
-    return int.from_bytes(hashlib.blake2b(spaced, digest_size=8).digest(), "big")
+    return _hash(" ".join(check_text(text, "its question").split()).encode())
+
+
+def _hash(text: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+
+
+def _words(text: str) -> str:
+    """Return a text without what twins of a question differ in: spacing, case, the form of Unicode
+    characters, invisible ones, and punctuation at either end."""
+    if not text.isascii():
+        plain = unicodedata.normalize("NFKC", text)
+        text = "".join(c for c in plain if unicodedata.category(c) not in _UNSEEN)
+    return "".join(text.casefold().split()).strip(_ENDS) or text
 
 
 def weight_of(row: Row, name: str) -> float:

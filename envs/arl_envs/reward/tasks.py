@@ -13,7 +13,7 @@ from agentgym_rl.core.task import Split
 from agentgym_rl.gym.data import Row, RowRefused, RowTask, RowTasks, row_tasks, shorten, weight_of
 from agentgym_rl.runtime.imports import import_object
 
-from .options import Options
+from .options import Options, Parameters, parameters
 
 _ROLES = ("system", "user", "assistant", "tool", "developer")
 _SYSTEM = ("system", "developer")
@@ -27,6 +27,8 @@ class MakeTasks:
     system_prompt: str
     processor: str | None
     weight_field: str
+    function: str = ""
+    parameters: Parameters = Parameters()  # noqa: RUF009 (frozen)
 
     def __call__(self, row: Row) -> list[RowTask]:
         return [self._task(item) for item in self._processed(row)]
@@ -50,10 +52,13 @@ class MakeTasks:
             raise RowRefused(
                 f"the row is no JSON ({error}); a `processor` can make it so"
             ) from error
+        self.parameters.check_columns(row, self.function)
         messages = self._messages(row)
         question = json.dumps(messages, ensure_ascii=False)
         weight = weight_of(row, self.weight_field)
-        return RowTask(question, {"messages": messages, "row": row}, key=text, weight=weight)
+        said = " ".join(message["content"] or "" for message in messages)
+        data = {"messages": messages, "row": row}
+        return RowTask(question, data, key=text, weight=weight, said=said)
 
     def _messages(self, row: Row) -> list[dict[str, Any]]:
         prompt = row.get(self.prompt_field)
@@ -114,8 +119,14 @@ def prompt_tasks(split: Split, options: Options, *, seed: int) -> RowTasks:
     if options.processor is not None and not callable(import_object(options.processor)):
         raise ConfigError(f"processor {options.processor} is no function")
     rows = options.where()
+    function = None if options.judged() else options.reward_function()
     make = MakeTasks(
-        options.prompt_field, options.system_prompt, options.processor, rows.weight_field
+        options.prompt_field,
+        options.system_prompt,
+        options.processor,
+        rows.weight_field,
+        options.function,
+        Parameters() if function is None else parameters(function, options.function),
     )
     return row_tasks(split, rows, Choose(make), seed=seed)
 
