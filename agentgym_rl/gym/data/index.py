@@ -6,9 +6,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-import string
-import unicodedata
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple, get_args
 from agentgym_rl.core.errors import ArlError, ConfigError
 from agentgym_rl.core.task import MAX_WEIGHT, Split, Task, TaskSource, derived_number
 
-from .fields import Row, RowRefused, check_text, shorten
+from .fields import Row, RowRefused, check_text, shorten, words_of
 from .readers import Place, Reader
 from .rows import CONTENT, Rows, content_of
 
@@ -29,9 +28,9 @@ NUM_REASONS = 5
 _FEW = 10
 """The number of tasks held out by hash below which a warning is logged: too few for a mean."""
 _ID_FIELDS = ("task_id", "question_id", "problem_id", "uid", "id")
-_UNSEEN = ("Cf", "Mn")
-"""Invisible characters and accents."""
-_ENDS = string.punctuation
+WEIGHT, SPLIT = "weight", "split"
+"""The fields that could mean something to this program, and are said if they do not."""
+_HELD_OUT = ("eval", "test", "validation", "valid", "val", "dev", "heldout", "held_out")
 _NO_ID = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -73,6 +72,8 @@ class RowIndex:
     """The number of rows whose tasks were all refused."""
     num_tasks_refused: int = 0
     """The number of refused tasks in rows that have other tasks left."""
+    num_unread: Counter[str] = field(default_factory=Counter[str])
+    """The number of rows with each of the fields that could mean something, and do not here."""
     num_left_out: int = 0
     """The number of rows that the maker left out."""
     reasons: list[str] = field(default_factory=list[str])
@@ -155,6 +156,7 @@ class RowIndex:
         self.readers.append(reader)
         for place, where, row in reader:
             self.num_rows += 1
+            self._count_unread(row, split)
             if len(self.makers) == which:
                 self.makers.append(choose(row, where))
             try:
@@ -192,6 +194,12 @@ class RowIndex:
         self._digest.append(digest)
         self._is_eval.append(split == "eval")
         self._data = (self._data + int(content, 16)) % 2**128
+
+    def _count_unread(self, row: Row, split: Split | None) -> None:
+        if row.get(WEIGHT) not in (None, 1) and self.weight_field != WEIGHT:
+            self.num_unread[WEIGHT] += 1
+        if split != "eval" and str(row.get(SPLIT)).lower() in _HELD_OUT:
+            self.num_unread[SPLIT] += 1
 
     def hold_out(self, words: Set[int]) -> int:
         """Hold out the training tasks whose questions have these words; return their number."""
@@ -232,7 +240,7 @@ class Seen:
         if key in self.tasks:
             raise RowRefused(f"the same question as {self.tasks[key]}")
         chosen = split or ("eval" if question < eval_fraction * 2**64 else "train")
-        words = _hash(_words(item.said or item.question).encode())
+        words = _hash(words_of(item.said or item.question).encode())
         before = self.questions.get(words, chosen)
         if before != chosen:
             if split is not None:
@@ -248,7 +256,7 @@ def build_index(
     choose: ChooseMaker,
     *,
     eval_fraction: float = 0.1,
-    weight_field: str = "weight",
+    weight_field: str = "",
 ) -> RowIndex:
     """Read every row once; divide the rows of a reader without a split by their questions.
 
@@ -267,6 +275,7 @@ def build_index(
     if seen.moved and (num_moved := index.hold_out(seen.moved)):
         _log.info("%s: %d tasks are held out as other forms of others' questions", names, num_moved)
     _tell_splits(index, names, by_hash=None in splits)
+    _tell_unread(index, names)
     return index
 
 
@@ -295,15 +304,6 @@ def _hash(text: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 
 
-def _words(text: str) -> str:
-    """Return a text without what twins of a question differ in: spacing, case, the form of Unicode
-    characters, invisible ones, and punctuation at either end."""
-    if not text.isascii():
-        plain = unicodedata.normalize("NFKC", text)
-        text = "".join(c for c in plain if unicodedata.category(c) not in _UNSEEN)
-    return "".join(text.casefold().split()).strip(_ENDS) or text
-
-
 def weight_of(row: Row, name: str) -> float:
     """Return the number in the field `name`; 1 if there is none.
 
@@ -318,7 +318,7 @@ def weight_of(row: Row, name: str) -> float:
         said = value if number else shorten(value)
         raise RowRefused(
             f"{name}: got {said}, expected a number from 0 to {MAX_WEIGHT:g} "
-            "(if it is no weight: weight_field='')"
+            "(weight_field; without this option no field is a weight)"
         )
     return float(value)
 
@@ -371,6 +371,22 @@ def _tell_splits(index: RowIndex, names: str, *, by_hash: bool) -> None:
         "%s: %d tasks to train on, %d held out for evaluations, %s",
         names, len(index) - held, held, how,
     )  # fmt: skip
+
+
+def _tell_unread(index: RowIndex, names: str) -> None:
+    """Log the fields of rows that could be taken for the loss's weights, or for their split."""
+    if count := index.num_unread[WEIGHT]:
+        _log.warning(
+            "%s: %d rows have a field `weight`, and it is no weight of theirs in the loss: "
+            "env.options.rows.weight_field=weight makes it one",
+            names, count,
+        )  # fmt: skip
+    if count := index.num_unread[SPLIT]:
+        _log.warning(
+            "%s: %d rows have a field `split` for held-out rows, and it does not hold them out: "
+            "give them in a file of their own (eval_path or eval_data), or leave them out",
+            names, count,
+        )  # fmt: skip
 
 
 class RowTasks(TaskSource):

@@ -183,8 +183,10 @@ class Parameters:
         """
         for name, given in zip(self.names, (_COMPLETION, _ROW), strict=False):
             if name in row and name not in ("completion", "row"):
-                raise ConfigError(f"{function}: `{name}` is a column of the rows, and the parameter "
-                                  f"would get {given}: {_REMEDY}")  # fmt: skip
+                raise ConfigError(
+                    f"{function}: `{name}` is a column of the rows, and the parameter would get "
+                    f"{given}: {_REMEDY}"
+                )
 
 
 def parameters(function: Callable[..., Any], name: str) -> Parameters:
