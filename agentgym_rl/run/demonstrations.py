@@ -57,7 +57,7 @@ class LeftOut(Exception):
 
 @dataclass(slots=True)
 class Notes:
-    """What differs between the rows and what is learned from them, counted, to be logged once."""
+    """The differences between the rows and what is learned, counted, to be logged once."""
 
     where: int = 0
     """The line that is read now."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentgym_rl.config import Config
+from agentgym_rl.config import EnvConfig, EvalConfig, RolloutConfig
 from agentgym_rl.evaluate.evaluate import planned
 from agentgym_rl.rollout.player import env_spec
 
@@ -29,18 +29,18 @@ class HeldOut:
     tasks: frozenset[tuple[str, str]]
 
     @classmethod
-    def of(cls, config: Config) -> HeldOut:
-        """Return the held-out tasks of a run with this configuration.
+    def of(cls, env: EnvConfig, rollout: RolloutConfig, chosen: EvalConfig) -> HeldOut:
+        """Return the tasks that a run with these sections evaluates.
 
         Raises:
             ConfigError: they cannot be had.
         """
-        env = _name(config.env.id)
-        if not config.eval.num_tasks:
-            return cls(env, frozenset())
-        source = env_spec(config.env, config.rollout).task_source("eval", seed=config.eval.seed)
-        ids = {source[place.index].id for place in planned(source, config.eval)}
-        return cls(env, frozenset(_key(env, id) for id in ids))
+        name = _name(env.id)
+        if not chosen.num_tasks:
+            return cls(name, frozenset())
+        source = env_spec(env, rollout).task_source("eval", seed=chosen.seed)
+        ids = {source[place.index].id for place in planned(source, chosen)}
+        return cls(name, frozenset(_key(name, id) for id in ids))
 
     def check(self, row: Mapping[str, Any], notes: Notes) -> None:
         """Refuse a row that is an episode of a held-out task, as its columns `env` and `task_id`

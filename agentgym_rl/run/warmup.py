@@ -25,7 +25,7 @@ import numpy as np
 from agentgym_rl.cluster.forking import Forks
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.cluster.spec import ProcessSpec, free_port
-from agentgym_rl.config import Config, InitConfig
+from agentgym_rl.config import Config, GatewayConfig, InitConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.trajectory import IGNORED, Row, pack_row
 from agentgym_rl.gateway.template.chat_format import ChatFormat
@@ -194,8 +194,18 @@ async def warmed_up(
     """
     init = config.init
     progress.phase(f"warming up: reading {init.data}")
-    held_out = await asyncio.to_thread(HeldOut.of, config) if evaluates else None
-    rows = await asyncio.to_thread(_prepare, config, run_dir, model_dir, held_out)
+    held_out = None
+    if evaluates:
+        held_out = await asyncio.to_thread(HeldOut.of, config.env, config.rollout, config.eval)
+    rows = await asyncio.to_thread(
+        _prepare,
+        Path(init.data),
+        run_dir,
+        model_dir,
+        config.gateway,
+        max_tokens=config.trainer.max_tokens_per_microbatch,
+        held_out=held_out,
+    )
     progress.phase(f"warming up: {len(rows):,} rows, {init.epochs} epochs")
     async with (
         LocalProcesses(
@@ -229,14 +239,18 @@ async def warmed_up(
     return config.model_copy(update={"model": model, "init": InitConfig()})
 
 
-def _prepare(config: Config, run_dir: Path, model_dir: Path, held_out: HeldOut | None) -> list[Row]:
+def _prepare(
+    data: Path,
+    run_dir: Path,
+    model_dir: Path,
+    gateway: GatewayConfig,
+    *,
+    max_tokens: int,
+    held_out: HeldOut | None,
+) -> list[Row]:
     """Return the rows, after writing them to the run's folder for the ranks."""
-    rows = token_rows(
-        Path(config.init.data),
-        ChatFormat.load(model_dir, config.gateway),
-        max_tokens=config.trainer.max_tokens_per_microbatch,
-        held_out=held_out,
-    )
+    chat = ChatFormat.load(model_dir, gateway)
+    rows = token_rows(data, chat, max_tokens=max_tokens, held_out=held_out)
     folder = run_dir / FOLDER
     shutil.rmtree(folder, ignore_errors=True)  # left by a run that ended before its first batch
     folder.mkdir()
