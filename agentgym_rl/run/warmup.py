@@ -63,7 +63,7 @@ def token_rows(
         try:
             if held_out is not None:
                 held_out.check(line, notes)
-            found = [_row(ids, said) for ids, said in _of_line(line, chat, notes)]
+            found = [_row(ids, said) for ids, said in _of_line(line, chat, notes, held_out)]
             for row in found:
                 if len(row) > max_tokens:
                     raise ValueError(
@@ -114,12 +114,16 @@ def _object(text: str, said: str) -> dict[str, Any]:
     return found
 
 
-def _of_line(line: Mapping[str, Any], chat: ChatFormat, notes: Notes) -> Iterator[TokenRow]:
+def _of_line(
+    line: Mapping[str, Any], chat: ChatFormat, notes: Notes, held_out: HeldOut | None
+) -> Iterator[TokenRow]:
     if "input_ids" in line:
         check_row(line)
         yield _labelled(line, chat)
         return
     said = conversation_of(line, notes)
+    if held_out is not None:
+        held_out.note_texts(said.messages, notes)
     try:
         chat.check_tools(said.tools)
     except ConfigError as error:

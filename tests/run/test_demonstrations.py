@@ -5,7 +5,9 @@ import logging
 import shutil
 
 import pytest
+from arl_envs.math.env import MathEnv
 
+from agentgym_rl.config import Config, EvalConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
@@ -279,3 +281,17 @@ def test_other_held_out_tasks_are_said(tmp_path, caplog):
     assert not caplog.records
     read(tmp_path, row | EVALUATED | {"task_id": "math1-eval-5-0"}, held_out=held_out())
     assert "row of a held-out task of math (split eval)" in warnings(caplog)
+
+
+def test_the_held_out_tasks_of_a_run_are_known_by_id_and_text(tmp_path, caplog):
+    config = Config()
+    tasks = HeldOut.of(config.env, config.rollout, EvalConfig(num_tasks=4))
+    task = MathEnv.task_source("eval", seed=0)[2]
+    assert ("math", task.id) in tasks.tasks
+    question = {"role": "user", "content": f"Please: {task.data['question'].upper()} Think."}
+    read(tmp_path, {"messages": [HI, HELLO]}, held_out=tasks)
+    assert not caplog.records
+    read(tmp_path, {"messages": [question, HELLO]}, held_out=tasks)
+    assert "1 × row with the text of a task that this run evaluates" in warnings(caplog)
+    none = HeldOut.of(config.env, config.rollout, EvalConfig(num_tasks=0))
+    assert (none.env, none.tasks) == ("math", frozenset())
