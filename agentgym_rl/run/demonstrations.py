@@ -298,6 +298,24 @@ def _with_call_ids(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
+def with_text_arguments(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with the arguments of calls as JSON text."""
+    return [
+        {**message, "tool_calls": [_spelled(call) for call in calls]}
+        if (calls := message.get("tool_calls"))
+        else message
+        for message in messages
+    ]
+
+
+def _spelled(call: dict[str, Any]) -> dict[str, Any]:
+    arguments = call["function"]["arguments"]
+    if isinstance(arguments, str):
+        return call
+    text = json.dumps(arguments, ensure_ascii=False)
+    return {**call, "function": {**call["function"], "arguments": text}}
+
+
 def _with_system(
     system: Any, messages: list[dict[str, Any]], learns: list[bool]
 ) -> tuple[list[dict[str, Any]], list[bool]]:

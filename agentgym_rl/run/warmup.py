@@ -35,7 +35,7 @@ from agentgym_rl.storage.checkpoints import checksums
 from agentgym_rl.storage.run_folder import WARMED_UP
 from agentgym_rl.trainer.launch import rank_environment, rank_imports
 
-from .demonstrations import LeftOut, Notes, check_row, conversation_of
+from .demonstrations import LeftOut, Notes, check_row, conversation_of, with_text_arguments
 from .held_out import HeldOut
 from .written import TokenRow, rows_of
 
@@ -128,7 +128,14 @@ def _of_line(
         chat.check_tools(said.tools)
     except ConfigError as error:
         raise ValueError(str(error)) from error
-    yield from rows_of(chat, said.messages, said.tools, learns=said.learns, notes=notes)
+    try:
+        yield from rows_of(chat, said.messages, said.tools, learns=said.learns, notes=notes)
+    except ValueError:
+        spelled = with_text_arguments(said.messages)
+        if spelled == said.messages:
+            raise
+        # some templates join arguments to other texts, as APIs send them
+        yield from rows_of(chat, spelled, said.tools, learns=said.learns, notes=notes)
 
 
 def _labelled(line: Mapping[str, Any], chat: ChatFormat) -> TokenRow:

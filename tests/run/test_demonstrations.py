@@ -234,6 +234,13 @@ def test_a_template_that_does_not_write_the_reply_is_refused(tmp_path, content, 
         read(tmp_path, {"messages": [ASK, reply, RESULT, FIVE], "tools": [TOOL]}, chat=chat)
 
 
+def test_a_template_that_takes_arguments_as_text_gets_them_so(tmp_path):
+    joined = "((m.content or '') if not m.tool_calls else m.tool_calls[0].function.name + ' ' + m.tool_calls[0].function.arguments)"  # noqa: E501
+    chat = chat_of(tmp_path, joined)
+    rows = read(tmp_path, {"messages": [ASK, calling()], "tools": [TOOL]}, chat=chat)
+    assert learned(rows, chat) == 'add {"a": 2, "b": 3}<|im_end|>'
+
+
 @cases(
     "content, reply, said",
     [
