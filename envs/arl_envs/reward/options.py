@@ -25,7 +25,11 @@ _COLUMNS = (
     *("answer", "answers", "ground_truth", "reference", "label", "target", "expected", "gold"),
     *("messages", "question", "prompt", "solution", "data_source"),
 )
-_BATCHES = ("completions", "prompts", "responses", "rows", "examples")
+_BATCHES = (
+    *("completions", "prompts", "responses", "rows", "examples", "queries", "labels", "outputs"),
+    *("generations", "predictions", "samples", "references", "solutions"),
+)
+_THOUGHTS = ("reasoning", "reasoning_content", "thoughts", "thinking")
 _NOT = {
     _COMPLETION: frozenset(
         {
@@ -174,6 +178,8 @@ class Parameters:
     """The names of the first two."""
     reasoning: bool = False
     """The flag that the third gets the thoughts."""
+    others: tuple[str, ...] = ()
+    """The names of those that get their default."""
 
     def check_columns(self, row: Mapping[str, Any], function: str) -> None:
         """Refuse a function that takes a column of this row by its name.
@@ -186,6 +192,12 @@ class Parameters:
                 raise ConfigError(
                     f"{function}: `{name}` is a column of the rows, and the parameter would get "
                     f"{given}: {_REMEDY}"
+                )
+        for name in self.others:
+            if name in row:
+                raise ConfigError(
+                    f"{function}: `{name}` is a column of the rows, and the parameter would always "
+                    f"have its default: {_REMEDY}"
                 )
 
 
@@ -212,7 +224,17 @@ def parameters(function: Callable[..., Any], name: str) -> Parameters:
     for parameter, given in zip(named, (_COMPLETION, _ROW), strict=False):
         if parameter.name in _NOT[given] or _is_typed(parameter, _NOT_TYPES[given]):
             raise ConfigError(f"{name}{found}: `{parameter}` would get {given}: {_REMEDY}")
-    return Parameters(tuple(each.name for each in named[:2]), thinks)
+    others = [each for each in found.parameters.values() if each not in named[: 2 + thinks]]
+    for parameter in others:
+        more = parameter.kind is inspect.Parameter.VAR_KEYWORD and parameter.name[0] != "_"
+        if parameter.name in _THOUGHTS or (more and named):
+            raise ConfigError(
+                f"{name}{found}: `{parameter}` would always be empty: thoughts are the third "
+                f"parameter, `reasoning`; {_REMEDY}"
+            )
+    return Parameters(
+        tuple(each.name for each in named[:2]), thinks, tuple(each.name for each in others)
+    )
 
 
 def _is_typed(parameter: inspect.Parameter, types: tuple[str, ...]) -> bool:

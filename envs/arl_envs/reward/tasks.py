@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from agentgym_rl import ConfigError
@@ -15,6 +17,10 @@ from agentgym_rl.runtime.imports import import_object
 
 from .options import Options, Parameters, parameters
 
+_log = logging.getLogger(__name__)
+
+_PROMPTS = ("system", "system_prompt", "messages", "tools")
+"""The fields that other programs read as parts of a prompt."""
 _ROLES = ("system", "user", "assistant", "tool", "developer")
 _SYSTEM = ("system", "developer")
 
@@ -128,7 +134,23 @@ def prompt_tasks(split: Split, options: Options, *, seed: int) -> RowTasks:
         options.function,
         Parameters() if function is None else parameters(function, options.function),
     )
-    return row_tasks(split, rows, Choose(make), seed=seed)
+    tasks = row_tasks(split, rows, Choose(make), seed=seed)
+    if len(tasks):
+        _, row = task_parts(tasks[0].data)
+        unread = [name for name in _PROMPTS if row.get(name) and name != options.prompt_field]
+        if unread and options.processor is None:
+            _say_unread(options.prompt_field, tuple(unread))
+    return tasks
+
+
+@lru_cache(maxsize=64)
+def _say_unread(prompt_field: str, names: tuple[str, ...]) -> None:
+    """Log once the fields of rows that could be taken for a part of the prompt."""
+    _log.warning(
+        "rows have %s, and the prompt is the field %s alone, without tools: if it is more, choose "
+        "another prompt_field, set system_prompt, or make it of the row by a processor",
+        ", ".join(names), prompt_field,
+    )  # fmt: skip
 
 
 def task_parts(data: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -98,6 +98,22 @@ def of_three(completion, row, answer):
     return 0.0
 
 
+def of_labels(queries, labels):
+    return [0.0 for _ in queries]
+
+
+def with_a_default(completion, row, answer=None):
+    return float(completion == answer)
+
+
+def with_columns(completion, row, **columns):
+    return float(completion == columns.get("answer"))
+
+
+def thinks_by_name(completion, row, *, reasoning=""):
+    return float(len(reasoning))
+
+
 def thinks(completion, row, reasoning):
     return float(len(reasoning))
 

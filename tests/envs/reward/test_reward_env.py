@@ -287,12 +287,23 @@ def test_forms_of_a_prompt_are_in_one_split(tmp_path):
         ("batched", "`completions` would get the text of one reply"),
         ("one_argument", "too many positional arguments; write def function"),
         ("of_three", "missing a required argument"),
+        ("of_labels", "`queries` would get the text of one reply"),
+        ("with_a_default", "`answer` is a column of the rows, and .* always have its default"),
+        ("with_columns", r"`\*\*columns` would always be empty"),
+        ("thinks_by_name", "would always be empty: thoughts are the third parameter"),
     ],
 )
 def test_a_function_of_another_contract_is_refused(tmp_path, name, said):
     path = write(tmp_path / "rows.jsonl", {"prompt": "Say hello.", "answer": "hello", "key": 1})
     with pytest.raises(ConfigError, match=said):
         source(function=name, data=path)
+
+
+def test_fields_that_could_be_the_prompt_are_said_once(tmp_path, caplog):
+    row = {"prompt": "Hi", "system": "Be brief.", "tools": [{}], "id": 1, "max_turns": 3}
+    for _ in range(2):
+        source(data=write(tmp_path / "rows.jsonl", row), rows={"eval_fraction": 0})
+    assert caplog.text.count("rows have system, tools, and the prompt is the field prompt") == 1
 
 
 @cases(
