@@ -187,7 +187,7 @@ async def _match(asked: Asked, player: Player, progress: Progress) -> list[float
         points[index] = 0.5 if first == second else float(first > second)
 
     spec = env_spec(config.env, config.rollout)
-    tasks = await spec.read_tasks("eval", seed=config.eval.seed)
+    tasks = await spec.read_tasks(config.eval.split, seed=config.eval.seed)
     games = config.eval.model_copy(update={"samples_per_task": 1, "pass_at": ()})
     seed, shown = config.seed, progress.evaluating
     await play_all(games, config.rollout, player, tasks, seed=seed, on_progress=shown, keep=keep)
@@ -259,7 +259,7 @@ async def _missing(
     """Play the missing episodes. If there are none, no engine is started."""
     config = asked.config
     spec = env_spec(config.env, config.rollout)
-    tasks = await spec.read_tasks("eval", seed=config.eval.seed)
+    tasks = await spec.read_tasks(config.eval.split, seed=config.eval.seed)
     places = planned(tasks, config.eval)
     there = [before[place.episode_id] for place in places if place.episode_id in before]
     if len(there) == len(places):
@@ -269,7 +269,8 @@ async def _missing(
     if there:
         progress.phase(f"{len(there)} of {len(places)} episodes of {asked.model} are there")
     async with _serving(asked, progress) as player, measuring(player.services) as meter:
-        progress.phase("evaluating on held-out tasks")
+        kind = "held-out" if config.eval.split == "eval" else "training"
+        progress.phase(f"evaluating on {kind} tasks")
         keep = folder.log.add_evaluated if folder else None
         result = await play_all(
             config.eval,
@@ -287,6 +288,7 @@ async def _missing(
 def _report(asked: Asked, result: EvalResult, pace: Pace) -> dict[str, Any]:
     """Return the JSON object, without the rewards per task, which are in the episodes."""
     report = asdict(result) | asdict(pace) | {"model": asked.model}
+    report["split"] = asked.config.eval.split
     del report["rewards"]
     engine = asked.config.engine
     if isinstance(engine, EndpointConfig) and engine.base_url:

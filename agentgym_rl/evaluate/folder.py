@@ -17,7 +17,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.config import Config, EndpointConfig, EnvConfig, dump_toml, free_keys, load_config
+from agentgym_rl.config import (
+    Config,
+    EndpointConfig,
+    EnvConfig,
+    EvalConfig,
+    dump_toml,
+    free_keys,
+    load_config,
+)
 from agentgym_rl.config.section import differences as config_differences
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.trajectory import Trajectory
@@ -219,7 +227,7 @@ def compare_folders(folders: Sequence[Path]) -> dict[str, Any]:
     ]
     evaluated: list[Evaluated] = []
     for name, (folder, config, _, episodes) in zip(names, found, strict=True):
-        if different := differences(*(_tasks_of(it.env, it.eval.seed) for it in (first, config))):
+        if different := differences(*(_tasks_of(it.env, it.eval) for it in (first, config))):
             raise ConfigError(
                 f"--compare {folder}: other tasks than those of {folders[0]}: "
                 f"{'; '.join(different)}"
@@ -238,6 +246,7 @@ def compare_folders(folders: Sequence[Path]) -> dict[str, Any]:
     return compare(evaluated)
 
 
-def _tasks_of(env: EnvConfig, seed: int) -> dict[str, Any]:
+def _tasks_of(env: EnvConfig, chosen: EvalConfig) -> dict[str, Any]:
     """Return the part of the configuration that determines the tasks."""
-    return {"env": env.model_dump(exclude_none=True), "eval": {"seed": seed}}
+    found = {"split": chosen.split, "seed": chosen.seed}
+    return {"env": env.model_dump(exclude_none=True), "eval": found}

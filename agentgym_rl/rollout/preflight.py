@@ -96,8 +96,9 @@ async def check_prompts(
     chat = ChatFormat.load(folder, config.gateway)
     spec, found = env_spec(config.env, config.rollout), list[Lengths]()
     if "eval" in splits and config.eval.num_tasks:
-        held_out = await spec.read_tasks("eval", seed=config.eval.seed)
-        found.append(Lengths.planned("eval", held_out, config.eval.num_tasks))
+        split = config.eval.split
+        evaluated = await spec.read_tasks(split, seed=config.eval.seed)
+        found.append(Lengths.planned(split, evaluated, config.eval.num_tasks))
     if "train" in splits:
         trained = await spec.read_tasks("train", seed=config.seed)
         found.append(Lengths.planned("train", trained))

@@ -92,6 +92,11 @@ async def training(
     Raises:
         ConfigError: the folder is in use by another run, or holds no run that can be resumed.
     """
+    if config.eval.split != "eval":
+        raise ConfigError(
+            f"eval.split {config.eval.split!r}: a run evaluates held-out tasks; training tasks are "
+            "played by `arl eval`"
+        )
     begun_s = time.monotonic()
     model_dir = await asyncio.to_thread(model_folder, config.model, config.env.id)
     config = fitted(config, model_dir)
@@ -119,7 +124,15 @@ async def training(
             progress.phase("trying the model")
             await try_model(config, model_dir, run_dir, config_file, forks=forks)
         if config.init.method == "sft":
-            config = await warmed_up(config, model_dir, run_dir, config_file, progress, forks=forks)
+            config = await warmed_up(
+                config,
+                model_dir,
+                run_dir,
+                config_file,
+                progress,
+                evaluates=kind.evaluates,
+                forks=forks,
+            )
             replace_text(config_file, dump_toml(config))
             model_dir = model_folder(config.model, config.env.id)
         weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"

@@ -33,6 +33,7 @@ from agentgym_rl.gateway.server.gateway import SessionServer
 from agentgym_rl.gateway.session.session import Session, SessionSampling
 from agentgym_rl.runtime.pausable_clock import ENGINES
 
+from .odd_replies import OddReplies
 from .session import RelayedTurn, RelaySession, StreamedMessage
 from .upstream import Upstream
 
@@ -61,6 +62,7 @@ class Relay(SessionServer):
         routes = (ChatDialect(), ResponsesDialect(), MessagesDialect(), *counts)
         super().__init__(routes, config=config, model_name=upstream.model)
         self._upstream = upstream
+        self._odd = OddReplies()
 
     async def answer(
         self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange
@@ -157,9 +159,11 @@ class Relay(SessionServer):
         usage: Mapping[str, Any] | None,
     ) -> None:
         cost_usd = self._upstream.cost_usd(usage)
-        asking.session.note(
+        odd = asking.session.note(
             asking.asked, reply, finish_reason=finish_reason, usage=usage, cost_usd=cost_usd
         )
+        if odd:
+            self._odd.warn(odd, reply)
 
     def _unfinished(self) -> EngineError:
         return EngineError(f"{self._upstream.model} ended a stream without a finish_reason")

@@ -141,6 +141,9 @@ COUNTERS: Mapping[str, str] = {
     "ignored_sampling": "requests whose sampling parameters were ignored (`gateway.sampling`)",
     "truncated_turns": "turns whose oldest messages were left out (`truncation` auto)",
     "uncounted_turns": "turns whose tokens the foreign endpoint did not count",
+    "filtered_turns": "turns whose reply the foreign endpoint withheld (content filter)",
+    "empty_turns": "turns of a foreign endpoint with neither text nor calls",
+    "text_calls": "turns of a foreign endpoint with a call in the text, which nobody reads",
 }
 """The counters of a session with their descriptions; a session always has all of them."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import re
+import string
+import unicodedata
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
@@ -16,6 +18,8 @@ class RowRefused(ValueError):
 
 Row = Mapping[str, Any]
 
+_UNSEEN = ("Cf", "Mn")
+"""Invisible characters and accents."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -111,6 +115,16 @@ def check_text(text: str, what: str) -> str:
     if _SURROGATE.search(text):
         raise RowRefused(f"{what}: a lone surrogate, which is no Unicode character")
     return text
+
+
+def words_of(text: str) -> str:
+    """Return a text without what twins of a question differ in: spacing, case, the form of Unicode
+    characters, invisible ones, and punctuation at either end."""
+    plain = text
+    if not text.isascii():
+        plain = unicodedata.normalize("NFKC", text)
+        plain = "".join(c for c in plain if unicodedata.category(c) not in _UNSEEN)
+    return "".join(plain.casefold().split()).strip(string.punctuation) or text
 
 
 def shorten(value: Any) -> str:

@@ -16,6 +16,8 @@ from .options import Options
 from .scoring import Scorer
 from .tasks import prompt_tasks, task_parts
 
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""The fields of a message with the thoughts, in the APIs of engines."""
 _QUEUE_S = 60.0
 """The longest wait for a worker of the pool, on top of the call itself, which is tried twice."""
 
@@ -83,7 +85,10 @@ class RewardEnv(Env):
         """
         if self._task is None:
             raise EnvError("step without an episode: call reset first")
-        score = await self._scorer.score(text_of(action), self._row, self._messages)
+        thoughts = _thoughts_of(action)
+        score = await self._scorer.score(
+            text_of(action), self._row, self._messages, thoughts=thoughts
+        )
         info: dict[str, Any] = {"task_id": self._task.id, "stop_reason": "answer"}
         metrics = dict(score.components)
         if self.uses_verifier:
@@ -97,3 +102,8 @@ class RewardEnv(Env):
 
     async def close(self) -> None:
         await self._scorer.close()
+
+
+def _thoughts_of(action: Message) -> str:
+    found = (action.get(name) for name in _THOUGHTS)
+    return next((text for text in found if isinstance(text, str) and text), "")
