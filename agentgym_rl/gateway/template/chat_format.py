@@ -37,8 +37,9 @@ from .continuation import (
     find_shape,
     up_to,
 )
-from .fitting import Fitting, textual
-from .template import NO_KWARGS, ChatTemplate, read_json
+from .fitting import Fitting, textual, with_texts
+from .special_tokens import add_special_tokens, read_json
+from .template import NO_KWARGS, ChatTemplate
 
 _log = logging.getLogger(__name__)
 
@@ -154,11 +155,11 @@ class ChatFormat:
             raise ConfigError(f"cannot read {folder / 'tokenizer.json'}: {error}") from error
         tokenizer.no_padding()
         tokenizer.no_truncation()
+        add_special_tokens(tokenizer, folder)
         eos = read_json(folder / "generation_config.json").get("eos_token_id", [])
         ids = [eos] if isinstance(eos, int) else list(eos or [])
-        name = read_json(folder / "tokenizer_config.json").get("eos_token")
-        named = tokenizer.token_to_id(name["content"] if isinstance(name, dict) else name or "")
         template = ChatTemplate.load(folder, config.chat_template)
+        named = tokenizer.token_to_id(template.special_tokens.get("eos_token", ""))
         return cls(tokenizer, template, ids if named is None else [*ids, named], config)
 
     def shape(self, kwargs: Mapping[str, Any] = NO_KWARGS) -> Shape:
@@ -374,12 +375,19 @@ class ChatFormat:
         template, fitting = self._for(tools)
         plain = [self._disarmed(textual(message)) for message in messages]
         fitted, tools = fitting.fit(plain, tools)
-        rendered = template.render(
-            fitted,
-            tools,
+        write = functools.partial(
+            template.render,
+            tools=tools,
             add_generation_prompt=add_generation_prompt,
             kwargs={**kwargs, **self.arguments.imposed},
         )
+        try:
+            rendered = write(fitted)
+        except ValueError:
+            filled = with_texts(fitted)
+            if filled == fitted:
+                raise
+            rendered = write(filled)  # clients send null for the content of calls
         return rendered + fitting.header if add_generation_prompt else rendered
 
     def unmarked(self, rendered: str) -> str:
