@@ -363,3 +363,17 @@ def test_counted_loops_render_as_any():
     messages = [{"role": "user", "content": text} for text in ("x", "", "y")]
     rendered = ChatTemplate(source, special_tokens={}).render(messages)
     assert rendered == "011/2False2/2True1a16abab"
+
+
+def test_the_date_in_prompts_is_that_of_the_configuration(folder_with, stage, words):
+    folder = folder_with(opening="{{- strftime_now('%d %b %Y %H:%M:%S') -}}")
+    dated = {date: GatewayConfig(date=date) for date in ("2026-11-28", "2026-11-28T23:59:30")}
+    shown = [
+        ChatFormat.load(folder, config).render(words.FIRST, None)[:20] for config in dated.values()
+    ]
+    assert shown == ["28 Nov 2026 00:00:00", "28 Nov 2026 23:59:30"]
+    config = GatewayConfig(date="2020-02-29")
+    chat = ChatFormat.load(folder, config)
+    scene = stage(lambda _: chat.encode("Hm.<|im_end|>"), chat=chat, config=config)
+    asyncio.run(scene.post(scene.open(), messages=words.FIRST))
+    assert chat.text(scene.engine.journal[0].prompt).startswith("29 Feb 2020 00:00:00")

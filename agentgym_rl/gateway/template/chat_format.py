@@ -158,7 +158,7 @@ class ChatFormat:
         add_special_tokens(tokenizer, folder)
         eos = read_json(folder / "generation_config.json").get("eos_token_id", [])
         ids = [eos] if isinstance(eos, int) else list(eos or [])
-        template = ChatTemplate.load(folder, config.chat_template)
+        template = ChatTemplate.load(folder, config.chat_template, now=config.moment)
         named = tokenizer.token_to_id(template.special_tokens.get("eos_token", ""))
         return cls(tokenizer, template, ids if named is None else [*ids, named], config)
 
