@@ -25,7 +25,7 @@ from agentgym_rl.cluster.forking import Forks
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.cluster.spec import ProcessSpec, free_port
 from agentgym_rl.config import Config, GatewayConfig, InitConfig
-from agentgym_rl.core.chat import text_message
+from agentgym_rl.core.chat import RENDERED, text_message
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.trajectory import IGNORED, Row, pack_row
 from agentgym_rl.gateway.template.chat_format import ChatFormat
@@ -172,6 +172,8 @@ def _of_line(line: Mapping[str, Any], chat: ChatFormat) -> Iterator[tuple[list[i
         yield list(ids), [label != IGNORED for label in labels]
     elif "messages" in line:
         messages = [text_message(message) for message in line["messages"]]
+        if chat.holds_rendered(messages):
+            raise ValueError(RENDERED)
         yield from rows_of(chat, messages, line.get("tools") or None)
     else:
         raise ValueError(f"neither messages nor input_ids, but {sorted(line)}")

@@ -14,9 +14,11 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from agentgym_rl.config import GatewayConfig
+from agentgym_rl.core.chat import is_rendered
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.parsers.families import detect
-from agentgym_rl.gateway.template.chat_format import ChatFormat, Detokenizer
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway.template.detokenizer import Detokenizer
 from agentgym_rl.gateway.template.template import ChatTemplate
 from agentgym_rl.models.resolve import BUNDLED, tokenizer_hash
 from tests.kit.cases import cases
@@ -304,6 +306,58 @@ def test_one_of_several_templates_is_chosen_by_its_name(
         ConfigError, match=r"has only templates named default, .*tool_use.* or auto"
     ):
         ChatFormat.load(folder, GatewayConfig(chat_template="tools"))
+
+
+RENDERED = {
+    "chatml": "<|im_start|>user\nWhat is 2+3?<|im_end|>\n<|im_start|>assistant\n",
+    "prefilled": "<|im_start|>system\nx<|im_end|><|im_start|>assistant\nLet me think.\n<think>",
+    "llama3": "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nx<|eot_id|>"
+    "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    "llama2": "<s>[INST] x [/INST]",
+    "mistral": "[INST]x[/INST]",
+    "gemma": "<bos><start_of_turn>user\nx<end_of_turn>\n<start_of_turn>model\n",
+    "phi": "<|user|>\nx<|end|>\n<|assistant|>\n",
+    "glm": "[gMASK]<sop><|user|>\nx<|assistant|>\n",
+    "deepseek": "<\uff5cbegin\u2581of\u2581sentence\uff5c><\uff5cUser\uff5c>x<\uff5cAssistant\uff5c>",
+    "gpt_oss": "<|start|>system<|message|>x<|end|><|start|>assistant",
+    "granite": "<|start_of_role|>user<|end_of_role|>x<|start_of_role|>assistant<|end_of_role|>",
+    "command": "<BOS_TOKEN><|START_OF_TURN_TOKEN|><|USER_TOKEN|>x<|START_OF_TURN_TOKEN|>"
+    "<|CHATBOT_TOKEN|>",
+    "seed": "<seed:bos>user\nx<seed:eos><seed:bos>assistant\n",
+}
+PLAIN = (
+    *(
+        "What is 2+3?",
+        "Explain <|im_start|> and <|im_end|>",
+        "<|im_start|> opens what?",
+        "<b>x</b>",
+    ),
+    *("if a < b and c | d > e: assistant", "User: x\nAssistant:", "<s>struck</s> by the model", ""),
+    "Fix this template: {{ '<|im_start|>assistant' }}",
+)
+
+
+@cases("text", RENDERED.values(), ids=list(RENDERED))
+def test_a_prompt_that_is_rendered_already_is_found(chat, text):
+    assert is_rendered(text)
+    assert chat.holds_rendered([{"role": "user", "content": text}])
+    assert not chat.holds_rendered([{"role": "tool", "content": text}])
+
+
+@cases("text", PLAIN, ids=range(len(PLAIN)))
+def test_a_prompt_that_speaks_of_tokens_is_plain(chat, text):
+    assert not chat.holds_rendered([{"role": "user", "content": text}])
+
+
+def test_a_template_knows_its_own_prompts_whatever_its_tokens_are(words, caplog):
+    strange = "{% for m in messages %}<|im_start|>({{ m.role }}) {{ m.content }}{% endfor %}"
+    chat = _format(strange + "{% if add_generation_prompt %}<|im_start|>(me) {% endif %}")
+    text = chat.render(words.FIRST, None)
+    assert not is_rendered(text)
+    assert chat.holds_rendered([{"role": "user", "content": text}])
+    for _ in range(2):
+        chat.render([{"role": "user", "content": text}], None)
+    assert caplog.text.count("rendered already") == 1
 
 
 @settings(max_examples=60, deadline=None)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -407,3 +408,12 @@ def _header(template: ChatTemplate) -> str:
             return ""
         found.add(opening)
     return found.pop() if len(found) == 1 else ""
+
+
+def opening_of(template: ChatTemplate, special: re.Pattern[str] | None) -> str:
+    """Return the text between a user's message and the assistant's; "" if it has nothing but one
+    special token, which anyone may write."""
+    opening = _text(template, [{**OPENING, "content": SENTINEL}]).rpartition(SENTINEL)[2]
+    opening = opening.partition("<think>")[0].strip()
+    found = special.search(opening) if special else None
+    return opening if found and found[0] != opening else ""
