@@ -62,7 +62,8 @@ RENDERED = (
 )
 """What is wrong with a text for which `is_rendered` is true, and what to do."""
 _TOKEN = (
-    r"(?:<[|\uff5c][^<>\n]{1,40}[|\uff5c]>|<[\w:]{1,20}_of_turn>|<[\w:]*(?:bos|BOS)[\w:]*>|<s>)"
+    r"(?:<[|\uff5c][^<>\n]{1,40}[|\uff5c]>|<[\w:]{1,20}_of_turn>"
+    r"|<[\w:]{0,20}(?:bos|BOS)[\w:]{0,20}>|<s>)"
 )
 _BEGINS = re.compile(rf"\s*(?:{_TOKEN}|\[gMASK\]|\[INST\])")
 _ANSWERS = re.compile(

@@ -318,7 +318,8 @@ RENDERED = {
     "gemma": "<bos><start_of_turn>user\nx<end_of_turn>\n<start_of_turn>model\n",
     "phi": "<|user|>\nx<|end|>\n<|assistant|>\n",
     "glm": "[gMASK]<sop><|user|>\nx<|assistant|>\n",
-    "deepseek": "<\uff5cbegin\u2581of\u2581sentence\uff5c><\uff5cUser\uff5c>x<\uff5cAssistant\uff5c>",
+    "deepseek": "<\uff5cbegin\u2581of\u2581sentence\uff5c><\uff5cUser\uff5c>x"
+    "<\uff5cAssistant\uff5c>",
     "gpt_oss": "<|start|>system<|message|>x<|end|><|start|>assistant",
     "granite": "<|start_of_role|>user<|end_of_role|>x<|start_of_role|>assistant<|end_of_role|>",
     "command": "<BOS_TOKEN><|START_OF_TURN_TOKEN|><|USER_TOKEN|>x<|START_OF_TURN_TOKEN|>"
