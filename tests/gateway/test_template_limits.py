@@ -1,5 +1,6 @@
 """No chat template takes long or much memory, whatever it does, and none reaches Python."""
 
+import asyncio
 import resource
 import time
 
@@ -7,6 +8,7 @@ import pytest
 
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.template import costs
+from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.sandbox import Environment
 from agentgym_rl.gateway.template.steps import EndlessTemplate
 from agentgym_rl.gateway.template.template import ChatTemplate
@@ -104,8 +106,6 @@ def test_a_template_ends_soon_and_stays_small(source):
 
 @cases("source", [LARGE["center"], "{% if tools %}" + LARGE["center"] + "{% endif %}"], ids="ab")
 def test_an_endless_template_is_refused_when_it_is_loaded(folder_with, source):
-    from agentgym_rl.gateway.template.chat_format import ChatFormat
-
     shown = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
     with pytest.raises(ConfigError, match="seems never to end"):
         ChatFormat.load(folder_with(template=shown + source))
@@ -162,3 +162,18 @@ def test_what_ordinary_templates_use_costs_next_to_nothing():
 def test_no_template_reaches_python(source):
     with pytest.raises(ValueError, match="refuses"):
         ChatTemplate(source, special_tokens={}).render(HI)
+
+
+def test_a_template_that_ends_only_at_times_is_the_error_of_a_request(stage, words, folder_with):
+    opening = "{% if messages[0].content == 'boom' %}{{ 'a' | center(10**9) }}{% endif %}"
+    chat = ChatFormat.load(folder_with(opening=opening))
+    scene = stage(lambda _: chat.encode("Hm.<|im_end|>"), chat=chat)
+    session, boom = scene.open(), [{"role": "user", "content": "boom"}]
+
+    async def ask():
+        assert (await scene.post(session, messages=HI)).message["content"] == "Hm."
+        return await scene.post(session, messages=boom)
+
+    refused = asyncio.run(ask())
+    assert refused.status == 400
+    assert "seems never to end" in refused.error["message"]
