@@ -2,7 +2,7 @@
 
 They stand in several files, of which later versions of transformers ignore some, and tokenizer
 classes have defaults. The rules are those of `PreTrainedTokenizerBase.from_pretrained` of
-transformers 5 (https://github.com/huggingface/transformers, tokenization_utils_base.py).
+transformers 5 (https://github.com/huggingface/transformers).
 """
 
 from __future__ import annotations
