@@ -389,7 +389,7 @@ the head of each describes its method, duration and environment variables.
   exactness    rows beside the tokens that a real engine got and sampled
   faults       each part of a run broken in each way: detection and cost
   gateway      the gateway beside LiteLLM's proxy
-  gpu          a first look at a GPU, eight minutes (--model, --dry-run, --out)
+  gpu          a first look at a GPU, eight minutes (--model, --out)
   inspector    `arl inspect` on 100,000 episodes
   math         the judgement of math answers beside math-verify's
   plan         the predictions of `arl plan` beside real runs

@@ -12,6 +12,7 @@ infrastructure: many tests write 0 if a tool that they install is missing.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import posixpath
 import secrets
@@ -22,12 +23,13 @@ from pathlib import PurePosixPath
 
 from agentgym_rl import InfraError, Sandbox, ToolError
 from agentgym_rl.gym.sandbox import ExecResult, Image, Limits, SandboxBackend, Status
+from agentgym_rl.runtime.log import Repeated
 from agentgym_rl.runtime.lru_dict import LruDict
 
 from . import oracle
 from .config import Artifact, TaskConfig, resolved
 from .hooks import Hooks, bins_of, path_without
-from .rewards import Tampered, number_of, reward_of, rewards_of
+from .rewards import OutOfRange, Tampered, number_of, reward_of, rewards_of
 from .task import HarborTask
 from .terminal import Terminal
 from .transfer import (
@@ -61,7 +63,6 @@ _RUN = (
     f"exec {TESTS}/test.sh"
 )
 """A script without #! is one for bash if the image has it, as in Harbor's own runner."""
-PAID = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,8 @@ class Verdict:
 
     status: str
     """ok (the full reward), wrong (less), tampered (no nonce in the reward file), timeout, crash
-    (the tests were ended by a limit), no_reward (no reward file, or an invalid one), too_large
+    (the tests were ended by a limit), no_reward (no reward file, or no reward of the declared range
+    in it), too_large
     (more files than are taken over)."""
     reward: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -155,15 +157,23 @@ class Verifier:
             verdict = await self._grade(work)
         except TooMuch as error:
             verdict = Verdict("too_large", detail=f"the work folder has {error}")
-        doubtful = verdict.status == "wrong" and verdict.reward <= 0 and self._can_be_solved
+        is_wrong = verdict.status == "wrong" and self._is_unpaid(verdict)
+        doubtful = is_wrong and self._can_be_solved
         if doubtful or not verdict.has_reward:
             await self._blame(verdict)
-        return verdict
+        if verdict.status in ("ok", "wrong"):
+            return verdict
+        return replace(verdict, reward=min(self._config.reward_range[0], 0.0))
 
     @property
     def _can_be_solved(self) -> bool:
         """Return whether a reward of 0 says nothing yet: generated tasks are known to be sound."""
-        return bool(self._task.solution) and not self._config.needs_nonce
+        return bool(self._task.solution) and not self._config.is_generated
+
+    def _is_unpaid(self, verdict: Verdict) -> bool:
+        """Return whether a reward is what tests give that could not work: 0, or the least."""
+        low, full = self._config.reward_range
+        return verdict.reward <= (max(low, 0.0) if full > 0 else low)
 
     async def _collected(self, sandbox: Sandbox) -> Work:
         """Return the agent's files; no program may run that could change them.
@@ -198,7 +208,7 @@ class Verifier:
             posixpath.normpath(posixpath.join(self._image.work_dir, each.source))
             for each in self._config.artifacts
         ]
-        return named if self._config.needs_nonce else [*named, PUBLISHED]
+        return named if self._config.is_generated else [*named, PUBLISHED]
 
     def _is_work(self, path: str) -> bool:
         return PurePosixPath(path).is_relative_to(self._image.work_dir)
@@ -278,7 +288,7 @@ class Verifier:
 
     def _known(self) -> Tree | None:
         """Return the image's work folder if it is remembered."""
-        return known_tree(self._image, modules=not self._config.needs_nonce)
+        return known_tree(self._image, modules=not self._config.is_generated)
 
     async def _base(self, fresh: Sandbox) -> Tree:
         """Return the image's work folder; `fresh` is a sandbox of the image.
@@ -287,7 +297,7 @@ class Verifier:
             InfraError: it is too large to be played, whatever the agent does.
         """
         try:
-            return await image_tree(self._image, fresh, modules=not self._config.needs_nonce)
+            return await image_tree(self._image, fresh, modules=not self._config.is_generated)
         except TooMuch as error:
             raise InfraError(
                 f"task {self._task.name}: the work folder of its image has {error}; move what the "
@@ -347,18 +357,23 @@ class Verifier:
             return _ended(result, detail)
         try:
             rewards = await self._rewards(sandbox, nonce)
+            reward = reward_of(rewards, self._config.reward_range)
         except Tampered:
             return Verdict("tampered", detail="the reward file has not the nonce of the tests")
+        except OutOfRange as error:
+            _warnings.warn("task %s: %s", self._task.name, error, why=self._task.name)
+            return Verdict("no_reward", detail=_named(str(error), detail))
         except (OSError, ValueError) as error:
-            return Verdict("no_reward", detail=f"{error}; {detail}"[-DETAIL_CHARS:])
-        reward = reward_of(rewards)
-        return Verdict("ok" if reward >= PAID else "wrong", reward, rewards, detail)
+            return Verdict("no_reward", detail=_named(str(error), detail))
+        _, full = self._config.reward_range
+        return Verdict("ok" if reward >= full else "wrong", reward, rewards, detail)
 
     async def _rewards(self, sandbox: Sandbox, nonce: str) -> dict[str, float]:
         """Return the numbers of the reward file.
 
         Raises:
             OSError, ValueError: there is none, or it holds no finite numbers.
+            Tampered: it has not the nonce that the task's tests write.
         """
         try:
             data = await sandbox.read_file(f"{LOGS}/reward.json", max_bytes=MAX_REWARD_BYTES)
@@ -384,7 +399,7 @@ class Verifier:
                 found = await self._grade(work)
             except TooMuch as error:
                 found = Verdict("too_large", detail=f"the work folder has {error}")
-            sound = found.has_reward and (found.reward > 0 or not self._can_be_solved)
+            sound = found.has_reward and (not self._is_unpaid(found) or not self._can_be_solved)
             why = _SOUND[self._task.digest] = (
                 "" if sound else f"{found.status}: {found.detail}{said}"
             )
@@ -422,6 +437,7 @@ class Verifier:
                 raise InfraError(f"task {self._task.name}: its solution fails: {error}") from error
 
 
+_warnings = Repeated(logging.getLogger(__name__))
 MAX_REMEMBERED = 10_000
 _UNTOUCHED: LruDict[str, Verdict] = LruDict(MAX_REMEMBERED)
 """The verdict on the untouched image, by the digest of the task."""
@@ -435,7 +451,13 @@ def _below(path: str, folder: str) -> bool:
 
 def _ended(result: ExecResult, detail: str) -> Verdict:
     status = "timeout" if result.status is Status.TIMEOUT else "crash"
-    return Verdict(status, detail=f"{result.status.value}; {detail}"[-DETAIL_CHARS:])
+    return Verdict(status, detail=_named(result.status.value, detail))
+
+
+def _named(why: str, output: str) -> str:
+    """Return a reason with the end of the tests' output, as much as there is room for."""
+    room = max(0, DETAIL_CHARS - len(why))
+    return f"{why[:DETAIL_CHARS]}; {output[-room:] if room else ''}"
 
 
 async def _tail(sandbox: Sandbox) -> str:

@@ -7,8 +7,10 @@ import contextlib
 import os
 import signal
 import subprocess
+import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import IO, Any
 
 GRACE_S = 1.5
@@ -19,7 +21,8 @@ _CHUNK_BYTES = 65536
 
 class Child:
     """A server process, started on creation in a new session: `kill` ends its complete process
-    group, at once, at any time.
+    group, at once, at any time, and the daemons that left it, which are known by a variable of
+    their environment.
 
     The SDK starts such children too, but leaves them behind if the task ending them is cancelled.
 
@@ -29,8 +32,10 @@ class Child:
 
     def __init__(self, command: Sequence[str], *, env: Mapping[str, str], said: IO[str]) -> None:
         pipe = subprocess.PIPE
+        self._mark = f"ARL_MCP_SERVER={uuid.uuid4().hex}"
+        name, _, value = self._mark.partition("=")
         self._process = subprocess.Popen(
-            command, bufsize=0, env=env, stdin=pipe, stdout=pipe, stderr=said,
+            command, bufsize=0, env={**env, name: value}, stdin=pipe, stdout=pipe, stderr=said,
             start_new_session=True,
         )  # fmt: skip
 
@@ -39,6 +44,17 @@ class Child:
         self._signal(signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(REAP_S)
+        for pid in _processes_with(self._mark.encode(), since=self._process.pid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+    @property
+    def ending(self) -> str:
+        """Return how the process ended; "" while it runs."""
+        code = self._process.poll()
+        if code is None:
+            return ""
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     @asynccontextmanager
     async def streams(self) -> AsyncGenerator[tuple[Any, Any]]:
@@ -103,8 +119,15 @@ class Child:
             told, protocol = await loop.connect_write_pipe(
                 lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), stdin
             )
-            stack.callback(told.abort)
+            stack.callback(_abort, told)
             yield reader, asyncio.StreamWriter(told, protocol, None, loop)
+
+
+def _abort(pipe: asyncio.WriteTransport) -> None:
+    """Close a pipe without waiting for its reader. One that is lost already must not be aborted:
+    asyncio's transport raises AttributeError then."""
+    if not pipe.is_closing() or pipe.get_write_buffer_size():
+        pipe.abort()
 
 
 async def _listen(reader: asyncio.StreamReader, sending: Any) -> None:
@@ -132,6 +155,20 @@ async def _tell(writer: asyncio.StreamWriter, sent: Any, sending: Any) -> None:
                 await writer.drain()
         except OSError:  # the child reads no more: end the session instead of letting it wait
             await sending.aclose()
+
+
+def _processes_with(variable: bytes, *, since: int) -> list[int]:
+    """Return the processes of this user, of those younger than the process `since`, that began with
+    an environment variable, as NAME=value."""
+    newest = int(Path("/proc/loadavg").read_text().split()[-1])
+    first = since if newest >= since else 0  # the numbers have begun again
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) > first:
+            with contextlib.suppress(OSError):
+                if variable in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
 
 
 def _message(line: bytes) -> Any:
