@@ -57,7 +57,7 @@ from agentgym_rl.storage.run_folder import file_name
 
 from .evaluate import evaluate as play_all
 from .evaluate import planned
-from .folder import Asked, EvalFolder, Evaluated, open_folder
+from .folder import Asked, EvalFolder, Evaluated, kept_date, open_folder
 from .result import EvalResult, summarize
 from .statistics import Won, ratings
 from .target import chosen, first_engines
@@ -112,7 +112,7 @@ async def evaluate_all(
     Raises:
         ConfigError: some configuration cannot work; no request has been sent to any model yet.
     """
-    checked = [await _checked(each, say=progress.phase) for each in asked]
+    checked = await _all_checked(_places(asked, out), say=progress.phase)
     spec = env_spec(asked[0].config.env, asked[0].config.rollout)
     check_alone(spec, await specimen(spec))
     found: list[Evaluated] = []
@@ -135,7 +135,7 @@ async def round_robin(asked: Sequence[Asked], progress: Progress) -> dict[str, A
     game = (await specimen(spec)).unwrapped
     if not (isinstance(game, MultiSeatEnv) and len(game.seats) == 2):
         raise ConfigError(f"--round-robin: {config.env.id} is no game of two seats")
-    checked = [await _checked(each, say=progress.phase) for each in asked]
+    checked = await _all_checked([(each, None) for each in asked], say=progress.phase)
     names, won = [each.model for each in checked], list[Won]()
     pairs: list[dict[str, Any]] = []
     async with contextlib.AsyncExitStack() as stack:
@@ -203,6 +203,24 @@ def _places(asked: Sequence[Asked], out: Path | None) -> list[tuple[Asked, Path 
         for i, name in enumerate(names)
     ]
     return [(each, out / name) for each, name in zip(asked, unique, strict=True)]
+
+
+async def _all_checked(
+    places: Sequence[tuple[Asked, Path | None]], *, say: Callable[[str], None]
+) -> list[Asked]:
+    """Refuse what cannot work; return all models to evaluate, with one date in their prompts:
+    that of an evaluation which is continued."""
+    dates = [kept_date(folder) for _, folder in places if folder is not None]
+    date, checked = next((date for date in dates if date is not None), None), list[Asked]()
+    for asked, _ in places:
+        config = asked.config
+        if date is not None and "date" not in config.gateway.model_fields_set:
+            gateway = config.gateway.model_copy(update={"date": date})
+            config = config.model_copy(update={"gateway": gateway})
+        checked.append(await _checked(replace(asked, config=config), say=say))
+        if date is None:
+            date = checked[-1].config.gateway.date or None
+    return checked
 
 
 async def _checked(asked: Asked, *, say: Callable[[str], None]) -> Asked:
@@ -354,6 +372,7 @@ async def serving_model(
 _OF_OUR_ENGINES = (
     *("tool_parser", "reasoning_parser", "thinking_history", "edited_calls"),
     *("train_side_lineages", "canary_fraction", "chat_template", "hidden_tools", "enable_thinking"),
+    "date",
 )
 """The keys of `gateway` that only apply to conversations rendered and recorded by our gateway."""
 

@@ -146,6 +146,16 @@ def _read_identity(path: Path) -> dict[str, str]:
         ) from error
 
 
+def kept_date(path: Path) -> str | None:
+    """Return the date in the prompts of the evaluation kept in a folder, "" if it records none;
+    None if there is no evaluation."""
+    try:
+        kept = tomllib.loads((path / MARK).read_text(encoding="utf-8"))
+        return str(kept.get("gateway", {}).get("date", ""))
+    except (OSError, ValueError, AttributeError):  # `_check_same` names what is damaged
+        return None
+
+
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Return the differences of `other` from `one` on which an evaluation depends."""
     return config_differences(one, other, free=free_keys(Config, "eval"))

@@ -18,7 +18,8 @@ from agentgym_rl.gateway.request.client_sampling import refused
 from agentgym_rl.gateway.session.prompts import prepare_context
 from agentgym_rl.gateway.session.session import Session
 from agentgym_rl.gateway.session.tree import Context, Sample, Sampled
-from agentgym_rl.gateway.template.chat_format import ChatFormat, Detokenizer
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway.template.detokenizer import Detokenizer
 from agentgym_rl.runtime.pausable_clock import ENGINES
 from agentgym_rl.runtime.tasks import together
 

@@ -326,6 +326,8 @@ def tokenizer_hash(folder: Path) -> str:
     digest = hashlib.blake2b(digest_size=16)
     others = [file for name, file in template_files(folder).items() if name != "default"]
     names = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+    rare = [folder / name for name in ("special_tokens_map.json", "chat_template.json")]
+    others += [file for file in rare if file.exists()]
     for file in (*(folder / name for name in names), *others):
         digest.update(file.read_bytes() if file.exists() else b"")
         digest.update(b"\0")

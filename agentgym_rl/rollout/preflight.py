@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentgym_rl.config import Config, RolloutConfig, SandboxConfig
+from agentgym_rl.core.chat import RENDERED, text_message
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.model_folder import text_settings
 from agentgym_rl.core.task import Split, Task, TaskSource, length_of
@@ -157,6 +158,9 @@ async def _measure(
                 except (Exception, SystemExit) as error:  # foreign code, or the template
                     _log.debug("a prompt of %s cannot be measured: %r", spec.id, error)
                     failures += 1
+                else:
+                    if chat.holds_rendered([text_message(message) for message in messages]):
+                        raise ConfigError(f"{spec.id}, {each.split} task {number}: {RENDERED}")
                 now_s = time.monotonic()
                 if now_s - told_s > _TELL_AFTER_S:
                     told_s = now_s

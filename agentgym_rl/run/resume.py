@@ -68,6 +68,7 @@ def resumed_config(
     check_begun_with(folder)
     config = load_config(file if source is None else source, overrides)
     kept = flat(kept_config(folder))  # with what was fitted when the run began
+    kept.setdefault("gateway.date", "")  # of a run that recorded none: that of each session
     recorded = {key: kept[key] for key in unset_keys(config) if key in kept}
     config = resolve_paths(load_config(config, recorded))
     config = fitted(config, model_folder(config.model, config.env.id))

@@ -26,6 +26,7 @@ from agentgym_rl.cluster.forking import Forks
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.cluster.spec import ProcessSpec, free_port
 from agentgym_rl.config import Config, GatewayConfig, InitConfig
+from agentgym_rl.core.chat import RENDERED
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.trajectory import IGNORED, Row, pack_row
 from agentgym_rl.gateway.template.chat_format import ChatFormat
@@ -122,6 +123,8 @@ def _of_line(
         yield _labelled(line, chat)
         return
     said = conversation_of(line, notes)
+    if chat.holds_rendered(said.messages):
+        raise ValueError(RENDERED)
     if held_out is not None:
         held_out.note_texts(said.messages, notes)
     try:

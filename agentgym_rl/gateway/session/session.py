@@ -30,6 +30,7 @@ from agentgym_rl.gateway.request.chat_request import ChatRequest, ReplyForm
 from agentgym_rl.gateway.request.request_cache import Bodies, Conversations, Item, Responses
 from agentgym_rl.gateway.request.unreadable import left_out_of
 from agentgym_rl.gateway.retries_and_hangups import Exchanges
+from agentgym_rl.gateway.template.sandbox import dates_of
 from agentgym_rl.runtime.lru_dict import LruDict
 from agentgym_rl.runtime.pausable_clock import LONGEST_ALONE
 
@@ -213,7 +214,7 @@ class Session:
         self._credits = Credits()
         self.canaries: list[Pending] = []
         """The running comparisons, which are counted once they are done."""
-        self._opened = datetime.now()
+        self._strftime = dates_of(config.moment or datetime.now())
         self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
         self.infra_error = ""
         self._overflow = ""
@@ -307,8 +308,9 @@ class Session:
         return self.responses.item(id) or self.conversations.item(id)
 
     def template_kwargs(self, request: ChatRequest) -> Mapping[str, Any]:
-        """Return the template's arguments; the session's date does not change at midnight."""
-        return {**request.template_kwargs, "strftime_now": self._opened.strftime}
+        """Return the template's arguments; without `gateway.date`, the date is that on which the
+        session was opened."""
+        return {**request.template_kwargs, "strftime_now": self._strftime}
 
     def draws_canary(self) -> bool:
         """Return whether `gateway.canary_fraction` selects the next request, by its number."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, get_args
 
+from agentgym_rl.core.chat import RENDERED, is_rendered
 from agentgym_rl.core.errors import ArlError, ConfigError
 from agentgym_rl.core.task import MAX_WEIGHT, Split, Task, TaskSource, derived_number
 
@@ -305,7 +306,10 @@ def _tasks_of(make: MakeTasks, row: Row, where: str) -> Sequence[RowTask]:
         raise ConfigError(f"{where}: {make} raised {type(error).__name__}: {error}") from error
     if made is None:
         return ()
-    return (made,) if isinstance(made, RowTask) else made
+    tasks = (made,) if isinstance(made, RowTask) else made
+    if any(is_rendered(task.question) for task in tasks):
+        raise RowRefused(RENDERED)
+    return tasks
 
 
 def _digest(text: str) -> int:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from agentgym_rl import ConfigError
-from agentgym_rl.core.chat import text_message
+from agentgym_rl.core.chat import RENDERED, is_rendered, text_message
 from agentgym_rl.core.task import Split
 from agentgym_rl.gym.data import Row, RowRefused, RowTask, RowTasks, row_tasks, shorten, weight_of
 from agentgym_rl.runtime.imports import import_object
@@ -79,6 +79,8 @@ class MakeTasks:
             )
         if not any((message["content"] or "").strip() for message in messages):
             raise RowRefused(f"{self.prompt_field}: nothing is said in it")
+        if any(is_rendered(message["content"] or "") for message in messages):
+            raise RowRefused(f"{self.prompt_field}: {RENDERED}")
         if messages[-1]["role"] == "assistant":
             raise RowRefused(f"{self.prompt_field}: its last message is the assistant's")
         if not self.system_prompt:

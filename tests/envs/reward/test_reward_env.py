@@ -233,6 +233,11 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}
         ({"prompt": [{"role": "robot", "content": "x"}]}, "a message: got"),
         ({"prompt": [{"role": "assistant", "content": "x"}]}, "last message is the assistant's"),
         ({"prompt": [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}]}, "own"),
+        ({"prompt": "[INST] Hi [/INST]"}, "prompt: a prompt that is rendered already"),
+        (
+            {"prompt": [{"role": "user", "content": "<|user|>\nHi<|assistant|>\n"}]},
+            "prompt: a prompt that is rendered already",
+        ),
     ],
 )
 def test_a_bad_row_is_told(tmp_path, row, said):
