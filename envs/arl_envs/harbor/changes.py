@@ -264,7 +264,7 @@ class _Merge:
                 or before.target != entry.target
             ):
                 found.removed.append(path)
-            if entry.kind == LINK and (is_other or before.target != entry.target):
+            if entry.kind == LINK and (before is None or before.target != entry.target):
                 found.links.append((path, entry.target))
             if entry.kind == FOLDER and is_other:
                 found.folders.append(path)

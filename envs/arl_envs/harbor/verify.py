@@ -16,7 +16,7 @@ import math
 import posixpath
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
@@ -25,12 +25,12 @@ from agentgym_rl.gym.sandbox import ExecResult, Image, Limits, SandboxBackend, S
 from agentgym_rl.runtime.lru_dict import LruDict
 
 from . import oracle
-from .changes import Changes, changes_of, patch_of
+from .changes import Changes, patch_of
 from .config import Artifact, TaskConfig, resolved
-from .hooks import Hooks, Search, Why, path_without, places_named, relative_to
-from .links import LINK
-from .proof import Terms, isolated_env, runs_programs, terms_of_solution
+from .hooks import Why, path_without
+from .proof import Terms, isolated_env, terms_of_solution
 from .rewards import Tampered, number_of, reward_of, rewards_of
+from .rules import PUBLISHED, Rules, is_below
 from .task import HarborTask
 from .terminal import Terminal
 from .transfer import apply, put
@@ -39,8 +39,7 @@ from .verdict import PAID, Verdict
 
 CREATE_TIMEOUT_S = 600.0
 """The longest wait for a sandbox, while other episodes use all of them."""
-TESTS, LOGS, PUBLISHED = "/tests", "/logs/verifier", "/logs/artifacts"
-"""PUBLISHED is the folder of which every task's tests get the agent's files, without being told."""
+TESTS, LOGS = "/tests", "/logs/verifier"
 OUTPUT = f"{LOGS}/test-stdout.txt"
 MAX_REWARD_BYTES, MAX_OUTPUT_BYTES = 64 << 10, 16 << 20
 DETAIL_CHARS = 400
@@ -91,6 +90,7 @@ class Verifier:
         self._sandboxes = sandboxes
         self._task, self._config, self._image = task, config, image
         self._tests_image = tests_image
+        self._rules = Rules(task, config, image, tests_image)
         own = config.verifier.environment
         wall_s = max(limits.wall_s, config.verifier.timeout_sec)
         disk_mb = (own and own.storage_mb) or limits.disk_mb
@@ -169,23 +169,9 @@ class Verifier:
         if not outside:
             return Work(tree, {})
         files = (await sandbox.exec(["true"], collect=outside)).files
-        dropped = await asyncio.to_thread(self._hooks_among, files, outside)
+        dropped = await asyncio.to_thread(self._rules.hooks_among, files, outside)
         kept = {path: data for path, data in files.items() if path not in dropped}
         return Work(tree, kept, dropped)
-
-    def _hooks_among(self, files: Mapping[str, bytes], artifacts: Sequence[str]) -> dict[str, Why]:
-        """Return the files below artifacts that programs load by themselves; an artifact that is a
-        file is what the task asks for."""
-        hooks = Hooks((), keep=self._config.kept, all_doubtful=True)
-        found: dict[str, Why] = {}
-        for path in files:
-            below = [PurePosixPath(path).relative_to(one) for one in artifacts if _below(path, one)]
-            whys = [hooks.why(str(each)) for each in below]
-            if path == PUBLISHED:
-                found[path] = Why("it has the place of a folder")
-            elif whys and (why := whys[0]) and all(whys):
-                found[path] = why
-        return found
 
     def _sources(self) -> list[str]:
         """Return the absolute paths of the artifacts."""
@@ -252,7 +238,7 @@ class Verifier:
         self._check_room(changes.size + sum(map(len, work.artifacts.values())))
         fresh = await self._created(self._tests_image or self._image)
         async with fresh:
-            named = [one for one in self._sources() if any(_below(path, one) for path in given)]
+            named = [one for one in self._sources() if any(is_below(path, one) for path in given)]
             if named:
                 cleared = await fresh.exec(["sh", "-c", _EMPTY, "sh", *named])
                 if not cleared.ok:
@@ -310,42 +296,7 @@ class Verifier:
         )
 
     async def _changes(self, tree: Tree, base: Tree, terms: Terms) -> Changes:
-        return await asyncio.to_thread(self._compared, tree, base, terms)
-
-    def _compared(self, tree: Tree, base: Tree, terms: Terms) -> Changes:
-        folder = self._image.work_dir
-        sources = [relative_to(folder, each.source) for each in self._config.artifacts]
-        declared = [each for each in sources if each not in (None, ".")]
-        search = Search.of(self._tests_env, folder)
-        places = search.modules | places_named(self._task.tests, folder)
-        hooks = Hooks(
-            base.names,
-            links={path: one.target for path, one in base.entries.items() if one.kind == LINK},
-            work_dir=folder,
-            keep=[*self._config.kept, *(each for each in declared if each in tree.files)],
-            needed=terms.needed,
-            declared=declared,
-            search=replace(search, modules=places),
-            around=base.around,
-            all_doubtful=self._config.needs_nonce,
-        )
-        names = {PurePosixPath(path).name for path in self._task.tests}
-        return changes_of(tree, base, hooks, work_dir=folder, test_names=names)
-
-    @property
-    def _tests_env(self) -> dict[str, str]:
-        """Return the variables of the tests, those of their image included."""
-        image, place = self._tests_image or self._image, self._config.tests_place
-        return {**image.env, **resolved(place.env), **resolved(self._config.verifier.env)}
-
-    def _is_isolated(self, base: Tree, terms: Terms) -> bool:
-        """Return whether Python is kept from the work folder."""
-        around = base.around
-        if not terms.is_isolated or around is None:
-            return False
-        modes = {path: base.entries[path].mode for path in base.names & base.entries.keys()}
-        modules = around.modules | around.namespaces
-        return not runs_programs(self._task.tests, modes, modules, self._image.work_dir)
+        return await asyncio.to_thread(self._rules.changes, tree, base, terms)
 
     async def _run_tests(self, sandbox: Sandbox, base: Tree, terms: Terms) -> Verdict:
         bundled = self._tests_image is not None and "Dockerfile" in self._task.tests
@@ -360,10 +311,10 @@ class Verifier:
             tests = {f"{TESTS}/{path}": data for path, data in self._task.tests.items()}
             await sandbox.write_files(tests)
         nonce = secrets.token_hex(16)
-        env = self._tests_env
+        env = self._rules.tests_env
         if "PATH" in env:
             env["PATH"] = path_without(env, self._image.work_dir)
-        is_isolated = self._is_isolated(base, terms)
+        is_isolated = self._rules.is_isolated(base, terms)
         if is_isolated:
             env |= isolated_env(env, self._image.work_dir, TESTS)
         result = await sandbox.exec(
@@ -462,10 +413,6 @@ _UNTOUCHED: LruDict[tuple[str, Terms], Verdict] = LruDict(MAX_REMEMBERED)
 """The verdict on the untouched image, by the digest of the task and the terms."""
 _TERMS: LruDict[str, Terms] = LruDict(MAX_REMEMBERED)
 """The terms on which the tests of a task pay its solution, by its digest."""
-
-
-def _below(path: str, folder: str) -> bool:
-    return PurePosixPath(path).is_relative_to(folder)
 
 
 def _ended(result: ExecResult, detail: str) -> Verdict:

@@ -182,7 +182,13 @@ def test_links_to_the_agents_own_files_are_taken_over(target: str) -> None:
     [
         *({"to": "/tests/x"}, {"to": "../etc"}, {"to": "x/../../tests/x"}, {"to": "nothing"}),
         *({"to": "up/../tests/x", "up": "/app"}, {"t": "up/../tests", "to": "t/x", "up": "/app"}),
-        *({"to": "to"}, {"to": "."}, {"to": "/app"}, {"to": "/proc/self/cwd/a"}, {"to": "../app/a"}),
+        *(
+            {"to": "to"},
+            {"to": "."},
+            {"to": "/app"},
+            {"to": "/proc/self/cwd/a"},
+            {"to": "../app/a"},
+        ),
         *({"to": "json/__init__.py", "json": "evil"}, {"to": "x", "x/in": "../evil"}),
         *({"json": "evil"}, {"bin": "evil/bin"}, {"tools": "evil"}, {"given.txt": "a"}),
         *({"to": "d/given.txt"}, {"json.py": "a"}, {"sitecustomize": "evil"}, {".venv": "evil"}),
