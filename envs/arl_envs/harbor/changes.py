@@ -64,13 +64,15 @@ def changes_of(
     *,
     work_dir: str,
     test_names: Collection[str] = (),
+    test_words: Collection[str] = (),
 ) -> Changes:
     """Return the changes that make the image's work folder the agent's, hooks left out.
 
     Args:
         test_names: The names of the tests' files, which tests may copy into the work folder.
+        test_words: The names in the tests' texts, which tests may write to.
     """
-    found = _Merge(agent, image, hooks, work_dir, frozenset(test_names))
+    found = _Merge(agent, image, hooks, work_dir, frozenset(test_names), frozenset(test_words))
     found.judge_files()
     found.keep_the_images()
     found.judge_links()
@@ -81,15 +83,24 @@ class _Merge:
     """The folder of the verification in the making."""
 
     def __init__(
-        self, agent: Tree, image: Tree, hooks: Hooks, work_dir: str, test_names: frozenset[str]
+        self,
+        agent: Tree,
+        image: Tree,
+        hooks: Hooks,
+        work_dir: str,
+        test_names: frozenset[str],
+        test_words: frozenset[str],
     ) -> None:
         self._agent, self._image, self._hooks = agent, image, hooks
-        self._work_dir, self._test_names = work_dir, test_names
+        self._work_dir = work_dir
+        self._test_names, self._test_words = test_names, test_words
         self._theirs = _entries(image)
         self._mine = _entries(agent)
         if not (agent.entries and image.entries):  # only files are known, and what they displace
             self._mine = _with_unlisted(self._mine, self._theirs)
         self._dropped: dict[str, Why] = {}
+        self._closed: dict[str, Why] = {}
+        """The agent's folders that are left out."""
         self._final: dict[str, Entry] = {}
         self._links: list[str] = []
         """The agent's own links."""
@@ -101,8 +112,8 @@ class _Merge:
         for path, entry in self._mine.items():
             parent = str(PurePosixPath(path).parent)
             if path != "." and parent not in self._final:
-                if entry.kind != FOLDER:
-                    self._dropped[path] = self._dropped.get(parent) or Why("its folder is left out")
+                why = self._closed.get(parent) or Why("its folder is left out")
+                (self._closed if entry.kind == FOLDER else self._dropped)[path] = why
                 continue
             if path == "." or self._is_images(path, entry):
                 self._final[path] = entry
@@ -112,8 +123,10 @@ class _Merge:
                 self._final[path] = entry
                 if entry.kind == LINK:
                     self._links.append(path)
-            elif entry.kind != FOLDER or PurePosixPath(path).name in self._test_names:
-                self._dropped[path] = why
+            elif entry.kind == FOLDER and not why.is_doubtful:
+                self._closed[path] = why
+            else:
+                self._closed[path] = self._dropped[path] = why
 
     def _is_images(self, path: str, entry: Entry) -> bool:
         """Return whether the image has the same entry, apart from its mode."""
@@ -235,6 +248,8 @@ class _Merge:
         for one in (path, real):
             if PurePosixPath(one).name in self._test_names:
                 return Why(f"a file of the tests has the name of {one}", is_doubtful=True)
+        if PurePosixPath(real).name in self._test_words:
+            return Why(f"the tests may write to {real}", is_doubtful=True)
         if self._final[real].kind != FOLDER:
             return None
         if is_in(path, real):

@@ -51,7 +51,15 @@ DOUBTFUL_NAMES = (
     *("config.toml.local", "cmake*presets.json", "ctesttestfile.cmake", "ctestcustom.*"),
     *("rprofile.site", "sitecustomize.pl", "luarc*", "startup.jl", "startup.m", "cabal.project*"),
     *("xunit.runner.json", "testconfig.json", "module.bazel", "workspace", "workspace.bazel"),
-    *("dune-workspace", "rustfmt.toml", "clippy.toml", "*.ipynb_config", "docker-compose*.y*ml"),
+    *(
+        "*.mk",
+        "*.mak",
+        "dune-workspace",
+        "rustfmt.toml",
+        "clippy.toml",
+        "*.ipynb_config",
+        "docker-compose*.y*ml",
+    ),
 )
 """The patterns of names of settings that tools look for beside or above what they work on."""
 DOUBTFUL_FOLDERS = (
@@ -77,7 +85,7 @@ BUILD_FILES = (
     *("validate.sh", "grade.sh", "judge.sh", "run_checks*", "run-checks*"),
 )
 """The names of files of the image that build or test a project when the tests start them."""
-MAKEFILES = ("gnumakefile", "bsdmakefile", "makefile")
+MAKEFILES = frozenset({"gnumakefile", "bsdmakefile", "makefile"})
 OPEN_DOT_NAMES = (
     *(".git", ".gitignore", ".gitkeep", ".keep", ".hg", ".hgignore", ".svn", ".github"),
     *(".gitlab-ci.yml", ".travis.yml", ".circleci", ".dockerignore", ".npmignore"),

@@ -45,6 +45,9 @@ _OFTEN_OWN = {"tests", "docs", "examples", "scripts", "benchmarks"}
 """The folders that some packages install beside themselves by mistake."""
 _SUFFIXES = (".py", ".so", ".pyd")
 _WORDS = re.compile(r"[\w.-]+(?:/[\w.-]+)*")
+_NAMES = re.compile(r"[\w.-]+")
+_BUILDS = re.compile(r"\b(?:g?make|ninja|rake|scons|tup|redo|bmake)\b")
+_SOURCED = re.compile(r"(?:\bsource|(?:^|[;&|(]|\bthen|\bdo)\s*\.)\s+[\"']?([\w./-]+)")
 _OF_A_PREFIX = ("lib", "lib64", "libexec", "include", "pyvenv.cfg", "conda-meta")
 
 
@@ -112,6 +115,45 @@ class Search:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Mentions:
+    """The names in the texts of the tests, which say what they may do in the work folder."""
+
+    words: frozenset[str] = frozenset()
+    """All of them, without folders before them."""
+    places: frozenset[str] = frozenset()
+    """The folders that tests may add to Python's search path."""
+    targets: frozenset[str] = frozenset()
+    """The words of lines that start a tool such as make, for which a file of this name is done."""
+    sourced: frozenset[str] = frozenset()
+    """The files that tests execute in their own shell."""
+    modules: frozenset[str] = frozenset()
+    """The tests' own modules if the work folder may come before them in Python's search path."""
+
+    @classmethod
+    def of(cls, tests: Mapping[str, bytes], work_dir: str) -> Mentions:
+        """Return the names in the tests' files."""
+        texts = [
+            data.decode("utf-8", "replace").replace(f"{work_dir}/", "") for data in tests.values()
+        ]
+        lines = [line for text in texts for line in text.splitlines()]
+        paths = [line for line in lines if "PYTHONPATH" in line or "sys.path" in line]
+        is_behind = any(re.search(r"path\.(append|extend)|:/tests", line) for line in paths)
+        stems = {PurePosixPath(path).parts[0].partition(".")[0] for path in tests if ".py" in path}
+        places = {posixpath.normpath(word) for line in paths for word in _WORDS.findall(line)}
+        return cls(
+            words=frozenset(word for text in texts for word in _NAMES.findall(text)),
+            places=frozenset(places),
+            targets=frozenset(
+                word for line in lines if _BUILDS.search(line) for word in _NAMES.findall(line)
+            ),
+            sourced=frozenset(
+                posixpath.normpath(path) for line in lines for path in _SOURCED.findall(line)
+            ),
+            modules=frozenset(stems) if is_behind else frozenset(),
+        )
+
+
 class Hooks:
     """The judgement of paths of a work folder (relative to it).
 
@@ -123,6 +165,7 @@ class Hooks:
         needed: The paths that the task's solution needs although they are doubtful.
         declared: The artifacts in the work folder: doubtful files below them are taken over.
         search: The paths that the tests' variables name.
+        mentions: The names in the tests' texts.
         around: The libraries of the image.
         all_doubtful: The switch to take over every doubtful file.
     """
@@ -137,11 +180,13 @@ class Hooks:
         needed: Collection[str] = (),
         declared: Collection[str] = (),
         search: Search | None = None,
+        mentions: Mentions | None = None,
         around: Surroundings | None = None,
         all_doubtful: bool = False,
     ) -> None:
         self._around = around or Surroundings()
         self._search = search or Search()
+        self._mentions = mentions or Mentions()
         self._modules = _MODULES.union(self._around.modules) - (_OFTEN_OWN - _MODULES)
         self._namespaces = self._around.namespaces - _OFTEN_OWN
         self._bins = self._search.bins | self._around.bins
@@ -235,7 +280,8 @@ class Hooks:
     def _on_path(self, folder: str) -> bool:
         """Return whether tests of the image's author may have Python look for modules there: it is
         the work folder, a folder of the image that is no package, or named for it."""
-        if folder == "." or folder in self._around.places or folder in self._search.modules:
+        named = self._around.places | self._search.modules | self._mentions.places
+        if folder == "." or folder in named:
             return True
         return folder in self._folders and f"{folder}/__init__.py" not in self._image
 
@@ -249,6 +295,10 @@ class Hooks:
             return "tools read hidden files by themselves"
         if text in self._search.files:
             return "a variable of the tests names it"
+        if text in self._mentions.sourced:
+            return "the tests execute it in their own shell"
+        if text in self._mentions.targets and text not in self._image:
+            return "it has the name of something that the tests build"
         if _like(DOUBTFUL_NAMES, name):
             return "" if self._is_plain_package(path, data) else "tools read it by themselves"
         if any(f"/{folder}/" in f"/{text.lower()}" for folder in DOUBTFUL_FOLDERS):
@@ -280,7 +330,8 @@ class Hooks:
             return "the image's own file builds or tests the project" if known else ""
         if text.lower() in self._lower:
             return "the image has it under another spelling"
-        others = (str(path.parent / other) for other in MAKEFILES if name in MAKEFILES)
+        is_makefile = not MAKEFILES.isdisjoint(re.split("[.,]", name))
+        others = (str(path.parent / other) for other in MAKEFILES if is_makefile)
         if any(posixpath.normpath(other).lower() in self._lower for other in others):
             return "the image has it under another name"
         return ""
@@ -295,8 +346,21 @@ class Hooks:
             return "it has the place of an installed module"
         if path.name.endswith(_SUFFIXES):
             for place, module, _ in self._as_modules(path):
-                if module in self._around.wanted and not self._has_module(place, module):
-                    return f"installed modules import {module} if it is there"
+                if module in self._around.wanted | self._mentions.modules and not self._has_module(
+                    place, module
+                ):
+                    return f"installed modules, or the tests, import {module} if it is there"
+            return self._shadowed_where_tests_are(path)
+        return ""
+
+    def _shadowed_where_tests_are(self, path: PurePosixPath) -> str:
+        """Return the reason if a new file would be imported in the place of an installed module by
+        tests that are copied into its folder."""
+        for folder in path.parents:
+            if folder.name in self._mentions.words:
+                module = path.relative_to(folder).parts[0].partition(".")[0]
+                if module in self._modules and not self._has_module(str(folder), module):
+                    return f"it would be imported instead of the module {module}"
         return ""
 
     # ------------------------------------------------------------------ the image
@@ -327,17 +391,6 @@ def relative_to(work_dir: str, path: str) -> str | None:
     outside."""
     full = PurePosixPath(posixpath.normpath(posixpath.join(work_dir, path)))
     return str(full.relative_to(work_dir)) if full.is_relative_to(work_dir) else None
-
-
-def places_named(tests: Mapping[str, bytes], work_dir: str) -> frozenset[str]:
-    """Return the folders that lines of the tests' files may add to Python's search path."""
-    found: set[str] = set()
-    for data in tests.values():
-        for line in data.decode("utf-8", "replace").splitlines():
-            if "PYTHONPATH" in line or "sys.path" in line:
-                words = _WORDS.findall(line.replace(work_dir, ""))
-                found.update(posixpath.normpath(word.lstrip("/")) for word in words)
-    return frozenset(found)
 
 
 def path_without(env: Mapping[str, str], work_dir: str) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from glob import escape
 from pathlib import PurePosixPath
 
 from agentgym_rl.gym.sandbox import Image
 
 from .changes import Changes, changes_of
 from .config import TaskConfig, resolved
-from .hooks import Hooks, Search, Why, places_named, relative_to
+from .hooks import Hooks, Mentions, Search, Why, relative_to
 from .links import LINK
 from .proof import Terms, runs_programs
 from .task import HarborTask
@@ -55,21 +55,28 @@ class Rules:
         folder = self._image.work_dir
         sources = [relative_to(folder, each.source) for each in self._config.artifacts]
         declared = [each for each in sources if each not in (None, ".")]
-        search = Search.of(self.tests_env, folder)
-        places = search.modules | places_named(self._task.tests, folder)
+        mentions = Mentions.of(self._task.tests, folder)
         hooks = Hooks(
             base.names,
             links={path: one.target for path, one in base.entries.items() if one.kind == LINK},
             work_dir=folder,
-            keep=[*self._config.kept, *(each for each in declared if each in tree.files)],
+            keep=[*self._config.kept, *(escape(each) for each in declared if each in tree.files)],
             needed=terms.needed,
             declared=declared,
-            search=replace(search, modules=places),
+            search=Search.of(self.tests_env, folder),
+            mentions=mentions,
             around=base.around,
             all_doubtful=self._config.needs_nonce,
         )
         names = {PurePosixPath(path).name for path in self._task.tests}
-        return changes_of(tree, base, hooks, work_dir=folder, test_names=names)
+        return changes_of(
+            tree,
+            base,
+            hooks,
+            work_dir=folder,
+            test_names=names,
+            test_words=mentions.words,
+        )
 
     @property
     def tests_env(self) -> dict[str, str]:

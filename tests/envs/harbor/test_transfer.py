@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from arl_envs.harbor.changes import Changes, changes_of, patch_of
-from arl_envs.harbor.hooks import Hooks, Search, Surroundings, path_without, places_named
+from arl_envs.harbor.hooks import Hooks, Mentions, Search, Surroundings, path_without
 from arl_envs.harbor.links import Entry, real_path
 from arl_envs.harbor.rewards import Tampered, reward_of, rewards_of
 from arl_envs.harbor.tree import _TREES, Tree, known_tree, listed_entries
@@ -81,7 +81,6 @@ def test_variables_name_folders_and_files_of_the_work_folder() -> None:
     assert found.bins == {"bin", "b", "a/b"}
     assert found.modules == {"src", "."}
     assert {"e", "r.js"} <= found.files
-    assert places_named({"test.sh": b"cd /app\nPYTHONPATH=/app/lib x\n"}, "/app") >= {"lib"}
 
 
 def test_the_solution_and_the_artifacts_open_what_is_doubtful_and_no_more() -> None:
@@ -90,6 +89,21 @@ def test_the_solution_and_the_artifacts_open_what_is_doubtful_and_no_more() -> N
     assert not hooks.is_hook("out/.hidden")
     assert hooks.is_hook("conftest.py")
     assert hooks.is_hook("out/conftest.py")
+
+
+TEST_SH = b"""cd /app
+. ./env.sh && make -s check
+mkdir -p t; cp /tests/check.py t/; PYTHONPATH=/app/new/lib python3 t/check.py
+python3 -c 'import sys; sys.path.append("/tests"); import helper'
+"""
+
+
+@cases("path", ["env.sh", "check", "t/json.py", "new/lib/json.py", "helper.py", "Makefile.sh"])
+def test_the_texts_of_the_tests_say_what_would_be_executed(path: str) -> None:
+    tests = {"test.sh": TEST_SH, "helper.py": b""}
+    image = (*IMAGE, "Makefile")
+    assert Hooks(image, mentions=Mentions.of(tests, "/app")).is_hook(path)
+    assert not Hooks(IMAGE).is_hook(path) or path == "new/lib/json.py"
 
 
 def test_a_new_package_json_without_settings_of_tools_is_taken_over() -> None:
