@@ -39,6 +39,7 @@ from .hook_names import (
     RUNNERS,
     STARTUP_MODULES,
 )
+from .links import is_in
 
 _MODULES = sys.stdlib_module_names.union(RUNNERS)
 _OFTEN_OWN = {"tests", "docs", "examples", "scripts", "benchmarks"}
@@ -46,7 +47,12 @@ _OFTEN_OWN = {"tests", "docs", "examples", "scripts", "benchmarks"}
 _SUFFIXES = (".py", ".so", ".pyd")
 _WORDS = re.compile(r"[\w.-]+(?:/[\w.-]+)*")
 _NAMES = re.compile(r"[\w.-]+")
-_BUILDS = re.compile(r"\b(?:g?make|ninja|rake|scons|tup|redo|bmake)\b")
+_BUILDS = re.compile(
+    r"(?:^|[;&|({!\"'`=]|\b(?:then|if|do|else|while|exec|time|env)\s)\s*(?:\w+=\S+\s+)*"
+    r"(?:g?make|ninja|rake|scons|tup|redo|bmake)\b(.*)"
+)
+_COPIES = re.compile(r"\b(?:cp|mv|install|rsync|mkdir|ln|tee|copy\w*|move|makedirs|symlink\w*)\b")
+_COMMENT = re.compile(r"(?:^|\s)#.*")
 _SOURCED = re.compile(r"(?:\bsource|(?:^|[;&|(]|\bthen|\bdo)\s*\.)\s+[\"']?([\w./-]+)")
 _OF_A_PREFIX = ("lib", "lib64", "libexec", "include", "pyvenv.cfg", "conda-meta")
 
@@ -123,8 +129,10 @@ class Mentions:
     """All of them, without folders before them."""
     places: frozenset[str] = frozenset()
     """The folders that tests may add to Python's search path."""
+    filled: frozenset[str] = frozenset()
+    """The names of the folders that tests may copy programs to."""
     targets: frozenset[str] = frozenset()
-    """The words of lines that start a tool such as make, for which a file of this name is done."""
+    """The arguments of tools such as make, for which a file of such a name is done."""
     sourced: frozenset[str] = frozenset()
     """The files that tests execute in their own shell."""
     modules: frozenset[str] = frozenset()
@@ -136,7 +144,8 @@ class Mentions:
         texts = [
             data.decode("utf-8", "replace").replace(f"{work_dir}/", "") for data in tests.values()
         ]
-        lines = [line for text in texts for line in text.splitlines()]
+        lines = [_COMMENT.sub("", line) for text in texts for line in text.splitlines()]
+        copying = " ".join(line for line in lines if _COPIES.search(line))
         paths = [line for line in lines if "PYTHONPATH" in line or "sys.path" in line]
         is_behind = any(re.search(r"path\.(append|extend)|:/tests", line) for line in paths)
         stems = {PurePosixPath(path).parts[0].partition(".")[0] for path in tests if ".py" in path}
@@ -144,8 +153,12 @@ class Mentions:
         return cls(
             words=frozenset(word for text in texts for word in _NAMES.findall(text)),
             places=frozenset(places),
+            filled=frozenset(_NAMES.findall(copying)),
             targets=frozenset(
-                word for line in lines if _BUILDS.search(line) for word in _NAMES.findall(line)
+                word
+                for line in lines
+                for arguments in _BUILDS.findall(line)
+                for word in _NAMES.findall(arguments)
             ),
             sourced=frozenset(
                 posixpath.normpath(path) for line in lines for path in _SOURCED.findall(line)
@@ -240,9 +253,9 @@ class Hooks:
             return "programs load it by themselves"
         if any(part.split(".")[0] in STARTUP_MODULES for part in parts):
             return "Python imports it when it starts"
-        if any(path.is_relative_to(folder) for folder in (*self._bins, *self._prefixes)):
+        if any(is_in(text, folder) for folder in (*self._bins, *self._prefixes)):
             return "programs are looked for there"
-        if ".so" in path.name and any(_is_in(text, each) for each in self._search.shared):
+        if ".so" in path.name and any(is_in(text, each) for each in self._search.shared):
             return "libraries of programs are looked for there"
         return self._shadowed(path)
 
@@ -307,7 +320,7 @@ class Hooks:
             return "it has the name of an interpreter"
         if any(up in self._outward for up in (text, *map(str, path.parents))):
             return "the image has a link out of the work folder there"
-        if any(_is_in(text, each) for each in self._search.libraries) and text not in self._image:
+        if any(is_in(text, each) for each in self._search.libraries) and text not in self._image:
             return "an interpreter looks for modules there"
         return self._of_the_build(path) or self._wanted(path)
 
@@ -357,7 +370,7 @@ class Hooks:
         """Return the reason if a new file would be imported in the place of an installed module by
         tests that are copied into its folder."""
         for folder in path.parents:
-            if folder.name in self._mentions.words:
+            if folder.name in self._mentions.filled:
                 module = path.relative_to(folder).parts[0].partition(".")[0]
                 if module in self._modules and not self._has_module(str(folder), module):
                     return f"it would be imported instead of the module {module}"
@@ -407,7 +420,3 @@ def _like(patterns: tuple[str, ...], name: str) -> bool:
 @cache
 def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(translate, patterns)))
-
-
-def _is_in(path: str, folder: str) -> bool:
-    return PurePosixPath(path).is_relative_to(folder)

@@ -106,6 +106,13 @@ def test_the_texts_of_the_tests_say_what_would_be_executed(path: str) -> None:
     assert not Hooks(IMAGE).is_hook(path) or path == "new/lib/json.py"
 
 
+@cases("path", ["sure", "out.txt", "code", "pkg2/queue.py", "helper.py"])
+def test_words_of_comments_and_of_other_commands_say_nothing(path: str) -> None:
+    text = b"# make sure out.txt is there\ncmp out.txt x  # source code\npython3 pkg2/main.py\n"
+    mentions = Mentions.of({"test.sh": text, "helper.py": b"import sys"}, "/app")
+    assert not Hooks(IMAGE, mentions=mentions).is_hook(path)
+
+
 def test_a_new_package_json_without_settings_of_tools_is_taken_over() -> None:
     assert HOOKS.why("package.json", b'{"name": "a", "type": "module"}') is None
     assert HOOKS.why("package.json", b'{"mocha": {"require": "./a"}}') is not None
