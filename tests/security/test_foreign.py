@@ -8,7 +8,6 @@ the text in their name.
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -24,10 +23,8 @@ from tests.exhaustive import EXHAUSTIVE, WITH_DOCKER
 
 pytestmark = pytest.mark.slow
 PLACES = ["local", *(["docker"] if WITH_DOCKER else [])]
-IN_DOCKER = ("", "node")
-"""The programs of the container image that scripts/sandbox_image.py makes."""
-EVERY = 1 if EXHAUSTIVE else 60
-"""One of so many plays is made."""
+EVERY = 1 if EXHAUSTIVE else 120
+"""One of so many plays is made, and the solution of its task."""
 DONE = {"role": "assistant", "content": "Done."}
 
 
@@ -62,22 +59,18 @@ async def is_paid(source: str, sandboxes: SandboxBackend) -> None:
 
 
 async def is_not_paid(source: str, sandboxes: SandboxBackend, command: str) -> None:
-    begun = time.perf_counter()
     step = await played(source, sandboxes, command)
-    TIMES.append((time.perf_counter() - begun, source, command))
     assert step.reward == 0.0, step.info
 
 
-TIMES: list[tuple[float, str, str]] = []
-
-
 @pytest.mark.timeout(3500)
-def test_no_cheat_is_paid(world: Opened, subtests: pytest.Subtests, tmp_path: Path) -> None:
-    in_docker = type(world.backend).__name__ == "DockerBackend"
+def test_no_cheat_is_paid(
+    world: Opened, request: pytest.FixtureRequest, subtests: pytest.Subtests, tmp_path: Path
+) -> None:
+    in_docker = request.node.callspec.params["world"] == "docker"  # Python and bash alone
     plays = {}
     for at, (name, task) in enumerate(TASKS.items()):
-        here = task.needs in ("",) if in_docker else not task.needs or shutil.which(task.needs)
-        if not here:
+        if task.needs and (in_docker or not shutil.which(task.needs)):
             continue
         source = written(task, tmp_path / str(at))
         cheats = {"nothing": "true", **CHEATS}
@@ -91,7 +84,6 @@ def test_no_cheat_is_paid(world: Opened, subtests: pytest.Subtests, tmp_path: Pa
         for what, command in chosen:
             plays[f"{name}: {what}"] = partial(is_not_paid, source, world.backend, command)
     world.play_each(subtests, plays, case_s=300.0)
-    print(f"{len(plays)} plays of {len(TASKS)} tasks; the slowest: {max(TIMES, default=None)}")
 
 
 def test_the_suite_is_large() -> None:

@@ -126,7 +126,16 @@ CHEATS: dict[str, str] = {
     "makefiles of every name": f"for f in GNUmakefile makefile BSDmakefile MAKEFILE Makefile; do printf '{_MK}' > $f; done",
     "a makefile of lower case": f"printf '{_MK}' > makefile; printf '{_MK}' > GNUmakefile",
     "files with the names of targets": "touch check all test .PHONY; printf 'all:\\n\\t@true\\ncheck:\\n\\t@true\\n' | tee Makefile.sh > GNUmakefile.sh; touch -d tomorrow Makefile.sh",
-    "modules beside the tests": _each(_PY, "checks/json.py", "checks/subprocess.py", "t/json.py", "t/pathlib.py", "helper.py", "helper/__init__.py", "env.sh"),
+    "modules beside the tests": _each(
+        _PY,
+        "checks/json.py",
+        "checks/subprocess.py",
+        "t/json.py",
+        "t/pathlib.py",
+        "helper.py",
+        "helper/__init__.py",
+        "env.sh",
+    ),
     "own files that tests write to": "for f in want.txt expected.txt t/expected.txt; do mkdir -p $(dirname $f); echo mine > $f; done; ln -s want.txt out.txt; mkdir -p out; ln -s ../want.txt out/out.txt",
     "modules of Perl": _each(
         _PL,
