@@ -186,7 +186,8 @@ async def _match(asked: Asked, player: Player, progress: Progress) -> list[float
         first, second = (seat.reward for seat in played.seats)
         points[index] = 0.5 if first == second else float(first > second)
 
-    tasks = env_spec(config.env, config.rollout).task_source("eval", seed=config.eval.seed)
+    spec = env_spec(config.env, config.rollout)
+    tasks = await spec.read_tasks("eval", seed=config.eval.seed)
     games = config.eval.model_copy(update={"samples_per_task": 1, "pass_at": ()})
     seed, shown = config.seed, progress.evaluating
     await play_all(games, config.rollout, player, tasks, seed=seed, on_progress=shown, keep=keep)
@@ -257,7 +258,8 @@ async def _missing(
 ) -> tuple[EvalResult, Pace]:
     """Play the missing episodes. If there are none, no engine is started."""
     config = asked.config
-    tasks = env_spec(config.env, config.rollout).task_source("eval", seed=config.eval.seed)
+    spec = env_spec(config.env, config.rollout)
+    tasks = await spec.read_tasks("eval", seed=config.eval.seed)
     places = planned(tasks, config.eval)
     there = [before[place.episode_id] for place in places if place.episode_id in before]
     if len(there) == len(places):

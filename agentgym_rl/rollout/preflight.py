@@ -96,10 +96,11 @@ async def check_prompts(
     chat = ChatFormat.load(folder, config.gateway)
     spec, found = env_spec(config.env, config.rollout), list[Lengths]()
     if "eval" in splits and config.eval.num_tasks:
-        held_out = spec.task_source("eval", seed=config.eval.seed)
+        held_out = await spec.read_tasks("eval", seed=config.eval.seed)
         found.append(Lengths.planned("eval", held_out, config.eval.num_tasks))
     if "train" in splits:
-        found.append(Lengths.planned("train", spec.task_source("train", seed=config.seed)))
+        trained = await spec.read_tasks("train", seed=config.seed)
+        found.append(Lengths.planned("train", trained))
     thread = LoopThread()  # so that an environment that blocks does not block this event loop
     measuring = thread.start(_measure(spec, config.sandbox, chat, found, say))
     try:

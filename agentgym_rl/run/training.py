@@ -100,7 +100,7 @@ async def training(
         else:
             run_dir, config_file = resume, resume / MARK
             stack.enter_context(held(run_dir))
-            checkpoint = await asyncio.to_thread(check_kept, run_dir, config, tasks())
+            checkpoint = await asyncio.to_thread(lambda: check_kept(run_dir, config, tasks()))
             replace_text(config_file, dump_toml(config))
         forks = await stack.enter_async_context(Forks(server)) if server else None
         trackers = open_trackers(config.logging, run_dir, settings=config.model_dump(mode="json"))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from .hooks import relative_to
-from .verdict import PAID, Verdict
+from .verdict import Verdict
 
 _PROGRAM = re.compile(r"[\w./-]+\.(?:py|pyz|pyc|sh|bash|js|mjs|cjs|ts|pl|pm|rb|php|lua|R)\b")
 _SEARCHES = re.compile(
@@ -40,13 +40,20 @@ class Terms:
 
 
 async def terms_of_solution(
-    grade: Callable[[Terms], Awaitable[Verdict]], first: Terms, *, must_pay: bool
+    grade: Callable[[Terms], Awaitable[Verdict]],
+    first: Terms,
+    *,
+    must_pay: bool,
+    full: float,
+    is_unpaid: Callable[[Verdict], bool],
 ) -> Terms:
     """Return the strictest terms on which the solution gets its best reward.
 
     Args:
         grade: Verifies the solution's files on some terms.
-        must_pay: The solution exists, so that a reward of 0 is a problem.
+        must_pay: The solution exists, so that an unpaid one is a problem.
+        full: The full reward.
+        is_unpaid: Whether a reward is what tests give that could not work.
     """
     best = verdict = await grade(first)
     terms = first
@@ -55,12 +62,12 @@ async def terms_of_solution(
     if verdict.is_isolated:
         weaker.append(Terms(needed, is_isolated=False))
     for each in weaker if must_pay else ():
-        if best.reward >= PAID:
+        if best.reward >= full:
             break
         verdict = await grade(each)
         if (verdict.has_reward, verdict.reward) > (best.has_reward, best.reward):
             best, terms = verdict, each
-    sound = best.has_reward and (best.reward > 0 or not must_pay)
+    sound = best.has_reward and (not is_unpaid(best) or not must_pay)
     return terms if sound else replace(terms, problem=_problem(best))
 
 

@@ -66,7 +66,7 @@ class Rules:
             search=Search.of(self.tests_env, folder),
             mentions=mentions,
             around=base.around,
-            all_doubtful=self._config.needs_nonce,
+            all_doubtful=self._config.is_generated,
         )
         names = {PurePosixPath(path).name for path in self._task.tests}
         return changes_of(

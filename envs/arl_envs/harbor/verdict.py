@@ -1,4 +1,4 @@
-"""The result of a verification."""
+"""The result of a verification, and the files that it judges."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .hooks import Why
-
-PAID = 1.0
-"""The full reward."""
+from .tree import Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +15,8 @@ class Verdict:
 
     status: str
     """ok (the full reward), wrong (less), tampered (no nonce in the reward file), timeout, crash
-    (the tests were ended by a limit), no_reward (no reward file, or an invalid one), too_large
+    (the tests were ended by a limit), no_reward (no reward file, or no reward of
+    the declared range in it), too_large
     (more files than are taken over)."""
     reward: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -35,3 +34,15 @@ class Verdict:
     @property
     def has_reward(self) -> bool:
         return self.status in ("ok", "wrong", "tampered")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The agent's files, as the host has collected them."""
+
+    tree: Tree
+    """The work folder."""
+    artifacts: Mapping[str, bytes]
+    """The files elsewhere that the tests get, by absolute path."""
+    dropped: Mapping[str, Why] = field(default_factory=dict[str, Why])
+    """The hooks among the files elsewhere, which are left out."""

@@ -12,16 +12,18 @@ infrastructure: many tests write 0 if a tool that they install is missing.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import posixpath
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from agentgym_rl import InfraError, Sandbox, ToolError
 from agentgym_rl.gym.sandbox import ExecResult, Image, Limits, SandboxBackend, Status
+from agentgym_rl.runtime.log import Repeated
 from agentgym_rl.runtime.lru_dict import LruDict
 
 from . import oracle
@@ -29,13 +31,13 @@ from .changes import Changes, patch_of
 from .config import Artifact, TaskConfig, resolved
 from .hooks import Why, path_without
 from .proof import Terms, isolated_env, terms_of_solution
-from .rewards import Tampered, number_of, reward_of, rewards_of
+from .rewards import OutOfRange, Tampered, number_of, reward_of, rewards_of
 from .rules import PUBLISHED, Rules, is_below
 from .task import HarborTask
 from .terminal import Terminal
 from .transfer import apply, put
 from .tree import TooMuch, Tree, image_tree, known_tree, read_tree
-from .verdict import PAID, Verdict
+from .verdict import Verdict, Work
 
 CREATE_TIMEOUT_S = 600.0
 """The longest wait for a sandbox, while other episodes use all of them."""
@@ -54,18 +56,6 @@ _RUN = (
     f"exec {TESTS}/test.sh"
 )
 """A script without #! is one for bash if the image has it, as in Harbor's own runner."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The agent's files, as the host has collected them."""
-
-    tree: Tree
-    """The work folder."""
-    artifacts: Mapping[str, bytes]
-    """The files elsewhere that the tests get, by absolute path."""
-    dropped: Mapping[str, Why] = field(default_factory=dict[str, Why])
-    """The hooks among the files elsewhere, which are left out."""
 
 
 class Verifier:
@@ -124,15 +114,21 @@ class Verifier:
         except TooMuch as error:
             verdict = Verdict("too_large", detail=f"the work folder has {error}")
             await self._proven(verdict)
-            return verdict
+            return self._priced(verdict)
         known = _TERMS.use(self._task.digest)
         terms = known or self._first_terms
         verdict = await self._graded(work, terms)
         is_all_clear = known is not None and not known.problem
-        if is_all_clear or not self._may_be_ours(verdict):
+        if not is_all_clear and self._may_be_ours(verdict):
+            proven = await self._proven(verdict)
+            verdict = verdict if proven == terms else await self._graded(work, proven)
+        return self._priced(verdict)
+
+    def _priced(self, verdict: Verdict) -> Verdict:
+        """Return a verdict without a reward with the least one."""
+        if verdict.status in ("ok", "wrong"):
             return verdict
-        proven = await self._proven(verdict)
-        return verdict if proven == terms else await self._graded(work, proven)
+        return replace(verdict, reward=min(self._config.reward_range[0], 0.0))
 
     async def _graded(self, work: Work | None, terms: Terms) -> Verdict:
         try:
@@ -145,13 +141,19 @@ class Verifier:
         if not verdict.has_reward:
             return True
         strict = verdict.is_isolated or any(why.is_doubtful for why in verdict.dropped.values())
-        is_short = verdict.reward <= 0 or (verdict.reward < PAID and strict)
+        is_partial = verdict.reward < self._config.reward_range[1] and strict
+        is_short = self._is_unpaid(verdict) or is_partial
         return verdict.status == "wrong" and is_short and self._can_be_solved
 
     @property
     def _can_be_solved(self) -> bool:
         """Return whether a reward of 0 says nothing yet: generated tasks are known to be sound."""
-        return bool(self._task.solution) and not self._config.needs_nonce
+        return bool(self._task.solution) and not self._config.is_generated
+
+    def _is_unpaid(self, verdict: Verdict) -> bool:
+        """Return whether a reward is what tests give that could not work: 0, or the least."""
+        low, full = self._config.reward_range
+        return verdict.reward <= (max(low, 0.0) if full > 0 else low)
 
     @property
     def _first_terms(self) -> Terms:
@@ -179,7 +181,7 @@ class Verifier:
             posixpath.normpath(posixpath.join(self._image.work_dir, each.source))
             for each in self._config.artifacts
         ]
-        return named if self._config.needs_nonce else [*named, PUBLISHED]
+        return named if self._config.is_generated else [*named, PUBLISHED]
 
     def _is_work(self, path: str) -> bool:
         return PurePosixPath(path).is_relative_to(self._image.work_dir)
@@ -264,7 +266,7 @@ class Verifier:
 
     def _known(self) -> Tree | None:
         """Return the image's work folder if it is remembered."""
-        return known_tree(self._image, around=not self._config.needs_nonce)
+        return known_tree(self._image, around=not self._config.is_generated)
 
     async def _base(self, fresh: Sandbox) -> Tree:
         """Return the image's work folder; `fresh` is a sandbox of the image.
@@ -273,7 +275,7 @@ class Verifier:
             InfraError: it is too large to be played, whatever the agent does.
         """
         try:
-            return await image_tree(self._image, fresh, around=not self._config.needs_nonce)
+            return await image_tree(self._image, fresh, around=not self._config.is_generated)
         except TooMuch as error:
             raise InfraError(
                 f"task {self._task.name}: the work folder of its image has {error}; move what the "
@@ -328,12 +330,15 @@ class Verifier:
             return _ended(result, detail)
         try:
             rewards = await self._rewards(sandbox, nonce)
+            reward = reward_of(rewards, self._config.reward_range)
         except Tampered:
             return Verdict("tampered", detail="the reward file has not the nonce of the tests")
+        except OutOfRange as error:
+            _warnings.warn("task %s: %s", self._task.name, error, why=self._task.name)
+            return Verdict("no_reward", detail=_named(str(error), detail))
         except (OSError, ValueError) as error:
-            return Verdict("no_reward", detail=f"{error}; {detail}"[-DETAIL_CHARS:])
-        reward = reward_of(rewards)
-        status = "ok" if reward >= PAID else "wrong"
+            return Verdict("no_reward", detail=_named(str(error), detail))
+        status = "ok" if reward >= self._config.reward_range[1] else "wrong"
         return Verdict(status, reward, rewards, detail, is_isolated=is_isolated)
 
     async def _rewards(self, sandbox: Sandbox, nonce: str) -> dict[str, float]:
@@ -341,6 +346,7 @@ class Verifier:
 
         Raises:
             OSError, ValueError: there is none, or it holds no finite numbers.
+            Tampered: it has not the nonce that the task's tests write.
         """
         try:
             data = await sandbox.read_file(f"{LOGS}/reward.json", max_bytes=MAX_REWARD_BYTES)
@@ -367,6 +373,8 @@ class Verifier:
                     lambda each: self._graded(work, each),
                     self._first_terms,
                     must_pay=self._can_be_solved,
+                    full=self._config.reward_range[1],
+                    is_unpaid=self._is_unpaid,
                 )
                 terms = replace(terms, problem=terms.problem and terms.problem + failed)
             except TooMuch as error:
@@ -408,6 +416,7 @@ class Verifier:
                 raise InfraError(f"task {self._task.name}: its solution fails: {error}") from error
 
 
+_warnings = Repeated(logging.getLogger(__name__))
 MAX_REMEMBERED = 10_000
 _UNTOUCHED: LruDict[tuple[str, Terms], Verdict] = LruDict(MAX_REMEMBERED)
 """The verdict on the untouched image, by the digest of the task and the terms."""
@@ -417,7 +426,13 @@ _TERMS: LruDict[str, Terms] = LruDict(MAX_REMEMBERED)
 
 def _ended(result: ExecResult, detail: str) -> Verdict:
     status = "timeout" if result.status is Status.TIMEOUT else "crash"
-    return Verdict(status, detail=f"{result.status.value}; {detail}"[-DETAIL_CHARS:])
+    return Verdict(status, detail=_named(result.status.value, detail))
+
+
+def _named(why: str, output: str) -> str:
+    """Return a reason with the end of the tests' output, as much as there is room for."""
+    room = max(0, DETAIL_CHARS - len(why))
+    return f"{why[:DETAIL_CHARS]}; {output[-room:] if room else ''}"
 
 
 async def _tail(sandbox: Sandbox) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from agentgym_rl import Env, EnvError, Message, Step, Task, TaskSource
@@ -59,7 +61,8 @@ class RewardEnv(Env):
         self._scorer.use_pool(pool)
         if task is None:
             seed = self._random.getrandbits(53) if seed is None else seed
-            task = first_task(prompt_tasks("train", self._options, seed=seed))
+            read = partial(prompt_tasks, "train", self._options, seed=seed)
+            task = first_task(await asyncio.to_thread(read))
         task = checked_task(task)
         try:
             self._messages, self._row = task_parts(task.data)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 from arl_envs.harbor.hooks import Why
@@ -23,6 +25,12 @@ KEPT = Terms(frozenset({"Makefile"}))
 OPEN = Terms(frozenset({"Makefile"}), is_isolated=False)
 
 
+def found_by(grade: Callable[[Terms], Awaitable[Verdict]]) -> Coroutine[Any, Any, Terms]:
+    return terms_of_solution(
+        grade, FIRST, must_pay=True, full=1.0, is_unpaid=lambda verdict: verdict.reward <= 0
+    )
+
+
 @cases(
     "paid_on, found",
     [((FIRST,), FIRST), ((KEPT, OPEN), KEPT), ((OPEN,), OPEN), ((Terms(is_isolated=False),), None)],
@@ -35,7 +43,7 @@ def test_the_strictest_terms_that_pay_the_solution(
         reward = 1.0 if terms in paid_on else 0.0
         return Verdict("wrong", reward, dropped=left, is_isolated=terms.is_isolated)
 
-    terms = asyncio.run(terms_of_solution(grade, FIRST, must_pay=True))
+    terms = asyncio.run(found_by(grade))
     assert (terms if not terms.problem else None) == found
     assert found or "conftest.py (loaded)" in terms.problem
 
@@ -45,7 +53,7 @@ def test_the_best_part_of_a_reward_counts() -> None:
         reward = 0.25 if terms.is_isolated else 0.5
         return Verdict("wrong", reward, is_isolated=terms.is_isolated)
 
-    terms = asyncio.run(terms_of_solution(grade, FIRST, must_pay=True))
+    terms = asyncio.run(found_by(grade))
     assert terms == Terms(is_isolated=False)
 
 

@@ -353,8 +353,8 @@ def test_the_nonce_is_no_metric() -> None:
 
 
 def test_the_reward_is_the_one_of_that_name_or_the_mean() -> None:
-    assert reward_of({"reward": 0.25, "other": 1.0}) == 0.25
-    assert reward_of({"a": 0.5, "b": 1.0}) == 0.75
+    assert reward_of({"reward": 0.25, "other": 1.0}, (0.0, 1.0)) == 0.25
+    assert reward_of({"a": 0.5, "b": 1.0}, (0.0, 1.0)) == 0.75
 
 
 def test_a_folder_without_the_installed_modules_is_not_enough_for_a_task_that_needs_them() -> None:
