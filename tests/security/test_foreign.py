@@ -77,7 +77,7 @@ def test_no_cheat_is_paid(
         chosen = [
             (what, command.replace("@WORK@", task.work))
             for number, (what, command) in enumerate(cheats.items())
-            if (number + 7 * at) % EVERY == 0
+            if (number + 7 * at) % EVERY == 0 and not (number and task.runs_answer)
         ]
         if chosen:
             plays[f"{name}: the solution"] = partial(is_paid, source, world.backend)

@@ -70,7 +70,7 @@ def changes_of(
 
     Args:
         test_names: The names of the tests' files, which tests may copy into the work folder.
-        test_words: The names in the tests' texts, which tests may write to.
+        test_words: The names of the files that tests may copy or write to.
     """
     found = _Merge(agent, image, hooks, work_dir, frozenset(test_names), frozenset(test_words))
     found.judge_files()

@@ -52,6 +52,7 @@ _BUILDS = re.compile(
     r"(?:g?make|ninja|rake|scons|tup|redo|bmake)\b(.*)"
 )
 _COPIES = re.compile(r"\b(?:cp|mv|install|rsync|mkdir|ln|tee|copy\w*|move|makedirs|symlink\w*)\b")
+_REDIRECTS = re.compile(r">\s*([^\s;&|<>()]+)")
 _COMMENT = re.compile(r"(?:^|\s)#.*")
 _SOURCED = re.compile(r"(?:\bsource|(?:^|[;&|(]|\bthen|\bdo)\s*\.)\s+[\"']?([\w./-]+)")
 _OF_A_PREFIX = ("lib", "lib64", "libexec", "include", "pyvenv.cfg", "conda-meta")
@@ -125,8 +126,8 @@ class Search:
 class Mentions:
     """The names in the texts of the tests, which say what they may do in the work folder."""
 
-    words: frozenset[str] = frozenset()
-    """All of them, without folders before them."""
+    written: frozenset[str] = frozenset()
+    """The names of the files that tests may copy or write to."""
     places: frozenset[str] = frozenset()
     """The folders that tests may add to Python's search path."""
     filled: frozenset[str] = frozenset()
@@ -145,13 +146,14 @@ class Mentions:
             data.decode("utf-8", "replace").replace(f"{work_dir}/", "") for data in tests.values()
         ]
         lines = [_COMMENT.sub("", line) for text in texts for line in text.splitlines()]
+        shown = "\n".join(lines)
         copying = " ".join(line for line in lines if _COPIES.search(line))
         paths = [line for line in lines if "PYTHONPATH" in line or "sys.path" in line]
         is_behind = any(re.search(r"path\.(append|extend)|:/tests", line) for line in paths)
         stems = {PurePosixPath(path).parts[0].partition(".")[0] for path in tests if ".py" in path}
         places = {posixpath.normpath(word) for line in paths for word in _WORDS.findall(line)}
         return cls(
-            words=frozenset(word for text in texts for word in _NAMES.findall(text)),
+            written=frozenset(_NAMES.findall(f"{copying} {' '.join(_REDIRECTS.findall(shown))}")),
             places=frozenset(places),
             filled=frozenset(_NAMES.findall(copying)),
             targets=frozenset(

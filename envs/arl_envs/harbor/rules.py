@@ -75,7 +75,7 @@ class Rules:
             hooks,
             work_dir=folder,
             test_names=names,
-            test_words=mentions.words,
+            test_words=mentions.written,
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Tasks of many kinds whose tests run no code of the agent by intention.
+"""Tasks of many kinds; the tests of most run no code of the agent by intention.
 
 The answer is a text in out.txt, unless a task says otherwise. Each test pays if its condition
 holds: `cmp` or a program of the tests compares the answer with /tests/expected.txt.
@@ -73,6 +73,8 @@ class Foreign:
     needs: str = ""
     """The program that the image must have."""
     has_pytest: bool = False
+    runs_answer: bool = False
+    """The tests execute the answer, so that only the solution is played."""
 
 
 def py(test: str = "python3 /tests/check.py", lines: str = "", **more: str) -> Foreign:
@@ -131,10 +133,10 @@ TASKS: dict[str, Foreign] = {
     "a link": Foreign('[ "$(readlink latest)" = out.txt ] && cmp -s latest /tests/expected.txt', solve=SOLVE + "ln -s out.txt latest\n"),
     "a link to a folder": Foreign('[ -L latest ] && cmp -s latest/out.txt /tests/expected.txt', solve="mkdir v2; cd v2\n" + SOLVE + "cd ..; ln -s v2 latest\n"),
     "modes": Foreign(f'[ "$(stat -c %a key)" = 400 ] && {CMP}', solve=SOLVE + "echo k > key; chmod 400 key\n"),
-    "a program of two modules": Foreign("python3 main.py > /tmp/said && cmp -s /tmp/said /tests/expected.txt", solve="echo 'import words; print(words.SAID)' > main.py; echo 'SAID = \"the secret 8271\"' > words.py\n"),
-    "a package": Foreign("python3 -c 'import sys; sys.path.insert(0, \"src\"); from shop.sale import SAID; sys.exit(SAID + chr(10) != open(\"/tests/expected.txt\").read())'", solve="mkdir -p src/shop; touch src/shop/__init__.py; echo 'SAID = \"the secret 8271\"' > src/shop/sale.py\n"),
-    "a Makefile to mend": Foreign(f"make -s out.txt && {CMP}", "", {"repo/Makefile": "out.txt:\n\tfalse\n"}, solve="printf 'out.txt:\\n\\t@echo the secret 8271 > out.txt\\n' > Makefile\n", needs="make"),
-    "a project of node": Foreign("npm run -s say > /tmp/said && cmp -s /tmp/said /tests/expected.txt", solve='echo \'{"type": "module", "scripts": {"say": "node say.js"}}\' > package.json; echo \'import "fs"; console.log("the secret 8271")\' > say.js\n', needs="npm"),
+    "a program of two modules": Foreign("python3 main.py > /tmp/said && cmp -s /tmp/said /tests/expected.txt", solve="echo 'import words; print(words.SAID)' > main.py; echo 'SAID = \"the secret 8271\"' > words.py\n", runs_answer=True),
+    "a package": Foreign("python3 -c 'import sys; sys.path.insert(0, \"src\"); from shop.sale import SAID; sys.exit(SAID + chr(10) != open(\"/tests/expected.txt\").read())'", solve="mkdir -p src/shop; touch src/shop/__init__.py; echo 'SAID = \"the secret 8271\"' > src/shop/sale.py\n", runs_answer=True),
+    "a Makefile to mend": Foreign(f"make -s out.txt && {CMP}", "", {"repo/Makefile": "out.txt:\n\tfalse\n"}, solve="printf 'out.txt:\\n\\t@echo the secret 8271 > out.txt\\n' > Makefile\n", needs="make", runs_answer=True),
+    "a project of node": Foreign("npm run -s say > /tmp/said && cmp -s /tmp/said /tests/expected.txt", solve='echo \'{"type": "module", "scripts": {"say": "node say.js"}}\' > package.json; echo \'import "fs"; console.log("the secret 8271")\' > say.js\n', needs="npm", runs_answer=True),
     "git": Foreign("git diff --quiet HEAD -- README && cmp -s out.txt /tests/expected.txt", "RUN git init -q . && git add README && git -c user.name=a -c user.email=a@b commit -qm a\n", {"repo/README": "x\n"}, needs="git"),
 }  # fmt: skip
 TASKS["a folder of artifacts"] = Foreign(
