@@ -448,7 +448,7 @@ def test_modules_of_the_image_are_not_shadowed(world: Opened, tmp_path: Path) ->
         tests={"test.sh": test},
     )
     *_, last = played(world, path, call("bash", command="echo evil > shop.py; ls /opt/lib"), END)
-    assert last.info["dropped_files"] == ["shop.py"]
+    assert list(last.info["dropped_files"]) == ["shop.py"]
 
 
 def test_a_large_solution_and_a_script_for_bash(world: Opened, tmp_path: Path) -> None:
