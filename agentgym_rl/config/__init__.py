@@ -52,6 +52,7 @@ from .engine import (
 from .file import load, preset_names
 from .gateway import GatewayConfig, ServeConfig
 from .model import InitConfig, LoraConfig, ModelConfig
+from .records import FORMAT, LaterVersion, check_format, head_of
 from .rollout import (
     AgentConfig,
     EnvConfig,
@@ -73,16 +74,59 @@ from .section import (
 from .trainer import TrainerConfig, WeightsConfig
 
 __all__ = [
-    "AgentConfig", "AlgoConfig", "ClampCorrection", "ClusterConfig", "Config", "Correction",
-    "CovarianceConfig", "CriticConfig", "EmbeddedEngineConfig", "EndpointConfig", "EngineConfig",
-    "EnvConfig", "EvalConfig", "GatewayConfig", "InitConfig", "KlConfig", "LiteLLMEngineConfig",
-    "LoggingConfig", "LoraConfig", "MaskCorrection", "ModelConfig", "MomentMaskCorrection",
-    "NoCorrection", "OpenAIEngineConfig", "OwnEngineConfig", "RewardConfig", "RolloutConfig",
-    "SandboxConfig", "SapoConfig", "Section", "SequenceMaskCorrection", "ServeConfig",
-    "ServerEngineConfig", "SglangEngineConfig", "StdConfig", "TeacherConfig", "TeacherModel",
-    "TrainerConfig", "VerifierConfig",
-    "VespoConfig", "VllmEngineConfig", "WeightsConfig", "WhitenConfig", "dump_toml", "free_keys",
-    "load_config", "may_use_gpu", "preset_names", "section_types", "unset_keys",
+    "FORMAT",
+    "AgentConfig",
+    "AlgoConfig",
+    "ClampCorrection",
+    "ClusterConfig",
+    "Config",
+    "Correction",
+    "CovarianceConfig",
+    "CriticConfig",
+    "EmbeddedEngineConfig",
+    "EndpointConfig",
+    "EngineConfig",
+    "EnvConfig",
+    "EvalConfig",
+    "GatewayConfig",
+    "InitConfig",
+    "KlConfig",
+    "LiteLLMEngineConfig",
+    "LoggingConfig",
+    "LoraConfig",
+    "MaskCorrection",
+    "ModelConfig",
+    "MomentMaskCorrection",
+    "NoCorrection",
+    "OpenAIEngineConfig",
+    "OwnEngineConfig",
+    "RewardConfig",
+    "RolloutConfig",
+    "SandboxConfig",
+    "SapoConfig",
+    "Section",
+    "SequenceMaskCorrection",
+    "ServeConfig",
+    "ServerEngineConfig",
+    "SglangEngineConfig",
+    "StdConfig",
+    "TeacherConfig",
+    "TeacherModel",
+    "TrainerConfig",
+    "VerifierConfig",
+    "VespoConfig",
+    "VllmEngineConfig",
+    "WeightsConfig",
+    "WhitenConfig",
+    "check_format",
+    "dump_record",
+    "dump_toml",
+    "free_keys",
+    "load_config",
+    "may_use_gpu",
+    "preset_names",
+    "section_types",
+    "unset_keys",
 ]  # fmt: skip
 
 
@@ -367,3 +411,9 @@ def dump_toml(config: BaseModel) -> str:
     """Return the resolved configuration as TOML (None is written as an absent key)."""
     values = config.model_dump(exclude_none=True)
     return tomli_w.dumps(values)
+
+
+def dump_record(config: Config, folder: Path | None = None) -> str:
+    """Return the text of a run's own file: the resolved configuration, its format, and the folder
+    it is in."""
+    return head_of(folder) + dump_toml(config)

@@ -139,6 +139,18 @@ def section_types(field: FieldInfo) -> Sequence[type[BaseModel]]:
     return (default, *(kind for kind in get_args(field.annotation) if kind is not default))
 
 
+def reached(model: type[BaseModel], values: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a dotted key in `values`, or its default."""
+    first, _, rest = name.partition(".")
+    field = model.model_fields[first]
+    usual = field.get_default(call_default_factory=True)
+    found = values.get(first, usual)
+    if not rest:
+        return found
+    (section,) = section_types(field)
+    return reached(section, found, rest) if is_mapping(found) else getattr(usual, rest)
+
+
 def free_keys(section: type[BaseModel], occasion: Occasion) -> Iterator[str]:
     """Yield the dotted names of the keys and sections that may change on an occasion."""
     for name, field in section.model_fields.items():
