@@ -110,6 +110,22 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read configuration {path}: {error}") from error
 
 
+def layered(model: type[BaseModel], files: Iterable[Path]) -> dict[str, Any]:
+    """Return the tables of several files, each on top of those before it.
+
+    Raises:
+        ConfigError: a file cannot be read, or is not TOML.
+    """
+    values: dict[str, Any] = {}
+    for file in files:
+        above = read_toml(file)
+        if is_record(file, above):
+            above = brought_up(model, above, file)
+        _switch_rows(values, above)
+        values = _on_top(values, above)
+    return values
+
+
 def _on_top(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Merge tables key by key; a section with another `type` replaces the one below completely."""
     merged = dict(below)
