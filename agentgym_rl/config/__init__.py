@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import tomli_w
 from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from agentgym_rl.core.chat import is_mapping
 from agentgym_rl.core.engine import ADAPTER_INTERRUPTS
@@ -62,11 +63,13 @@ from .rollout import (
     VerifierConfig,
 )
 from .section import (
+    SECRET,
     Anytime,
     InEval,
     OnResume,
     Section,
     free_keys,
+    secret_in,
     section_types,
     unset_keys,
     without,
@@ -91,6 +94,7 @@ __all__ = [
     "GatewayConfig",
     "InitConfig",
     "KlConfig",
+    "LaterVersion",
     "LiteLLMEngineConfig",
     "LoggingConfig",
     "LoraConfig",
@@ -182,6 +186,21 @@ class Config(Section):
             "and log-probs that a trainer could learn from, and takes no weights; use "
             "--engine=embedded or --engine=vllm (or sglang) here"
         )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_secrets(cls, values: Any) -> Any:
+        """Refuse a URL with a password or key: a run writes its configuration, and names made of
+        it, into files, logs, metrics and errors."""
+        if key := secret_in(values):
+            raise PydanticCustomError(
+                SECRET,
+                "{key}: a URL with a password or key in it, which would be written into the "
+                "run's files and logs (the value is not shown). Use a URL without it: of a "
+                "server that asks for none, or of a proxy on this machine that adds it",
+                {"key": key},
+            )
+        return values
 
     @field_validator("engine", mode="before")
     @classmethod

@@ -316,7 +316,7 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
             near = difflib.get_close_matches(got, re.findall(r"'([^']*)'", said), n=1)
             said += f"; did you mean {near[0]!r}?" if near else ""
         if item["type"] == SECRET:
-            lines.append(f"  {where}: {said}")
+            lines.append(f"  {where}: {said}" if where else f"  {said}")
             continue
         # Without a place the error is about several sections: the input would be the whole file.
         lines.append(f"  {where}: {said} (got {got!r})" if where else f"  {said}")
