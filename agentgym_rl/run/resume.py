@@ -26,6 +26,7 @@ from agentgym_rl.storage.checkpoints import (
     read_manifest,
 )
 from agentgym_rl.storage.episode_log import EpisodeLog, check_log
+from agentgym_rl.storage.episode_reader import explained
 from agentgym_rl.storage.evaluations import EvalRecords
 from agentgym_rl.storage.metrics import finite, rewrite_metrics
 from agentgym_rl.storage.recovery import NOTHING, Recovered, first_absent, recover
@@ -224,7 +225,9 @@ def _check_log(folder: Path, step: int) -> None:
             raise
         except ConfigError as error:
             raise _log_lost(folder, str(error)) from error
-        if _is_begun(log):
+        with explained(log):
+            is_begun = _is_begun(log)
+        if is_begun:
             return _check_batches(folder, step)
     later = any((folder / name).exists() for name in _WRITTEN_LATER)
     if later or list_checkpoints(folder / "checkpoints"):
@@ -302,7 +305,7 @@ def _changed_task(log: Path, order: TaskSource) -> int | None:
     """Return the index of a played task that differs from the current one, or None."""
     if not log.exists() or not _is_begun(log):
         return None
-    with closing(sqlite3.connect(log)) as db:
+    with explained(log), closing(sqlite3.connect(log)) as db:
         for index, id, seed, data in db.execute(_PLAYED, (_COMPARED_GROUPS,)):
             if _identity(order[index]) != (id, seed, content_of(parse_json(data))):
                 return index

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sqlite3
 import threading
 import time
@@ -61,6 +62,7 @@ CREATE TABLE IF NOT EXISTS draws (task_index INTEGER PRIMARY KEY, key TEXT NOT N
 CREATE INDEX IF NOT EXISTS groups_by_status ON groups (status, step);
 CREATE INDEX IF NOT EXISTS trajectories_by_group ON trajectories (group_id);
 """
+_TABLES = frozenset(re.findall(r"TABLE IF NOT EXISTS (\w+)", _SCHEMA))
 
 
 _ADDED = (
@@ -105,6 +107,10 @@ def check_log(path: Path, *, from_step: int | None = None) -> None:
             ((found,),) = db.execute("PRAGMA integrity_check(1)")
             if found != "ok":
                 raise ValueError(" ".join(found.split()))  # SQLite writes several lines
+            (number,) = db.execute("PRAGMA user_version").fetchone()
+            there = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+            if number and (lost := _TABLES - there):  # earlier versions had fewer
+                raise ValueError(f"it lacks the table {', '.join(sorted(lost))}")
             columns = [name for _, name, *_ in db.execute("PRAGMA table_info(trajectories)")]
             if "crc" not in columns:  # an empty file, or one of an earlier version
                 return

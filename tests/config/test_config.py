@@ -575,7 +575,11 @@ def _paths(section: type[BaseModel]) -> Iterator[tuple[str, ...]]:
             yield from ((name, *inner) for inner in _paths(kind))
 
 
-SECRETS = ("http://user:secret7@host/v1", "http://secret7@host:80", "https://host/v1?api_key=secret7")
+SECRETS = (
+    "http://user:secret7@host/v1",
+    "http://secret7@host:80",
+    "https://host/v1?api_key=secret7",
+)
 
 
 @cases("url", SECRETS)

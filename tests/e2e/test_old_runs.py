@@ -11,7 +11,7 @@ import json
 import shutil
 import sqlite3
 import tarfile
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,8 @@ from agentgym_rl.audit.exactly_once import audit_ledger
 from agentgym_rl.audit.replay_batch import replay
 from agentgym_rl.config import FORMAT, load_config
 from agentgym_rl.config.records import LaterVersion
-from agentgym_rl.core.errors import ConfigError, TrainerError
+from agentgym_rl.core.errors import ConfigError, StorageError, TrainerError
+from agentgym_rl.core.task import SeededTasks
 from agentgym_rl.export.sft import Wanted, export_sft
 from agentgym_rl.inspector.folders import InspectedRun
 from agentgym_rl.report.audit import replay_text
@@ -28,6 +29,7 @@ from agentgym_rl.run.resume import check_kept, resumed_config
 from agentgym_rl.storage.checkpoints import read_manifest
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.storage.run_folder import release_if_unused
 from agentgym_rl.storage.run_list import summary
 from agentgym_rl.trainer.export import export_trained
 from tests.kit.cases import cases
@@ -155,6 +157,42 @@ def test_files_of_a_later_version_are_refused_in_a_sentence(run, tmp_path, name,
     later(copy, name)
     with pytest.raises(LaterVersion, match=r"has format 2, of a later version of agentgym-rl"):
         read(copy)
+
+
+TABLES = ("tasks", "groups", "trajectories", "versions", "incarnations", "steps", "draws")
+
+
+@cases("table", TABLES)
+def test_a_log_that_lacks_a_table_is_refused(run, tmp_path, table):
+    copy = Path(shutil.copytree(run.parent, tmp_path, dirs_exist_ok=True)) / "run"
+    log = copy / "episodes.db"
+    EpisodeLog(log).close()  # of this version now
+    with closing(sqlite3.connect(log)) as db:
+        db.execute(f"DROP TABLE {table}")
+    config = resumed_config(copy, None, {})
+    with pytest.raises(ConfigError, match=rf"it lacks the table {table}\).*put it back"):
+        check_kept(copy, config, None)
+    for read in (lambda: replay(copy, step=2), lambda: audit_ledger(copy)):
+        with suppress(ConfigError):  # most readers need only some tables
+            read()
+
+
+def test_an_old_log_without_its_tables_is_refused(run):
+    for table in ("steps", "groups", "tasks"):
+        with closing(sqlite3.connect(run / "episodes.db")) as log:
+            log.execute(f"DROP TABLE {table}")
+        with pytest.raises(ConfigError, match=f"no such table: (main.)?{table}|damaged"):
+            check_kept(run, resumed_config(run, None, {}), SeededTasks(seed=1, split="train"))
+
+
+def test_a_log_that_cannot_be_made_is_said_so(tmp_path):
+    (tmp_path / "episodes.db").mkdir()
+    with pytest.raises(StorageError, match=r"cannot be opened or made: unable to open"):
+        EpisodeLog(tmp_path / "episodes.db")
+    (tmp_path / "text").write_text("no database " * 99)
+    with pytest.raises(StorageError, match=r"cannot be opened or made: file is not a database"):
+        EpisodeLog(tmp_path / "text")
+    release_if_unused(tmp_path)
 
 
 def test_a_manifest_may_hold_anything(run):

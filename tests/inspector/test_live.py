@@ -130,9 +130,7 @@ def test_one_file_has_the_answers(run, ask, page, tmp_path):
         ("größe 模型", "gr%C3%B6%C3%9Fe%20%E6%A8%A1%E5%9E%8B"),
     ],
 )
-def test_one_file_has_its_answers_where_the_page_asks_for_them(
-    run, page, tmp_path, name, component
-):
+def test_answers_are_where_the_page_asks_for_them(run, page, tmp_path, name, component):
     odd = Path(shutil.copytree(run, tmp_path / name))
     answers = written(odd, page, tmp_path, episodes=2)[2]["answers"]
     assert {path.split("/")[3] for path in answers if path.count("/") > 3} == {component}
