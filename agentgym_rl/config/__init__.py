@@ -432,7 +432,7 @@ def dump_toml(config: BaseModel) -> str:
     return tomli_w.dumps(values)
 
 
-def dump_record(config: Config, folder: Path | None = None) -> str:
+def dump_record(config: BaseModel, folder: Path | None = None) -> str:
     """Return the text of a run's own file: the resolved configuration, its format, and the folder
     it is in."""
     return head_of(folder) + dump_toml(config)

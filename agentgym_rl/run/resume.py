@@ -171,7 +171,9 @@ def check_kept(folder: Path, config: Config, tasks: TaskSource | None) -> Path |
     if step >= config.steps:
         _check_unfinished(folder, config.steps, evaluates=config.eval.num_tasks > 0)
     _check_log(folder, step)
-    _check_model(folder, config, has_checkpoint=checkpoint is not None)
+    uses_first = bool(config.lora.rank) or config.algo.kl.reference == "initial"
+    model_dir = model_folder(config.model, config.env.id)
+    _check_model(folder, model_dir, needed=checkpoint is None or uses_first)
     if tasks is not None:
         order = without_end(tasks, seed=config.seed, shuffle=config.rollout.shuffle)
         _check_tasks(folder, tasks, order, env_id=config.env.id)
@@ -183,16 +185,15 @@ def record_model(folder: Path, model_dir: Path) -> None:
     (folder / MODEL).write_text(json.dumps(model_digests(model_dir)) + "\n", encoding="utf-8")
 
 
-def _check_model(folder: Path, config: Config, *, has_checkpoint: bool) -> None:
-    """Refuse another model than the run began with. Other weights do no harm if a checkpoint takes
-    their place; runs of earlier versions recorded nothing to compare."""
-    model_dir = model_folder(config.model, config.env.id)
+def _check_model(folder: Path, model_dir: Path, *, needed: bool) -> None:
+    """Refuse another model than the run began with. Other weights do no harm unless they are
+    `needed`, if a checkpoint takes their place; runs of earlier versions recorded nothing to
+    compare."""
     was, now = _told(folder / MODEL), model_digests(model_dir)
     differ = [name for name in now if was.get(name, now[name]) != now[name]]
     if not differ:
         return
     said = f"{shown(model_dir)} has other {' and '.join(differ)} than the model the run began with"
-    needed = config.lora.rank or config.algo.kl.reference == "initial" or not has_checkpoint
     if needed or "tokenizer" in differ:
         raise ConfigError(
             f"--resume {shown(folder)}: {said}: put that model back, or name its place (--model "

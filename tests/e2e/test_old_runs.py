@@ -120,6 +120,12 @@ def test_a_model_that_is_elsewhere_can_be_named(run, tmp_path):
         resumed_config(run, None, {})
 
 
+def copied(run: Path, to: Path) -> Path:
+    for name in ("run", "model"):
+        shutil.copytree(run.parent / name, to / name)
+    return to / "run"
+
+
 def later(run: Path, name: str) -> None:
     """Raises the format of one file of a run."""
     if name == "episodes.db":
@@ -153,7 +159,7 @@ def later(run: Path, name: str) -> None:
     ],
 )
 def test_files_of_a_later_version_are_refused_in_a_sentence(run, tmp_path, name, read):
-    copy = Path(shutil.copytree(run.parent, tmp_path, dirs_exist_ok=True)) / "run"
+    copy = copied(run, tmp_path)
     later(copy, name)
     with pytest.raises(LaterVersion, match=r"has format 2, of a later version of agentgym-rl"):
         read(copy)
@@ -164,7 +170,7 @@ TABLES = ("tasks", "groups", "trajectories", "versions", "incarnations", "steps"
 
 @cases("table", TABLES)
 def test_a_log_that_lacks_a_table_is_refused(run, tmp_path, table):
-    copy = Path(shutil.copytree(run.parent, tmp_path, dirs_exist_ok=True)) / "run"
+    copy = copied(run, tmp_path)
     log = copy / "episodes.db"
     EpisodeLog(log).close()  # of this version now
     with closing(sqlite3.connect(log)) as db:
