@@ -15,6 +15,7 @@
 #   make test-agents                  tests with real agent frameworks, in Python and Node.js (and,
 #                                     where make test-vllm has installed it, on vLLM)
 #   make test-docker                  docker sandboxes; starts a daemon where none is (Debian, root)
+#   make test-programs                every benchmark and script at toy size; a quarter of an hour
 #   make mutants                      whether the tests notice planted mistakes; half an hour
 #   make docs                         the documentation as a site, in build/docs/site
 #   make clean                        remove what make made, never runs/
@@ -43,7 +44,7 @@ ENVS_TESTS := tests/envs tests/security tests/sandboxes tests/gym/check tests/co
     tests/contracts/test_sandbox.py tests/contracts/test_sandbox_image.py \
     tests/contracts/test_sandbox_session.py \
     tests/contracts/test_sandbox_reset.py
-WITHOUT_ENVS := $(addprefix --ignore=,$(ENVS_TESTS))
+WITHOUT_ENVS := $(addprefix --ignore=,$(ENVS_TESTS) tests/programs)
 
 BIN := $(VENV)/bin
 AGENTS_PLACES = ARL_NODE_MODULES=$(abspath $(VENV_AGENTS))/node/node_modules \
@@ -57,7 +58,7 @@ say = @printf '\033[1m==>\033[0m %s\n'
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help train real install install-test install-docs test test-fast test-envs test-vllm test-sglang test-peers bench-peers \
+.PHONY: help train real install install-test install-docs test test-fast test-envs test-programs test-vllm test-sglang test-peers bench-peers \
     test-agents test-docker mutants lint docs clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
@@ -97,6 +98,10 @@ test-fast: install-test
 
 test-envs: install-test
 	$(BIN)/python -m pytest $(TWO_AT_ONCE) $(ENVS_TESTS) $(PYTEST_ARGS)
+
+# One at a time: benchmarks share the cores, and pin themselves to one.
+test-programs: install-test
+	$(BIN)/python -m pytest tests/programs $(PYTEST_ARGS)
 
 test-vllm: install-test $(VENV_VLLM)/.installed
 	ARL_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python $(BIN)/python -m pytest \

@@ -31,9 +31,10 @@ from agentgym_rl.weights.adapter import read_base
 from agentgym_rl.weights.parts import write_version
 
 from ._common import engine_process, generate, model_config, over_http, say
+from ._toy import sized
 
 DTYPES = ("float32", "bfloat16")
-REQUESTS = tuple(map(int, os.environ.get("ARL_BENCH_REQUESTS", "16,64").split(",")))
+REQUESTS = tuple(map(int, os.environ.get("ARL_BENCH_REQUESTS", sized("16,64", toy="4")).split(",")))
 PROMPT_TOKENS = 64
 EQUAL_TOKENS = 64
 MIXED_TOKENS = (16, 128)

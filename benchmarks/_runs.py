@@ -15,6 +15,7 @@ from typing import Any
 from agentgym_rl.storage.metrics import read_phases
 
 from ._common import say
+from ._toy import TOY_EVALUATION, TOY_RUN, resized
 
 TIMEOUT_S = 900.0
 
@@ -43,22 +44,35 @@ def evaluate(*flags: str) -> dict[str, Any]:
         CalledProcessError: it ended with an error; its messages are on our standard error.
         TimeoutExpired: it took longer than TIMEOUT_S.
     """
-    command = [sys.executable, "-m", "agentgym_rl", "eval", "--json", *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "agentgym_rl",
+        "eval",
+        "--json",
+        *resized(flags, TOY_EVALUATION),
+    ]
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=TIMEOUT_S, check=True)
     return json.loads(done.stdout)
 
 
-def train(label: str, flags: Sequence[str], *, folder: Path | None = None) -> Run:
+def train(
+    label: str,
+    flags: Sequence[str],
+    *,
+    folder: Path | None = None,
+    small: Sequence[str] = TOY_RUN,
+) -> Run:
     """`arl train FLAGS` in the run folder `folder`, which is new; without one, in a folder that
-    is thrown away.
+    is thrown away. In a dry run, the flags `small` replace those with their keys.
 
     Raises:
         RunFailed: it ended with an error, or took longer than TIMEOUT_S.
     """
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="arl-bench-") as scratch:
-            return train(label, flags, folder=Path(scratch) / "run")
-    command = ["train", "--json", "--logging.progress=plain", *flags]
+            return train(label, flags, folder=Path(scratch) / "run", small=small)
+    command = ["train", "--json", "--logging.progress=plain", *resized(flags, small)]
     say(f"{label}: arl {' '.join(command)}")
     start = time.monotonic()
     try:

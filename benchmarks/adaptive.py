@@ -25,10 +25,11 @@ from agentgym_rl.gym.env import Step
 from ._common import hardware, say, versions
 from ._kept import keep_row, read_rows, rows_file
 from ._runs import Run, RunFailed, train
+from ._toy import sized
 
-ROUNDS = 5
-TOOL_S = 1.0
-SETTLED = 10
+ROUNDS = sized(5, toy=1)
+TOOL_S = sized(1.0, toy=0.05)
+SETTLED = sized(10, toy=1)
 """Batches after which the rate is looked at: until then an adapted run still looks for its own."""
 
 _SLOW = (
@@ -36,8 +37,8 @@ _SLOW = (
     *("--rollout.groups_per_batch=4", "--rollout.group_size=4"),
 )
 SETTINGS: Mapping[str, tuple[Sequence[str], Sequence[int]]] = {
-    "the main job": (("--env=math",), (2, 16, 24)),
-    f"tools of {TOOL_S:g} s": (_SLOW, (2, 8, 20)),
+    "the main job": (("--env=math",), sized((2, 16, 24), toy=(2,))),
+    f"tools of {TOOL_S:g} s": (_SLOW, sized((2, 8, 20), toy=(2,))),
 }
 """Flags, and how many groups at once where that is fixed: few, the default, all that the bound on
 staleness admits."""

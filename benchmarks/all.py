@@ -26,6 +26,7 @@ from . import _html, _measurements
 from ._common import hardware, say, versions
 from ._kept import Job, measure, read, write
 from ._said import verdict
+from ._toy import sized
 from .real import lacking
 
 _PUBLICATION = {"ARL_BENCH_PARTS": "publication"}
@@ -65,7 +66,7 @@ JOBS = (
 
 def run() -> dict[str, Any]:
     """Measure what is not kept yet; the report as one object."""
-    folder = Path(os.environ.get("ARL_BENCH_OUT", "runs/bench"))
+    folder = Path(os.environ.get("ARL_BENCH_OUT", sized("runs/bench", toy="runs/bench-toy")))
     jobs = _asked()
     for number, job in enumerate(jobs, 1):
         say(f"[{number}/{len(jobs)}] {job.command}")

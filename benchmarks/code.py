@@ -32,9 +32,10 @@ from agentgym_rl.gym.sandbox import SandboxBackend
 from agentgym_rl.runtime.event_loop import LoopLag
 
 from ._common import hardware, say, versions
+from ._toy import sized
 
-NUM_TASKS = 2_000
-ROUNDS, SAMPLE, CROWD = 5, 24, 16
+NUM_TASKS = sized(2_000, toy=20)
+ROUNDS, SAMPLE, CROWD = sized((5, 24, 16), toy=(1, 3, 4))
 GOALS = {"reference_accepted": 1.0, "ignorant_paid": 0.0, "stall_p99_ms": 5.0}
 COMMAND = [os.path.realpath(sys.executable), "-I", "-S", "-c"]
 _ALL_IN_ONE = """

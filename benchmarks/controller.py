@@ -49,9 +49,13 @@ from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.metrics import MetricsFile, PhasesFile
 
 from ._kept import plot_file
+from ._toy import sized
 
-LIVE = tuple(int(n) for n in os.environ.get("ARL_BENCH_LIVE", "1000,10000,100000").split(","))
-SECONDS = float(os.environ.get("ARL_BENCH_SECONDS", "20"))
+LIVE = tuple(
+    int(n)
+    for n in os.environ.get("ARL_BENCH_LIVE", sized("1000,10000,100000", toy="200")).split(",")
+)
+SECONDS = float(os.environ.get("ARL_BENCH_SECONDS", sized("20", toy="2")))
 GROUP_SIZE = 16
 STALENESS = 8
 BATCHES_PER_LIVE = 6

@@ -28,8 +28,9 @@ from typing import Any
 from ._common import hardware, say, versions
 from ._kept import ROOT, keep_row, plot_file, read_rows, rows_file
 from ._runs import RunFailed, evaluate, train
+from ._toy import sized
 
-SEEDS = (1, 2, 3)
+SEEDS = sized((1, 2, 3), toy=(1,))
 STEPS, EVERY = 40, 5
 """The steps of the controls, twice those of the students; and the steps between evaluations."""
 ALONE = "--algo.teacher.reward_coef=0"
@@ -47,7 +48,7 @@ WAYS: Mapping[str, Sequence[str]] = {
 MAKE = (
     *("scripts/tiny_model/make.py", "--family=math", "--tokenizer=agentgym_rl/models/tiny"),
     *("--hidden=192", "--heads=6", "--feed-forward=576"),
-    *("--clean-steps=600", "--mixed-steps=0", "--tasks=0"),
+    *(f"--clean-steps={sized(600, toy=2)}", "--mixed-steps=0", "--tasks=0"),
 )
 """The command that makes the teacher: twice the bundled model's parameters."""
 TOLERANCE = 0.02

@@ -32,15 +32,17 @@ from agentgym_rl.models.resolve import BUNDLED
 
 from . import _reuse
 from ._common import engine_server, generate, hardware, model_config, over_http, versions
+from ._toy import sized
 
-CONCURRENCY = 64
+ROUNDS = sized(5, toy=1)
+CONCURRENCY = sized(64, toy=4)
 PROMPT_TOKENS = (16, 96)
-NEW_TOKENS = 128
+NEW_TOKENS = sized(128, toy=8)
 GOALS = {"fused": 1.5, "cached": 1.0}
 _ROUND_TIMEOUT_S = 300.0
 
 
-def run(*, rounds: int = 5, num_threads: int = 1, model: Path | None = None) -> dict[str, Any]:
+def run(*, rounds: int = ROUNDS, num_threads: int = 1, model: Path | None = None) -> dict[str, Any]:
     """Measure three models; `met` says whether every goal holds.
 
     `rounds` timed ones follow one that is not; `num_threads` is given to both sides. `model`:

@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from ._common import hardware, peer_python, say, versions
+from ._toy import sized
 from .env_loops.trouble import cancellations, stragglers
 
-ROUNDS = 7
-LIVE = (1, 64, 1024)
+ROUNDS = sized(7, toy=1)
+LIVE = sized((1, 64, 1024), toy=(1, 8))
 CASES = ("echo", "FrozenLake")
 GOALS = {"cpu_us_per_step": 5.0, "cpu_us_above_bare": 5.0, "straggler_ratio": 1.05, "leaked": {}}
 _ROOT = Path(__file__).parents[1]

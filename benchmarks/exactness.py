@@ -37,6 +37,7 @@ from ._common import (
     say,
     versions,
 )
+from ._toy import sized
 from .exactness_loops import babbler, views
 from .exactness_loops.compare import FIELDS
 from .exactness_loops.play import Engine, Played, play
@@ -44,7 +45,7 @@ from .exactness_loops.relay import Relay
 from .exactness_loops.templates import chats
 from .exactness_loops.verdict import verdict
 
-EPISODES = int(os.environ.get("ARL_EXACT_EPISODES", "400"))
+EPISODES = int(os.environ.get("ARL_EXACT_EPISODES", sized("400", toy="16")))
 NUM_POLICIES = 8
 GOAL = {**dict.fromkeys(FIELDS, 0), "episodes": 2000}
 

@@ -32,10 +32,11 @@ from typing import Any
 from agentgym_rl.cluster.spec import free_port
 
 from ._common import hardware, no_peer, peer_python, say, versions
+from ._toy import sized
 from .gateway_loops.load import Shape, Turn, largest, play, play_beside
 
-ROUNDS = 5
-LONG = Shape(num_turns=64, new_tokens=300)
+ROUNDS = sized(5, toy=1)
+LONG = Shape(num_turns=sized(64, toy=8), new_tokens=300)
 SOAK = Shape(num_turns=8, new_tokens=100)
 SAMPLED = 200
 AT_ONCE = 16
@@ -43,8 +44,8 @@ PACED, PACE = 8, 100.0
 """So many conversations, which make so many turns a second together."""
 LARGEST_BYTES = 3_900_000
 """Little less than `gateway.max_body_bytes` is by default."""
-SESSIONS = 1000
-SOAK_S = float(os.environ.get("ARL_SOAK_S", "20"))
+SESSIONS = sized(1000, toy=20)
+SOAK_S = float(os.environ.get("ARL_SOAK_S", sized("20", toy="1")))
 LITELLM = peer_python("litellm")
 GOALS = {
     "added_p50_ms": 1.0, "added_p99_ms": 5.0, "turns_per_s": 1000.0,

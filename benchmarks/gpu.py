@@ -29,6 +29,7 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.trainer.usage import peak_tflops
 
 from ._common import end, hardware, say, versions
+from ._toy import TOY
 
 BUDGETS_S: Mapping[str, float] = {
     "parity": 55,
@@ -48,7 +49,7 @@ _TOY_FACTOR = 4.0
 
 
 def run(
-    *, dry_run: bool = False, model: Path | None = None, out: Path | None = None
+    *, dry_run: bool = TOY, model: Path | None = None, out: Path | None = None
 ) -> dict[str, Any]:
     """Run every part, and write the report; `met` says whether none failed.
 

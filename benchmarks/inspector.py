@@ -23,8 +23,9 @@ from agentgym_rl.inspector import inspect_live
 from agentgym_rl.storage.episode_log import EpisodeLog
 
 from ._common import hardware, say, versions
+from ._toy import sized
 
-EPISODES, GROUP_SIZE, RECORD_BYTES = 100_000, 8, 10_000
+EPISODES, GROUP_SIZE, RECORD_BYTES = sized(100_000, toy=800), 8, 10_000
 GOAL_S = 1.0
 PAGES = {
     "newest": "",

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import load_config
-from agentgym_rl.plan.calibration import calibrate, read_run
+from agentgym_rl.plan.calibration import calibrate, read_run, shapes_of
 from agentgym_rl.plan.rates import Rates
 from agentgym_rl.plan.simulation import simulate
 
@@ -29,10 +29,17 @@ from ._common import VLLM_PYTHON, hardware, no_peer, say, versions
 from ._kept import keep_row, read_rows, rows_file
 from ._plan_paper import PAPER, paper_rows
 from ._runs import Run, RunFailed, train
+from ._toy import sized
 
 GOAL = "every run's episodes per second within 15 % of what was predicted before it began"
 WITHIN = 0.15
-JOB = ("--env=math", "--agent=react", "--eval.num_tasks=0", "--logging.plot=false", "--steps=30")
+JOB = (
+    "--env=math",
+    "--agent=react",
+    "--eval.num_tasks=0",
+    "--logging.plot=false",
+    f"--steps={sized(30, toy=16)}",
+)
 VLLM_JOB = (
     *JOB,
     "--engine.type=vllm",
@@ -40,6 +47,8 @@ VLLM_JOB = (
     "--engine.max_model_len=512",
     "--engine.kv_cache_gib=1",
 )
+_SMALL = ("--rollout.groups_per_batch=4", "--rollout.group_size=2")
+"""The size of a dry run: large enough to calibrate on."""
 PARTS: Mapping[str, Sequence[str]] = {"runs": JOB, "vllm": VLLM_JOB}
 RUNS: Mapping[str, Sequence[str]] = {
     "synchronous": ("--rollout.max_staleness=0",),
@@ -56,13 +65,14 @@ RUNS: Mapping[str, Sequence[str]] = {
     "2 engines": ("--engine.num_servers=2",),
 }
 """Flags of each, beside JOB: each differs from the calibrated run in one thing, or two."""
+NAMES = sized(tuple(RUNS), toy=("staleness 1",))
 
 Row = dict[str, Any]
 
 
 def run() -> dict[str, Any]:
     """All parts, or the one that is asked for."""
-    part = os.environ.get("ARL_BENCH_PART", "")
+    part = os.environ.get("ARL_BENCH_PART", sized("", toy="runs"))
     if part not in ("", "paper", *PARTS):
         raise SystemExit(f"ARL_BENCH_PART={part!r}: expected paper, {' or '.join(PARTS)}")
     rows: list[Row] = []
@@ -89,9 +99,7 @@ def run() -> dict[str, Any]:
     }
 
 
-def compare(
-    part: str, names: Sequence[str] = tuple(RUNS), *, cores: float | None = None
-) -> list[Row]:
+def compare(part: str, names: Sequence[str] = NAMES, *, cores: float | None = None) -> list[Row]:
     """A part with real runs: one row each."""
     job = PARTS[part]
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as scratch:
@@ -117,14 +125,14 @@ def _predictions(
         return json.loads(file.read_text())["runs"]
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as scratch:
         folder = Path(scratch) / "run"
-        train("calibration", job, folder=folder)
+        train("calibration", job, folder=folder, small=_SMALL)
         recorded = read_run(folder)
         rates, itself = calibrate(folder, recorded, Rates(cores=cores))
         found: dict[str, Any] = {}
         for name in names:
             keys = [flag.removeprefix("--").split("=", 1) for flag in RUNS[name]]
             config = load_config(folder / "config.toml", dict(keys))
-            prediction = simulate(config, rates, recorded.shapes(config), skip=1)
+            prediction = simulate(config, rates, shapes_of(config, rates.lengths, recorded), skip=1)
             found[name] = {
                 "episodes_per_s": prediction.episodes_per_s,
                 "staleness_mean": prediction.staleness_mean,
@@ -148,7 +156,7 @@ def _row(name: str, predicted: Mapping[str, float], job: Sequence[str]) -> Row:
     row["predicted_episodes_per_s"] = round(predicted["episodes_per_s"], 2)
     row["predicted_staleness"] = round(predicted["staleness_mean"], 2)
     try:
-        found = train(name, [*job, *RUNS[name]])
+        found = train(name, [*job, *RUNS[name]], small=_SMALL)
     except RunFailed as error:
         return row | {"failed": str(error)}
     measured = episodes_per_s(found)

@@ -17,6 +17,7 @@ from agentgym_rl.core.errors import ConfigError
 
 from . import _real_engine, _real_trainer
 from ._common import hardware, say, versions
+from ._toy import sized
 
 FOLDER = Path("build/smollm2")
 """The folder that is measured if none is named."""
@@ -38,7 +39,7 @@ def run(*, model: Path | None = None) -> dict[str, Any]:
         ConfigError: there is no such model, or no such part.
     """
     folder = folder_of(model)
-    rounds = int(os.environ.get("ARL_BENCH_ROUNDS", "5"))
+    rounds = int(os.environ.get("ARL_BENCH_ROUNDS", sized("5", toy="1")))
     rows: list[dict[str, Any]] = []
     ratios: dict[str, float] = {}
     goals: dict[str, str] = {}

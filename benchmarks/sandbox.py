@@ -25,12 +25,13 @@ from agentgym_rl.runtime.event_loop import LoopLag
 
 from ._common import hardware, say, versions
 from ._image_starts import start_rows
+from ._toy import sized
 
 PROGRAM = "print(sum(range(10)))"
 EXPECTED = b"45\n"
-ROUNDS, SLOW_ROUNDS = 5, 2
+ROUNDS, SLOW_ROUNDS = sized((5, 2), toy=(1, 1))
 CROWD = 16
-SECONDS = 1.5
+SECONDS = sized(1.5, toy=0.1)
 """Of one measurement: one system, one concurrency, one round."""
 GOALS = {
     "p50_ms": 1.5,

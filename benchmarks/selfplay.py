@@ -21,8 +21,9 @@ from typing import Any
 from ._common import hardware, say, versions
 from ._kept import keep_row, plot_file, read_rows, rows_file
 from ._runs import RunFailed, evaluate, train
+from ._toy import sized
 
-STEPS, EVERY = 40, 10
+STEPS, EVERY = sized((40, 10), toy=(4, 2))
 """The batches of a run, and those between two versions that are measured."""
 _GAME = ("--env=tictactoe", "--env.options.seat=any", "--eval.success_reward=0")
 _BOTH = ("--rollout.seats.x=policy", "--rollout.seats.o=policy")
@@ -38,7 +39,7 @@ VARIANTS: Mapping[str, Sequence[str]] = {
     "league": _LEAGUE,
 }
 """The flags of each."""
-SEEDS: Mapping[str, Sequence[int]] = {"self-play": (1, 2, 3)}
+SEEDS: Mapping[str, Sequence[int]] = {"self-play": sized((1, 2, 3), toy=(1,))}
 """The seeds of each; those of the others are the first one alone."""
 OPPONENTS = ("random", "erring")
 MEASURED = range(0, STEPS + 1, EVERY)
@@ -54,7 +55,7 @@ Row = dict[str, Any]
 
 def run(
     *,
-    variants: Sequence[str] = tuple(VARIANTS),
+    variants: Sequence[str] = sized(tuple(VARIANTS), toy=("self-play",)),
     extra: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Train each variant with its seeds; `extra` are more flags of `arl train` and `arl eval`."""

@@ -29,6 +29,7 @@ from typing import Any
 from ._common import hardware, say, versions
 from ._kept import keep_row, plot_file, read_rows, rows_file
 from ._runs import Run, RunFailed, train
+from ._toy import sized
 
 _CONSTANT = "--trainer.schedule=constant"
 _PLAIN = "--algo.behavior_clip=1"
@@ -136,9 +137,9 @@ STUDIES = {
 def run(
     *,
     study: str = "",
-    bounds: Sequence[int] = (),
+    bounds: Sequence[int] = sized((), toy=(2,)),
     variants: Sequence[str] = (),
-    seeds: Sequence[int] = (),
+    seeds: Sequence[int] = sized((), toy=(1,)),
     extra: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Run a study, or the part of it that is named; `extra` are more flags of every run."""

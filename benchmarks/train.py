@@ -12,8 +12,9 @@ from typing import Any
 
 from ._common import hardware, say, versions
 from ._runs import RunFailed, train
+from ._toy import sized
 
-SEEDS = (1, 2, 3)
+SEEDS = sized((1, 2, 3), toy=(1,))
 REACT = ("--env=math", "--agent=react")
 CONTROLS: Mapping[str, Sequence[str]] = {
     "learning rate 0": (*REACT, "--trainer.learning_rate=0"),

@@ -35,11 +35,12 @@ from agentgym_rl.trainer.world import join_world
 
 from ._common import hardware, no_peer, peer_python, qwen3, say, versions
 from ._runs import TIMEOUT_S, RunFailed, train
+from ._toy import sized
 from .trainer_loops import packing, sharing
 
 TRL_PYTHON = peer_python("trl")
-SEEDS = (1, 2, 3)
-BATCHES = 40
+SEEDS = sized((1, 2, 3), toy=(1,))
+BATCHES = sized(40, toy=4)
 RANKS = ((8, 2), (64, 2), (64, 8))
 """Groups of a batch and ranks that they are dealt to."""
 GOAL = (

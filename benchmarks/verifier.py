@@ -22,12 +22,16 @@ from agentgym_rl.gym.verifier import Called, VerifierPool
 from agentgym_rl.runtime.event_loop import LoopLag
 
 from . import _judged
+from ._toy import sized
 
 JUDGED = _judged.__name__
 WORKERS, CROWD = 2, 64
-ROUNDS, CALLS, FORKS = 5, 2000, 100
-STORM, STORM_WORKERS, STORM_TIMEOUT_S = 10_000, 4, 1.0
-STORM_MIX = {"spin": 20, "sleep": 20, "crash": 100, "leave": 50, "fill": 50, "raise": 260}
+ROUNDS, CALLS, FORKS = sized((5, 2000, 100), toy=(1, 128, 5))
+STORM, STORM_WORKERS, STORM_TIMEOUT_S = sized(10_000, toy=100), 4, 1.0
+STORM_MIX = sized(
+    {"spin": 20, "sleep": 20, "crash": 100, "leave": 50, "fill": 50, "raise": 260},
+    toy={"spin": 2, "sleep": 2, "crash": 5, "leave": 5, "fill": 2, "raise": 10},
+)
 """Of the calls of a storm, those that are not fine."""
 EXPECTED = {"spin": "timeout", "sleep": "timeout", "crash": "crash", "leave": "crash",
             "fill": "memory", "raise": "error", "fine": "done"}  # fmt: skip

@@ -52,8 +52,9 @@ from ._common import (
     say,
     versions,
 )
+from ._toy import sized
 
-UPDATES = 20
+UPDATES = sized(20, toy=2)
 IN_FLIGHT = 8
 MODELS: Mapping[str, tuple[int, int]] = {"1M": (128, 3), "12M": (384, 6), "42M": (640, 8)}
 """Hidden size and layers of random Qwen3 models in float32."""
@@ -83,7 +84,9 @@ def run(
     torch.set_num_threads(1)
     parts = _asked("ARL_BENCH_PARTS", PARTS, PARTS)
     sizes = models or _asked(
-        "ARL_BENCH_MODELS", SIZES, [it for it in SIZES if it != _publication.LARGE]
+        "ARL_BENCH_MODELS",
+        SIZES,
+        sized([it for it in SIZES if it != _publication.LARGE], toy=["1M", "135M"]),
     )
     skipped = [no_peer(name) for name, python in PYTHONS.items() if name in parts and not python]
     engines = [it for it in parts if it == "embedded" or PYTHONS.get(it)]

@@ -6,6 +6,8 @@ python scripts/architectures.py NAME ...  # try some, and print their rows and d
 
 from __future__ import annotations
 
+import argparse
+import difflib
 import logging
 import re
 import sys
@@ -51,8 +53,18 @@ def table(rows: Iterable[str]) -> str:
     return _HEAD + "".join(f"{it}\n" for it in sorted(rows, key=str.lower))
 
 
-def main(names: list[str]) -> int:
+def main() -> int:
     """Return 1 if a model differs from plain transformers by more than allowed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="an architecture (default: all)")
+    names: list[str] = parser.parse_args().names
+    for name in names:
+        if name not in ARCHITECTURES:
+            near = difflib.get_close_matches(name, ARCHITECTURES, n=1, cutoff=0.4)
+            parser.error(
+                f"no architecture {name!r}{f'; did you mean {near[0]!r}?' if near else ''}; there "
+                f"are {', '.join(ARCHITECTURES)}"
+            )
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -74,4 +86,4 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -9,6 +9,7 @@ enough for scores of experts to be close to each other; it takes about a minute 
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -138,6 +139,7 @@ def lines(name: str, folder: Path, world: World) -> Iterator[str]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     torch.set_num_threads(1)
     with join_world() as world, tempfile.TemporaryDirectory() as place:
         for number, (name, config) in enumerate(MODELS.items()):

@@ -38,15 +38,15 @@ def chosen(*changed: str) -> set[str]:
         "agentgym_rl/__init__.py": "",
         "envs/arl_envs/math/env.py": "envs",
         "requirements/gem.txt": "",
-        "agentgym_rl/core/task.py": "envs docker agents peers vllm sglang",
-        "agentgym_rl/gym/env.py": "envs docker agents peers vllm sglang",
-        "agentgym_rl/runtime/http_client.py": "envs docker agents peers vllm sglang",
+        "agentgym_rl/core/task.py": "envs programs docker agents peers vllm sglang",
+        "agentgym_rl/gym/env.py": "envs programs docker agents peers vllm sglang",
+        "agentgym_rl/runtime/http_client.py": "envs programs docker agents peers vllm sglang",
         "sandboxes/arl_sandboxes/docker/container.py": "envs docker",
         "sandboxes/arl_sandboxes/gone.py": "envs docker",
         "arl_isolation/bpf.py": "envs docker",
         "envs/arl_envs/code/env.py": "envs docker",
         "envs/arl_envs/harbor/env.py": "envs docker",
-        "scripts/dockerd.py": "docker",
+        "scripts/dockerd.py": "programs docker",
         "tests/security/test_hacks.py": "envs docker",
         "tests/contracts/sandboxes.py": "envs docker",
         "tests/contracts/test_sandbox_reset.py": "envs docker",
@@ -56,7 +56,10 @@ def chosen(*changed: str) -> set[str]:
         "tests/contracts/test_engine.py": "vllm sglang",
         "tests/gym/check/toys.py": "envs",
         "tests/e2e/forked.py": "envs docker",
-        "agentgym_rl/cli/commands/parts.py": "envs",
+        "agentgym_rl/cli/commands/parts.py": "envs programs",
+        "agentgym_rl/rollout/groups.py": "programs",
+        "benchmarks/env.py": "programs",
+        "tests/programs/test_scripts.py": "programs",
         "agentgym_rl/config/rollout.py": "envs",
         "agents/arl_agents/command/agent.py": "agents peers",
         "agentgym_rl/gateway/session/tree.py": "agents peers",
@@ -67,7 +70,7 @@ def chosen(*changed: str) -> set[str]:
         "envs/arl_envs/verifiers/bridge.py": "envs peers",
         "requirements/litellm.txt": "peers",
         "agentgym_rl/config/algo_terms.py": "envs peers",
-        "scripts/peers/cases.py": "peers",
+        "scripts/peers/cases.py": "programs peers",
         "tests/litellm_engine/test_litellm.py": "peers",
         "agentgym_rl/weights/transport.py": "vllm sglang",
         "agentgym_rl/engines/vllm/plugin.py": "vllm",
@@ -79,12 +82,12 @@ def chosen(*changed: str) -> set[str]:
         "requirements/sglang-cpu/sgl_kernel/__init__.py": "sglang",
         "examples/sglang.toml": "sglang",
         "tests/e2e/test_exactness.py": "docker vllm",
-        "pyproject.toml": "envs docker agents peers vllm sglang",
-        "Makefile": "envs docker agents peers vllm sglang",
-        ".ci/run": "envs docker agents peers vllm sglang",
-        "scripts/ci_suites.py": "envs docker agents peers vllm sglang",
-        "tests/exhaustive.py": "envs docker agents peers vllm sglang",
-        "tests/kit/cases.py": "envs docker agents peers vllm sglang",
+        "pyproject.toml": "envs programs docker agents peers vllm sglang",
+        "Makefile": "envs programs docker agents peers vllm sglang",
+        ".ci/run": "envs programs docker agents peers vllm sglang",
+        "scripts/ci_suites.py": "envs programs docker agents peers vllm sglang",
+        "tests/exhaustive.py": "envs programs docker agents peers vllm sglang",
+        "tests/kit/cases.py": "envs programs docker agents peers vllm sglang",
     }.items(),
 )
 def test_a_changed_path_chooses_its_suites(path, suites):
@@ -244,10 +247,15 @@ def run(tmp_path):
     return run
 
 
+ORDERED = [
+    *("test-envs", "test-programs", "test-docker", "test-agents", "test-peers", "test-vllm"),
+    "test-sglang",
+]
+
+
 def test_the_chosen_suites_run_in_their_order(run):
     code, said, calls = run()
-    further = ["test-envs", "test-docker", "test-agents", "test-peers", "test-vllm", "test-sglang"]
-    assert (code, calls) == (0, ["lint", "docs", "test", *further])
+    assert (code, calls) == (0, ["lint", "docs", "test", *ORDERED])
     assert "--- test-vllm 1500 unknown what changed: git rev-parse" in said
     assert re.search(r"--- all passed in \d+ s\n$", said)
 
@@ -261,11 +269,11 @@ def test_a_failure_ends_it(run):
 def test_a_suite_without_time_is_said_to_be_not_run(run):
     code, said, calls = run(ARL_EXHAUSTIVE="1", SECONDS="3850")  # bash counts on from there
     shortened = "test-vllm PYTEST_ARGS=--ignore=tests/vllm/test_train.py"
-    further = ["test-envs", "test-docker", "test-agents", "test-peers", shortened]
+    further = ["test-envs", "test-programs", "test-docker", "test-agents", "test-peers", shortened]
     assert (code, calls[3:]) == (0, further)
     assert said.endswith(", not run: tests/vllm/test_train.py test-sglang\n")
     code, said, calls = run(ARL_EXHAUSTIVE="1", SECONDS="4400")
     assert (code, calls) == (0, ["lint", "docs", "test", "test-peers"])
     assert re.search(r"NOT RUN: test-envs, since it takes 1200 s and (1000|9\d\d) s are left", said)
-    left_out = "test-envs test-docker test-agents test-vllm test-sglang"
+    left_out = "test-envs test-programs test-docker test-agents test-vllm test-sglang"
     assert said.endswith(f", not run: {left_out}\n")

@@ -377,7 +377,9 @@ def _bench(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--model", type=Path, metavar="FOLDER", help="a real model (engine, gpu, real, weights)"
     )
-    parser.add_argument("--dry-run", action="store_true", help="toy sizes on the CPU (gpu)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="toy sizes: it runs, its figures say nothing"
+    )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder of the report (gpu)")
 
 

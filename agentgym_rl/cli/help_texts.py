@@ -292,7 +292,9 @@ conversation. Models behind an API leave no tokens.
 the messages of its solve(), and writes the episodes with the full reward (or
 --min-reward). The agent, the environment and their options come from flags,
 keys and --config, as for `arl train`; messages and tools are those of a
-rollout. `arl train --init sft --data demos.jsonl` learns them. With
+rollout. `arl train --init sft --data demos.jsonl` learns them, and refuses
+episodes of tasks that the run evaluates: `arl eval --eval.split=train --out
+DIR` plays training tasks. With
 --slips 0.5, half of the episodes have one wrong digit in a call or an answer,
 as a careless teacher's would; all rewards are then written.
 """
@@ -390,7 +392,7 @@ the head of each describes its method, duration and environment variables.
   exactness    rows beside the tokens that a real engine got and sampled
   faults       each part of a run broken in each way: detection and cost
   gateway      the gateway beside LiteLLM's proxy
-  gpu          a first look at a GPU, eight minutes (--model, --dry-run, --out)
+  gpu          a first look at a GPU, eight minutes (--model, --out)
   inspector    `arl inspect` on 100,000 episodes
   math         the judgement of math answers beside math-verify's
   plan         the predictions of `arl plan` beside real runs

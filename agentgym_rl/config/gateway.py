@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from .section import InEval, Section
+from .section import Fitted, InEval, Section
 
 
 class GatewayConfig(Section):
@@ -19,6 +20,10 @@ class GatewayConfig(Section):
     chat_template: str = "auto"
     """The chat template, by name, of a model with several; "auto" takes `tool_use` if tools are
     offered, and else `default`."""
+    date: Fitted[str] = ""
+    """The date and time for chat templates that write it, such as 2026-11-28 or
+    2026-11-28T09:30:00. If it is not set, it is the moment at which the run begins, which the run
+    records, so that its prompts never change; "" for templates that write no date."""
     hidden_tools: Literal["system", "refuse", "omit"] = "system"
     """The treatment of offered tools that the chat template does not write: "system" writes them
     into the system message (docs/gateway.md#templates-without-tools), "refuse" is an error, and
@@ -64,6 +69,10 @@ class GatewayConfig(Section):
     """The treatment of turns that must be JSON of a schema or a tool call: "grammar" samples only
     replies of that form, and trains the policy restricted to them; "free" samples any reply, and
     the model has to learn the form (docs/gateway.md#forced-turns)."""
+    sampling: Literal["request", "session"] = "request"
+    """The treatment of `top_p`, penalties and other sampling parameters of clients: "request"
+    honours or refuses them, "session" ignores them all, and draws as the run says
+    (docs/gateway.md#sampling-parameters-of-clients)."""
     edited_calls: Literal["fork", "trust"] = "fork"
     """The reaction to a client that returns a sampled tool call with other arguments: the
     conversation forks, or continues from the sampled call."""
@@ -88,6 +97,23 @@ class GatewayConfig(Section):
     """The maximum number of concurrent requests of one session."""
     max_session_turns: int = Field(default=10_000, ge=1)
     """The maximum number of turns of a session; more are refused (403)."""
+
+    @field_validator("date")
+    @classmethod
+    def _is_date(cls, date: str) -> str:
+        if date:
+            try:
+                datetime.fromisoformat(date)
+            except ValueError:
+                raise ValueError(
+                    "expected a date, as 2026-11-28, or with a time, as 2026-11-28T09:30:00"
+                ) from None
+        return date
+
+    @property
+    def moment(self) -> datetime | None:
+        """Return `date`; None if it is not set."""
+        return datetime.fromisoformat(self.date) if self.date else None
 
 
 class ServeConfig(Section):

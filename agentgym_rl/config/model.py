@@ -31,7 +31,7 @@ class InitConfig(Section):
     """The method; `sft`: the model first learns the assistant's turns of `data`."""
     data: str = ""
     """A JSONL file in the format of `arl export --sft`: `messages` and `tools`, or `input_ids`
-    and `labels`."""
+    and `labels`. It must not hold episodes of tasks that the run evaluates."""
     epochs: int = Field(default=1, ge=1)
     """The number of passes over the data."""
     rows_per_step: int = Field(default=32, ge=1)

@@ -34,6 +34,7 @@ THEN: Mapping[str, Any] = {
     "algo.behavior_clip": 1.0,
     "engine.prefix_cache": "off",
     "engine.routing_replay": "off",
+    "gateway.date": "",
 }
 """The values of keys in files that lack them, where they differ from today's defaults, and of every
 key that is newer than format 1. None: no value."""

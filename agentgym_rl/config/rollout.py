@@ -268,6 +268,8 @@ class EvalConfig(Section):
     """The sampling temperature; 0 is greedy."""
     max_concurrent: InEval[Fitted[int]] = Field(default=128, ge=1)
     """The maximum number of concurrent episodes."""
+    split: Literal["eval", "train"] = "eval"
+    """The split of the tasks; `train`: `arl eval` plays training tasks, to export its episodes."""
     seed: int = 0
     """The seed of the held-out tasks (the same for every run, so that runs compare)."""
     samples_per_task: int = Field(default=1, ge=1)

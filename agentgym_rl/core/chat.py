@@ -56,6 +56,30 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 """The types of a message's content parts that are text, in OpenAI's APIs."""
 
 
+RENDERED = (
+    "a prompt that is rendered already, by a chat template: its control tokens would become text "
+    "of a user's message inside another template's. Give the messages (a list of objects with "
+    "role and content), or the user's text alone"
+)
+"""What is wrong with a text for which `is_rendered` is true, and what to do."""
+_TOKEN = (
+    r"(?:<[|\uff5c][^<>\n]{1,40}[|\uff5c]>|<[\w:]{1,20}_of_turn>"
+    r"|<[\w:]{0,20}(?:bos|BOS)[\w:]{0,20}>|<s>)"
+)
+_BEGINS = re.compile(rf"\s*(?:{_TOKEN}|\[gMASK\]|\[INST\])")
+_ANSWERS = re.compile(
+    rf"{_TOKEN}\s?(?:assistant|model|bot|ai)\b|\[/INST\]"
+    r"|<[|\uff5c][^<>\n]{0,20}(?:assistant|chatbot|bot|model)[^<>\n]{0,20}[|\uff5c]>",
+    re.IGNORECASE,
+)
+
+
+def is_rendered(text: str) -> bool:
+    """Return whether a text looks like a conversation that a chat template has written: it begins
+    with a control token, and opens a turn of the assistant's."""
+    return bool(_BEGINS.match(text) and _ANSWERS.search(text))
+
+
 def text_message(message: Message) -> Message:
     """Return the message with its content as one text, if it is a list of text parts.
 

@@ -163,6 +163,11 @@ class Sampler(ABC):
         has failed. Closing the iterator aborts the request.
         """
 
+    def no_support(self, sampling: SamplingParams) -> str:
+        """Return why the sampler cannot tell, of each token, which ones it was drawn from, under
+        `sampling`, which is `truncated_by` a parameter; "" if it can."""
+        return ""
+
     def heard_s(self, session_id: str) -> tuple[float, float]:
         """Return the times, on the clock `ENGINES`, of the last token for the turns of a session,
         and of the last token of its engine, for whichever session; -inf if that is not known."""

@@ -323,6 +323,22 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + more
 
 
+def writes_date(folder: Path) -> bool:
+    """Return whether a chat template of a model folder writes the current date.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
+    others = [folder / name for name in ("tokenizer_config.json", "chat_template.json")]
+    for file in (*template_files(folder).values(), *others):
+        try:
+            if file.exists() and b"strftime_now" in file.read_bytes():
+                return True
+        except OSError as error:
+            raise ConfigError(f"cannot read {file}: {error}") from error
+    return False
+
+
 def template_files(folder: Path) -> dict[str, Path]:
     """Return the chat templates that a model folder has as files, by name."""
     single = folder / "chat_template.jinja"

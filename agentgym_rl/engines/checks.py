@@ -17,7 +17,7 @@ from agentgym_rl.config import LoraConfig, OwnEngineConfig, ServerEngineConfig
 from agentgym_rl.core.engine import ADAPTER_INTERRUPTS, Interrupt
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.models.resolve import CANARIES
-from agentgym_rl.runtime.http_client import HttpClient
+from agentgym_rl.runtime.http_client import HttpClient, read_json
 
 from .protocol import SERVED_ADAPTER
 from .sglang import command as sglang
@@ -290,6 +290,6 @@ async def _ask(
         timeout_s=timeout_s,
     )
     try:
-        return status, json.loads(answer)
+        return status, read_json(answer)
     except ValueError:
         return status, answer.decode(errors="replace")

@@ -83,7 +83,7 @@ class ScriptedEngine(Engine):
     `journal` has an entry per request, in order of arrival, with its exact prompt and "sampled"
     tokens. Replies longer than `max_tokens` are cut and finish with "length". With
     `versions_at_end`, versions come only on the last delta, as from vLLM; without `has_spans`, none
-    come at all.
+    come at all. With `has_support`, its script gives the `support` of requests that are truncated.
     """
 
     def __init__(
@@ -95,12 +95,14 @@ class ScriptedEngine(Engine):
         tokenizer_hash: str = "",
         versions_at_end: bool = False,
         has_spans: bool = True,
+        has_support: bool = False,
     ) -> None:
         replies = iter(()) if callable(script) else iter(script)
         self._script: Script = script if callable(script) else lambda _: _following(replies)
         self._info = (model, max_model_len, tokenizer_hash)
         self._versions_at_end = versions_at_end
         self._has_spans = has_spans
+        self._has_support = has_support
         self._paused: Interrupt | None = None
         self._asleep: frozenset[Memory] = frozenset()
         self._has_weights = True
@@ -108,6 +110,9 @@ class ScriptedEngine(Engine):
         self._in_flight: list[_Call] = []
         self.version = 0
         self.journal: list[JournalEntry] = []
+
+    def no_support(self, sampling: SamplingParams) -> str:
+        return "" if self._has_support else "does not report them"
 
     async def generate(
         self,

@@ -57,7 +57,7 @@ from agentgym_rl.storage.run_folder import file_name
 
 from .evaluate import evaluate as play_all
 from .evaluate import planned
-from .folder import Asked, EvalFolder, Evaluated, open_folder
+from .folder import Asked, EvalFolder, Evaluated, kept_date, open_folder
 from .result import EvalResult, summarize
 from .statistics import Won, ratings
 from .target import chosen, first_engines
@@ -112,7 +112,7 @@ async def evaluate_all(
     Raises:
         ConfigError: some configuration cannot work; no request has been sent to any model yet.
     """
-    checked = [await _checked(each, say=progress.phase) for each in asked]
+    checked = await _all_checked(_places(asked, out), say=progress.phase)
     spec = env_spec(asked[0].config.env, asked[0].config.rollout)
     check_alone(spec, await specimen(spec))
     found: list[Evaluated] = []
@@ -135,7 +135,7 @@ async def round_robin(asked: Sequence[Asked], progress: Progress) -> dict[str, A
     game = (await specimen(spec)).unwrapped
     if not (isinstance(game, MultiSeatEnv) and len(game.seats) == 2):
         raise ConfigError(f"--round-robin: {config.env.id} is no game of two seats")
-    checked = [await _checked(each, say=progress.phase) for each in asked]
+    checked = await _all_checked([(each, None) for each in asked], say=progress.phase)
     names, won = [each.model for each in checked], list[Won]()
     pairs: list[dict[str, Any]] = []
     async with contextlib.AsyncExitStack() as stack:
@@ -186,7 +186,8 @@ async def _match(asked: Asked, player: Player, progress: Progress) -> list[float
         first, second = (seat.reward for seat in played.seats)
         points[index] = 0.5 if first == second else float(first > second)
 
-    tasks = env_spec(config.env, config.rollout).task_source("eval", seed=config.eval.seed)
+    spec = env_spec(config.env, config.rollout)
+    tasks = await spec.read_tasks(config.eval.split, seed=config.eval.seed)
     games = config.eval.model_copy(update={"samples_per_task": 1, "pass_at": ()})
     seed, shown = config.seed, progress.evaluating
     await play_all(games, config.rollout, player, tasks, seed=seed, on_progress=shown, keep=keep)
@@ -202,6 +203,24 @@ def _places(asked: Sequence[Asked], out: Path | None) -> list[tuple[Asked, Path 
         for i, name in enumerate(names)
     ]
     return [(each, out / name) for each, name in zip(asked, unique, strict=True)]
+
+
+async def _all_checked(
+    places: Sequence[tuple[Asked, Path | None]], *, say: Callable[[str], None]
+) -> list[Asked]:
+    """Refuse what cannot work; return all models to evaluate, with one date in their prompts:
+    that of an evaluation which is continued."""
+    dates = [kept_date(folder) for _, folder in places if folder is not None]
+    date, checked = next((date for date in dates if date is not None), None), list[Asked]()
+    for asked, _ in places:
+        config = asked.config
+        if date is not None and "date" not in config.gateway.model_fields_set:
+            gateway = config.gateway.model_copy(update={"date": date})
+            config = config.model_copy(update={"gateway": gateway})
+        checked.append(await _checked(replace(asked, config=config), say=say))
+        if date is None:
+            date = checked[-1].config.gateway.date or None
+    return checked
 
 
 async def _checked(asked: Asked, *, say: Callable[[str], None]) -> Asked:
@@ -257,7 +276,8 @@ async def _missing(
 ) -> tuple[EvalResult, Pace]:
     """Play the missing episodes. If there are none, no engine is started."""
     config = asked.config
-    tasks = env_spec(config.env, config.rollout).task_source("eval", seed=config.eval.seed)
+    spec = env_spec(config.env, config.rollout)
+    tasks = await spec.read_tasks(config.eval.split, seed=config.eval.seed)
     places = planned(tasks, config.eval)
     there = [before[place.episode_id] for place in places if place.episode_id in before]
     if len(there) == len(places):
@@ -267,7 +287,8 @@ async def _missing(
     if there:
         progress.phase(f"{len(there)} of {len(places)} episodes of {asked.model} are there")
     async with _serving(asked, progress) as player, measuring(player.services) as meter:
-        progress.phase("evaluating on held-out tasks")
+        kind = "held-out" if config.eval.split == "eval" else "training"
+        progress.phase(f"evaluating on {kind} tasks")
         keep = folder.log.add_evaluated if folder else None
         result = await play_all(
             config.eval,
@@ -285,6 +306,7 @@ async def _missing(
 def _report(asked: Asked, result: EvalResult, pace: Pace) -> dict[str, Any]:
     """Return the JSON object, without the rewards per task, which are in the episodes."""
     report = asdict(result) | asdict(pace) | {"model": asked.model}
+    report["split"] = asked.config.eval.split
     del report["rewards"]
     engine = asked.config.engine
     if isinstance(engine, EndpointConfig) and engine.base_url:
@@ -350,6 +372,7 @@ async def serving_model(
 _OF_OUR_ENGINES = (
     *("tool_parser", "reasoning_parser", "thinking_history", "edited_calls"),
     *("train_side_lineages", "canary_fraction", "chat_template", "hidden_tools", "enable_thinking"),
+    "date",
 )
 """The keys of `gateway` that only apply to conversations rendered and recorded by our gateway."""
 

@@ -94,7 +94,7 @@ class Evaluator:
                 config.eval,
                 config.rollout,
                 player.alone,
-                spec.task_source("eval", seed=config.eval.seed),
+                await spec.read_tasks("eval", seed=config.eval.seed),
                 seed=config.seed,
                 on_progress=on_progress,
                 before=folder.finished(),

@@ -11,6 +11,7 @@ from agentgym_rl.config import EvalConfig, RolloutConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import Task, TaskSource, derived_seed, length_of
 from agentgym_rl.core.trajectory import Outcome, Trajectory
+from agentgym_rl.gateway.relay.odd_replies import ADVICE
 from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.rollout.episode import Player, play_with_retries
 from agentgym_rl.rollout.producer import drawn
@@ -79,7 +80,7 @@ async def evaluate(
     Raises:
         ConfigError: there are no tasks, or every first prompt is too long.
         InfraError: infrastructure kept an episode from being played.
-        TooManyErrors: more than a fifth of the episodes failed.
+        TooManyErrors: more than a fifth of the episodes failed, or had a reply withheld.
     """
     start = time.monotonic()
     places, before = planned(tasks, config), before or {}
@@ -123,6 +124,9 @@ async def evaluate(
             *(result.cut_turns, replies, rollout.max_tokens),
             why="cut replies",
         )
+    for odd, advice in ADVICE.items():
+        if count := getattr(result, odd):
+            player.warnings.warn("%d of %d %s", count, replies, advice, why=odd)
     return result
 
 

@@ -20,6 +20,7 @@ from agentgym_rl.config import (
     Config,
     EndpointConfig,
     EnvConfig,
+    EvalConfig,
     LaterVersion,
     dump_record,
     dump_toml,
@@ -147,6 +148,16 @@ def _read_identity(path: Path) -> dict[str, str]:
         ) from error
 
 
+def kept_date(path: Path) -> str | None:
+    """Return the date in the prompts of the evaluation kept in a folder, "" if it records none;
+    None if there is no evaluation."""
+    try:
+        kept = parse_toml((path / MARK).read_text(encoding="utf-8"))
+        return str(kept.get("gateway", {}).get("date", ""))
+    except (OSError, ValueError, AttributeError):  # `_check_same` names what is damaged
+        return None
+
+
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Return the differences of `other` from `one` on which an evaluation depends."""
     return config_differences(one, other, free=free_keys(Config, "eval"))
@@ -231,7 +242,7 @@ def compare_folders(folders: Sequence[Path]) -> dict[str, Any]:
     ]
     evaluated: list[Evaluated] = []
     for name, (folder, config, _, episodes) in zip(names, found, strict=True):
-        if different := differences(*(_tasks_of(it.env, it.eval.seed) for it in (first, config))):
+        if different := differences(*(_tasks_of(it.env, it.eval) for it in (first, config))):
             raise ConfigError(
                 f"--compare {folder}: other tasks than those of {folders[0]}: "
                 f"{'; '.join(different)}"
@@ -250,6 +261,7 @@ def compare_folders(folders: Sequence[Path]) -> dict[str, Any]:
     return compare(evaluated)
 
 
-def _tasks_of(env: EnvConfig, seed: int) -> dict[str, Any]:
+def _tasks_of(env: EnvConfig, chosen: EvalConfig) -> dict[str, Any]:
     """Return the part of the configuration that determines the tasks."""
-    return {"env": env.model_dump(exclude_none=True), "eval": {"seed": seed}}
+    found = {"split": chosen.split, "seed": chosen.seed}
+    return {"env": env.model_dump(exclude_none=True), "eval": found}

@@ -11,9 +11,12 @@ from agentgym_rl.core.errors import ConfigError, InfraError, TooManyErrors
 from agentgym_rl.core.group import by_env
 from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.evaluate import statistics
+from agentgym_rl.gateway.relay.odd_replies import ADVICE
 
 from .statistics import Estimate
 
+_MOST_FAILED = 0.2
+"""The share of episodes without a result of their own above which there is none of them all."""
 DURATION = "duration_s"
 """The metric that an evaluation adds to its episodes: the seconds of each, with its retries."""
 
@@ -57,6 +60,12 @@ class EvalResult:
     """The cost of these tokens; None: the price is not known."""
     cut_turns: int
     """The replies cut by rollout.max_tokens or the context length."""
+    filtered_turns: int
+    """The replies that a content filter of an external endpoint withheld."""
+    empty_turns: int
+    """The replies of an external endpoint without text and calls."""
+    text_calls: int
+    """The replies of an external endpoint with a call in their text, which nobody reads."""
     outgrown: int
     """The episodes whose conversation outgrew the context length after their first turn; they
     count with their reward."""
@@ -77,7 +86,7 @@ def summarize(
     Raises:
         ConfigError: every first prompt is too long.
         InfraError: infrastructure kept an episode from being played.
-        TooManyErrors: more than a fifth of the episodes failed.
+        TooManyErrors: more than a fifth of the episodes failed, or had a reply withheld.
     """
     scored = [t for t in finished if t.outcome.trains]
     _check(finished, scored)
@@ -101,6 +110,9 @@ def summarize(
         uncounted_turns=_total(finished, "uncounted_turns"),
         cost_usd=_cost(finished, config),
         cut_turns=_total(finished, "length_turns"),
+        filtered_turns=_total(finished, "filtered_turns"),
+        empty_turns=_total(finished, "empty_turns"),
+        text_calls=_total(finished, "text_calls"),
         outgrown=sum(t.metrics.get("overflows", 0.0) > 0 for t in scored),
         metrics=_means(scored),
         envs={
@@ -115,10 +127,16 @@ def _check(finished: Sequence[Trajectory], scored: Sequence[Trajectory]) -> None
     for failed in (t for t in finished if t.outcome is Outcome.INFRA_ERROR):
         raise InfraError(f"evaluation episode {failed.episode_id}: {failed.error}")
     failures = [t for t in finished if t.outcome.failed]
-    if len(failures) > 0.2 * len(finished):
+    if len(failures) > _MOST_FAILED * len(finished):
         raise TooManyErrors(
             f"{len(failures)} of {len(finished)} evaluation episodes failed; the last one "
             f"({failures[-1].outcome.value}):\n{failures[-1].error}"
+        )
+    withheld = sum(t.metrics.get("filtered_turns", 0.0) > 0 for t in finished)
+    if withheld > _MOST_FAILED * len(finished):
+        raise TooManyErrors(
+            f"in {withheld} of {len(finished)} evaluation episodes {ADVICE['filtered_turns']}. "
+            "What was withheld has no reward"
         )
     if not scored:
         raise ConfigError(

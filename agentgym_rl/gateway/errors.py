@@ -82,6 +82,17 @@ def wrong_method(method: str, path: str, *, allowed: str) -> ApiError:
     return error
 
 
+def no_websocket(path: str) -> ApiError:
+    """Return a 426, after which clients (Codex) go on over HTTP."""
+    error = ApiError(
+        426,
+        f"Websockets are not supported: send POST {path} over HTTP, with stream true for events.",
+        code="websocket_not_supported",
+    )
+    error.headers["upgrade"] = "HTTP/1.1"
+    return error
+
+
 def session_closed() -> ApiError:
     """Return a 410: the episode is over, so a retry cannot help."""
     return ApiError(410, "This session is closed: its episode has ended.", code="session_closed")

@@ -20,6 +20,7 @@ REASONING = ("reasoning_content", "thinking", "reasoning")
 TURN = "turn"
 """The field in which a dialect notes the request that an assistant message was sampled in."""
 _THOUGHT_END = "</think>"
+_BILLING = "x-anthropic-billing-header:"
 
 
 def text_of(content: Any) -> str:
@@ -27,6 +28,14 @@ def text_of(content: Any) -> str:
     if isinstance(content, str):
         return content
     return "".join(part.get("text") or "" for part in content or ())
+
+
+def without_billing(text: str) -> str:
+    """Return a system text without the line that Claude Code puts first for its service: it is no
+    text for the model, and changes in the middle of a conversation."""
+    if not text.startswith(_BILLING):
+        return text
+    return text.partition("\n")[2]
 
 
 def message_key(message: Mapping[str, Any]) -> MessageKey:

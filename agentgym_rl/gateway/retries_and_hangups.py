@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast, get_args
 
 from agentgym_rl.runtime.http_server import Receive, Scope, Send, header, reply
 from agentgym_rl.runtime.lru_dict import LruDict
@@ -19,11 +19,13 @@ from agentgym_rl.runtime.pausable_clock import ENGINES
 from agentgym_rl.runtime.tasks import together
 
 from .errors import ApiError, bad_request
+from .session.tree import Lineage
 
 NO_RETRIES = "x-arl-no-retries"
 """A header whose value "true" means that the client never sends a request again."""
 LINEAGE = b"x-arl-lineage"
-"""The header by which a client names the conversation of a request as the main one."""
+"""The header by which a client names the lineage of a request as the main one, or as one that does
+not train."""
 _EVENTS = b"text/event-stream"
 _KEPT = 16
 """The number of finished answers kept per session for retries; few requests run at once."""
@@ -45,8 +47,8 @@ class Asked:
     """The flag of a client that repeats requests without an answer."""
     num_new: int = 0
     """The number of bytes of its body that have to be parsed (`Bodies.num_new`)."""
-    is_main: bool = False
-    """The flag of a request that names its conversation as the main one."""
+    lineage: Lineage = ""
+    """What the client says of the request's lineage."""
 
     @classmethod
     def of(cls, scope: Scope, path: str, body_digest: bytes, num_new: int) -> Asked:
@@ -61,11 +63,12 @@ class Asked:
         again = header(scope, NO_RETRIES.encode()) != "true"
         key = header(scope, b"idempotency-key")
         lineage = header(scope, LINEAGE)
-        if lineage not in ("", "main"):
+        if lineage not in get_args(Lineage):
             name = LINEAGE.decode()
-            raise bad_request(f"{name}: got {lineage!r}, allowed: main", param=name)
-        is_main = bool(lineage)
-        return cls(digest, marked, key, may_come_again=again, num_new=num_new, is_main=is_main)
+            allowed = ", ".join(filter(None, get_args(Lineage)))
+            raise bad_request(f"{name}: got {lineage!r}, allowed: {allowed}", param=name)
+        named = cast("Lineage", lineage)
+        return cls(digest, marked, key, may_come_again=again, num_new=num_new, lineage=named)
 
 
 class Exchange:

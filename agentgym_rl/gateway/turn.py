@@ -14,15 +14,17 @@ from agentgym_rl.core.engine import Delta, FinishReason, Sampler, SamplingParams
 from agentgym_rl.core.errors import EngineError, RequestRefused
 from agentgym_rl.gateway.request.body import INLINE_SIZE, TOKEN_SIZE, beside
 from agentgym_rl.gateway.request.chat_request import ChatRequest
+from agentgym_rl.gateway.request.client_sampling import refused
 from agentgym_rl.gateway.session.prompts import prepare_context
 from agentgym_rl.gateway.session.session import Session
 from agentgym_rl.gateway.session.tree import Context, Sample, Sampled
-from agentgym_rl.gateway.template.chat_format import ChatFormat, Detokenizer
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway.template.detokenizer import Detokenizer
 from agentgym_rl.runtime.pausable_clock import ENGINES
 from agentgym_rl.runtime.tasks import together
 
 from .dialects import OnEvents, Reply
-from .errors import bad_request, session_closed, unsupported
+from .errors import bad_request, session_closed
 from .messages import reasoning_keys, text_of, thoughts_of
 from .parsers import (
     PROMPT_END_TOKENS,
@@ -248,11 +250,7 @@ class Turn(Reply):
         """
         if len(delta.support) != len(delta.token_ids):
             param = self._sampling.truncated_by
-            raise unsupported(
-                param,
-                "a session that trains needs the tokens that were left to draw from, and its "
-                "engine did not report them (vLLM tells up to 255: set top_k to at most that)",
-            )
+            raise refused(param, f"{_UNKNOWN}did not report them")
         for token, ids in zip(delta.token_ids, delta.support, strict=True):
             if token not in ids:
                 raise EngineError(f"the engine drew token {token} from {len(ids)} others")
@@ -310,6 +308,20 @@ async def sample(turns: Sequence[Turn], sampler: Sampler, on_events: OnEvents) -
             tasks.create_task(turn.play(sampler, on_events), name=turn.id)
 
 
+_UNKNOWN = "a session that trains needs the tokens that were left to draw from, and its engine "
+
+
+def _check_support(session: Session, request: ChatRequest, sampler: Sampler) -> None:
+    """Refuse a turn that could not be trained, before anything is sampled."""
+    sampling = session.sampling.params(
+        request, number=0, index=0, room=1, stop_token_ids=(), grammar=None
+    )
+    if not session.sampling.train or not sampling.truncated_by:
+        return
+    if why := sampler.no_support(sampling):
+        raise refused(sampling.truncated_by, _UNKNOWN + why)
+
+
 async def open_turns(
     session: Session,
     request: ChatRequest,
@@ -319,13 +331,16 @@ async def open_turns(
     parsers: ParserFactory,
     grammars: Grammars,
     size: int,
+    sampler: Sampler,
 ) -> list[Turn]:
     """Check a request against the session's policy and prepare the engine's input; return one turn
     for each sample. `size`: the number of bytes of the request that were read for the first time.
 
     Raises:
-        ApiError: 400, the policy or the context length forbids it.
+        ApiError: 400, the policy or the context length forbids it, or the engine could not tell
+            what its tokens are drawn from.
     """
+    _check_support(session, request, sampler)
     request, context = await prepare_context(
         session, chat, request, max_model_len=max_model_len, size=size
     )

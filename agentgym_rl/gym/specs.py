@@ -7,7 +7,9 @@ values: objects, arrays, strings, numbers, true, false and null.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import logging
 import math
 import re
 import traceback
@@ -29,6 +31,9 @@ from .sandbox import SandboxBackend
 from .sync_env import SyncEnv, to_async
 from .wrappers import Attempts, OrderEnforcing, PassiveChecker, Timeout, TurnLimit
 
+SAY_AFTER_S = 2.0
+"""The seconds of a reading of tasks after which the log has it."""
+_log = logging.getLogger(__name__)
 _MAPS = (dict,)
 _SERIES = (list, tuple, set)
 """The exact types of values that are copied; objects of their subclasses are shared."""
@@ -279,6 +284,16 @@ class EnvSpec(Spec):
             raise
         except (Exception, SystemExit) as error:
             raise self._refused("give its tasks", spec.kwargs, error) from error
+
+    async def read_tasks(self, split: Split, *, seed: int) -> TaskSource:
+        """Return `task_source`; the event loop goes on while a large set is read, and the log says
+        so. Errors are those of `task_source`."""
+        loop = asyncio.get_running_loop()
+        say = loop.call_later(SAY_AFTER_S, _log.info, "%s: reading its %s tasks", self.id, split)
+        try:
+            return await asyncio.to_thread(self.task_source, split, seed=seed)
+        finally:
+            say.cancel()
 
 
 def wrapped(made: Env | SyncEnv, spec: EnvSpec) -> Env:

@@ -15,15 +15,17 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import Config, Section, may_use_gpu, unset_keys
-from agentgym_rl.core.model_folder import num_parameters, text_settings
+from agentgym_rl.core.model_folder import num_parameters, text_settings, writes_date
 
 log = logging.getLogger(__name__)
 
+_DATE = "gateway.date"
 _SMALL = 20e6
 """The number of parameters below which a model counts as small: the bundled ones have 1 to 2e6."""
 _LEARNING_RATES = ((_SMALL, 3e-4), (1e9, 1e-5), (10e9, 5e-6), (math.inf, 1e-6))
@@ -75,6 +77,8 @@ def fitted(
         model = _Model.read(folder, gpu=gpu, threads=engine.num_threads)
     fit = _Fit(config, keys)
     fit.all(model, turns)
+    if folder is not None and writes_date(folder):
+        fit.choose_date()
     if text := fit.table(model):
         say(text)
     for key in keys:
@@ -194,6 +198,12 @@ class _Fit:
         longest = self.value("engine.max_model_len")
         if longest > self.value("trainer.max_tokens_per_microbatch"):
             self._choose("trainer.max_tokens_per_microbatch", longest, "holds the longest row")
+
+    def choose_date(self) -> None:
+        """Choose this moment as the date in prompts."""
+        if _DATE in self._unset:
+            self._chosen[_DATE] = datetime.now().isoformat(timespec="seconds")
+            log.info("the chat template writes the date: %s in this run", self._chosen[_DATE])
 
     def _choose(self, key: str, value: Any, why: str) -> None:
         if key in self._unset:

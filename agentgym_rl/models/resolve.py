@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import re
+from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.config import AlgoConfig, Config, KlConfig, ModelConfig, TeacherConfig
+from agentgym_rl.core.chat import is_dict
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.model_folder import template_files, text_settings
 
@@ -106,7 +110,8 @@ def frozen_folders(algo: AlgoConfig) -> set[Path]:
 
 def check_tokenizer(folder: Path, model_dir: Path, *, who: str) -> None:
     """Check that the model in `folder` knows every token of the model in `model_dir` by the same
-    id, and splits texts as it does; it may know more tokens.
+    id, and splits texts as it does; it may know more tokens. Warn if it has another chat template,
+    or other ends of a reply: it has seldom seen such prompts, or would end replies otherwise.
 
     Raises:
         ConfigError: it does not; `who` says what the model in `folder` is.
@@ -127,6 +132,78 @@ def check_tokenizer(folder: Path, model_dir: Path, *, who: str) -> None:
                 f"{who} {folder} splits texts otherwise than the policy {model_dir}: {text!r} is "
                 f"{found[0]} there and {found[1]} here; choose a model of the same tokenizer"
             )
+    for difference in _other_prompts(folder, model_dir, theirs, ours):
+        log.warning(
+            "%s %s %s: its log-probs of the policy's texts may say little of what it would do with "
+            "prompts of its own. Choose a model that was trained as the policy %s is prompted, or "
+            "give both the same",
+            *(who, folder, difference, model_dir),
+        )
+
+
+def _other_prompts(
+    folder: Path, model_dir: Path, theirs: Tokenizer, ours: Tokenizer
+) -> Iterator[str]:
+    """Yield how the prompts and the ends of replies of two models differ."""
+    their_lines, our_lines = (_template(one).splitlines() for one in (folder, model_dir))
+    if their_lines != our_lines:
+        pairs = enumerate(zip_longest(their_lines, our_lines, fillvalue=""), 1)
+        line, (there, here) = next((n, pair) for n, pair in pairs if pair[0] != pair[1])
+        yield (
+            f"has another chat template than the policy; line {line} is {there!r:.120} there and "
+            f"{here!r:.120} here"
+            if their_lines
+            else "has no chat template, and the policy has one"
+        )
+    their_ends, our_ends = _ends(folder, theirs), _ends(model_dir, ours)
+    if their_ends != our_ends:
+        named = [
+            ", ".join(f"{tokenizer.id_to_token(id)!r} ({id})" for id in sorted(ends)) or "nothing"
+            for ends, tokenizer in ((their_ends, theirs), (our_ends, ours))
+        ]
+        yield f"ends a reply with {named[0]}, and the policy with {named[1]}"
+
+
+def _template(folder: Path) -> str:
+    """Return the chat template of a model folder; "" if it has none."""
+    if (file := template_files(folder).get("default")) is not None:
+        return file.read_text(encoding="utf-8", errors="replace").strip()
+    for name in ("chat_template.json", "tokenizer_config.json"):
+        found: Any = _settings(folder / name).get("chat_template")
+        if isinstance(found, list):  # several, by name
+            named = {one.get("name"): one.get("template") for one in found if is_dict(one)}
+            found = named.get("default") or next(iter(named.values()), "")
+        if isinstance(found, str) and found.strip():
+            return found.strip()
+    return ""
+
+
+def _ends(folder: Path, tokenizer: Tokenizer) -> set[int]:
+    """Return the ids that end a reply, as a model folder says."""
+    names = ("generation_config.json", "config.json")
+    found = next((v for n in names if (v := _settings(folder / n).get("eos_token_id"))), [])
+    ids = {id for id in (found if isinstance(found, list) else [found]) if isinstance(id, int)}
+    token = _settings(folder / "tokenizer_config.json").get("eos_token")
+    text = token.get("content") if is_dict(token) else token
+    named = tokenizer.token_to_id(text) if isinstance(text, str) else None
+    return ids if named is None else {*ids, named}
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; {} if there is no such file.
+
+    Raises:
+        ConfigError: it holds none.
+    """
+    if not file.exists():
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"cannot read {file}: {error}; copy or download it again") from error
+    if not is_dict(found):
+        raise ConfigError(f"{file} is a {type(found).__name__}, no JSON object")
+    return found
 
 
 def _tokenizer(folder: Path) -> Tokenizer:
@@ -269,6 +346,8 @@ def tokenizer_hash(folder: Path) -> str:
     digest = hashlib.blake2b(digest_size=16)
     others = [file for name, file in template_files(folder).items() if name != "default"]
     names = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+    rare = [folder / name for name in ("special_tokens_map.json", "chat_template.json")]
+    others += [file for file in rare if file.exists()]
     for file in (*(folder / name for name in names), *others):
         digest.update(file.read_bytes() if file.exists() else b"")
         digest.update(b"\0")

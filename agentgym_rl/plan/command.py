@@ -290,7 +290,7 @@ async def _sandboxes(
     if not env.holds_sandboxes:
         return None
     tell(f"measuring the sandboxes of {spec.id} on {_NUM_SOLUTIONS} solutions")
-    tasks = spec.task_source("train", seed=seed)
+    tasks = await spec.read_tasks("train", seed=seed)
     try:
         async with running_services(env, sandbox, verifier) as given:
             found = [await _solved(spec, tasks[i], given) for i in range(1 + _NUM_SOLUTIONS)][1:]

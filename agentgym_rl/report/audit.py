@@ -239,5 +239,8 @@ def export_lines(report: Mapping[str, Any]) -> Iterator[str]:
             "conversation alone"
         )
     if report["splits"].get("eval"):
-        yield "held-out tasks are among them: a model trained on these cannot be evaluated there"
+        yield (
+            "held-out tasks are among them: a model trained on these cannot be evaluated there "
+            "(--split train leaves them out; arl eval --eval.split=train plays training tasks)"
+        )
     yield f"written: {report['out']}"

@@ -78,7 +78,8 @@ def summary_lines(result: Mapping[str, Any]) -> Iterator[str]:
         interval = f"95 % interval {_range(result['reward_ci'])}, errors clustered by task"
     tasks = f"{result['num_tasks']:,} task{'s' * (result['num_tasks'] != 1)}"
     said = f"{result['reward']:.3f} over {tasks}, {interval}"
-    yield from figures("held-out reward", said)
+    trained = result.get("split") == "train"
+    yield from figures("training reward" if trained else "held-out reward", said)
     yield from _estimate_lines(result)
     yield from figures(
         "episodes",

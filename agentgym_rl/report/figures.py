@@ -103,6 +103,13 @@ def judge_lines(result: Mapping[str, Any]) -> Iterator[str]:
         yield from figures("judges", f"{calls:,.0f} calls, {tokens:,.0f} tokens{cost}")
 
 
+_ODD = {
+    "filtered_turns": "withheld by a content filter",
+    "empty_turns": "without text and calls",
+    "text_calls": "with a tool call in their text, which nobody reads",
+}
+
+
 def token_lines(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield the token counts, and cut or outgrown turns, from the JSON object of `arl eval`."""
     prompt, completion = result["prompt_tokens"], result["completion_tokens"]
@@ -115,6 +122,9 @@ def token_lines(result: Mapping[str, Any]) -> Iterator[str]:
             "cut replies",
             f"{result['cut_turns']:,}, by rollout.max_tokens or the context length: raise them",
         )
+    odd = {said: result[name] for name, said in _ODD.items() if result[name]}
+    if odd:
+        yield from figures("odd replies", counts(odd))
     if result["outgrown"]:
         yield from figures(
             "outgrown", f"{result['outgrown']:,} episodes, whose conversation exceeded the context"

@@ -9,11 +9,12 @@ is killed and resumed takes the same tasks. A task that is taken is in the log b
 
 from __future__ import annotations
 
+import logging
+import math
 from abc import ABC, abstractmethod
 from bisect import bisect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Real
-from types import MappingProxyType
 from typing import Any
 
 from agentgym_rl.config import RolloutConfig
@@ -24,6 +25,11 @@ from agentgym_rl.core.task import Task, derived_number
 from agentgym_rl.runtime.imports import import_object
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.recovery import NOTHING, Recovered, Result
+
+log = logging.getLogger(__name__)
+
+_SUSPICIOUS = 64
+"""The number of known tasks, all of them passed over, at which the scale is suspicious."""
 
 
 class Curriculum(ABC):
@@ -44,7 +50,8 @@ class PassRate(Curriculum):
 
     `by` "task", "level" (the task's data name it) or "env" (a member of a mix) is what a pass rate
     is measured of, over its last `window` groups. Solved and hopeless ones keep the chance `floor`,
-    so they come back when that has changed. Rewards of `low` and `high` count as 0 and 1.
+    so they come back when that has changed. Rewards of `low` and `high` count as 0 and 1: by
+    default 0 and 1 themselves, as long as no group has a reward beyond; see `scale`.
     """
 
     def __init__(
@@ -54,13 +61,17 @@ class PassRate(Curriculum):
         aim: float = 0.5,
         floor: float = 0.05,
         window: int = 4,
-        low: float = 0.0,
-        high: float = 1.0,
+        low: float | None = None,
+        high: float | None = None,
     ) -> None:
-        if not (0 < aim < 1 and 0 <= floor <= 1 and window >= 1 and low < high):
+        ordered = low is None or high is None or low < high
+        if not (0 < aim < 1 and 0 <= floor <= 1 and window >= 1 and ordered):
             raise ValueError("allowed: 0 < aim < 1, 0 <= floor <= 1, window >= 1, low < high")
         self._by, self._aim, self._floor, self._window = by, aim, floor, window
         self._low, self._high = low, high
+        self._at_floor = 0
+        """The number of chances so far, all of them `floor`; -1: there was another."""
+        self._warned: set[str] = set()
 
     def key(self, task: Task, /) -> str:
         return task.id if self._by == "task" else named(task, self._by)
@@ -69,9 +80,95 @@ class PassRate(Curriculum):
         known = rewards.get(key, ())[-self._window :]
         if not known:
             return 1.0
-        rate = (sum(known) / len(known) - self._low) / (self._high - self._low)
+        low, high = self.scale(rewards)
+        if low >= high:  # all rewards are the same: nothing tells them apart
+            return 1.0
+        rate = (sum(known) / len(known) - low) / (high - low)
         distance = (min(max(rate, 0.0), 1.0) - self._aim) / max(self._aim, 1 - self._aim)
-        return max(self._floor, 1 - distance**2)
+        chance = max(self._floor, 1 - distance**2)
+        self._watch(chance, rewards)
+        return chance
+
+    def scale(self, rewards: Mapping[str, Sequence[float]]) -> tuple[float, float]:
+        """Return the rewards that count as failed and as passed.
+
+        Without `low` and `high` these are 0 and 1. If a group has a reward beyond, they are those
+        of the lowest and the highest group: but 0 if the lowest is between 0 and 1, and 1 if the
+        highest is above 0 and not above 1.
+        """
+        lowest, highest = _range(rewards)
+        low, high = 0.0, 1.0
+        if lowest < 0 or highest > 1:
+            low = 0.0 if 0 <= lowest < 1 else lowest
+            high = 1.0 if 0 < highest <= 1 else highest
+        return low if self._low is None else self._low, high if self._high is None else self._high
+
+    def _watch(self, chance: float, rewards: Mapping[str, Sequence[float]]) -> None:
+        """Warn once of rewards with another scale: nobody would notice tasks that do not come."""
+        lowest, highest = _range(rewards)
+        self._at_floor = self._at_floor + 1 if chance <= self._floor and self._at_floor >= 0 else -1
+        if self._at_floor == _SUSPICIOUS:
+            self._warn(
+                "floor",
+                f"passes over each of the first {_SUSPICIOUS} known tasks: all count as solved or "
+                f"hopeless. Groups have rewards from {lowest:g} to {highest:g}, and {{}} and {{}} "
+                "count as failed and passed",
+                rewards,
+            )
+        if (lowest < 0 or highest > 1) and None in (self._low, self._high):
+            self._warn(
+                "scale",
+                f"sees rewards from {lowest:g} to {highest:g}, beyond 0 to 1: it measures by what "
+                "it has seen, for now {} as failed and {} as passed",
+                rewards,
+            )
+
+    def _warn(self, kind: str, what: str, rewards: Mapping[str, Sequence[float]]) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            low, high = self.scale(rewards)
+            log.warning(
+                "rollout.curriculum=%s %s. Set what counts, as in "
+                "--rollout.curriculum_options='{low = %g, high = %g}'. This warning is shown once",
+                *(self._by, what.format(f"{low:g}", f"{high:g}"), low, high),
+            )
+
+
+class KnownRewards(Mapping[str, Sequence[float]]):
+    """The mean rewards of groups by key, each at its place by task index, and their range. A
+    strategy cannot change them."""
+
+    def __init__(self) -> None:
+        self.lowest, self.highest = math.inf, -math.inf
+        self._places: dict[str, list[int]] = {}
+        self._rewards: dict[str, tuple[float, ...]] = {}
+
+    def __getitem__(self, key: str) -> Sequence[float]:
+        return self._rewards[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rewards)
+
+    def __len__(self) -> int:
+        return len(self._rewards)
+
+    def add(self, result: Result) -> None:
+        """Add the result of a group."""
+        places = self._places.setdefault(result.key, [])
+        at = bisect(places, result.index)
+        places.insert(at, result.index)
+        known = self._rewards.get(result.key, ())
+        self._rewards[result.key] = (*known[:at], result.reward, *known[at:])
+        self.lowest = min(self.lowest, result.reward)
+        self.highest = max(self.highest, result.reward)
+
+
+def _range(rewards: Mapping[str, Sequence[float]]) -> tuple[float, float]:
+    """Return the lowest and the highest reward of a group."""
+    if isinstance(rewards, KnownRewards):
+        return rewards.lowest, rewards.highest
+    every = [reward for known in rewards.values() for reward in known]
+    return min(every, default=math.inf), max(every, default=-math.inf)
 
 
 def named(task: Task, field: str) -> str:
@@ -136,11 +233,8 @@ class Draws:
         """The keys of the tasks taken, by index."""
         self._fresh: list[Result] = list(recovered.results)
         """The results that a later version than the present one will see, or that none has."""
-        self._places: dict[str, list[int]] = {}
-        self._rewards: dict[str, tuple[float, ...]] = {}
-        """The results seen: the indices of each key's groups, ascending, and their rewards."""
-        self._shown = MappingProxyType(self._rewards)
-        """The rewards as a strategy sees them, which cannot change them."""
+        self._rewards = KnownRewards()
+        """The results seen."""
 
     @classmethod
     def of(
@@ -160,7 +254,7 @@ class Draws:
         self._see(version)
         drawn = derived_number(f"{self._seed}/curriculum/{index}") / 2**48
         key = self._key(task)
-        chance = self._said("chance", lambda: self._strategy.chance(key, self._shown))
+        chance = self._said("chance", lambda: self._strategy.chance(key, self._rewards))
         if not isinstance(chance, Real) or not 0 <= float(chance) <= 1:
             raise self._wrong(f"chance({key!r}, …) returned {chance!r}, not a number from 0 to 1")
         return drawn < float(chance)
@@ -204,10 +298,6 @@ class Draws:
         """Count the results of groups that began before `version`, each at its place: their order
         does not depend on when they ended."""
         for result in (seen := [r for r in self._fresh if r.version < version]):
-            places = self._places.setdefault(result.key, [])
-            at = bisect(places, result.index)
-            places.insert(at, result.index)
-            known = self._rewards.get(result.key, ())
-            self._rewards[result.key] = (*known[:at], result.reward, *known[at:])
+            self._rewards.add(result)
         if seen:
             self._fresh = [result for result in self._fresh if result.version >= version]

@@ -427,11 +427,16 @@ def _is_ours(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
+_FOREIGN = ("uncounted_turns", "filtered_turns", "empty_turns", "text_calls")
+"""The counters that only models served elsewhere have."""
+
+
 def _metrics(env: EpisodeEnv | None, record: SessionRecord) -> dict[str, float]:
     """Return the metrics of the environment, overridden by those of the session."""
     counted = {name: float(count) for name, count in record.counters.items()}
-    if not counted["uncounted_turns"]:
-        del counted["uncounted_turns"]  # our own engines count every token
+    for name in _FOREIGN:
+        if not counted.get(name):
+            counted.pop(name, None)
     return (env.metrics if env else {}) | counted | dict(record.spent)
 
 

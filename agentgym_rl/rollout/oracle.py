@@ -125,7 +125,7 @@ def _check_oracle(example: Env, env_id: str) -> None:
 
 async def _tasks(spec: EnvSpec, split: Split, *, seed: int, num: int, env_id: str) -> list[Task]:
     _check_oracle(await specimen(spec), env_id)
-    source = spec.task_source(split, seed=seed)
+    source = await spec.read_tasks(split, seed=seed)
     length = length_of(source)
     if length is not None and length < num:
         raise ConfigError(

@@ -79,7 +79,7 @@ async def check(config: Config, *, trains: bool = True) -> None:
     spec = await check_parts(config)
     check_policy(config, config.own_engine)
     if trains:
-        _check_tasks(spec, "train", seed=config.seed, env_id=config.env.id)
+        await _check_tasks(spec, "train", seed=config.seed, env_id=config.env.id)
 
 
 def check_policy(config: Config, engine: OwnEngineConfig) -> ChatFormat:
@@ -123,7 +123,7 @@ async def check_parts(config: Config) -> EnvSpec:
         await _check_sandbox(config.sandbox, config.env.id, here=config.cluster.type != "slurm")
     registry.make_agent(config.agent.id, **config.agent.options)
     if config.eval.num_tasks:
-        _check_tasks(spec, "eval", seed=config.seed, env_id=config.env.id)
+        await _check_tasks(spec, "eval", seed=config.seed, env_id=config.env.id)
     check_port(config.gateway)
     return spec
 
@@ -172,9 +172,9 @@ def check_port(gateway: GatewayConfig) -> None:
             ) from error
 
 
-def _check_tasks(spec: EnvSpec, split: Split, *, seed: int, env_id: str) -> None:
+async def _check_tasks(spec: EnvSpec, split: Split, *, seed: int, env_id: str) -> None:
     try:
-        task = cast("object", spec.task_source(split, seed=seed)[0])  # foreign code
+        task = cast("object", (await spec.read_tasks(split, seed=seed))[0])  # foreign code
     except IndexError as error:
         hint = "; --eval.num_tasks=0 evaluates on none" if split == "eval" else ""
         raise ConfigError(f"{env_id} has no {split} tasks{hint}") from error

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentgym_rl.config import Config, RolloutConfig, SandboxConfig
+from agentgym_rl.core.chat import RENDERED, text_message
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.model_folder import text_settings
 from agentgym_rl.core.task import Split, Task, TaskSource, length_of
@@ -96,10 +97,12 @@ async def check_prompts(
     chat = ChatFormat.load(folder, config.gateway)
     spec, found = env_spec(config.env, config.rollout), list[Lengths]()
     if "eval" in splits and config.eval.num_tasks:
-        held_out = spec.task_source("eval", seed=config.eval.seed)
-        found.append(Lengths.planned("eval", held_out, config.eval.num_tasks))
+        split = config.eval.split
+        evaluated = await spec.read_tasks(split, seed=config.eval.seed)
+        found.append(Lengths.planned(split, evaluated, config.eval.num_tasks))
     if "train" in splits:
-        found.append(Lengths.planned("train", spec.task_source("train", seed=config.seed)))
+        trained = await spec.read_tasks("train", seed=config.seed)
+        found.append(Lengths.planned("train", trained))
     thread = LoopThread()  # so that an environment that blocks does not block this event loop
     measuring = thread.start(_measure(spec, config.sandbox, chat, found, say))
     try:
@@ -155,6 +158,9 @@ async def _measure(
                 except (Exception, SystemExit) as error:  # foreign code, or the template
                     _log.debug("a prompt of %s cannot be measured: %r", spec.id, error)
                     failures += 1
+                else:
+                    if chat.holds_rendered([text_message(message) for message in messages]):
+                        raise ConfigError(f"{spec.id}, {each.split} task {number}: {RENDERED}")
                 now_s = time.monotonic()
                 if now_s - told_s > _TELL_AFTER_S:
                     told_s = now_s

@@ -29,8 +29,9 @@ from agentgym_rl.core.choices import ALL, Told
 from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Row, Trajectory
+from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import CANARIES, check_tokenizer, teacher_folders
-from agentgym_rl.runtime.http_client import HttpClient
+from agentgym_rl.runtime.http_client import AnswerTooLarge, HttpClient, read_json
 from agentgym_rl.runtime.log import Repeated
 from agentgym_rl.runtime.tasks import together
 
@@ -43,6 +44,11 @@ _AT_ONCE = 16
 """The rows that one teacher is asked for at the same time; others wait for their turn."""
 _SPECIAL = 64
 """The number of special tokens that are compared."""
+_ANSWER_BYTES, _TOKEN_BYTES = 1 << 20, 2048
+"""The longest answer: this, and as much for each token."""
+_MISSING = -9999.0
+"""The number that vLLM reports for a log-prob that is missing, infinite or not a number."""
+_CONVERSATION: list[dict[str, Any]] = [{"role": "user", "content": "What is 12 * 34?"}]
 _SAME = 0.5
 """The difference of log-probs, in nats, between a text and its token ids that rounding may make:
 other tokens are several nats away."""
@@ -107,6 +113,43 @@ class ServedTeachers:
                         f"these tokens {ours.tolist()}. Serve a model of the policy's tokenizer"
                     )
             await self._check_room(url, longest)
+            await self._compare_prompts(url, model_dir)
+
+    async def _compare_prompts(self, url: str, model_dir: Path) -> None:
+        """Warn if the server renders a conversation otherwise than the model in `model_dir`, as far
+        as it says: vLLM does, by /tokenize."""
+        chat = await asyncio.to_thread(ChatFormat.load, model_dir)
+        ours = chat.prompt(_CONVERSATION, ())
+        base = url.rstrip("/").removesuffix("/v1")
+        body = {"model": self._cards[url]["id"], "messages": _CONVERSATION}
+        try:
+            status, text = await self._http.call(
+                *(base, "POST", "/tokenize"),
+                body=json.dumps(body | {"add_special_tokens": False}).encode(),
+                headers={"Content-Type": "application/json"},
+                timeout_s=self._config.timeout_s,
+            )
+            answer = read_json(text)
+        except (OSError, ValueError):
+            status, text, answer = 404, b"", None
+        match answer:
+            case {"tokens": list()}:
+                if answer["tokens"] != ours:
+                    log.warning(
+                        "the teacher at %s has another chat template than the policy %s, which "
+                        "renders a short conversation as the tokens %s, and it as %.300s: its "
+                        "log-probs of the policy's texts may say little of what it would do with "
+                        "prompts of its own. Serve it with the policy's template, or choose "
+                        "another teacher",
+                        *(url, model_dir, ours, str(answer["tokens"])),
+                    )
+            case _:
+                log.log(
+                    logging.WARNING if status in (400, 422) else logging.INFO,
+                    "the teacher at %s does not tell its chat template (/tokenize of messages says "
+                    "%s %s): it should have the policy's",
+                    *(url, status, text[:200].decode(errors="replace")),
+                )
 
     async def _check_room(self, url: str, longest: int) -> None:
         """Try a row of `longest` tokens, if the server's context may be too short for it: vLLM
@@ -191,25 +234,32 @@ class ServedTeachers:
             "temperature": 1.0,
             "add_special_tokens": False,
         }
-        answer = await self._call(url, "POST", "/v1/completions", body)
+        size = _ANSWER_BYTES + _TOKEN_BYTES * len(prompt)
+        answer = await self._call(url, "POST", "/v1/completions", body, max_bytes=size)
         return _logprobs(answer, prompt, url, drawn=drawn)
 
-    async def _call(self, url: str, method: str, path: str, body: Any = None) -> Any:
+    async def _call(
+        self, url: str, method: str, path: str, body: Any = None, *, max_bytes: int = _ANSWER_BYTES
+    ) -> Any:
         base = url.rstrip("/").removesuffix("/v1")
-        status, text = await self._http.call(
-            *(base, method, path),
-            body=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-            timeout_s=self._config.timeout_s,
-        )
+        try:
+            status, text = await self._http.call(
+                *(base, method, path),
+                body=None if body is None else json.dumps(body).encode(),
+                headers={"Content-Type": "application/json"},
+                timeout_s=self._config.timeout_s,
+                max_bytes=max_bytes,
+            )
+        except AnswerTooLarge as error:  # another request would be answered alike
+            raise ConfigError(f"the teacher at {url}: {method} {path}: {error}") from error
         said = text.decode(errors="replace")[:300]
         if status == 429 or status >= 500:
             raise ConnectionError(f"{method} {path} says {status} {said}")
         if status != 200:
             raise ConfigError(f"the teacher at {url} refuses {method} {path}: {status} {said}")
         try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
+            return read_json(text)
+        except ValueError:
             raise ConfigError(f"the teacher at {url}: {path} is no JSON: {said}") from None
 
 
@@ -255,7 +305,11 @@ def _logprobs(
                 f"the teacher at {url} tells {len(numbers)} log-probs of {len(prompt)} tokens"
             )
         numbers = numbers[: len(prompt)]
-    if any(not -math.inf < one <= 1e-3 for one in numbers[1:]):
-        odd = next(one for one in numbers[1:] if not -math.inf < one <= 1e-3)
-        raise ConfigError(f"the teacher at {url} tells {odd}, which is no log-prob")
-    return np.array(numbers, np.float32)
+    for position, number in enumerate(numbers[1:], 1):
+        if not _MISSING < number <= 1e-3:
+            raise ConfigError(
+                f"the teacher at {url} tells {number}, which is no log-prob, of token {position}: "
+                f"expected a number from 0 down to above {_MISSING:g}, which vLLM reports where it "
+                "has none; do its weights give finite logits?"
+            )
+    return np.minimum(np.array(numbers, np.float32), 0)

@@ -242,7 +242,7 @@ class _PlayedRun(TrainingRun):
         self, groups: OpenGroups, player: Player, draws: Draws | None
     ) -> AsyncIterator[Rollout | ElasticWorkers]:
         """Open the player of groups: this process, with `player`, or workers."""
-        config, tasks = self.config, self.tasks()
+        config, tasks = self.config, await asyncio.to_thread(self.tasks)
         assert tasks is not None, "a played run has tasks"
         record_tasks(self.run_dir, tasks)
         numbers, logged = self.controller.rollout_metrics, self.recovered.logged

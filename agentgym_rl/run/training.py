@@ -35,7 +35,12 @@ from agentgym_rl.fleet.members import Members
 from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.gym.services import NO_SERVICES, Services
 from agentgym_rl.models.fitted import fitted
-from agentgym_rl.models.resolve import model_folder, weights_size
+from agentgym_rl.models.resolve import (
+    check_tokenizer,
+    model_folder,
+    reference_folder,
+    weights_size,
+)
 from agentgym_rl.report.progress import Progress
 from agentgym_rl.rollout.curriculum import Draws
 from agentgym_rl.rollout.groups import OpenGroups
@@ -87,6 +92,11 @@ async def training(
     Raises:
         ConfigError: the folder is in use by another run, or holds no run that can be resumed.
     """
+    if config.eval.split != "eval":
+        raise ConfigError(
+            f"eval.split {config.eval.split!r}: a run evaluates held-out tasks; training tasks are "
+            "played by `arl eval`"
+        )
     begun_s = time.monotonic()
     model_dir = await asyncio.to_thread(model_folder, config.model, config.env.id)
     config = fitted(config, model_dir)
@@ -100,11 +110,13 @@ async def training(
         else:
             run_dir, config_file = resume, resume / MARK
             stack.enter_context(held(run_dir))
-            checkpoint = await asyncio.to_thread(check_kept, run_dir, config, tasks())
+            checkpoint = await asyncio.to_thread(lambda: check_kept(run_dir, config, tasks()))
             replace_text(config_file, dump_record(config, run_dir))
         forks = await stack.enter_async_context(Forks(server)) if server else None
         trackers = open_trackers(config.logging, run_dir, settings=config.model_dump(mode="json"))
         stack.callback(trackers.close)
+        if (reference := reference_folder(config.algo.kl)) is not None:
+            check_tokenizer(reference, model_dir, who="the reference model")
         if config.algo.teacher.models:
             progress.phase("asking the teachers for their tokenizers")
             await check_teachers(config.algo.teacher, model_dir, config.own_engine.max_model_len)
@@ -112,7 +124,15 @@ async def training(
             progress.phase("trying the model")
             await try_model(config, model_dir, run_dir, config_file, forks=forks)
         if config.init.method == "sft":
-            config = await warmed_up(config, model_dir, run_dir, config_file, progress, forks=forks)
+            config = await warmed_up(
+                config,
+                model_dir,
+                run_dir,
+                config_file,
+                progress,
+                evaluates=kind.evaluates,
+                forks=forks,
+            )
             replace_text(config_file, dump_record(config, run_dir))
             model_dir = model_folder(config.model, config.env.id)
         if resume is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from agentgym_rl.cluster.forking import Forks
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.cluster.spec import ProcessSpec, free_port
 from agentgym_rl.config import Config, GatewayConfig, InitConfig
-from agentgym_rl.core.chat import text_message
+from agentgym_rl.core.chat import RENDERED
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.parse import parse_json
 from agentgym_rl.core.trajectory import IGNORED, Row, pack_row
@@ -36,74 +37,11 @@ from agentgym_rl.storage.checkpoints import checksums
 from agentgym_rl.storage.run_folder import WARMED_UP
 from agentgym_rl.trainer.launch import rank_environment, rank_imports
 
-TokenRow = tuple[list[int], list[bool]]
-"""The token ids, and for each a flag: True for tokens of the assistant."""
+from .demonstrations import LeftOut, Notes, check_row, conversation_of, with_text_arguments
+from .held_out import HeldOut
+from .written import TokenRow, rows_of
 
-
-def rows_of(
-    chat: ChatFormat,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]] | None,
-) -> list[TokenRow]:
-    """Return the conversation as rows in which each turn of the assistant occurs once.
-
-    A turn is appended to the row before it if its prompt begins with exactly those tokens, which is
-    so with most chat templates; if the template rewrites history (drops thoughts, say), the turn
-    begins a new row.
-
-    Raises:
-        ValueError: there is no message of the assistant, or the template refuses the messages or
-            renders a turn differently from its opening.
-    """
-    rows: list[TokenRow] = []
-    answered = False
-    for at, message in enumerate(messages):
-        if message.get("role") != "assistant":
-            continue
-        prompt, reply = chat.prompt(messages[:at], tools), _reply(chat, messages[: at + 1], tools)
-        if not rows or prompt[: len(rows[-1][0])] != rows[-1][0]:
-            _stop(chat, rows, answered)
-            rows.append(([], []))
-        ids, said = rows[-1]
-        new = prompt[len(ids) :]
-        # a token that opens the next turn is sampled to stop
-        said += [n == 0 < len(ids) and id in chat.opener_ids for n, id in enumerate(new)]
-        said += [True] * len(reply)
-        ids += new + reply
-        answered = not message.get("tool_calls")
-    if not rows:
-        raise ValueError("no message of the assistant")
-    _stop(chat, rows, answered)
-    return rows
-
-
-def _stop(chat: ChatFormat, rows: Sequence[TokenRow], answered: bool) -> None:
-    """Add the opening of a user's turn, which is sampled to end an answer that no token closes."""
-    if rows and answered and chat.opener_ids:
-        rows[-1][0].append(chat.stop_token_ids[0])
-        rows[-1][1].append(True)
-
-
-def _reply(
-    chat: ChatFormat,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]] | None,
-) -> list[int]:
-    """Return the tokens of the last message, up to the token that ends it."""
-    opened = chat.render(messages[:-1], tools)
-    whole = chat.render(messages, tools, add_generation_prompt=False)
-    if not whole.startswith(opened):
-        raise ValueError(
-            "the chat template renders an assistant's turn with another start than its "
-            f"generation prompt: {whole[-120:]!r} does not begin with {opened[-40:]!r}"
-        )
-    ids = chat.encode(whole[len(opened) :])
-    close = chat.close_of(messages[-1])
-    if close is None:
-        return ids
-    if close not in ids:  # some templates close a turn only when another follows
-        return [*ids, close]
-    return ids[: ids.index(close) + 1]
+_log = logging.getLogger(__name__)
 
 
 def token_rows(
@@ -112,28 +50,44 @@ def token_rows(
     *,
     max_tokens: int,
     on_progress: Callable[[int], None] = lambda _: None,
+    held_out: HeldOut | None = None,
 ) -> list[Row]:
-    """Return the rows of a JSONL file, one or more a line; labelled tokens train.
+    """Return the rows of a JSONL file, one or more a line; labelled tokens train. What is not
+    learned as it stands is counted, and logged once.
 
     Raises:
-        ConfigError: the file or a line of it cannot be read, or a row exceeds `max_tokens`.
+        ConfigError: the file or a line of it cannot be read, would train something else than it
+            holds, is a task of `held_out`, or exceeds `max_tokens` tokens.
     """
-    rows: list[Row] = []
+    rows, notes, seen = list[Row](), Notes(), set[bytes]()
     for number, line in _lines(data):
+        notes.where = number
         try:
-            found = [_row(ids, said) for ids, said in _of_line(line, chat)]
+            if held_out is not None:
+                held_out.check(line, notes)
+            found = [_row(ids, said) for ids, said in _of_line(line, chat, notes, held_out)]
             for row in found:
                 if len(row) > max_tokens:
                     raise ValueError(
                         f"{len(row):,} tokens, allowed: {max_tokens:,} "
                         "(trainer.max_tokens_per_microbatch)"
                     )
+                content = row.tokens.tobytes() + row.loss_mask.tobytes()
+                digest = blake2b(content, digest_size=16).digest()
+                if digest in seen:
+                    notes.add("row like an earlier one, learned as often as it is there")
+                seen.add(digest)
+        except LeftOut:
+            notes.add("row of weight 0, left out")
+            found = []
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ConfigError(f"init.data {data}, line {number}: {error}") from error
         rows += found
         on_progress(1)
     if not rows:
-        raise ConfigError(f"init.data {data} has no line")
+        raise ConfigError(": ".join([f"init.data {data} has no line to learn", *notes.said()]))
+    if said := notes.said():
+        _log.warning("init.data %s: %s", data, "; ".join(said))
     return rows
 
 
@@ -162,20 +116,50 @@ def _object(text: str, said: str) -> dict[str, Any]:
     return found
 
 
-def _of_line(line: Mapping[str, Any], chat: ChatFormat) -> Iterator[tuple[list[int], list[bool]]]:
+def _of_line(
+    line: Mapping[str, Any], chat: ChatFormat, notes: Notes, held_out: HeldOut | None
+) -> Iterator[TokenRow]:
     if "input_ids" in line:
-        ids, labels = line["input_ids"], line["labels"]
-        if len(ids) != len(labels):
-            raise ValueError(f"{len(ids)} input_ids and {len(labels)} labels")
-        for token in ids:
-            if not chat.knows(token):
-                raise ValueError(f"token {token} is not in the model's vocabulary")
-        yield list(ids), [label != IGNORED for label in labels]
-    elif "messages" in line:
-        messages = [text_message(message) for message in line["messages"]]
-        yield from rows_of(chat, messages, line.get("tools") or None)
-    else:
-        raise ValueError(f"neither messages nor input_ids, but {sorted(line)}")
+        check_row(line)
+        yield _labelled(line, chat)
+        return
+    said = conversation_of(line, notes)
+    if chat.holds_rendered(said.messages):
+        raise ValueError(RENDERED)
+    if held_out is not None:
+        held_out.note_texts(said.messages, notes)
+    try:
+        chat.check_tools(said.tools)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    try:
+        yield from rows_of(chat, said.messages, said.tools, learns=said.learns, notes=notes)
+    except ValueError:
+        spelled = with_text_arguments(said.messages)
+        if spelled == said.messages:
+            raise
+        # some templates join arguments to other texts, as APIs send them
+        yield from rows_of(chat, spelled, said.tools, learns=said.learns, notes=notes)
+
+
+def _labelled(line: Mapping[str, Any], chat: ChatFormat) -> TokenRow:
+    ids, labels, seen = line["input_ids"], line.get("labels"), line.get("attention_mask")
+    if labels is None:
+        raise ValueError("input_ids without labels: the ids to learn, and -100 elsewhere")
+    for name, other in (("labels", labels), ("attention_mask", seen)):
+        if other is not None and len(ids) != len(other):
+            raise ValueError(f"{len(ids)} input_ids and {len(other)} {name}")
+    if seen is not None and not all(seen):
+        raise ValueError("attention_mask has zeros: leave the padding out of the row")
+    for token, label in zip(ids, labels, strict=True):
+        if not chat.knows(token):
+            raise ValueError(f"token {token} is not in the model's vocabulary")
+        if label not in (token, IGNORED):
+            raise ValueError(
+                f"label {label} of the token {token}: expected the same id, or -100 (not learned); "
+                "labels are not shifted"
+            )
+    return list(ids), [label != IGNORED for label in labels]
 
 
 def _row(ids: list[int], said: list[bool]) -> Row:
@@ -213,19 +197,29 @@ async def warmed_up(
     config_file: Path,
     progress: Progress,
     *,
+    evaluates: bool,
     forks: Forks | None = None,
 ) -> Config:
     """Warm the model up in `run_dir`/init; return the configuration of a run that begins with it.
+    `evaluates`: the run plays held-out tasks, which must not be among the data.
 
     Raises:
-        ConfigError: the data cannot be read or fits no micro-batch.
+        ConfigError: the data cannot be read, would train something else, or fits no micro-batch.
         ProcessDied: a rank failed.
     """
     init = config.init
     progress.phase(f"warming up: reading {init.data}")
-    longest = config.trainer.max_tokens_per_microbatch
+    held_out = None
+    if evaluates:
+        held_out = await asyncio.to_thread(HeldOut.of, config.env, config.rollout, config.eval)
     rows = await asyncio.to_thread(
-        _prepare, Path(init.data), run_dir, model_dir, config.gateway, longest
+        _prepare,
+        Path(init.data),
+        run_dir,
+        model_dir,
+        config.gateway,
+        max_tokens=config.trainer.max_tokens_per_microbatch,
+        held_out=held_out,
     )
     progress.phase(f"warming up: {len(rows):,} rows, {init.epochs} epochs")
     async with (
@@ -261,10 +255,17 @@ async def warmed_up(
 
 
 def _prepare(
-    data: Path, run_dir: Path, model_dir: Path, gateway: GatewayConfig, max_tokens: int
+    data: Path,
+    run_dir: Path,
+    model_dir: Path,
+    gateway: GatewayConfig,
+    *,
+    max_tokens: int,
+    held_out: HeldOut | None,
 ) -> list[Row]:
     """Return the rows, after writing them to the run's folder for the ranks."""
-    rows = token_rows(data, ChatFormat.load(model_dir, gateway), max_tokens=max_tokens)
+    chat = ChatFormat.load(model_dir, gateway)
+    rows = token_rows(data, chat, max_tokens=max_tokens, held_out=held_out)
     folder = run_dir / FOLDER
     shutil.rmtree(folder, ignore_errors=True)  # left by a run that ended before its first batch
     folder.mkdir()

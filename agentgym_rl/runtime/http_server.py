@@ -10,13 +10,14 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, cast
 
+import httptools
 import msgspec
 import uvicorn
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Router
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from agentgym_rl.core.errors import ConfigError
 
@@ -32,6 +33,8 @@ _KEEP_ALIVE_S = 120
 _HEADERS_TIMEOUT_S = 30.0
 """The time limit for the complete headers of a request; waiting for bodies is the app's task."""
 _CONTINUE = b"HTTP/1.1 100 "
+_OFFER = (b"upgrade", b"http2-settings")
+"""The headers of an offer of another protocol, and the options of `Connection` that name them."""
 
 
 class BodyTooLarge(ValueError):
@@ -207,10 +210,18 @@ async def serving(app: App, *, host: str, port: int) -> AsyncIterator[str]:
 
 
 class _Protocol(HttpToolsProtocol):
-    """The HTTP protocol of uvicorn, with a time limit of `_HEADERS_TIMEOUT_S` for the first
-    request of a connection and for the end of its headers; uvicorn itself waits for ever."""
+    """The HTTP protocol of uvicorn, with three corrections.
+
+    - The first request of a connection and the end of its headers have a time limit of
+      `_HEADERS_TIMEOUT_S`; uvicorn itself waits for ever.
+    - An offer of another protocol (`Upgrade`) is ignored, as RFC 9110, 7.8 permits: httptools would
+      take the body for that protocol's. So do offers of clients that prefer HTTP/2 (Java, curl).
+    - A client of HTTP/1.0 gets no chunks and no `100 Continue`, which it does not know.
+    """
 
     _late: asyncio.TimerHandle | None = None
+    _offers = False
+    """The flag that the parser has read a request with an offer, which has to be read again."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -219,14 +230,56 @@ class _Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.cycle is None or self.cycle.response_complete:
             self._expect_headers()
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            while data:
+                data = self._feed(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _feed(self, data: bytes) -> bytes:
+        """Parse data, up to a request with an offer; return what is to be parsed next."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            if not self._offers:
+                raise httptools.HttpParserError("CONNECT") from None
+            self._offers = False
+            again = self._head_without_offer() + data[offer.args[0] :]
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+            return again
+        return b""
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
+            self._offers = True
+            return
         self._stop_waiting()
-        before = self.cycle
+        before, is_old = self.cycle, self.parser.get_http_version() == "1.0"
+        self.expect_100_continue = self.expect_100_continue and not is_old
         super().on_headers_complete()
-        if self.cycle is not before and self.scope["method"] != "HEAD":  # its reply has no body
-            self.cycle.transport = cast("asyncio.Transport", _Corked(self.transport))
+        if self.cycle is before or self.scope["method"] == "HEAD":  # its reply has no body
+            return
+        self.cycle.transport = cast("asyncio.Transport", _Corked(self.transport))
+        if is_old:
+            _end_by_closing(self.cycle)
+
+    def on_message_complete(self) -> None:
+        if not self._offers:
+            super().on_message_complete()
+
+    def _head_without_offer(self) -> bytes:
+        """Return the request line and the headers that were read, without the offer."""
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (method, self.url, version)]
+        for name, value in self.headers:
+            if name == b"connection":
+                options = (option.strip() for option in value.split(b","))
+                value = b", ".join(one for one in options if one.lower() not in _OFFER)
+            if name not in _OFFER:
+                lines.append(b"%b: %b" % (name, value))
+        return b"\r\n".join([*lines, b"", b""])
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -240,6 +293,18 @@ class _Protocol(HttpToolsProtocol):
         if self._late is not None:
             self._late.cancel()
             self._late = None
+
+
+def _end_by_closing(cycle: RequestResponseCycle) -> None:
+    """Send a reply of unknown length without chunks: its end is that of the connection."""
+    send = cycle.send
+
+    async def sending(message: Any) -> None:
+        cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    cycle.chunked_encoding = False
+    cycle.send = sending  # type: ignore[method-assign]
 
 
 class _Corked:

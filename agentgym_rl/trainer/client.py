@@ -16,6 +16,8 @@ from agentgym_rl.runtime.http_client import call
 _CALL_TIMEOUT_S = 90.0
 """The longest wait for one reply, in seconds. The controller answers 204 well before, unless
 engines take long to fall asleep or to wake."""
+_ANSWER_BYTES = 1 << 36
+"""The longest answer, the shard of a batch."""
 _TELL_EVERY_S = 10.0
 _PAUSE_S = 0.02
 """The pause before another request for an incomplete batch or for an engine that does not serve
@@ -175,7 +177,11 @@ class ControllerClient:
         headers = {**self._headers, "Content-Type": content_type} if body else self._headers
         try:
             status, reply = call(
-                self._url, method, path, body=body, headers=headers, timeout_s=_CALL_TIMEOUT_S
+                *(self._url, method, path),
+                body=body,
+                headers=headers,
+                timeout_s=_CALL_TIMEOUT_S,
+                max_bytes=_ANSWER_BYTES,
             )
         except OSError as error:
             raise TrainerError(f"{what}: {type(error).__name__}: {error}") from error

@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 _CALL_TIMEOUT_S = 30.0
 """The longest wait for one answer; the controller answers its long polls well before."""
+_ANSWER_BYTES = 1 << 32
+"""The longest answer, a lease with its task."""
 _TRY_FOR_S = 60.0
 """The time for which a call that gets no answer is repeated: every call here is idempotent."""
 _PAUSE_S = 0.2
@@ -96,6 +98,7 @@ class LeasesClient:
                     body=body,
                     headers=self._headers,
                     timeout_s=_CALL_TIMEOUT_S,
+                    max_bytes=_ANSWER_BYTES,
                 )
             except OSError as error:
                 status, answer = 0, f"{type(error).__name__}: {error}".encode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentgym_rl import Agent, Env, Message, Task
+from agentgym_rl import Agent, Env, Task
 from agentgym_rl.gym.specs import Spec
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class React(Agent):
         for _ in range(self.max_turns):
             reply = await self.complete(client, model=model, messages=messages, **tools)
             action = assistant_message(reply.choices[0].message)
-            step = await env.step(action)
+            step = await env.step(action | thoughts(reply.choices[0].message))
             if step.terminated or step.truncated:
                 return
             messages += [action, *step.observation]
@@ -48,7 +48,15 @@ class React(Agent):
         return await client.chat.completions.create(**request)
 
 
-def assistant_message(reply: ChatCompletionMessage) -> Message:
+def thoughts(reply: ChatCompletionMessage) -> dict[str, Any]:
+    """Return the thoughts of a reply as a field of its message, for the environment alone: some
+    providers refuse them in requests."""
+    extra = reply.model_extra or {}
+    said = extra.get("reasoning_content") or extra.get("reasoning")
+    return {"reasoning_content": said} if said else {}
+
+
+def assistant_message(reply: ChatCompletionMessage) -> dict[str, Any]:
     """Return a reply as the message for the next request and for the environment."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.content}
     if reply.tool_calls:

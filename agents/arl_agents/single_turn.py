@@ -24,4 +24,4 @@ class SingleTurn(Agent):
     async def run(self, env: Env, client: AsyncOpenAI, *, model: str, task: Task) -> None:
         messages: list[Any] = list((await env.reset())[0])
         reply = await client.chat.completions.create(model=model, messages=messages)
-        await env.step({"role": "assistant", "content": reply.choices[0].message.content})
+        await env.step({"content": None} | reply.choices[0].message.model_dump(exclude_none=True))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from agentgym_rl import Env, Message, Task
 from agentgym_rl.gym.specs import Spec
 
-from .react import React, assistant_message
+from .react import React, assistant_message, thoughts
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -66,7 +66,7 @@ class Swe(React):
             reply = await self.complete(client, model=model, messages=messages, **tools)
             num_replies += 1
             action = assistant_message(reply.choices[0].message)
-            step = await env.step(action)
+            step = await env.step(action | thoughts(reply.choices[0].message))
             if step.terminated or step.truncated:
                 return
             messages += [action, *step.observation]

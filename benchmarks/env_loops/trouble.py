@@ -18,17 +18,18 @@ import uvloop
 from agentgym_rl.core.chat import Message
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Outcome
-from agentgym_rl.gateway.session.session import SessionRecord, SessionSampling
+from agentgym_rl.gateway.session.session import COUNTERS, SessionRecord, SessionSampling
 from agentgym_rl.gym.agent import Agent
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.specs import EnvSpec
 from agentgym_rl.gym.sync_env import SyncEnv
 from agentgym_rl.rollout.episode import Deadlines, Player
+from benchmarks._toy import sized
 
 from .ours import ECHO, TALK, TASK, Echo
 
-ROUNDS, OTHERS, EPISODES = 15, 255, 40
-CANCELLED, CROWD, LONGEST_S = 10_000, 256, 0.1
+ROUNDS, OTHERS, EPISODES = sized((15, 255, 40), toy=(1, 15, 4))
+CANCELLED, CROWD, LONGEST_S = sized((10_000, 256, 0.1), toy=(200, 32, 0.1))
 _GONE_S = 10.0
 """Longest wait for threads that were told to end."""
 
@@ -170,7 +171,7 @@ class Nobody:
 
     def close_session(self, session: None) -> SessionRecord:
         self.num_sessions -= 1
-        return SessionRecord([], 0, (), Counter(), "")
+        return SessionRecord([], 0, (), dict.fromkeys(COUNTERS, 0), "")
 
     def for_session(self, session: None) -> None:
         return None

@@ -20,6 +20,7 @@ from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.shard_tensors import MicroBatch, ShardTokens, accumulate
 from agentgym_rl.trainer.world import World
+from benchmarks._toy import sized
 
 VOCAB = 640
 ROWS = 64
@@ -63,7 +64,7 @@ class PaddedPolicy(Policy):
 
 
 def compare(
-    model: Path, lengths: Lengths, world: World, *, rounds: int = 5
+    model: Path, lengths: Lengths, world: World, *, rounds: int = sized(5, toy=1)
 ) -> list[dict[str, Any]]:
     """A row for each way: tokens a second of a proximal pass and a forward and backward, by
     turns, and how much of what is computed is padding."""

@@ -26,10 +26,12 @@ from agentgym_rl.core.trajectory import Row
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.shard_tensors import MicroBatch, accumulate
 from agentgym_rl.trainer.world import World, join_world
+from benchmarks._toy import sized
 
 from .packing import VOCAB, row
 
 BUDGET = 4096
+ROUNDS = sized(5, toy=1)
 _WAYS = {"shared": True, "one by one": False}
 
 
@@ -47,7 +49,9 @@ def samples(seed: int = 0) -> Mapping[str, list[Row]]:
     }
 
 
-def compare(model: Path, world: World, *, rounds: int = 5) -> Iterator[dict[str, Any]]:
+def compare(
+    model: Path, world: World, *, rounds: int = sized(5, toy=1)
+) -> Iterator[dict[str, Any]]:
     """Yield two rows for each sample: computed once, and one by one."""
     policy = Policy.load(model, world)
     assert policy.shares_prefixes
@@ -124,7 +128,7 @@ def _row(parts: Sequence[Any], *, trained: int) -> Row:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="a model folder")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     with join_world() as world:

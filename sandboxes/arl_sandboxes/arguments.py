@@ -16,6 +16,9 @@ MOUNT_PARENTS = ("/opt", "/mnt", "/srv")
 tests nor programs of an image have their place there."""
 OWN_FOLDER = "/opt/arl"
 """The folder of our own in images."""
+PYTHON_OPTIONS = ("-I", "-X", "utf8", "-X", "int_max_str_digits=0")
+"""The options of the interpreter that programs are forks of. It reads and writes whole numbers of
+any length, as Python did before 3.10.7: a program is bounded by its CPU seconds instead."""
 
 
 def require_sdk(name: str) -> None:

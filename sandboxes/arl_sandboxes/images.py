@@ -10,11 +10,11 @@ import re
 import tarfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from agentgym_rl import SandboxError
+from agentgym_rl import ConfigError, SandboxError
 from agentgym_rl.core.errors import ImageError
 from agentgym_rl.gym.sandbox import Image, ImageRecipe
 from agentgym_rl.runtime.lru_dict import LruDict
@@ -108,6 +108,26 @@ def is_common(base: str) -> bool:
     """Return True if a base image is one of `BASES`, of any tag."""
     match = _OFFICIAL.fullmatch(base)
     return match is not None and match[1] in BASES
+
+
+def checked_bases(bases: Mapping[str, str] | None) -> frozenset[str]:
+    """Return the names of the base images for which a common base can stand.
+
+    Raises:
+        ConfigError: the value of one is no common base, or they are no table.
+    """
+    if bases is not None and not isinstance(bases, Mapping):
+        raise ConfigError(
+            f"bases: got {bases!r:.80}, expected base images with what stands for them, as in "
+            'TOML: {"node:22" = "debian"}'
+        )
+    for name, stand_in in (bases or {}).items():
+        if not isinstance(stand_in, str) or not is_common(stand_in):
+            raise ConfigError(
+                f"bases: {name!r} is to be {stand_in!r:.80}; allowed: {', '.join(BASES)}, for "
+                "which this machine stands (docker takes images of its daemon, e2b templates)"
+            )
+    return frozenset(bases or {})
 
 
 def archive(recipe: ImageRecipe, steps: Sequence[Copy | Run | Folder], known: set[str]) -> bytes:

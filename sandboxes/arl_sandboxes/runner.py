@@ -1,7 +1,7 @@
 """The runner: it runs programs inside a container or virtual machine, for a host outside.
 
-    python3 -I -X utf8 -c SOURCE [--work /box] [--scratch /tmp,/dev/shm] [--own-pid-namespace]
-        [--preimport json,re] [--image]
+    python3 -I -X utf8 -X int_max_str_digits=0 -c SOURCE [--work /box] [--scratch /tmp,/dev/shm]
+        [--own-pid-namespace] [--preimport json,re] [--image]
 
 SOURCE (or a file with it) is `source()`: the modules of `inside/`, and `arl_isolation.locks`, as
 one standalone text that needs only the standard library of Python 3.8 or newer. The runner lives as

@@ -139,7 +139,7 @@ def test_a_program_repairs_the_files_and_its_tokens_are_recorded(chat):
     said = [chat.encode(f"{json.dumps(solution())}<|im_end|>")]
     record, step, wrong = play(chat, agent, said)
     assert (step.reward, step.terminated) == (1.0, True)
-    assert step.info["dropped_files"] == []
+    assert step.info["dropped_files"] == {}
     assert not wrong
     [row] = record.rows
     assert row.num_trained > 0
@@ -274,7 +274,7 @@ def test_a_command_line_solves_a_task_with_its_own_tools(chat, preset, sandbox):
         chat, agent, script, sandbox=sandbox, mounts={MOUNT: str(folder)}, **more
     )
     assert (step.reward, step.info["verifier"]) == (1.0, "ok")
-    assert step.info["dropped_files"] == []
+    assert step.info["dropped_files"] == {}
     changed = [line for line in step.info["patch"].splitlines() if line.startswith("+++ ")]
     assert changed == [f"+++ b/{solution()['path']}"], "it left files of its own"
     assert solution()["new"] in step.info["patch"]

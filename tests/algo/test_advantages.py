@@ -102,3 +102,7 @@ def test_whitening_divides_by_the_deviation_of_all(whiten, divisor):
     assert found.tolist() == pytest.approx([-1 / divisor, 1 / divisor])
     equal = torch.full((3,), 0.1, dtype=torch.float64)
     assert whitened(equal, Moments(0.1, 0.0, 3), WhitenConfig(over="tokens")).tolist() == [0] * 3
+
+
+def test_an_empty_batch_has_no_deviation_of_the_others():
+    assert advantages([], "", baseline="leave_one_out", scale="leave_one_out_std") == []

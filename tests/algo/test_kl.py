@@ -14,6 +14,7 @@ from agentgym_rl.algo.kl import (
     kl_loss,
     kl_to_come,
     taught_by,
+    top_loss,
 )
 from agentgym_rl.config import KlConfig, TeacherConfig
 from tests.kit.cases import cases
@@ -139,3 +140,15 @@ def test_the_cost_of_a_token_is_its_own_or_that_of_its_row_to_come(horizon, expe
     teacher = TeacherConfig.model_validate(given)
     rows = torch.tensor([0, 0, 1, 1])
     assert distillation_advantages(torch.zeros(4), taught, rows, teacher).tolist() == expected
+
+
+def test_the_divergence_of_the_likeliest_tokens_is_multiplied_by_its_weights():
+    """Two outcomes of 3/4 and 1/4 against 1/2 each; the likeliest token alone is known."""
+    ours, theirs = math.log(0.75), math.log(0.5)
+    top = torch.tensor([[[[theirs], [3.0]]], [[[theirs], [3.0]]]], dtype=torch.float64)
+    logprobs = torch.full((2, 1), theirs, dtype=torch.float64)
+    taught = taught_by(logprobs, torch.tensor([[2.0], [0.0]], dtype=torch.float64), top)
+    x = torch.full((2, 1), ours, dtype=torch.float64)
+    found = top_loss(x, taught, torch.tensor([0.5, 0.5], dtype=torch.float64), 3.0)
+    divergence = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
+    assert found.item() == pytest.approx(3.0 * 0.5 * 2.0 * divergence)

@@ -201,3 +201,27 @@ def test_on_new_episodes_the_behavior_clip_is_ppos_own(seed):
         *(torch.autograd.grad(it.loss, x, retain_graph=True)[0] for it in (found, without))
     )
     assert found.clipped.item() == without.clipped.item()
+
+
+@cases("ratio", [2.0, 0.5])
+def test_the_divergence_is_k3_of_the_tokens_that_count(ratio):
+    """u − 1 − log u, written down; a dropped token adds nothing."""
+    anchor = torch.tensor([-1.0, -1.0], dtype=torch.float64)
+    weight = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    found = loss_of("ppo", fresh(-1.0 + math.log(ratio), -9.0), anchor, weight)
+    assert found.kl.item() == pytest.approx(ratio - 1 - math.log(ratio))
+
+
+@cases("name", ["gmpo", "ppo"])
+def test_no_token_without_an_advantage_counts_as_bounded(name):
+    x, one = fresh(-1.0, -9.0), torch.ones(2, dtype=torch.float64)
+    tokens = LossTokens(
+        logprobs=x,
+        anchor=torch.tensor([-5.0, -5.0], dtype=torch.float64),
+        behavior_logprobs=x.detach() + 1.0,
+        behavior_weight=one,
+        advantages=0 * one,
+        weights=one,
+        rows=torch.zeros(2, dtype=torch.int64),
+    )
+    assert policy_loss(tokens, AlgoConfig(loss=name)).clipped.item() == 0

@@ -1,10 +1,12 @@
 """Common beginnings of rows, and bins that keep them together."""
 
+from itertools import combinations, pairwise
+
 import numpy as np
 import pytest
 
 from agentgym_rl.algo.balance import fill_bins
-from agentgym_rl.algo.prefixes import LEAST_SHARED, chained, fill_shared, num_distinct
+from agentgym_rl.algo.prefixes import LEAST_SHARED, _Costs, chained, fill_shared, num_distinct
 from tests.kit.cases import cases
 
 RNG = np.random.default_rng(0)
@@ -95,3 +97,20 @@ def test_copied_keys_take_room_too():
 def test_a_row_above_the_budget_is_named():
     with pytest.raises(ValueError, match="row 1 has 9 tokens, the budget is 8"):
         filled([own(3), own(9)], 8)
+
+
+def test_a_family_is_cut_where_its_costliest_piece_is_cheapest():
+    """Every way to cut a family in as few pieces is tried."""
+    rng = np.random.default_rng(5)
+    for _ in range(300):
+        head = rng.integers(0, 30, 20)
+        rows = [np.concatenate((head, rng.integers(0, 30, n))) for n in rng.integers(1, 60, 7)]
+        chain = chained(rows)
+        costs = _Costs([len(row) for row in rows], chain)
+        pieces = costs.cut(range(7), 120)
+        ways = [
+            [range(a, b) for a, b in pairwise([0, *cuts, 7])]
+            for cuts in combinations(range(1, 7), len(pieces) - 1)
+        ]
+        cheapest = min(max(map(costs.of, way)) for way in ways)
+        assert max(map(costs.of, pieces)) == cheapest

@@ -26,7 +26,7 @@ BLOCKS = [block for block in blocks("python") if not any(it in block.text for it
 # What a reader has beside a page: modules, rows, a server of MCP.
 FILES = {
     "my_module.py": "def score(text):\n    return float(text == '42')\n",
-    "mine.py": "def score(prompt, completion):\n    return 1.0\n",
+    "mine.py": "def score(completion, row):\n    return 1.0\n",
     "rows.jsonl": '{"prompt": "What is 6 * 7?"}\n' * 20,
     "good.jsonl": json.dumps(
         {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]}

@@ -187,7 +187,7 @@ def test_an_old_log_without_its_tables_is_refused(run):
     for table in ("steps", "groups", "tasks"):
         with closing(sqlite3.connect(run / "episodes.db")) as log:
             log.execute(f"DROP TABLE {table}")
-        with pytest.raises(ConfigError, match="no such table|damaged"):
+        with pytest.raises(ConfigError, match=r"no such table|damaged"):
             check_kept(run, resumed_config(run, None, {}), SeededTasks(seed=1, split="train"))
 
 

@@ -122,6 +122,16 @@ def test_what_a_token_was_drawn_from_is_read_as_the_engine_says_it(what, stream)
     assert (list(delta.support), seen[0][2]["sampling_params"]["logprobs"]) == ([], 0)
 
 
+@cases("cut", [{"top_p": 0.5}, {"min_p": 0.1}, {"top_k": 50}, {"top_k": 49}, {"top_k": 1}])
+def test_it_is_known_beforehand_what_an_engine_will_report(cut):
+    """Log-probs of 50 tokens tell what was left if there is one among them that was not."""
+    sampling = SamplingParams(4, **cut)
+    few = HttpEngine("http://127.0.0.1:1", num_alternatives=50).no_support(sampling)
+    assert few == ("" if 0 < cut.get("top_k", 0) < 50 else few)
+    assert "set top_k, to 49 or less" in few or cut.get("top_k", 50) < 50
+    assert HttpEngine("http://127.0.0.1:1").no_support(sampling) == ""
+
+
 def test_sets_of_another_length_are_malformed():
     answer = (200, _body(_choice([9], *GOOD, sampling_mask=[[9], [9]])))
     with pytest.raises(EngineError, match="1 token_ids, and a sampling_mask of 2"):

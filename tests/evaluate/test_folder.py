@@ -7,12 +7,14 @@ import socket
 import sqlite3
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from agentgym_rl.config import load_config
+from agentgym_rl.config import Config, load_config
 from agentgym_rl.core.errors import ConfigError, InfraError
+from agentgym_rl.evaluate import command
 from agentgym_rl.evaluate.folder import Asked, open_folder
 from agentgym_rl.runtime.http_server import serving
 from tests.kit.someones_eval import QUICK, evaluate
@@ -161,3 +163,23 @@ def test_a_killed_evaluation_plays_every_episode_once(tmp_path, port):
     # nobody who finished is asked about again: those in flight at the kill alone are in both
     both = first_questions(first) & first_questions(second)
     assert len(both) <= int(QUICK["eval.max_concurrent"])
+
+
+def test_a_continued_evaluation_keeps_the_date_in_its_prompts(tmp_path, monkeypatch):
+    async def dated(asked, *, say):
+        chosen = asked.config.gateway.date or "2027-01-01"
+        gateway = asked.config.gateway.model_copy(update={"date": chosen})
+        return replace(asked, config=asked.config.model_copy(update={"gateway": gateway}))
+
+    monkeypatch.setattr(command, "_checked", dated)
+    asked, mine = Asked(Config()), Asked(load_config(None, {"gateway.date": "2020-01-01"}))
+    for text, one, expected in (
+        (None, asked, ["2027-01-01"] * 2),
+        ('[gateway]\ndate = "2026-01-02"\n', asked, ["2026-01-02"] * 2),
+        ('[gateway]\ndate = "2026-01-02"\n', mine, ["2020-01-01", "2026-01-02"]),
+    ):
+        if text is not None:
+            (tmp_path / "config.toml").write_text(text)
+        places = [(one, tmp_path), (asked, tmp_path / "other")]
+        found = asyncio.run(command._all_checked(places, say=print))
+        assert [each.config.gateway.date for each in found] == expected

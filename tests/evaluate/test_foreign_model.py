@@ -12,10 +12,11 @@ from arl_envs.math.oracle import solve
 
 from agentgym_rl import Env, Step
 from agentgym_rl.config import GatewayConfig, load_config
-from agentgym_rl.core.errors import ConfigError, InfraError
+from agentgym_rl.core.errors import ConfigError, InfraError, TooManyErrors
 from agentgym_rl.engines.scripted import ScriptedEngine
 from agentgym_rl.evaluate.command import evaluate_all
 from agentgym_rl.evaluate.folder import Asked
+from agentgym_rl.gateway.relay.odd_replies import oddity
 from agentgym_rl.gateway.server.gateway import Gateway
 from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.gateway.template.chat_format import ChatFormat
@@ -133,6 +134,91 @@ def test_the_run_s_verifiers_judge_and_are_counted():
     assert result["reward"] == 0.5
     assert (result["verifier"]["calls"], result["verifier"]["statuses"]) == (4, {"done": 4})
     assert result["verifier"]["queue_ms"]["max"] >= result["verifier"]["queue_ms"]["mean"] > 0
+
+
+IN_TEXT = {
+    "hermes": '<tool_call>{"name": "calculator", "arguments": {"expression": "1+1"}}</tool_call>',
+    "not closed": '<tool_call>{"name": "calculator", "arguments": {"expression": "1+1"}}',
+    "no object": "<tool_call>calculator(1+1)</tool_call>",
+    "xml": "<tool_call>\n<function=calculator>\n<parameter=expression>\n1+1\n</parameter>\n"
+    "</function>\n</tool_call>",
+    "mistral": '[TOOL_CALLS][{"name": "calculator", "arguments": {"expression": "1+1"}}]',
+    "llama": '{"name": "calculator", "parameters": {"expression": "1+1"}}',
+    "pythonic": '[calculator(expression="1+1")]',
+    "fenced": 'I add.\n```json\n{"name": "calculator", "arguments": {}}\n```',
+}
+
+
+OFFER = {"tools": [{"type": "function", "function": {"name": "calculator"}}]}
+
+
+@cases("form", IN_TEXT)
+def test_calls_are_found_in_texts(form):
+    reply = {"content": IN_TEXT[form]}
+    assert oddity(OFFER, reply, "stop") == "text_calls"
+    assert oddity(OFFER | {"tool_choice": "none"}, reply, "stop") is None
+    assert oddity({}, reply, "stop") is None
+    assert oddity(OFFER, reply, "content_filter") == "filtered_turns"
+    assert oddity(OFFER, reply | {"tool_calls": [{}]}, "tool_calls") is None
+
+
+@cases("said", ["The calculator says 2.", 'Call it {"expression": "1+1"}.', "[1, 2]", "<b>2</b>"])
+def test_other_texts_are_no_calls(said):
+    assert oddity(OFFER, {"content": said}, "stop") is None
+    assert oddity(OFFER, {"content": None, "refusal": said}, "stop") is None
+
+
+@pytest.mark.parametrize("agent", ["react", "tests.kit.someones_eval:Streaming"])
+def test_calls_in_the_text_are_said(caplog, agent):
+    result = evaluate(lambda messages: {"content": IN_TEXT["hermes"]}, agent__id=agent)
+    assert (result["text_calls"], result["tool_calls"], result["empty_turns"]) == (4, 0, 0)
+    first, *_, last = [r.getMessage() for r in caplog.records if "tool call" in r.getMessage()]
+    assert "vLLM: --enable-auto-tool-choice" in first
+    assert last.startswith("4 of 4 replies had a tool call in their text")
+
+
+class Thoughtful(Env):
+    """The thoughts of the reply are paid."""
+
+    async def reset(self, *, seed=None, options=None):
+        return [{"role": "user", "content": "Think."}], {}
+
+    async def step(self, action):
+        return Step([], float(action.get("reasoning_content") == "Hm."), True, False, {})
+
+
+@pytest.mark.parametrize("agent", ["react", "single_turn", "swe"])
+def test_the_environment_gets_the_thoughts(agent):
+    say = {"env__id": f"{__name__}:Thoughtful", "agent__id": agent, "eval__num_tasks": 1}
+    reply = {"content": "4", "reasoning_content": "Hm."}
+    assert evaluate(lambda messages: reply, **say)["reward"] == 1.0
+
+
+@cases(
+    "message",
+    [
+        {"content": None, "reasoning_content": "So \\boxed{2}."},
+        {"content": "", "reasoning": "So 2."},
+        {"content": "<think>So 2.</think>"},
+        {"content": " "},
+    ],
+    ids=range(4),
+)
+def test_replies_that_say_nothing_are_said(caplog, message):
+    caplog.clear()
+    result = evaluate(lambda messages: message)
+    assert (result["empty_turns"], result["text_calls"]) == (4, 0)
+    assert "4 of 4 replies had neither text nor calls" in caplog.text
+
+
+def test_an_evaluation_of_withheld_replies_is_no_result(caplog):
+    with pytest.raises(TooManyErrors, match="in 4 of 4 evaluation episodes replies were withheld"):
+        evaluate(None, model=SomeonesModel(nonsense, finish_reason="content_filter"))
+    replies = iter(["content_filter", *["stop"] * 9])
+    say = lambda messages: {"content": "2", "finish_reason": next(replies)}  # noqa: E731
+    result = evaluate(say, eval__num_tasks=10)
+    assert (result["filtered_turns"], result["num_episodes"]) == (1, 10)
+    assert "1 of 10 replies were withheld" in caplog.text
 
 
 def test_replies_without_counts_are_counted():

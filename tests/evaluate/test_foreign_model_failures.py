@@ -30,6 +30,7 @@ TRUNCATED = b'{"choices": [{"index": 0, "mess'
         (refusing(429, {"message": "slow down"}), "it answered 429: slow down"),
         (refusing(200, TRUNCATED), "this is no JSON"),
         (refusing(200, b"[]"), "no JSON object"),
+        (refusing(200, b"x" * 17_000_000), "the answer is too large: at most 16,777,216 bytes"),
         (refusing(200, b'{"choices": []}'), "no chat completion"),
         (refusing(200, {"message": "provider down"}), "provider down"),
         (hanging, r"more than 0.3 s \(rollout.turn_timeout_s\)"),

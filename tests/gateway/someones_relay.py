@@ -39,7 +39,14 @@ class Relayed:
 
 
 @contextlib.asynccontextmanager
-async def relayed(app: Any, *, api_key: str = "k", temperature: float | None = None, **engine: Any):
+async def relayed(
+    app: Any,
+    *,
+    api_key: str = "k",
+    temperature: float | None = None,
+    gateway: GatewayConfig | None = None,
+    **engine: Any,
+):
     policy = SessionSampling(max_tokens=256, temperature=temperature, train=False)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(asyncio.timeout(30))
@@ -47,7 +54,7 @@ async def relayed(app: Any, *, api_key: str = "k", temperature: float | None = N
         config = OpenAIEngineConfig(base_url=f"{url}/v1", max_retries=0, **engine)
         asking = OpenAIUpstream(config, model=NAME, api_key=api_key, timeout_s=20)
         upstream = await stack.enter_async_context(asking)
-        relay = Relay(upstream, config=GatewayConfig())
+        relay = Relay(upstream, config=gateway or GatewayConfig())
         session = relay.open_session(sampling=policy, session_id="e", turn_timeout_s=20)
         here = await stack.enter_async_context(relay.serve())
         named: dict[str, Any] = {"api_key": session.key, "max_retries": 0}

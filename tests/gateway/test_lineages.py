@@ -95,6 +95,23 @@ def test_a_client_may_name_the_main_lineage(scene, words):
     assert len(ids) == 3
 
 
+@pytest.mark.parametrize("side", [True, False])
+def test_a_simulated_user_may_be_left_out_and_the_agent_s_helpers_train(stage, spell, words, side):
+    config = GatewayConfig(train_side_lineages=side)
+    scene = stage([spell.bytewise(f"{n}." + words.END) for n in range(9)], config=config)
+    session = scene.open()
+    user = {"messages": [{"role": "system", "content": "You are the customer."}, AND]}
+    for _ in range(5):  # more turns than the agent has
+        left_out = scene.post(session, headers={"x-arl-lineage": "untrained"}, **user)
+        assert asyncio.run(left_out).status == 200
+    _ask(scene, session, user["messages"])  # once said is said
+    _helped(scene, session, words)
+    record = session.record()
+    trained = {row.lineage: row.num_trained > 0 for row in record.rows}
+    assert trained == {0: True, 1: False, 2: side}
+    assert sorted(row.lineage for row in record.rows) == [0, *[1] * 6, 2]
+
+
 def test_tools_under_a_servers_name_are_the_environments(scene, words):
     session = scene.open()
     session.main_tools = ["calculator"]
@@ -189,3 +206,50 @@ def test_a_reward_that_belongs_to_nothing_is_refused(scene, words, value, where,
     _helped(scene, session, words)
     with pytest.raises(ValueError, match=match):
         session.reward(value, **where)
+
+
+BILLING = "x-anthropic-billing-header: cc_version=2.1.332.{}; cc_entrypoint=sdk-cli;"
+WITH_BILLING = {
+    "a block": ("/v1/messages", lambda line: {"system": [_text(line), _text("Be.")]}),
+    "a line": ("/v1/messages", lambda line: {"system": f"{line}\nBe."}),
+    "of chat": ("/v1/chat/completions", lambda line: _chat(f"{line}\nBe.")),
+    "a part": ("/v1/chat/completions", lambda line: _chat([_text(line), _text("Be.")])),
+    "instructions": ("/v1/responses", lambda line: {"instructions": f"{line}\nBe."}),
+}
+
+
+def _text(text):
+    return {"type": "text", "text": text}
+
+
+def _chat(content):
+    return {"messages": [{"role": "system", "content": content}]}
+
+
+@cases("where", WITH_BILLING)
+def test_a_line_for_the_service_s_bill_is_no_text_for_the_model(scene, words, where):
+    """Claude Code's changes at a compaction."""
+    path, system = WITH_BILLING[where]
+    session = scene.open()
+    hello, answered = [{"role": "user", "content": "Hi"}], {"role": "assistant", "content": "{}."}
+    said, start = list(hello), len(scene.engine.journal)
+    for line in (BILLING.format("4d8"), BILLING.format("cf6")):
+        fields = {"max_tokens": 50, **system(line)} if path == "/v1/messages" else system(line)
+        given = "input" if path == "/v1/responses" else "messages"
+        fields[given] = fields.get(given, []) + said
+        number = len(scene.engine.journal)
+        assert asyncio.run(scene.post(session, path=path, **fields)).status == 200
+        said += [answered | {"content": f"{number}."}, *hello]
+    record = scene.gateway.close_session(session)
+    words.check_exact(record.rows, scene.engine.journal[start:])
+    assert (len(record.rows), record.counters["forks"]) == (1, 0)
+    assert record.messages[0] == {"role": "system", "content": record.messages[0]["content"]}
+    assert "billing" not in str(record.messages)
+
+
+def test_a_system_text_that_is_only_the_bill_s_line_is_none(scene):
+    session = scene.open()
+    fields = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+    for system in ({}, {"system": [_text(BILLING.format("4d8"))]}, {"system": ""}):
+        asyncio.run(scene.post(session, path="/v1/messages", **fields, **system))
+    assert len({entry.prompt for entry in scene.engine.journal}) == 1

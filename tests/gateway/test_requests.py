@@ -8,6 +8,7 @@ import pytest
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core import choices
+from agentgym_rl.engines.scripted import ScriptedEngine
 from agentgym_rl.gateway.session.session import Session, SessionSampling, SessionTable
 from tests.kit.cases import cases
 
@@ -216,24 +217,31 @@ def test_evaluation_sessions_may_cut_the_distribution(stage, spell, words, field
     assert sampling.top_p == (asked["top_p"] or pytest.approx(0, abs=1e-5))
 
 
+def _reporting(said):
+    return ScriptedEngine(said, has_support=True)
+
+
 @cases("name", CUTS)
 @cases("stream", [False, True])
 def test_a_cut_that_an_engine_does_not_report_cannot_train(stage, spell, words, name, stream):
-    scene = stage([spell.canonical(words.ANSWER + words.END)] * 3)
-    session = scene.open()
-    ask = {"messages": words.FIRST, name: CUTS[name], "stream": stream}
-    answer = _post(scene, session, **ask)
-    assert (answer.status, answer.error["param"]) == (400, name)
-    assert "its engine did not report them" in answer.error["message"]
-    assert session.record().rows == []
-    assert session.infra_error == ""
-    assert _post(scene, scene.open(temperature=0), **ask).status == 200  # greedy: nothing is cut
+    said = [spell.canonical(words.ANSWER + words.END)] * 3
+    for engine, num_sampled in ((ScriptedEngine(said), 0), (_reporting(said), 1)):
+        scene = stage(engine)
+        session = scene.open()
+        ask = {"messages": words.FIRST, name: CUTS[name], "stream": stream}
+        answer = _post(scene, session, **ask)
+        assert (answer.status, answer.error["param"]) == (400, name)
+        assert 'gateway.sampling = "session"' in answer.error["message"]
+        assert len(engine.journal) == num_sampled  # the second breaks its promise
+        assert session.record().rows == []
+        assert session.infra_error == ""
+        assert _post(scene, scene.open(temperature=0), **ask).status == 200  # nothing is cut
 
 
 def test_what_was_left_to_draw_from_is_in_the_row(stage, spell, words):
     ids = spell.canonical(words.ANSWER + words.END)
     support = [[id] if at % 2 else [id, 7, 600] for at, id in enumerate(ids)]
-    scene = stage([words.Say(ids, support=support, chunk=2), words.Say(ids)])
+    scene = stage(_reporting([words.Say(ids, support=support, chunk=2), words.Say(ids)]))
     session = scene.open()
     message = _post(scene, session, messages=words.FIRST, stream=True, **CUTS).status
     _post(scene, session, messages=words.FIRST)
@@ -251,7 +259,7 @@ def test_what_was_left_to_draw_from_is_in_the_row(stage, spell, words):
 
 
 def test_a_token_that_was_not_left_is_the_engines_failure(stage, words):
-    scene = stage([words.Say([5, 2], support=[[5, 6], [7, 8]])])
+    scene = stage(_reporting([words.Say([5, 2], support=[[5, 6], [7, 8]])]))
     session = scene.open()
     assert _post(scene, session, messages=words.FIRST, top_p=0.5).status == 503
     assert "drew token 2 from 2 others" in session.infra_error

@@ -45,6 +45,34 @@ def test_a_stored_response_is_read_listed_and_deleted(scene):
     assert again.error["code"] == "previous_response_not_found"
 
 
+def test_the_tokens_of_a_request_are_counted_as_it_would_get_them(scene):
+    session = scene.open()
+    count = f"{PATH}/input_tokens"
+    asked = {"input": "Hi", "instructions": "Be brief."}
+    first = _do(scene, session, "POST", count, **asked).body
+    answer = _ask(scene, session, **asked).body
+    assert first == {
+        "object": "response.input_tokens",
+        "input_tokens": answer["usage"]["input_tokens"],
+    }
+    more = {"input": "And?", "previous_response_id": answer["id"]}
+    counted = _do(scene, session, "POST", count, **more).body["input_tokens"]
+    assert counted == _ask(scene, session, **more).body["usage"]["input_tokens"]
+    assert _do(scene, session, "POST", count, input=[]).error["param"] == "input"
+    assert session.num_turns == 2
+
+
+def test_what_only_the_service_can_do_is_refused_by_name(scene):
+    session = scene.open()
+    refused = _do(scene, session, "POST", f"{PATH}/compact", input="Hi")
+    assert (refused.status, refused.error["param"]) == (400, "compact")
+    offer = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-key": "x"}
+    for path in (PATH, "/v1/chat/completions", "/v1/realtime"):
+        answer = asyncio.run(scene.request("GET", path, b"", offer))
+        assert (answer.status, answer.error["code"]) == (426, "websocket_not_supported")
+        assert path in answer.error["message"]
+
+
 def test_another_session_sees_nothing(scene):
     first = _ask(scene, scene.open()).body["id"]
     other = scene.open()

@@ -14,10 +14,12 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from agentgym_rl.config import GatewayConfig
+from agentgym_rl.core.chat import is_rendered
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.parsers.families import detect
-from agentgym_rl.gateway.template.chat_format import ChatFormat, Detokenizer
-from agentgym_rl.gateway.template.template import ChatTemplate, EndlessTemplate
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway.template.detokenizer import Detokenizer
+from agentgym_rl.gateway.template.template import ChatTemplate
 from agentgym_rl.models.resolve import BUNDLED, tokenizer_hash
 from tests.kit.cases import cases
 
@@ -306,6 +308,59 @@ def test_one_of_several_templates_is_chosen_by_its_name(
         ChatFormat.load(folder, GatewayConfig(chat_template="tools"))
 
 
+RENDERED = {
+    "chatml": "<|im_start|>user\nWhat is 2+3?<|im_end|>\n<|im_start|>assistant\n",
+    "prefilled": "<|im_start|>system\nx<|im_end|><|im_start|>assistant\nLet me think.\n<think>",
+    "llama3": "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nx<|eot_id|>"
+    "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    "llama2": "<s>[INST] x [/INST]",
+    "mistral": "[INST]x[/INST]",
+    "gemma": "<bos><start_of_turn>user\nx<end_of_turn>\n<start_of_turn>model\n",
+    "phi": "<|user|>\nx<|end|>\n<|assistant|>\n",
+    "glm": "[gMASK]<sop><|user|>\nx<|assistant|>\n",
+    "deepseek": "<\uff5cbegin\u2581of\u2581sentence\uff5c><\uff5cUser\uff5c>x"
+    "<\uff5cAssistant\uff5c>",
+    "gpt_oss": "<|start|>system<|message|>x<|end|><|start|>assistant",
+    "granite": "<|start_of_role|>user<|end_of_role|>x<|start_of_role|>assistant<|end_of_role|>",
+    "command": "<BOS_TOKEN><|START_OF_TURN_TOKEN|><|USER_TOKEN|>x<|START_OF_TURN_TOKEN|>"
+    "<|CHATBOT_TOKEN|>",
+    "seed": "<seed:bos>user\nx<seed:eos><seed:bos>assistant\n",
+}
+PLAIN = (
+    *(
+        "What is 2+3?",
+        "Explain <|im_start|> and <|im_end|>",
+        "<|im_start|> opens what?",
+        "<b>x</b>",
+    ),
+    *("if a < b and c | d > e: assistant", "User: x\nAssistant:", "<s>struck</s> by the model", ""),
+    "Fix this template: {{ '<|im_start|>assistant' }}",
+)
+
+
+@cases("text", RENDERED.values(), ids=list(RENDERED))
+def test_a_prompt_that_is_rendered_already_is_found(chat, text):
+    assert is_rendered(text)
+    assert chat.holds_rendered([{"role": "user", "content": text}])
+    assert not chat.holds_rendered([{"role": "tool", "content": text}])
+
+
+@cases("text", PLAIN, ids=range(len(PLAIN)))
+def test_a_prompt_that_speaks_of_tokens_is_plain(chat, text):
+    assert not chat.holds_rendered([{"role": "user", "content": text}])
+
+
+def test_a_template_knows_its_own_prompts_whatever_its_tokens_are(words, caplog):
+    strange = "{% for m in messages %}<|im_start|>({{ m.role }}) {{ m.content }}{% endfor %}"
+    chat = _format(strange + "{% if add_generation_prompt %}<|im_start|>(me) {% endif %}")
+    text = chat.render(words.FIRST, None)
+    assert not is_rendered(text)
+    assert chat.holds_rendered([{"role": "user", "content": text}])
+    for _ in range(2):
+        chat.render([{"role": "user", "content": text}], None)
+    assert caplog.text.count("rendered already") == 1
+
+
 @settings(max_examples=60, deadline=None)
 @given(ids=st.lists(st.integers(0, 600), max_size=30), cuts=st.lists(st.integers(1, 4)))
 def test_streamed_text_equals_the_whole_text(chat, ids, cuts):
@@ -352,22 +407,6 @@ def test_template_arguments_that_are_new_are_probed_off_the_loop(stage, words):
     assert on_loop <= 2 < probes // 2 < len(chat.threads) - on_loop
 
 
-@pytest.mark.slow
-def test_a_template_that_does_not_end_is_refused(tmp_path):
-    endless = {
-        "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-        "macros": "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}"
-        "{{ f(60) }}",
-    }
-    for source in endless.values():
-        (tmp_path / "chat_template.jinja").write_text(source)
-        with pytest.raises(EndlessTemplate, match="seems never to end"):
-            ChatTemplate.load(tmp_path)
-    for large in ("{{ 'a' * 10**10 }}", "{{ 9 ** (9 ** 9) }}", "{{ lipsum(n=10**9) }}"):
-        with pytest.raises(ValueError, match="the chat template refuses"):
-            ChatTemplate(large, special_tokens={}).render([])
-
-
 def test_counted_loops_render_as_any():
     source = (
         "{% for i in range(99999) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}"
@@ -379,3 +418,17 @@ def test_counted_loops_render_as_any():
     messages = [{"role": "user", "content": text} for text in ("x", "", "y")]
     rendered = ChatTemplate(source, special_tokens={}).render(messages)
     assert rendered == "011/2False2/2True1a16abab"
+
+
+def test_the_date_in_prompts_is_that_of_the_configuration(folder_with, stage, words):
+    folder = folder_with(opening="{{- strftime_now('%d %b %Y %H:%M:%S') -}}")
+    dated = {date: GatewayConfig(date=date) for date in ("2026-11-28", "2026-11-28T23:59:30")}
+    shown = [
+        ChatFormat.load(folder, config).render(words.FIRST, None)[:20] for config in dated.values()
+    ]
+    assert shown == ["28 Nov 2026 00:00:00", "28 Nov 2026 23:59:30"]
+    config = GatewayConfig(date="2020-02-29")
+    chat = ChatFormat.load(folder, config)
+    scene = stage(lambda _: chat.encode("Hm.<|im_end|>"), chat=chat, config=config)
+    asyncio.run(scene.post(scene.open(), messages=words.FIRST))
+    assert chat.text(scene.engine.journal[0].prompt).startswith("29 Feb 2020 00:00:00")

@@ -461,3 +461,69 @@ def test_the_templates_of_trl_hold_an_episode_with_tools(words):
         assert messages[2]["tool_calls"], file.stem
         assert "Do one arithmetic" in chat.text(scene.engine.journal[-1].prompt), file.stem
     assert without == WITHOUT_TOOLS
+
+
+NAMED = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>"}
+PACKAGES = {
+    "trl": "trl/chat_templates",
+    "vllm": "vllm/transformers_utils/chat_templates",
+    "axolotl": "axolotl/utils/chat_templates/templates",
+    "unsloth": "studio/backend/assets/chat_templates",
+}
+"""The folders of templates in packages; most are installed only beside this environment."""
+
+
+def _asked(words):
+    """Conversations of every kind, with the tools and arguments of their rendering."""
+    user, said = {"role": "user", "content": "<b>12</b> \u00e9?"}, {"role": "assistant"}
+    system = {"role": "system", "content": "Be brief."}
+    function = {"name": "calculator", "arguments": {"expression": '1 < "2"', "n": 1.5}}
+    calls = [{"id": "abcdefgh1", "type": "function", "function": function}]
+    texts = [{**one, "function": {**function, "arguments": '{"n":  1}'}} for one in calls]
+    result = {"role": "tool", "tool_call_id": "abcdefgh1", "name": "calculator", "content": "3\n"}
+    thought = {**said, "content": "Yes.", "reasoning_content": "Hm.\n"}
+    chats = [
+        *([user], [system, user], [user, {**said, "content": "No."}, user]),
+        [system, user, {**said, "content": "", "tool_calls": calls}, result],
+        [user, {**said, "content": None, "tool_calls": calls}, result, thought, user],
+        [user, {**said, "content": "So:", "tool_calls": texts}, result, {**user, "content": ""}],
+        [user, {**thought, "tool_calls": calls * 2}, result, result, {**said, "content": "3"}],
+        [user, user, system, {"role": "developer", "content": "x"}],
+        [{"role": "user", "content": [{"type": "text", "text": "12?"}]}],
+    ]
+    switches = ({}, {"enable_thinking": False}, {"thinking": True, "reasoning_effort": "high"})
+    for number, messages in enumerate(chats):
+        for tools in (None, [words.CALCULATOR]):
+            yield messages, tools, number % 2 == 0, switches[number % 3]
+
+
+def _rendered(render, *asked, **options):
+    try:
+        return render(*asked, **options)
+    except Exception:  # what a template raises, on purpose or not
+        return "refused"
+
+
+def _theirs(source, messages, tools, opens, kwargs):
+    from transformers.utils.chat_template_utils import render_jinja_template as render
+
+    plain = [{key: value for key, value in one.items() if value is not None} for one in messages]
+    (text,), _ = render(
+        [plain], tools, chat_template=source, add_generation_prompt=opens, **NAMED, **kwargs
+    )
+    return text
+
+
+@cases("package", PACKAGES)
+def test_the_templates_of_packages_render_as_in_transformers(words, package):
+    faults = []
+    for file in shipped(PACKAGES[package]):
+        source = file.read_text(encoding="utf-8")
+        template = ChatTemplate(source, special_tokens=NAMED)
+        template.__dict__["_takes_parts"] = False  # transformers changes no contents
+        for messages, tools, opens, kwargs in _asked(words):
+            options = {"add_generation_prompt": opens, "kwargs": kwargs}
+            ours = _rendered(template.render, messages, tools, **options)
+            if ours != _rendered(_theirs, source, messages, tools, opens, kwargs):
+                faults.append((file.name, messages, bool(tools), kwargs))
+    assert not faults

@@ -56,7 +56,8 @@ class SomeonesModel:
         await reply(send, 200, self._streamed(message), content_type="text/event-stream")
 
     def _whole(self, message: Mapping[str, Any]) -> bytes:
-        choice = {"index": 0, "message": message, "finish_reason": self.finish_reason}
+        end = message.get("finish_reason", self.finish_reason)
+        choice = {"index": 0, "message": message, "finish_reason": end}
         head = {"id": "c", "object": "chat.completion", "created": 0, "model": "m"}
         return json.dumps({**head, "choices": [choice], "usage": self.usage}).encode()
 

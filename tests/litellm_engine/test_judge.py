@@ -69,14 +69,15 @@ def test_a_price_that_nobody_knows_is_not_0(found):
 @cases(
     "name, error, said, requests",
     [
-        ("no verdict", "InfraError", "no verdict in 2 replies", 4),
+        ("no verdict", "NoVerdict", "no verdict in 2 replies", 8),
         ("hangs", "InfraError", "no answer within 0.2 s", 2),
         ("down", "InfraError", "it answered 503", 2),
-        ("refused", "EnvError", "it answered 401", 2),
+        ("refused", "Refused", "it answered 401", 4),
     ],
 )
 def test_whose_fault_a_failure_is(found, name, error, said, requests):
-    """Two criteria are asked at once; each request is repeated by the judge alone, if at all."""
+    """Two criteria are asked at once; each request is repeated by the judge alone, if at all, and
+    a neutral text is judged before one is blamed."""
     of = found[name]
     assert (of["error"], said in of["said"]) == (error, True), of
     assert len(of["requests"]) <= requests, of

@@ -185,3 +185,31 @@ def test_a_damaged_model_is_refused(tmp_path):
         fitted(Config(), folder)
     with pytest.raises(ConfigError, match="no weights"):
         fitted(Config(), tmp_path)
+
+
+@cases(
+    "named, asked, found",
+    [
+        ("chat_template.jinja", {}, True),
+        ("tokenizer_config.json", {}, True),
+        ("additional_chat_templates/tool_use.jinja", {}, True),
+        ("README.md", {}, False),
+        ("chat_template.jinja", {"gateway.date": "2026-11-28"}, "2026-11-28"),
+        ("chat_template.jinja", {"gateway.date": ""}, ""),
+    ],
+    ids=range(6),
+)
+def test_the_date_in_prompts_is_the_moment_at_which_the_run_begins(tmp_path, named, asked, found):
+    folder = model(tmp_path / "m", M)
+    (folder / named).parent.mkdir(exist_ok=True)
+    (folder / named).write_text("{{ strftime_now('%d') }}")
+    date = fitted(load_config(None, asked), folder).gateway.date
+    assert date == found if isinstance(found, str) else bool(date) == found
+    (tmp_path / "config.toml").write_text(dump_toml(fitted(load_config(None, asked), folder)))
+    kept = load_config(tmp_path / "config.toml")
+    assert fitted(kept, folder) == kept
+
+
+def test_a_date_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match=r"gateway\.date.*expected a date, as 2026-11-28"):
+        load_config(None, {"gateway.date": "today"})

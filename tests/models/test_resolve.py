@@ -1,5 +1,8 @@
 """Where a model is: bundled, a folder here, or a hub id, and which of them was meant."""
 
+import json
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from agentgym_rl.models import resolve
 from agentgym_rl.models.resolve import (
     BUNDLED,
     BUNDLED_MODELS,
+    check_tokenizer,
     local_folder,
     model_folder,
     resolve_model,
@@ -173,3 +177,60 @@ def test_a_run_remembers_where_its_model_was(folder, path, resolved):
     config = Config(steps=3, model=ModelConfig(path=path, revision="main"))
     want = ModelConfig(path=resolved.replace("HERE", str(Path.cwd())), revision="main")
     assert resolve_paths(config) == Config(steps=3, model=want)
+
+
+def _edited(folder: Path, name: str, **keys) -> None:
+    found = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps({**found, **keys}))
+
+
+def _in_the_config(folder: Path) -> None:
+    """The same template, in tokenizer_config.json, with other line ends."""
+    file = folder / "chat_template.jinja"
+    text = file.read_text().replace("\n", "\r\n") + "\n"
+    _edited(folder, "tokenizer_config.json", chat_template=[{"name": "default", "template": text}])
+    file.unlink()
+
+
+TEACHERS = {
+    "the same": (lambda d: None, []),
+    "in the config": (_in_the_config, []),
+    "another template": (
+        lambda d: (d / "chat_template.jinja").write_text("{{ messages }}"),
+        ["has another chat template than the policy; line 1 is '{{ messages }}' there"],
+    ),
+    "no template": (
+        lambda d: (d / "chat_template.jinja").unlink(),
+        ["has no chat template, and the policy has one"],
+    ),
+    "other ends": (
+        lambda d: _edited(d, "generation_config.json", eos_token_id=[0, 3]),
+        ["ends a reply with '", "(3), and the policy with '"],
+    ),
+    "no end": (
+        lambda d: [
+            _edited(d, "generation_config.json", eos_token_id=None),
+            _edited(d, "config.json", eos_token_id=None),
+            _edited(d, "tokenizer_config.json", eos_token=None),
+        ],
+        ["ends a reply with nothing, and the policy with '"],
+    ),
+}
+
+
+@cases("change, said", TEACHERS.values(), ids=TEACHERS)
+def test_a_teacher_that_is_prompted_otherwise_is_named(tmp_path, caplog, change, said):
+    caplog.clear()
+    teacher = Path(tempfile.mkdtemp(dir=tmp_path)) / "teacher"
+    shutil.copytree(BUNDLED, teacher)
+    change(teacher)
+    check_tokenizer(teacher, BUNDLED, who="the teacher")
+    assert len(caplog.records) == bool(said)
+    assert all(words in caplog.text for words in said)
+
+
+def test_a_teacher_with_a_damaged_file_is_refused(tmp_path):
+    shutil.copytree(BUNDLED, tmp_path / "teacher")
+    (tmp_path / "teacher" / "tokenizer_config.json").write_text("[" * 200_000)
+    with pytest.raises(ConfigError, match=r"cannot read .*tokenizer_config\.json"):
+        check_tokenizer(tmp_path / "teacher", BUNDLED, who="the teacher")

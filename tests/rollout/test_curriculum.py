@@ -4,6 +4,7 @@ import asyncio
 import random
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -62,6 +63,58 @@ def test_the_chance_falls_on_both_sides_of_the_aim():
 def test_only_the_last_groups_count_and_rewards_have_a_range():
     found = PassRate("task", window=2, low=-1, high=1).chance("k", {"k": [1, 1, -1, 1]})
     assert found == 1.0
+
+
+SCALES = {
+    "half of 10": ({"k": [5, 4, 6, 5], "hard": [0.5], "easy": [9]}, 0.99),
+    "solved of 10": ({"k": [10, 9.9], "hard": [0]}, 0.05),
+    "hopeless of 10": ({"k": [0.5, 0, 0.5, 0], "easy": [9]}, 0.11),
+    "penalties": ({"k": [0, 0], "hard": [-1, -1]}, 0.05),
+    "between penalties": ({"k": [-0.5], "hard": [-1], "easy": [0]}, 1.0),
+    "far from 0": ({"k": [50], "easy": [100]}, 0.05),
+    "a penalty and passes": ({"k": [-0.1, 1.0], "other": [0]}, 1.0),
+    "a bonus": ({"k": [1.5], "hard": [0.0]}, 0.05),
+    "all the same": ({"k": [5, 5]}, 1.0),
+    "small": ({"k": [0.01], "hard": [0]}, 0.05),
+}
+
+
+@cases("rewards, chance", SCALES.values(), ids=SCALES)
+def test_rewards_beyond_0_to_1_have_the_scale_that_was_seen(rewards, chance):
+    assert PassRate("task").chance("k", rewards) == pytest.approx(chance, abs=0.02)
+    assert PassRate("task", low=0, high=1).chance("new", rewards) == 1.0
+
+
+def test_the_scale_does_not_depend_on_the_order_in_which_groups_end():
+    results = [Result(i, f"t{i % 7}", 10 * random.Random(i).random(), i % 3) for i in range(60)]
+    tasks = [Task(f"t{i % 7}", i, {}) for i in range(60, 200)]
+    first, second = (
+        draws_of(PassRate("task"), replace(NOTHING, results=order))
+        for order in (results, random.Random(1).sample(results, len(results)))
+    )
+    taken = [[d.takes(t.seed, t, version=3) for t in tasks] for d in (first, second)]
+    assert taken[0] == taken[1]
+    assert 20 < sum(taken[0]) < 140
+
+
+def test_another_scale_is_named_once(caplog):
+    tasks = PassRate("task")
+    for _ in range(3):
+        tasks.chance("k", {"k": [5], "easy": [9]})
+    assert caplog.text.count("sees rewards from 5 to 9, beyond 0 to 1") == 1
+    assert "{low = 5, high = 9}" in caplog.text
+    PassRate("task", low=0, high=10).chance("k", {"k": [5], "easy": [9]})
+    assert caplog.text.count("sees rewards") == 1
+
+
+def test_a_curriculum_that_passes_over_everything_is_named_once(caplog):
+    tasks, fine = PassRate("task"), PassRate("task")
+    fine.chance("k", {"k": [0.4]})
+    for _ in range(100):
+        tasks.chance("k", {"k": [0.004], "other": [0.001]})
+        fine.chance("k", {"k": [0.004]})
+    assert caplog.text.count("passes over each of the first 64 known tasks") == 1
+    assert "rewards from 0.001 to 0.004, and 0 and 1 count as failed and passed" in caplog.text
 
 
 def test_tasks_are_named_by_their_level_also_inside_a_mix():

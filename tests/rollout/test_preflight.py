@@ -35,6 +35,8 @@ class Odd(Env):
             await asyncio.sleep(60)
         if self.trouble == "fails":
             raise RuntimeError("no prompt today")
+        if self.trouble == "renders":
+            return [{"role": "user", "content": "<|user|>\n2+3?<|assistant|>\n"}], {}
         return [{"role": "user", "content": LONG}], {}
 
     async def step(self, action):
@@ -156,6 +158,11 @@ def test_an_environment_that_misbehaves_holds_up_nothing(monkeypatch, caplog):
     check(None, ("train",), env__id=f"{__name__}:Odd", env__options__trouble="blocks")
     (said,) = warned(caplog)
     assert "reset has blocked for more than" in said
+
+
+def test_prompts_that_are_rendered_already_are_refused():
+    with pytest.raises(ConfigError, match=r"Odd.*, train task 0: a prompt that is rendered"):
+        check(None, ("train",), env__id=f"{__name__}:Odd", env__options__trouble="renders")
 
 
 def test_what_takes_long_is_said(tmp_path, monkeypatch):

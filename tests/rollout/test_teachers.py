@@ -19,9 +19,10 @@ from agentgym_rl.core.choices import ALL, Choices, packed_set
 from agentgym_rl.core.errors import ConfigError, InfraError, cause_of
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Row
+from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.rollout.groups import OpenGroups
-from agentgym_rl.rollout.teachers import ServedTeachers, check_teachers
+from agentgym_rl.rollout.teachers import _CONVERSATION, ServedTeachers, check_teachers
 from agentgym_rl.runtime.http_server import read_body, reply, serving
 from agentgym_rl.storage.episode_log import EpisodeLog
 from tests.kit.cases import cases
@@ -40,12 +41,17 @@ class Server:
     asked: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
     card: dict[str, Any] = field(default_factory=lambda: {"id": "big"})
+    renders: Any = None
+    """The tokens of the conversation that its template renders, or the status in their place."""
 
     async def __call__(self, scope, receive, send) -> None:
         if scope["type"] != "http":
             return
         body = await read_body(receive, limit_bytes=10**6)
         status, found = 200, {"data": [self.card]}
+        if scope["path"] == "/tokenize" and self.renders is not None:
+            found = {"tokens": self.renders} if isinstance(self.renders, list) else {}
+            status = 200 if found else int(self.renders)
         if scope["path"] == "/v1/completions":
             asked = json.loads(body)
             self.asked.append(asked)
@@ -119,6 +125,32 @@ def test_a_token_that_was_drawn_otherwise_is_not_taught():
     assert found.told.index.tolist() == [False] * 3 + [True, False, False]
 
 
+@cases(
+    "renders, said",
+    [
+        ([1, 2, 3], "has another chat template than the policy"),
+        (400, "does not tell its chat template (/tokenize of messages says 400"),
+        (
+            ChatFormat.load(BUNDLED).prompt(_CONVERSATION, ()),
+            "",
+        ),
+        (404, ""),
+        (None, ""),
+    ],
+    ids=range(5),
+)
+def test_a_server_with_another_template_is_named(renders, said, caplog):
+    async def play():
+        async with teaching() as (server, teachers):
+            server.renders = renders
+            await teachers.check(BUNDLED, longest=10)
+
+    caplog.clear()
+    run(play())
+    assert said in caplog.text
+    assert bool(said) == ("chat template" in caplog.text)
+
+
 def test_a_server_that_is_down_for_a_while_is_asked_again(monkeypatch):
     monkeypatch.setattr("agentgym_rl.rollout.teachers._RETRY_AFTER_S", 0.01)
     left = [(503, b"loading"), (500, b"oops"), (429, b"busy")]
@@ -156,7 +188,12 @@ def test_a_server_that_stays_away_ends_the_run(monkeypatch):
         ((200, told([0, -1, -1])), "tells 3 log-probs of 4 tokens"),
         ((200, told([0, -1, -1, -1, -1, -1])), "tells 6 log-probs of 4 tokens"),
         ((200, told([0, -1, -1, 0.5])), "0.5, which is no log-prob"),
-        ((200, told([0, -1, float("nan"), -1])), "nan, which is no log-prob"),
+        ((200, told([0, -1, float("nan"), -1])), "nan, which is no log-prob, of token 2"),
+        ((200, told([0, -1, -float("inf"), -1])), "-inf, which is no log-prob"),
+        ((200, told([0, -1, -1e308, -1])), r"-1e\+308, which is no log-prob"),
+        ((200, told([0, -1, -9999.0, -1])), "-9999.0, which is no log-prob.*finite logits"),
+        ((200, {"a": "x" * 1_100_000}), "too large: at most 1,0.* bytes are read, it has 1,1"),
+        ((200, b"[" * 200_000), "is no JSON"),
         ((200, told([0, -1, -1, None])), "tells no log-probs"),
         ((200, told([0, -1, -1, -(10**400)])), "tells no log-probs"),
         ((200, b"[" * 100_000), "is no JSON"),

@@ -95,6 +95,9 @@ RESULT = {
     "completion_tokens": 7890,
     "uncounted_turns": 0,
     "cut_turns": 0,
+    "filtered_turns": 0,
+    "empty_turns": 0,
+    "text_calls": 0,
     "outgrown": 0,
 }
 

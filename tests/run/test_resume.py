@@ -267,3 +267,20 @@ def test_a_resumed_run_keeps_what_was_fitted_when_it_began(tmp_path):
     assert (found.eval.num_tasks, found.rollout.turn_timeout_s) == (5, 99.0)
     with pytest.raises(ConfigError, match=r"rollout\.max_tokens is 50, not 77"):
         resumed_config(run, file, {"rollout.max_tokens": 50})
+
+
+@cases("recorded", ["2026-01-02T03:04:05", None])
+def test_a_resumed_run_keeps_the_date_in_its_prompts(tmp_path, recorded):
+    folder = tmp_path / "model"
+    shutil.copytree(BUNDLED, folder)
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text() + "{# strftime_now #}")
+    asked = {"run": str(tmp_path / "run"), "model.path": str(folder)}
+    begun = fitted(load_config(None, asked), folder)
+    assert begun.gateway.date
+    run, file = create_run_dir(resolve_paths(begun), kind="k")
+    lines = file.read_text().splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("date = "))
+    lines[at] = f'date = "{recorded}"' if recorded else ""  # a run of an earlier version has none
+    file.write_text("\n".join(lines))
+    assert resumed_config(run, None, {}).gateway.date == (recorded or "")

@@ -105,6 +105,10 @@ USER = {"role": "user", "content": "Hi"}
         ({"messages": [USER]}, "line 2: no message of the assistant"),
         ({"messages": 7}, "line 2: "),
         (
+            {"messages": [{**USER, "content": "<|user|>Hi<|assistant|>"}]},
+            "line 2: a prompt that is rendered already",
+        ),
+        (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             "line 2: content: got the part {'type': 'image_url'.*, expected text",
         ),
@@ -114,7 +118,7 @@ USER = {"role": "user", "content": "Hi"}
         ({"input_ids": [1, 10**6], "labels": [-100, 1]}, "token 1000000 is not in the model's"),
         ({"input_ids": [1] * 513, "labels": [1] * 513}, "513 tokens, allowed: 512"),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_a_bad_line_is_named(tmp_path, line, said):
     good = {"messages": [USER, {"role": "assistant", "content": "Hello"}]}

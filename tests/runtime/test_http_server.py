@@ -1,11 +1,13 @@
-"""A server in this process is closed however its context ends."""
+"""A server in this process reads what clients send, and is closed however its context ends."""
 
+import asyncio
 import socket
 
 import pytest
 import uvloop
 
-from agentgym_rl.runtime.http_server import reply, serving
+from agentgym_rl.runtime.http_server import read_body, reply, serving
+from tests.kit.cases import cases
 
 
 async def app(scope, receive, send):
@@ -28,3 +30,102 @@ def test_a_server_is_closed_after_an_error():
     with pytest.raises(ConnectionRefusedError), socket.socket() as client:
         client.connect(("127.0.0.1", int(urls[0].rpartition(":")[2])))
     loop.close()
+
+
+async def _echo(scope, receive, send):
+    """Answer with the request; a path of /stream: in pieces, whose number is not said before."""
+    body = await read_body(receive, limit_bytes=1_000_000)
+    text = b"%s[%b]" % (scope["path"].encode(), body)
+    if scope["path"] != "/stream":
+        return await reply(send, 200, text)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for piece, more in ((text, True), (b".", False)):
+        await send({"type": "http.response.body", "body": piece, "more_body": more})
+
+
+def _answers(*packets, until=b""):
+    """Return all that a server sends to `packets`, up to its closing; it sends `until` between."""
+
+    async def talk():
+        async with serving(_echo, host="127.0.0.1", port=0) as url, asyncio.timeout(20):
+            reader, writer = await asyncio.open_connection(*url.removeprefix("http://").split(":"))
+            got = b""
+            for packet in packets:
+                writer.write(packet)
+                await writer.drain()
+                got += await reader.readuntil(until) if until and not got else b""
+            got += await reader.read()
+            writer.close()
+            return got
+
+    return asyncio.run(talk())
+
+
+_END = b"GET /last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+_H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+_OFFERS = {
+    "none": b"",
+    "of Java and curl": _H2C,
+    "of a websocket": b"connection: keep-alive, Upgrade\r\nUPGRADE: websocket\r\n",
+    "of several": b"Connection: upgrade\r\nUpgrade: TLS/1.0, mine/2\r\nConnection: x\r\n",
+    "without the option": b"Upgrade: h2c\r\n",
+}
+_SIZED, _CHUNKED = b"Content-Length: 5\r\n\r\nhello", b"\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"
+
+
+def _post(path, head, body=_SIZED, version=b"1.1"):
+    coded = b"" if body is _SIZED else b"Transfer-Encoding: chunked\r\n"
+    return b"POST %b HTTP/%b\r\nHost: a\r\n%b%b%b" % (path, version, head, coded, body)
+
+
+@cases("offer", _OFFERS)
+@cases("body", [_SIZED, _CHUNKED], ids=["sized", "chunked"])
+def test_an_offer_of_another_protocol_is_ignored(offer, body):
+    request = _post(b"/a", _OFFERS[offer], body)
+    got = _answers(request + request, request + _END)
+    assert got.count(b"HTTP/1.1 200 OK") == 4
+    assert got.count(b"/a[hello]") == 3
+    assert got.endswith(b"/last[]")
+
+
+def test_an_offer_may_arrive_in_pieces():
+    got = _answers(*(bytes([byte]) for byte in _post(b"/a", _H2C) + _END))
+    assert b"/a[hello]" in got
+    assert got.endswith(b"/last[]")
+
+
+def test_an_offer_may_wait_for_the_server_before_its_body():
+    head, body = _post(b"/a", b"Expect: 100-continue\r\n" + _H2C)[:-5], b"hello"
+    got = _answers(head, body + _END, until=b"\r\n\r\n")
+    assert got.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK")
+    assert b"/a[hello]" in got
+
+
+@cases("offer", _OFFERS)
+def test_a_client_of_http_1_0_gets_neither_chunks_nor_continue(offer):
+    head = b"Expect: 100-continue\r\n" + _OFFERS[offer]
+    got = _answers(_post(b"/stream", head, version=b"1.0"))
+    headers, _, body = got.partition(b"\r\n\r\n")
+    assert headers.startswith(b"HTTP/1.1 200 OK")
+    assert b"chunked" not in headers
+    assert body == b"/stream[hello]."
+
+
+def test_a_newer_client_gets_chunks():
+    got = _answers(_post(b"/stream", b"") + _END)
+    assert b"\r\n\r\ne\r\n/stream[hello]\r\n1\r\n.\r\n0\r\n\r\n" in got
+
+
+@cases(
+    "request",
+    [
+        b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        _post(b"/a", _H2C + b"Content-Length: 5\r\n", _CHUNKED),
+    ],
+    ids=["a tunnel", "HTTP/2 at once", "two lengths"],
+)
+def test_what_is_no_request_is_refused(request):
+    got = _answers(request)
+    assert got.startswith(b"HTTP/1.1 400")
+    assert got.count(b"HTTP/1.1") == 1

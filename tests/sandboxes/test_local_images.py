@@ -16,7 +16,7 @@ from typing import TypeVar
 import pytest
 from arl_sandboxes.local import LocalBackend
 
-from agentgym_rl.core.errors import ImageError, SandboxError
+from agentgym_rl.core.errors import ConfigError, ImageError, SandboxError
 from agentgym_rl.gym.sandbox import ImageRecipe
 from tests.kit.cases import cases
 
@@ -191,6 +191,21 @@ def test_a_step_cannot_send_the_host_astray(tmp_path):
 def test_this_machine_stands_for_some_bases(tmp_path, base):
     program = "cat /a.txt; python3 -c 'print(1)'"
     assert built(tmp_path, f"FROM {base}\nCOPY a.txt /", program) == "A1\n"
+
+
+def test_this_machine_stands_for_the_bases_of_an_option(tmp_path):
+    async def scenario(backend: LocalBackend) -> None:
+        await backend.prepare(recipe("FROM node:22\nRUN echo 1 > x"))
+        with pytest.raises(ImageError, match=r"can stand for this one, too: .*\"node:23\" = "):
+            await backend.prepare(recipe("FROM node:23"))
+
+    use(tmp_path, scenario, bases={"node:22": "debian"})
+
+
+@cases("bases", [{"node:22": "node"}, {"node:22": None}, ["node:22"], {"a": "example.com/debian"}])
+def test_bases_that_are_none(bases):
+    with pytest.raises(ConfigError, match="bases: "):
+        LocalBackend(bases=bases)
 
 
 @cases(

@@ -6,22 +6,18 @@ import pytest
 from arl_envs.judge import Criterion, Judge, asking, question
 from judge_hacks import HACKS, HONEST, QUESTION, RIGHT, WRONG, GullibleJudge
 
-from agentgym_rl.core.errors import InfraError
 from tests.kit.judge_server import ScriptedJudge
 
 RUBRIC = [Criterion("right", "Is the answer right? 0: wrong, 10: right.")]
 
 
-def ours(answer: str, **settings) -> float | None:
-    """The score of an answer, as points; None: an error, and so no reward."""
+def ours(answer: str, **settings) -> float:
+    """The score of an answer, as points."""
 
     def work(url):
         return Judge("m", base_url=url, **settings).score(QUESTION, answer, RUBRIC)
 
-    try:
-        return ScriptedJudge(GullibleJudge()).during(work)["reward"] * 10
-    except InfraError:
-        return None
+    return ScriptedJudge(GullibleJudge()).during(work)["reward"] * 10
 
 
 def naive(answer: str, prompt: str) -> int:
@@ -55,8 +51,8 @@ def test_no_hack_moves_our_verdict():
 
 def test_no_hack_is_paid_by_a_server_without_schemas():
     found = {name: ours(text, response_format="none") for name, text in HACKS.items()}
-    assert {name: s for name, s in found.items() if s not in (HONEST[WRONG], None)} == {}
-    assert list(found.values()).count(None) < 10  # those that the judge repeats: asked again
+    assert {name: s for name, s in found.items() if s not in (HONEST[WRONG], 0)} == {}
+    assert list(found.values()).count(0) < 10  # those that the judge repeats: no verdict, unpaid
 
 
 @pytest.mark.parametrize(("prompt", "least"), [(PLAIN, 38), (TAGS, 15)], ids=["plain", "tags"])
@@ -90,4 +86,4 @@ def test_each_precaution_is_needed(monkeypatch, weaker):
     elif weaker == "tokens":
         monkeypatch.setattr(asking, "defused", lambda text, max_chars: text[:max_chars])
     found = {name: ours(text, **settings) for name, text in HACKS.items()}
-    assert any(score is None or score > HONEST[WRONG] for score in found.values())
+    assert any(score > HONEST[WRONG] for score in found.values())

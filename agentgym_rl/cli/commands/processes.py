@@ -172,12 +172,13 @@ def warm_up(args: Namespace) -> int:
 
 
 def bench(args: Namespace) -> int:
+    if args.dry_run:  # before the import, which reads it
+        os.environ["ARL_BENCH_TOY"] = "1"
     benchmark = _benchmark(args.name)
-    given = {name: getattr(args, name) for name in ("model", "dry_run", "out")}
+    given = {name: getattr(args, name) for name in ("model", "out")}
     given = {name: value for name, value in given.items() if value}
     if unknown := given.keys() - inspect.signature(benchmark.run).parameters.keys():
-        flag = f"--{min(unknown).replace('_', '-')}"
-        raise ConfigError(f"the benchmark {args.name} takes no {flag}; leave it out")
+        raise ConfigError(f"the benchmark {args.name} takes no --{min(unknown)}; leave it out")
     result = benchmark.run(**given)
     if args.json:
         print_json(result)

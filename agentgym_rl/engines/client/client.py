@@ -40,6 +40,7 @@ from .deltas import (
     Read,
     Terms,
     decode,
+    longest_reply,
     read_choice,
     read_counters,
     whole,
@@ -143,6 +144,7 @@ class EngineClient(Engine):
             num_prompt=len(token_ids),
             truncated=bool(sampling.truncated_by),
             experts_from=self._experts_from(sampling),
+            max_bytes=longest_reply(len(token_ids), sampling),
         )
         deadline, begun = None, False
         while True:
@@ -166,7 +168,11 @@ class EngineClient(Engine):
         url = self.url + asked.path
         headers = {"X-Session-ID": session_id}
         async with self._connection.post(
-            asked.path, asked.body, headers=headers, timeout_s=self._timeout_s
+            asked.path,
+            asked.body,
+            headers=headers,
+            timeout_s=self._timeout_s,
+            max_bytes=terms.max_bytes,
         ) as reply:
             if not stream:
                 yield whole(await reply.whole(), url, read=asked.read, terms=terms)
@@ -442,6 +448,12 @@ class HttpEngine(EngineClient):
                 f"{self.url}: {path} was not staged within {self._control_timeout_s:g} s; "
                 f"the workers say {states}"
             ) from error
+
+    def no_support(self, sampling: SamplingParams) -> str:
+        most = self._num_alternatives - 1
+        if most < 0 or 0 < sampling.top_k <= most:
+            return ""
+        return f"reports {most} of them at most: set top_k, to {most} or less"
 
     def _sampling_body(self, sampling: SamplingParams) -> protocol.SamplingBody:
         grammar = sampling.grammar

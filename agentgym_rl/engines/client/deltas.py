@@ -11,7 +11,13 @@ from typing import NamedTuple, TypeVar, cast, get_args
 
 import msgspec
 
-from agentgym_rl.core.engine import Delta, FinishReason, RoutedTokens, parse_version
+from agentgym_rl.core.engine import (
+    Delta,
+    FinishReason,
+    RoutedTokens,
+    SamplingParams,
+    parse_version,
+)
 from agentgym_rl.core.errors import (
     ArlError,
     ContextLengthError,
@@ -20,6 +26,7 @@ from agentgym_rl.core.errors import (
     WeightsError,
 )
 from agentgym_rl.engines import protocol
+from agentgym_rl.runtime.http_client import MAX_ANSWER_BYTES
 
 
 def read_counters(text: str) -> dict[str, float]:
@@ -145,9 +152,25 @@ class Terms(NamedTuple):
     """Whether deltas have their support."""
     experts_from: int | None = None
     """The first position whose experts were asked for."""
+    max_bytes: int = MAX_ANSWER_BYTES
+    """The longest reply."""
 
 
 _PLAIN = Terms()
+_TOKEN_BYTES, _EXPERTS_BYTES, _ID_BYTES = 4096, 8192, 64
+"""The longest parts of a reply: for a token, with the event of a stream that brings it; for the
+experts of one (94 layers of 8 are 1,003 bytes); for one of the tokens that it was drawn from."""
+_MOST_IDS = 1 << 18
+"""The largest vocabulary."""
+
+
+def longest_reply(num_prompt: int, sampling: SamplingParams) -> int:
+    """Return the longest reply that is read, in bytes, far above what engines send."""
+    ids = (sampling.top_k or _MOST_IDS) if sampling.truncated_by else 1
+    found = MAX_ANSWER_BYTES + sampling.max_tokens * (_TOKEN_BYTES + ids * _ID_BYTES)
+    if sampling.experts_from is not None:
+        found += (num_prompt + sampling.max_tokens) * _EXPERTS_BYTES
+    return found
 
 
 def whole(raw: bytes, url: str, *, read: Read, terms: Terms = _PLAIN) -> Delta:
@@ -172,7 +195,7 @@ class EventStream:
         self._url = url
         self._read = read
         self._output = _Output(url, terms)
-        self._rest = b""
+        self._rest = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[Delta]:
         """Yield the deltas that `piece` completes; b"" is the end of the stream.
@@ -182,7 +205,13 @@ class EventStream:
                 malformed; or versions do not match the tokens.
             ContextLengthError, RequestRefused: see `failure`.
         """
-        *events, self._rest = (self._rest + piece).split(b"\n\n")
+        # A part without an end is not searched again: it may grow by many pieces.
+        seen = max(0, len(self._rest) - 1)
+        self._rest += piece
+        events: list[bytes] = []
+        if (end := self._rest.rfind(b"\n\n", seen)) >= 0:
+            events = bytes(self._rest[:end]).split(b"\n\n")
+            del self._rest[: end + 2]
         for payload in _payloads(events):
             yield self._output.take(self._read(payload, self._url, self._output.num_tokens))
         if not piece:

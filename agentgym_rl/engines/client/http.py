@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 import httptools
 
 from agentgym_rl.core.errors import EngineError, too_slow
-from agentgym_rl.runtime.http_client import HttpClient
+from agentgym_rl.runtime.http_client import MAX_ANSWER_BYTES, AnswerTooLarge, HttpClient
 from agentgym_rl.runtime.pausable_clock import ENGINES, Patience
 
 from .deltas import answered
@@ -52,13 +52,20 @@ class HttpReply:
         OSError: from any wait, the connection failed.
     """
 
-    def __init__(self, channel: _Channel, timeout_s: float, others: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        channel: _Channel,
+        timeout_s: float,
+        max_bytes: int,
+        others: Callable[[], float],
+    ) -> None:
         self.status = 0
         self.answered = False
         """A flag, true once any byte of the reply has arrived."""
         self._channel = channel
         self._pieces: list[bytes] = []
         self._size = 0
+        self._max_bytes = self._left = max_bytes
         self._over = False
         self._error: OSError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -111,7 +118,12 @@ class HttpReply:
         self._channel.release(self)
 
     def add(self, piece: bytes) -> None:
-        """Add a received piece of the body."""
+        """Add a received piece of the body, or hang up if it is too much."""
+        self._left -= len(piece)
+        if self._left < 0:
+            self.end(AnswerTooLarge.of(max_bytes=self._max_bytes))
+            self._channel.hang_up()
+            return
         self._pieces.append(piece)
         self._size += len(piece)
         if self._size > _BUFFERED_BYTES:
@@ -165,7 +177,13 @@ class HttpPool:
         """The time of the last bytes of any reply, on the clock `ENGINES`."""
 
     async def post(
-        self, path: str, body: bytes, *, headers: Mapping[str, str], timeout_s: float
+        self,
+        path: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        max_bytes: int = MAX_ANSWER_BYTES,
     ) -> HttpReply:
         """Return the reply once its status is known. A request that a kept connection lost before
         any reply is sent once more, on a new connection. `timeout_s` limits the silence of the
@@ -173,12 +191,13 @@ class HttpPool:
 
         Raises:
             TimeoutError: the server was silent for too long.
+            AnswerTooLarge: from a read, the reply has more than `max_bytes` (an OSError too).
             OSError: there is no connection, or it failed.
         """
         head = self._head(path, headers, len(body))
         kept = self._kept()
         if kept is not None:
-            reply = kept.ask(head, body, timeout_s)
+            reply = kept.ask(head, body, timeout_s, max_bytes)
             try:
                 return await _opened(reply)
             except ServerDisconnectedError:
@@ -186,7 +205,7 @@ class HttpPool:
                     raise
         async with ENGINES.timeout(timeout_s):
             channel = await self._connect()
-        return await _opened(channel.ask(head, body, timeout_s))
+        return await _opened(channel.ask(head, body, timeout_s, max_bytes))
 
     async def close(self) -> None:
         """Hang up on all; replies that are being read fail."""
@@ -253,10 +272,10 @@ class _Channel(asyncio.Protocol):
         """A flag, true if the reply defines its own end; else the connection's end is its end."""
         self._reusable = False
 
-    def ask(self, head: bytes, body: bytes, timeout_s: float) -> HttpReply:
+    def ask(self, head: bytes, body: bytes, timeout_s: float, max_bytes: int) -> HttpReply:
         """Send a request and return its reply."""
         self._head_size, self._framed, self._reusable = 0, False, False
-        self._reply = reply = HttpReply(self, timeout_s, lambda: self._pool.heard_s)
+        self._reply = reply = HttpReply(self, timeout_s, max_bytes, lambda: self._pool.heard_s)
         if self._transport is None or self._transport.is_closing():
             reply.end(ServerDisconnectedError("the connection was closed"))
         else:
@@ -374,7 +393,13 @@ class Connection:
 
     @asynccontextmanager
     async def post(
-        self, path: str, body: bytes, *, headers: Mapping[str, str], timeout_s: float
+        self,
+        path: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        max_bytes: int = MAX_ANSWER_BYTES,
     ) -> AsyncIterator[HttpReply]:
         """Yield a reply once its status is known to be good; leaving it early hangs up. A request
         that a pooled connection lost before any reply is sent once more, on a fresh connection.
@@ -384,7 +409,9 @@ class Connection:
             self._pool = HttpPool(self.url)
         try:
             headers = {**_JSON, **headers}
-            reply = await self._pool.post(path, body, headers=headers, timeout_s=timeout_s)
+            reply = await self._pool.post(
+                path, body, headers=headers, timeout_s=timeout_s, max_bytes=max_bytes
+            )
             try:
                 if reply.status >= 300:
                     raise answered(url, reply.status, await reply.whole())

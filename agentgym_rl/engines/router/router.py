@@ -173,6 +173,10 @@ class Router(Sampler):
                 replica.woke()
         self._replicas.changes.notify()
 
+    def no_support(self, sampling: SamplingParams) -> str:
+        found = (replica.engine.no_support(sampling) for replica in self._replicas.serving)
+        return next(filter(None, found), "")
+
     def heard_s(self, session_id: str) -> tuple[float, float]:
         return self._heard_s.get(session_id, -math.inf), self._replicas.heard_s(session_id)
 

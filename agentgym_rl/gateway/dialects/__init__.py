@@ -185,6 +185,11 @@ class Question(Route):
         """
 
 
+Count = Callable[[Session, ChatRequest, int], Awaitable[Mapping[str, Any]]]
+"""A function that counts the prompt tokens of a request of the given number of bytes; it returns
+the fields of the answer: `input_tokens` and, of an estimate, `estimated`."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResourceRequest:
     """A request for a resource: its verb, the parts of its path behind the resources' own, and the

@@ -27,6 +27,12 @@ from agentgym_rl.gateway.request.chat_request import (
     MIN_SEED,
     ChatRequest,
 )
+from agentgym_rl.gateway.request.client_sampling import (
+    BIASED,
+    body_left_to_session,
+    is_neutral,
+    refused,
+)
 from agentgym_rl.gateway.request.offered_tools import text_of_call
 from agentgym_rl.gateway.session.session import Session
 from agentgym_rl.gateway.template.chat_format import ChatFormat
@@ -177,7 +183,7 @@ class CompletionsRequest(SamplingFields, kw_only=True, forbid_unknown_fields=Tru
     echo: Literal[False] | None = None
     suffix: None = None
     best_of: Literal[1] | None = None
-    logit_bias: Annotated[dict[str, float], Meta(max_length=0)] | None = None
+    logit_bias: dict[str, Zero] | None = None
     user: str | None = None
 
 
@@ -196,7 +202,8 @@ class CompletionsDialect(Dialect):
             raise context_overflow(self._max_model_len, count, param="prompt")
 
     def read(self, session: Session, body: bytes) -> ChatRequest:
-        asked = decode(body, CompletionsRequest, refused=_unsupported)
+        body, ignored = body_left_to_session(body, session.config.sampling)
+        asked = decode(body, CompletionsRequest, refusal=_unsupported)
         prompt = _prompt(asked.prompt)
         if not isinstance(prompt, str) and len(prompt) >= self._max_model_len:
             raise context_overflow(self._max_model_len, len(prompt), param="prompt")
@@ -216,6 +223,7 @@ class CompletionsDialect(Dialect):
             stop=(asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop or ()),
             prompt=prompt,
             return_token_ids=bool(asked.return_token_ids),
+            ignored=ignored,
         )
 
     def writer(
@@ -291,8 +299,8 @@ def _unsupported(raw: Mapping[str, Any]) -> ApiError | None:
     """Return the error for the first parameter in an unreadable request that OpenAI knows and this
     gateway does not."""
     for name, why in _NOT_HERE.items():
-        if raw.get(name) and (name, raw[name]) != ("best_of", 1):
-            return unsupported(name, why)
+        if not is_neutral(name, raw.get(name)):
+            return refused(name, why)
     return None
 
 
@@ -300,7 +308,5 @@ _NOT_HERE = {
     "echo": "the reply is what was sampled",
     "suffix": "the engine only continues",
     "best_of": "ask for n, and choose",
-    "presence_penalty": "penalties would bias the recorded log-probs; allowed: 0",
-    "frequency_penalty": "penalties would bias the recorded log-probs; allowed: 0",
-    "logit_bias": "it would bias the recorded log-probs",
+    **BIASED,
 }

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, field
 
 from agentgym_rl.gateway.request.body import StreamOptions
 
-from .completions import SamplingFields, Text
+from .completions import SamplingFields, Text, Zero
 from .responses_wire import AnyText, Count, JsonObject, JsonObjectFormat, PlainText, WebSearch
 
 
@@ -170,6 +170,7 @@ class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=
     tools: list[FunctionTool | TextTool | WebSearch] | None = None
     tool_choice: ToolChoice | None = None
     web_search_options: JsonObject | None = None
+    search_parameters: JsonObject | None = None
     """The options of a search by the service, of which there is none: it is left out."""
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
@@ -184,7 +185,7 @@ class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=
     top_logprobs: Annotated[int, Meta(ge=0, le=0)] | None = None
     response_format: PlainText | JsonObjectFormat | SchemaFormat | None = None
     modalities: Annotated[list[Literal["text"]], Meta(min_length=1, max_length=1)] | None = None
-    logit_bias: Annotated[JsonObject, Meta(max_length=0)] | None = None
+    logit_bias: dict[str, Zero] | None = None
     chat_template_kwargs: JsonObject | None = None
     enable_thinking: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (

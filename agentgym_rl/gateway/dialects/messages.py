@@ -5,19 +5,28 @@ Replies are blocks of thoughts, text and tool calls, in sampled order.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from agentgym_rl.gateway.dialects import Dialect, Question, Reply, Route, Writer, typed_event
+from agentgym_rl.gateway.dialects import (
+    Count,
+    Dialect,
+    Question,
+    Reply,
+    Route,
+    Writer,
+    typed_event,
+)
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.parsers import Event, ToolCall
 from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.session.session import Session
 
 from .messages_request import Wrapped, count_request, reply_request
+from .messages_threads import ThreadRequest, keep
 
 _encode = msgspec.json.Encoder().encode
 _STOPS = {
@@ -40,18 +49,17 @@ _KINDS = {
     504: "timeout_error",
 }
 
-Count = Callable[[Session, ChatRequest, int], Awaitable[Mapping[str, Any]]]
-"""A function that returns the body of a `count_tokens` reply, with `input_tokens`, to a request of
-the given number of bytes."""
-
 
 class MessagesWriter(Writer):
     """A writer that sends text as it is sampled, and each tool call as its block closes."""
 
-    def __init__(self, turn: Reply, *, model: str) -> None:
+    def __init__(self, session: Session, request: ChatRequest, turn: Reply, *, model: str) -> None:
+        self._session = session
+        self._request = request
         self._turn = turn
+        self._id = f"msg_{turn.id}"
         self._head = {
-            "id": f"msg_{turn.id}",
+            "id": self._id,
             "type": "message",
             "role": "assistant",
             "model": model,
@@ -63,6 +71,7 @@ class MessagesWriter(Writer):
         """The type of the block whose deltas are being sent, or ""."""
 
     def whole(self) -> bytes:
+        self._keep()
         return _encode(
             {**self._head, "content": self._content(), **self._ending(), "usage": self._usage()}
         )
@@ -79,10 +88,16 @@ class MessagesWriter(Writer):
         return b"".join(data for event in events for data in self._pieces(event))
 
     def end(self) -> bytes:
+        self._keep()
         pieces = self._closed()
         ending = {"delta": self._ending(), "usage": self._usage()}
         pieces.append(typed_event("message_delta", ending))
         return b"".join((*pieces, typed_event("message_stop", {})))
+
+    def _keep(self) -> None:
+        """Keep the conversation just before its end is written, if the reply may be continued."""
+        if isinstance(self._request, ThreadRequest):
+            keep(self._session, self._request, self._turn, id=self._id)
 
     def _pieces(self, event: Event) -> list[bytes]:
         if isinstance(event, ToolCall):
@@ -205,7 +220,7 @@ class MessagesDialect(_AnthropicRoute, Dialect):
     def writer(
         self, session: Session, request: ChatRequest, turns: Sequence[Reply], *, model: str
     ) -> Writer:
-        return MessagesWriter(turns[0], model=model)
+        return MessagesWriter(session, request, turns[0], model=model)
 
     def error_event(self, error: ApiError) -> bytes:
         return typed_event("error", _body(error))
@@ -230,4 +245,6 @@ def _body(error: ApiError) -> dict[str, object]:
     if error.code == "context_length_exceeded":
         message = f"prompt is too long: {message}"  # the words that clients look for
     kind = _KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
-    return {"type": "error", "error": {"type": kind, "message": message}}
+    named = (error.code or "").startswith("thread_")  # the SDKs then send the whole conversation
+    details = {"details": {"error_code": error.code}} if named else {}
+    return {"type": "error", "error": {"type": kind, "message": message, **details}}

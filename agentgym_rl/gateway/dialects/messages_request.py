@@ -19,11 +19,11 @@ from itertools import groupby
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Raw, Struct, field
+from msgspec import Meta, Raw, Struct, field, structs
 from msgspec.structs import replace
 
 from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
-from agentgym_rl.gateway.messages import TURN
+from agentgym_rl.gateway.messages import TURN, without_billing
 from agentgym_rl.gateway.request.body import decode
 from agentgym_rl.gateway.request.chat_request import (
     MAX_TOP_K,
@@ -31,10 +31,13 @@ from agentgym_rl.gateway.request.chat_request import (
     continues,
     form_of,
 )
+from agentgym_rl.gateway.request.client_sampling import body_left_to_session
 from agentgym_rl.gateway.request.offered_tools import Offer
 from agentgym_rl.gateway.request.offered_tools import ToolChoice as Choice
 from agentgym_rl.gateway.request.unreadable import PartReader, Unreadable
 from agentgym_rl.gateway.session.session import Session
+
+from .messages_threads import OF_THREAD, Thread, earlier_of, fields_of, threaded
 
 Name = Annotated[str, Meta(min_length=1)]
 JsonObject = dict[str, Any]
@@ -238,6 +241,7 @@ class MessagesRequest(Conversation, kw_only=True, forbid_unknown_fields=True):
     service_tier: str | None = None
     inference_geo: str | None = None
     diagnostics: JsonObject | None = None
+    thread: Thread | None = None
 
 
 class Wrapped(Struct, forbid_unknown_fields=True):
@@ -266,9 +270,18 @@ def _arguments_of(given: Raw, where: str) -> str:
 
 def reply_request(session: Session, body: bytes) -> ChatRequest:
     """Parse a request to `POST /v1/messages`."""
-    asked = decode(body, MessagesRequest, refused=_unsupported)
+    body, ignored = body_left_to_session(body, session.config.sampling)
+    asked = decode(body, MessagesRequest, refusal=_unsupported)
+    earlier = earlier_of(session, asked.thread)
+    if earlier is not None:
+        asked = replace(asked, **fields_of(earlier, structs.asdict(asked)))
+    request = _request(session, asked, before=() if earlier is None else earlier.messages)
+    if asked.thread is not None:
+        created_with = {name: getattr(asked, name) for name in OF_THREAD}
+        request = threaded(request, len(_system(asked.system)), created_with)
     return replace(
-        _request(session, asked),
+        request,
+        ignored=ignored,
         stream=bool(asked.stream),
         max_tokens=asked.max_tokens,
         temperature=asked.temperature,
@@ -280,10 +293,14 @@ def reply_request(session: Session, body: bytes) -> ChatRequest:
 
 def count_request(session: Session, body: bytes) -> ChatRequest:
     """Parse the request whose prompt is to be counted."""
-    return _request(session, decode(body, Conversation, refused=_unsupported))
+    body, _ = body_left_to_session(body, session.config.sampling)
+    return _request(session, decode(body, Conversation, refusal=_unsupported))
 
 
-def _request(session: Session, asked: Conversation) -> ChatRequest:
+def _request(
+    session: Session, asked: Conversation, *, before: Sequence[Mapping[str, Any]] = ()
+) -> ChatRequest:
+    """Return a request; `before` are the messages that precede its own."""
     offer = _offer(asked)
     tools = offer.functions or None
     choice, one_call = _choice(asked, offer)
@@ -291,7 +308,7 @@ def _request(session: Session, asked: Conversation) -> ChatRequest:
     schema = output.format.schema if output and output.format else None
     where = "output_config.format"
     form = form_of(choice, tools, schema, one_call=one_call, schema_param=where)
-    messages = [*_system(asked.system), *_messages(session, asked.messages)]
+    messages = [*_system(asked.system), *before, *_messages(session, asked.messages)]
     return ChatRequest(
         messages=messages,
         tools=tools,
@@ -351,7 +368,10 @@ def _thinks(asked: Conversation) -> bool:
 
 
 def _system(given: str | list[TextBlock] | None) -> list[dict[str, Any]]:
-    return [{"role": "system", "content": _text(given)}] if given else []
+    first, *others = _blocks(given) if given else [TextBlock("")]
+    text = without_billing(first.text)
+    blocks = others if first.text and not text else [TextBlock(text), *others]
+    return [{"role": "system", "content": _text(blocks)}] if given and blocks else []
 
 
 def _messages(session: Session, given: Sequence[Message]) -> Iterator[dict[str, Any]]:

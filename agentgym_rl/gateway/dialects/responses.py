@@ -14,7 +14,15 @@ from typing import Any
 
 import msgspec
 
-from agentgym_rl.gateway.dialects import Dialect, Reply, Writer, total_usage, typed_event
+from agentgym_rl.gateway.dialects import (
+    Count,
+    Dialect,
+    Question,
+    Reply,
+    Writer,
+    total_usage,
+    typed_event,
+)
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.messages import TURN
 from agentgym_rl.gateway.parsers import Event, Reasoning, ToolCall
@@ -298,3 +306,18 @@ class ResponsesDialect(Dialect):
     def error_event(self, error: ApiError) -> bytes:
         name, fields = _error_fields(error)
         return typed_event(name, {**fields, "sequence_number": 0})
+
+
+class CountInput(Question):
+    """The path `POST /v1/responses/input_tokens`: the length of the prompt of a response."""
+
+    path = "/v1/responses/input_tokens"
+
+    def __init__(self, count: Count) -> None:
+        self._count = count
+
+    async def answer(self, session: Session, body: bytes) -> bytes:
+        size = len(body)
+        request = await self.reading(body, size, lambda: read_request(session, body))
+        counted = await self._count(session, request, size)
+        return _encode({"object": "response.input_tokens", **counted})

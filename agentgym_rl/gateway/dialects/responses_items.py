@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from agentgym_rl.gateway.errors import bad_request
-from agentgym_rl.gateway.messages import TURN, call_request, reasoning_keys
+from agentgym_rl.gateway.messages import TURN, call_request, reasoning_keys, without_billing
 from agentgym_rl.gateway.request.offered_tools import arguments_of_text
 from agentgym_rl.gateway.request.unreadable import LEFT_OUT, PartReader, Unreadable
 
@@ -148,6 +148,7 @@ class ItemReader:
             raise bad_request(f"{where}.role: got {role!r}, allowed: {allowed}", param=where)
         parts = PartReader(self._unreadable)
         text = _text(item.get("content"), where, "content", parts)
+        text = without_billing(text) if _ROLES[role] == "system" else text
         part = {"type": "output_text" if role == "assistant" else "input_text", "text": text}
         part |= {"annotations": []} if role == "assistant" else {}
         self._keep("message", item, role=role, content=[part], **parts.described({}))

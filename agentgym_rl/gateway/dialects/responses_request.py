@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
+from agentgym_rl.gateway.messages import without_billing
 from agentgym_rl.gateway.request.body import (
     boolean,
     given_fields,
@@ -29,6 +30,7 @@ from agentgym_rl.gateway.request.chat_request import (
     form_of,
     read_format,
 )
+from agentgym_rl.gateway.request.client_sampling import left_to_session
 from agentgym_rl.gateway.request.offered_tools import Offer
 from agentgym_rl.gateway.request.request_cache import Conversation, StoredResponse
 from agentgym_rl.gateway.session.session import Session
@@ -162,10 +164,12 @@ class ResponsesRequest(ChatRequest, frozen=True, kw_only=True):
 
 def read_request(session: Session, body: bytes) -> ResponsesRequest:
     """Parse and check a request."""
-    given = given_fields(body)
+    given, ignored = left_to_session(given_fields(body), session.config.sampling)
     _refuse(given)
     instructions = string(given, "instructions")
-    leading = [] if instructions is None else [{"role": "system", "content": instructions}]
+    leading: list[dict[str, Any]] = []
+    if instructions is not None:
+        leading = [{"role": "system", "content": without_billing(instructions)}]
     said = _read_items(session, given)
     if not said.messages:
         raise bad_request("input must not be empty.", param="input")
@@ -200,6 +204,7 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
         item_tools=said.tools,
         conversation=said.conversation,
         echo=_echo(given, tools, said.conversation),
+        ignored=ignored,
     )
 
 

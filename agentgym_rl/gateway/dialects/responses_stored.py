@@ -50,6 +50,9 @@ class StoredResponses(Resources):
                 return {"id": id, "object": "response", "deleted": True}
             case "GET", id, "input_items":
                 return _page(self._found(session, id).items, asked.query)
+            case "POST", "compact":
+                why = "the history is the client's to keep: let it make summaries of its own"
+                raise unsupported("compact", why)
             case "POST", id, "cancel":
                 self._found(session, id)
                 why = "only background responses can be cancelled, and there are none"

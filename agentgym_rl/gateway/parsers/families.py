@@ -173,7 +173,11 @@ _TOOLS = [
             "description": "d",
             "parameters": {
                 "type": "object",
-                "properties": {"text": {"type": "string"}, "count": {"type": "integer"}},
+                "properties": {
+                    "text": {"type": "string", "description": "The text."},
+                    "count": {"type": "integer", "description": "The number of times."},
+                },
+                "required": ["text", "count"],
             },
         },
     }

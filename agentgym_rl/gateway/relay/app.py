@@ -21,10 +21,11 @@ from agentgym_rl.core.errors import EngineError
 from agentgym_rl.gateway.dialects import Dialect, OnEvents, deliver, kept_alive
 from agentgym_rl.gateway.dialects.completions import DONE, ChatDialect
 from agentgym_rl.gateway.dialects.messages import CountTokens, MessagesDialect
-from agentgym_rl.gateway.dialects.responses import ResponsesDialect
+from agentgym_rl.gateway.dialects.responses import CountInput, ResponsesDialect
 from agentgym_rl.gateway.errors import bad_request, unsupported
 from agentgym_rl.gateway.request.body import json_object
 from agentgym_rl.gateway.request.chat_request import ANY_OBJECT, ChatRequest, ReplyForm
+from agentgym_rl.gateway.request.client_sampling import Sampling, left_to_session
 from agentgym_rl.gateway.request.offered_tools import Tools
 from agentgym_rl.gateway.request.unreadable import LEFT_OUT
 from agentgym_rl.gateway.retries_and_hangups import Exchange
@@ -32,6 +33,7 @@ from agentgym_rl.gateway.server.gateway import SessionServer
 from agentgym_rl.gateway.session.session import Session, SessionSampling
 from agentgym_rl.runtime.pausable_clock import ENGINES
 
+from .odd_replies import OddReplies
 from .session import RelayedTurn, RelaySession, StreamedMessage
 from .upstream import Upstream
 
@@ -56,9 +58,11 @@ class Relay(SessionServer):
     session_type = RelaySession
 
     def __init__(self, upstream: Upstream, *, config: GatewayConfig) -> None:
-        routes = (ChatDialect(), ResponsesDialect(), MessagesDialect(), CountTokens(_estimate))
+        counts = (CountInput(_estimate), CountTokens(_estimate))
+        routes = (ChatDialect(), ResponsesDialect(), MessagesDialect(), *counts)
         super().__init__(routes, config=config, model_name=upstream.model)
         self._upstream = upstream
+        self._odd = OddReplies()
 
     async def answer(
         self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange
@@ -67,7 +71,9 @@ class Relay(SessionServer):
         if not isinstance(dialect, ChatDialect):
             return await self._translate(session, dialect, body, exchange)
         size = exchange.asked.num_new
-        asked = await dialect.reading(body, size, lambda: _passed_on(body))
+        sampling = self._config.sampling
+        asked, ignored = await dialect.reading(body, size, lambda: _passed_on(body, sampling))
+        self.note_ignored(session, ignored)
         asking = self._asking(session, asked, session.next_request())
         if not asking.asked.get("stream"):
             return await self._pass_whole(asking, exchange)
@@ -153,9 +159,11 @@ class Relay(SessionServer):
         usage: Mapping[str, Any] | None,
     ) -> None:
         cost_usd = self._upstream.cost_usd(usage)
-        asking.session.note(
+        odd = asking.session.note(
             asking.asked, reply, finish_reason=finish_reason, usage=usage, cost_usd=cost_usd
         )
+        if odd:
+            self._odd.warn(odd, reply)
 
     def _unfinished(self) -> EngineError:
         return EngineError(f"{self._upstream.model} ended a stream without a finish_reason")
@@ -174,16 +182,17 @@ def _without_notes(asking: _Asking) -> _Asking:
     return replace(asking, request={**asking.request, "messages": plain})
 
 
-def _passed_on(body: bytes) -> dict[str, Any]:
-    """Parse a request in chat completions; the endpoint judges most of it."""
-    asked = json_object(body)
+def _passed_on(body: bytes, sampling: Sampling) -> tuple[dict[str, Any], frozenset[str]]:
+    """Parse a request in chat completions; the endpoint judges most of it. Return the sampling
+    parameters that were left out, too."""
+    asked, ignored = left_to_session(json_object(body), sampling)
     if not isinstance(asked.get("messages"), list):
         raise bad_request("messages must be an array.", param="messages")
     if asked.get("n") not in (None, 1):
         raise unsupported("n", "one reply per request; send more requests for more samples")
     if not isinstance(asked.get("stream_options"), dict | None):
         raise bad_request("stream_options must be an object.", param="stream_options")
-    return asked
+    return asked, ignored
 
 
 def _translated(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -30,6 +30,8 @@ from agentgym_rl.gateway.messages import (
 from agentgym_rl.gateway.parsers import Event, Reasoning, ToolCall
 from agentgym_rl.gateway.session.session import Session, SessionRecord
 
+from .odd_replies import Odd, oddity
+
 Message = Mapping[str, Any]
 _OURS = {TURN, *REASONING}
 _TOKENS_PER_BYTE = 0.25
@@ -115,8 +117,8 @@ class RelaySession(Session):
         finish_reason: str | None,
         usage: Mapping[str, Any] | None,
         cost_usd: float | None,
-    ) -> None:
-        """Count an answered turn, before its reply is sent.
+    ) -> Odd | None:
+        """Count an answered turn, before its reply is sent; return the kind of an odd reply.
 
         Raises:
             ApiError: 410, the session was closed meanwhile.
@@ -131,8 +133,14 @@ class RelaySession(Session):
         self.counters["tool_calls"] += len(calls)
         self.counters["malformed_calls"] += sum(map(_is_malformed, calls))
         self.counters["length_turns"] += finish_reason == "length"
+        if odd := oddity(asked, reply, finish_reason):
+            self.counters[odd] += 1
         self._cached = _sum(self._cached, _cached_tokens(usage))
         self._cost_usd = _sum(self._cost_usd, cost_usd)
+        self._count_usage(asked, usage)
+        return odd
+
+    def _count_usage(self, asked: Mapping[str, Any], usage: Mapping[str, Any] | None) -> None:
         if not usage:
             self.counters["uncounted_turns"] += 1
             return

@@ -16,6 +16,7 @@ import msgspec
 from agentgym_rl.config import EndpointConfig, OpenAIEngineConfig
 from agentgym_rl.core.errors import ConfigError, EngineError
 from agentgym_rl.gateway.errors import ApiError
+from agentgym_rl.runtime.http_client import bound_response
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -217,7 +218,8 @@ class OpenAIUpstream(Upstream):
             api_key=self._api_key or "none",  # the SDK requires a key
             max_retries=self.config.max_retries,
             timeout=self._timeout_s,
-            http_client=openai.DefaultAioHttpClient(),
+            default_headers={"Accept-Encoding": "identity"},
+            http_client=openai.DefaultAioHttpClient(event_hooks={"response": [bound_response]}),
         )
         return self
 

@@ -15,8 +15,10 @@ from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
-from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
+from agentgym_rl.gateway.errors import ApiError, bad_request
 from agentgym_rl.runtime.http_server import BodyTooLarge, Receive, Scope, header, read_body
+
+from .client_sampling import is_neutral, refused
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -35,17 +37,6 @@ _READ_TIMEOUT_S = 30.0
 _NOT_KNOWN = "this endpoint does not know it"
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
 _UNKNOWN = re.compile(r"unknown field `(.*?)`")
-_NEUTRAL: Mapping[str, bool | float | str] = {
-    **dict.fromkeys(("min_p", "top_a", "min_tokens", "mirostat"), 0),
-    **dict.fromkeys(("presence_penalty", "frequency_penalty", "no_repeat_ngram_size"), 0),
-    **dict.fromkeys(("repetition_penalty", "length_penalty", "typical_p", "tfs", "best_of"), 1),
-    **dict.fromkeys(("use_beam_search", "ignore_eos", "continue_final_message", "echo"), False),
-    "background": False,
-    **dict.fromkeys(("add_generation_prompt", "skip_special_tokens"), True),
-    "suffix": "",
-}
-"""The values with which parameters that an endpoint does not have change nothing; an empty list or
-object never does."""
 _THREADS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="gateway")
 """The executor, with few threads: each takes a share of the interpreter from the event loop."""
 
@@ -137,23 +128,14 @@ def given_fields(body: bytes) -> dict[str, Any]:
 def refuse_unknown(given: Mapping[str, Any], read: Set[str], ignored: Set[str]) -> None:
     """Refuse a parameter that is neither read nor ignored, and would change something."""
     for name, value in given.items():
-        if name not in read and name not in ignored and not _is_neutral(name, value):
-            raise unsupported(name, _NOT_KNOWN)
-
-
-def _is_neutral(name: str, value: Any) -> bool:
-    """Return whether this value of a parameter is as good as none."""
-    if value is None or isinstance(value, list | dict):
-        return not value
-    neutral = _NEUTRAL.get(name)
-    is_switch = isinstance(neutral, bool)
-    return neutral is not None and value == neutral and isinstance(value, bool) == is_switch
+        if name not in read and name not in ignored and not is_neutral(name, value):
+            raise refused(name, _NOT_KNOWN)
 
 
 def _without_neutral(body: bytes, raw: Mapping[str, Any], *, known: Sequence[str]) -> bytes:
     """Return the body without its unknown fields that change nothing, the others byte for byte;
     empty if there are none."""
-    neutral = {name for name in raw if name not in known and _is_neutral(name, raw[name])}
+    neutral = {name for name in raw if name not in known and is_neutral(name, raw[name])}
     if not neutral:
         return b""
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
@@ -209,11 +191,11 @@ class StreamOptions(msgspec.Struct):
 
 
 def decode(
-    body: bytes, kind: type[_S], *, refused: Callable[[Mapping[str, Any]], ApiError | None]
+    body: bytes, kind: type[_S], *, refusal: Callable[[Mapping[str, Any]], ApiError | None]
 ) -> _S:
     """Return the request in `body`.
 
-    `refused`: for a body that is JSON but not such a request, it returns the error for the first
+    `refusal`: for a body that is JSON but not such a request, it returns the error for the first
     feature that clients may expect and this gateway does not have.
     """
     try:
@@ -221,12 +203,12 @@ def decode(
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raw = json_object(body)
         if plain := _without_neutral(body, raw, known=kind.__struct_fields__):
-            return decode(plain, kind, refused=refused)
-        raise refused(raw) or _invalid(str(error)) from error
+            return decode(plain, kind, refusal=refusal)
+        raise refusal(raw) or _invalid(str(error)) from error
 
 
 def _invalid(why: str) -> ApiError:
     place, unknown = _PLACE.search(why), _UNKNOWN.search(why)
     if unknown is not None:
-        return unsupported(unknown[1], _NOT_KNOWN)
+        return refused(unknown[1], _NOT_KNOWN)
     return bad_request(why.replace("`$.", "`"), param=place[1] if place else None)

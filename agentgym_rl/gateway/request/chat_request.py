@@ -24,10 +24,11 @@ from msgspec import Struct, field
 
 from agentgym_rl.core.chat import text_message
 from agentgym_rl.gateway.errors import bad_request, unsupported
-from agentgym_rl.gateway.messages import text_of
+from agentgym_rl.gateway.messages import text_of, without_billing
 from agentgym_rl.gateway.template.template import RESERVED
 
 from .body import boolean, given_fields, integer, number, refuse_unknown, string
+from .client_sampling import BIASED, Sampling, is_neutral, is_off, left_to_session, refused
 from .offered_tools import BUILT_IN, Offer, OmittedTool, ToolChoice, Tools, arguments_of_text
 from .unreadable import LEFT_OUT, PartReader, Unreadable
 
@@ -45,6 +46,7 @@ _READ = frozenset(
         *("model", "messages", "tools", "tool_choice", "parallel_tool_calls"),
         *("stream", "stream_options", "max_tokens", "max_completion_tokens"),
         *("web_search_options", "continue_final_message", "add_generation_prompt"),
+        "search_parameters",
         *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "logprobs", "top_logprobs"),
         *("n", "response_format", "modalities"),
         *("presence_penalty", "frequency_penalty", "logit_bias"),
@@ -104,11 +106,15 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     """The flag that some of them were."""
     return_token_ids: bool = False
     """The flag that choices carry the ids of prompt and reply."""
+    ignored: frozenset[str] = frozenset()
+    """The sampling parameters that were left to the session, though they would change something."""
 
 
-def parse_request(body: bytes, *, unreadable: Unreadable = "placeholder") -> ChatRequest:
+def parse_request(
+    body: bytes, *, unreadable: Unreadable = "placeholder", sampling: Sampling = "request"
+) -> ChatRequest:
     """Parse and check a request."""
-    return request_of(given_fields(body), unreadable=unreadable)
+    return request_of(given_fields(body), unreadable=unreadable, sampling=sampling)
 
 
 def request_of(
@@ -116,9 +122,11 @@ def request_of(
     *,
     before: Sequence[Mapping[str, Any]] = (),
     unreadable: Unreadable = "placeholder",
+    sampling: Sampling = "request",
 ) -> ChatRequest:
     """Check the parameters of a request; `before` are messages that precede those given, and that
     have been checked."""
+    given, ignored = left_to_session(given, sampling)
     _refuse(given)
     stream = boolean(given, "stream", False)
     offer = _offer(given)
@@ -151,6 +159,7 @@ def request_of(
         template_kwargs=_template_kwargs(given),
         form=(form := _form(given, choice, tools, one_call=one_call)),
         continues=continues(messages, form, asked=_continues(given)),
+        ignored=ignored,
     )
 
 
@@ -199,11 +208,9 @@ def _refuse(given: Mapping[str, Any]) -> None:
         raise unsupported("top_logprobs", "only the sampled token's log-prob is recorded")
     if given.get("modalities", ["text"]) != ["text"]:
         raise unsupported("modalities", "text only")
-    for name in ("presence_penalty", "frequency_penalty"):
-        if given.get(name, 0) != 0:
-            raise unsupported(name, "penalties would bias the recorded log-probs; allowed: 0")
-    if given.get("logit_bias"):
-        raise unsupported("logit_bias", "it would bias the recorded log-probs")
+    for name, why in BIASED.items():
+        if not is_neutral(name, given.get(name)):
+            raise refused(name, why)
 
 
 def _form(
@@ -247,7 +254,17 @@ def _message(value: Any, where: str, unreadable: Unreadable) -> dict[str, Any]:
             raise bad_request(f"{where}.{name} must be a string.", param=where)
     if role == "assistant" and (calls := value.get("tool_calls")) is not None:
         value = {**value, "tool_calls": _calls(calls, f"{where}.tool_calls")}
-    return {**value, "role": "system"} if role == "developer" else value
+    return _system(value) if role in ("system", "developer") else value
+
+
+def _system(value: dict[str, Any]) -> dict[str, Any]:
+    content = value.get("content") or ""
+    if isinstance(content, str):
+        return {**value, "role": "system", "content": without_billing(content)}
+    first, *rest = content
+    text = without_billing(first["text"])
+    parts = rest if first["text"] and not text else [{**first, "text": text}, *rest]
+    return {**value, "role": "system", "content": parts}
 
 
 def _readable(value: dict[str, Any], where: str, unreadable: Unreadable) -> dict[str, Any]:
@@ -319,8 +336,12 @@ def _offer(given: Mapping[str, Any]) -> Offer:
             offer.add_other(item, "tools", allowed="function, custom")
         else:
             _add_function(offer, _function(item, "tools"))
-    if isinstance(given.get("web_search_options"), dict):
-        offer.omit("web_search_options", BUILT_IN)
+    for name in ("web_search_options", "search_parameters"):  # of OpenAI, of xAI
+        value = given.get(name, {})
+        if not isinstance(value, dict):
+            raise bad_request(f"{name} must be an object.", param=name)
+        if name in given and not is_off(name, value):
+            offer.omit(name, BUILT_IN)
     return offer
 
 

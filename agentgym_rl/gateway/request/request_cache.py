@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import eq
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from agentgym_rl.runtime.lru_dict import LruDict
 
 from .chat_request import ChatRequest, checked_messages, parse_request, request_of
+from .client_sampling import Sampling
 from .unreadable import Unreadable
 
 if TYPE_CHECKING:
@@ -51,6 +52,13 @@ _PREFILL = b"continue_final_message"
 """A parameter whose meaning depends on the last message."""
 _HERE = secrets.randbits(62)
 """A number put in place of the messages. No client can know it: each process draws it anew."""
+
+
+class _Reading(TypedDict):
+    """The options with which requests are read."""
+
+    unreadable: Unreadable
+    sampling: Sampling
 
 
 class _Messages(msgspec.Struct):
@@ -81,9 +89,11 @@ class Bodies:
     Threads may read at the same time: the worst consequence is that a body is forgotten.
     """
 
-    def __init__(self, *, unreadable: Unreadable = "placeholder") -> None:
+    def __init__(
+        self, *, unreadable: Unreadable = "placeholder", sampling: Sampling = "request"
+    ) -> None:
         self._last: list[_Body] = []
-        self._unreadable: Unreadable = unreadable
+        self._reading: _Reading = {"unreadable": unreadable, "sampling": sampling}
 
     def digest(self, body: bytes) -> bytes:
         """Return the SHA-256 of a body."""
@@ -97,9 +107,9 @@ class Bodies:
     def read(self, body: bytes) -> ChatRequest:
         """Parse a body as `parse_request` does."""
         known = self._beginning(body)
-        new = None if known is None else _continued(known, body, self._unreadable)
+        new = None if known is None else _continued(known, body, self._reading)
         if new is None:
-            request = parse_request(body, unreadable=self._unreadable)
+            request = parse_request(body, **self._reading)
             known, new = None, _first(body, request)
             if new is None:
                 return request
@@ -131,7 +141,7 @@ def _first(body: bytes, request: ChatRequest) -> _Body | None:
     return _Body(opening, head, closing, request, hashlib.sha256(head))
 
 
-def _continued(known: _Body, body: bytes, unreadable: Unreadable) -> _Body | None:
+def _continued(known: _Body, body: bytes, reading: _Reading) -> _Body | None:
     """Return a body that begins as `known`; None if it has to be parsed completely."""
     rest = body[len(known.head) :].lstrip(_SPACE)
     says_more = rest.startswith(b",")
@@ -144,13 +154,14 @@ def _continued(known: _Body, body: bytes, unreadable: Unreadable) -> _Body | Non
         return None
     before = known.request.messages
     if closing == known.closing and _PREFILL not in known.opening + closing:
-        request = replace(known.request, messages=checked_messages(new, before, unreadable))
+        messages = checked_messages(new, before, reading["unreadable"])
+        request = replace(known.request, messages=messages)
     else:
         given = _around(known.opening, closing)
         if given is None:
             return None
         given |= {"messages": new}
-        request = request_of(given, before=before, unreadable=unreadable)
+        request = request_of(given, before=before, **reading)
     head = body[: len(body) - len(closing) - 1].rstrip(_SPACE)
     hashed = known.hashed.copy()
     hashed.update(memoryview(head)[len(known.head) :])

@@ -24,7 +24,7 @@ import logging
 import math
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, MutableMapping, Sequence, Set
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -45,9 +45,9 @@ from agentgym_rl.gateway.dialects import (
 )
 from agentgym_rl.gateway.dialects.completions import ChatDialect, CompletionsDialect
 from agentgym_rl.gateway.dialects.messages import CountTokens, MessagesDialect
-from agentgym_rl.gateway.dialects.responses import ResponsesDialect
+from agentgym_rl.gateway.dialects.responses import CountInput, ResponsesDialect
 from agentgym_rl.gateway.dialects.responses_stored import StoredConversations, StoredResponses
-from agentgym_rl.gateway.errors import ApiError, too_busy, wrong_method
+from agentgym_rl.gateway.errors import ApiError, no_websocket, too_busy, wrong_method
 from agentgym_rl.gateway.parsers import readers_of
 from agentgym_rl.gateway.request.body import beside, body_of, check_values, key_of
 from agentgym_rl.gateway.request.chat_request import ChatRequest
@@ -101,6 +101,8 @@ class SessionServer(ABC):
         self._about_model = about_model
         self._num_requests = 0
         self._omitted = OmittedNames()
+        self._ignored = set[str]()
+        """The sampling parameters that were named in the log."""
 
     @property
     def num_sessions(self) -> int:
@@ -158,6 +160,8 @@ class SessionServer(ABC):
         if scope["method"] == "HEAD":
             send = _without_body(send)
         try:
+            if scope["method"] == "GET" and header(scope, b"sec-websocket-key"):
+                raise no_websocket(path)
             if api is not None and api.path == path and scope["method"] == "POST":
                 await self._post(api, key, scope, receive, send)
             elif (resources := self._resources_of(path)) is not None:
@@ -310,6 +314,18 @@ class SessionServer(ABC):
         """Count and name what the model does not see of an accepted request."""
         session.note_omissions(request)
         self._omitted.warn(request.omitted_tools)
+        self.note_ignored(session, request.ignored)
+
+    def note_ignored(self, session: Session, names: Set[str]) -> None:
+        """Count a request whose sampling parameters `names` were left to the session, and name each
+        of them once in the log."""
+        found = session.note_ignored(names) - self._ignored
+        self._ignored |= found
+        if found:
+            _log.warning(
+                "requests set %s, which the session decides (gateway.sampling): ignored",
+                ", ".join(sorted(found)),
+            )
 
     def heard_s(self, session: Session) -> tuple[float, float]:
         """Return the times of the last tokens for a session; see `Sampler.heard_s`."""
@@ -386,6 +402,7 @@ class Gateway(SessionServer):
         routes = (
             ChatDialect(),
             ResponsesDialect(),
+            CountInput(self._count),
             MessagesDialect(),
             CountTokens(self._count),
             CompletionsDialect(chat, max_model_len=max_model_len),
@@ -420,9 +437,9 @@ class Gateway(SessionServer):
             parsers=self._parsers,
             grammars=self._grammars,
             size=size,
+            sampler=self._sampler,
         )
-        if exchange.asked.is_main:
-            session.tree.named_main = turns[0].root
+        session.tree.name(turns[0].root, exchange.asked.lineage)
         request = turns[0].request
         self.note_omissions(session, request)
 

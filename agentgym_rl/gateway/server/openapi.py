@@ -77,6 +77,12 @@ class TokenCount(Struct, omit_defaults=True):
     """The flag of a number that is estimated without the model's own tokenizer."""
 
 
+class InputTokens(Struct, omit_defaults=True):
+    object: Literal["response.input_tokens"]
+    input_tokens: Count
+    estimated: bool = False
+
+
 class Model(Struct, omit_defaults=True):
     id: str
     object: Literal["model"]
@@ -113,9 +119,11 @@ class Error(Struct):
     error: ErrorDetail
 
 
-class AnthropicErrorDetail(Struct):
+class AnthropicErrorDetail(Struct, omit_defaults=True):
     type: str
     message: str
+    details: dict[str, str | None] | None = None
+    """The `error_code` of an error of a thread."""
 
 
 class AnthropicError(Struct, tag_field="type", tag="error"):
@@ -147,6 +155,9 @@ _POST: Mapping[str, _Described] = {
     ),
     "/v1/responses": _Described(
         "A response of typed items.", CreateResponse, Response, streams=True
+    ),
+    "/v1/responses/input_tokens": _Described(
+        "The tokens that a response would be sampled from.", CreateResponse, InputTokens
     ),
     "/v1/messages": _Described(
         "A reply, in Anthropic's shape.",

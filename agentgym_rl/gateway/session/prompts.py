@@ -50,7 +50,7 @@ async def prepare_context(
         prompt = request.prompt
         return request, await _raw_context(session, chat, prompt, max_model_len=max_model_len)
     asking = _Asking(session, chat, max_model_len)
-    request = _understood(chat, request)
+    request = await _apart(session, _understood(chat, request), size)
     try:
         return await _chat_context(asking, request, size)
     except ApiError as error:
@@ -124,6 +124,12 @@ def _understood(chat: ChatFormat, request: ChatRequest) -> ChatRequest:
     return replace(request, template_kwargs=kwargs)
 
 
+async def _apart(session: Session, request: ChatRequest, size: int) -> ChatRequest:
+    """Return a request in which turns that the client has joined are apart again."""
+    looks = size + _PLACE_SIZE * len(request.messages)
+    return await beside(looks, session.taken_apart, request)
+
+
 async def _located(session: Session, request: ChatRequest, size: int) -> Place:
     """Return the place of the conversation. Tools and arguments that are nested too deeply for a
     JSON writer are a 400."""
@@ -173,7 +179,8 @@ async def count_prompt(
         ApiError: 400, the template refuses the messages, or they are too long to be counted.
     """
     asking = _Asking(session, chat, max_model_len)
-    return await _counted(asking, _understood(chat, request), size)
+    request = await _apart(session, _understood(chat, request), size)
+    return await _counted(asking, request, size)
 
 
 async def _counted(asking: _Asking, request: ChatRequest, size: int) -> int:

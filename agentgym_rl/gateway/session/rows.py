@@ -35,7 +35,8 @@ def export_rows(
 
     Nothing trains with `train` False, in greedy turns, and in constrained ones whose choices are
     not known; nor do tokens without a real log-prob, a known version or an alternative. Without
-    `train_side_lineages`, only the first lineage trains.
+    `train_side_lineages`, only the first lineage trains; and none that a client has named as
+    untrained.
     """
     counted, extended = _on_paths(tree)
     ends = counted - extended
@@ -48,7 +49,7 @@ def export_rows(
     rows: list[Row] = []
     for index, path in enumerate(paths):
         lineage = lineage_of[id(path[0].context.root)]
-        trains = train and (train_side_lineages or lineage == 0)
+        trains = train and roots[lineage].trains and (train_side_lineages or lineage == 0)
         own = [node for node in path if owner[node.turn] == index]
         before = own[0].parent if own else path[-1]
         parent = -1 if before is None else owner.get(before.turn, -1)

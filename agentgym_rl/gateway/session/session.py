@@ -12,10 +12,12 @@ import math
 import secrets
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.credit import NO_CREDIT, Credit
@@ -28,6 +30,7 @@ from agentgym_rl.gateway.request.chat_request import ChatRequest, ReplyForm
 from agentgym_rl.gateway.request.request_cache import Bodies, Conversations, Item, Responses
 from agentgym_rl.gateway.request.unreadable import left_out_of
 from agentgym_rl.gateway.retries_and_hangups import Exchanges
+from agentgym_rl.gateway.template.sandbox import dates_of
 from agentgym_rl.runtime.lru_dict import LruDict
 from agentgym_rl.runtime.pausable_clock import LONGEST_ALONE
 
@@ -136,8 +139,12 @@ COUNTERS: Mapping[str, str] = {
     "trained_tokens": "of these: with loss_mask True",
     "omitted_tools": "offered tools that were left out of the prompt, each name once",
     "placeholders": "images, documents and the like that a text stood for, each once",
+    "ignored_sampling": "requests whose sampling parameters were ignored (`gateway.sampling`)",
     "truncated_turns": "turns whose oldest messages were left out (`truncation` auto)",
     "uncounted_turns": "turns whose tokens the foreign endpoint did not count",
+    "filtered_turns": "turns whose reply the foreign endpoint withheld (content filter)",
+    "empty_turns": "turns of a foreign endpoint with neither text nor calls",
+    "text_calls": "turns of a foreign endpoint with a call in the text, which nobody reads",
 }
 """The counters of a session with their descriptions; a session always has all of them."""
 
@@ -207,16 +214,18 @@ class Session:
         self._credits = Credits()
         self.canaries: list[Pending] = []
         """The running comparisons, which are counted once they are done."""
-        self._opened = datetime.now()
+        self._strftime = dates_of(config.moment or datetime.now())
         self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
         self.infra_error = ""
         self._overflow = ""
         self.closed = False
         self.num_requests = 0
         """The number of accepted requests, answered or not."""
-        self.bodies = Bodies(unreadable=config.unreadable)
+        self.bodies = Bodies(unreadable=config.unreadable, sampling=config.sampling)
         self.exchanges = Exchanges()
         self.responses = Responses()
+        self.threads = Responses()
+        """The conversations of Anthropic's threads, by the ids of their last replies."""
         self.conversations = Conversations()
         self.kept_from: tuple[int, MessageKey] | None = None
         """The place and the key of the first message that stayed, when the oldest were left out
@@ -262,6 +271,12 @@ class Session:
             request.messages, tools=request.tools, template_kwargs=request.template_kwargs
         )
 
+    def taken_apart(self, request: ChatRequest) -> ChatRequest:
+        """Return a request in which turns that the client has joined are apart again."""
+        said, kwargs = request.messages, request.template_kwargs
+        apart = self.tree.taken_apart(said, tools=request.tools, template_kwargs=kwargs)
+        return request if apart is said else replace(request, messages=apart)
+
     def take(self, place: Place) -> None:
         """Count a request answered from `place`, and remember the place for a faster search."""
         self.tree.remember(place)
@@ -279,13 +294,23 @@ class Session:
         self.counters["placeholders"] += len(parts)
         self.counters["truncated_turns"] += request.truncated
 
+    def note_ignored(self, names: Set[str]) -> Set[str]:
+        """Count a request whose sampling parameters `names` were left to the session; return those
+        that it does not decide in any case."""
+        policy = self.sampling
+        own = {"temperature": policy.temperature, "seed": policy.seed}
+        found = {name for name in names if own.get(name) is None}
+        self.counters["ignored_sampling"] += bool(found)
+        return found
+
     def stored_item(self, id: str) -> Item | None:
         """Return an item of a stored response or conversation; None if there is none."""
         return self.responses.item(id) or self.conversations.item(id)
 
     def template_kwargs(self, request: ChatRequest) -> Mapping[str, Any]:
-        """Return the template's arguments; the session's date does not change at midnight."""
-        return {**request.template_kwargs, "strftime_now": self._opened.strftime}
+        """Return the template's arguments; without `gateway.date`, the date is that on which the
+        session was opened."""
+        return {**request.template_kwargs, "strftime_now": self._strftime}
 
     def draws_canary(self) -> bool:
         """Return whether `gateway.canary_fraction` selects the next request, by its number."""

@@ -35,6 +35,7 @@ from agentgym_rl.gateway.messages import (
 from agentgym_rl.gateway.template.template import NO_KWARGS
 
 from .client_defaults import echoed, edit_of, quoted, restored, rewritten, until_next_reply
+from .joined_turns import taken_apart
 
 Messages = Sequence[Mapping[str, Any]]
 SiblingOf = Literal["n", "retry"]
@@ -45,6 +46,8 @@ _Fork = Literal[
 ForkCause = _Fork | _Sibling
 """The reason why a turn does not continue the path before it (see `session.COUNTERS`)."""
 EditedCalls = Literal["fork", "trust"]
+Lineage = Literal["", "main", "untrained"]
+"""A client's word on a lineage: none, or the main one, or one that does not train."""
 _WALKS_KEPT = 4
 """The number of conversations that go on at the same time."""
 _OF_IDS = "ids"
@@ -67,6 +70,8 @@ class Root:
     tools: tuple[str, ...] = ()
     """The names of the offered functions."""
     next: dict[tuple[MessageKey, ...], Context] = field(default_factory=dict)
+    trains: bool = True
+    """The flag that a client clears, of a simulated user's conversation, say."""
     turns: list[Sampled] = field(default_factory=list)
     """The turns of its conversations, in the order in which they were answered."""
 
@@ -277,6 +282,7 @@ class Tree:
         """The root that a client has named as the main one."""
         self._walks = Walks()
         self.turns: list[Sampled] = []
+        self._by_request: dict[int, Sampled] = {}
 
     def locate(
         self,
@@ -301,6 +307,18 @@ class Tree:
         """Keep how far a conversation was found; do not call this from a thread."""
         if place.step is not None:
             self._walks.keep(*place.step)
+
+    def taken_apart(
+        self,
+        messages: Messages,
+        *,
+        tools: Messages | None = None,
+        template_kwargs: Mapping[str, Any] = NO_KWARGS,
+    ) -> Messages:
+        """Return a conversation in which turns that a client has joined are apart again."""
+        walk = self._walks.longest(messages, tools, template_kwargs)
+        start = 0 if walk is None else len(walk.said)
+        return taken_apart(messages, start, tools, of_request=self.of_request, following=_replies)
 
     def _go_on(self, walk: Walk, new: Messages) -> Place:
         """Follow `new` messages from the end of a walk."""
@@ -409,26 +427,34 @@ class Tree:
         if context.replies:
             self._walks.clear()
         self.turns.append(node)
+        self._by_request[request] = node
         context.root.turns.append(node)
         context.replies.append(node)
         return node, cause
 
+    def name(self, root: Root, lineage: Lineage) -> None:
+        """Take note of what a client says of a lineage."""
+        if lineage == "main":
+            self.named_main = root
+        root.trains = root.trains and lineage != "untrained"
+
     def of_request(self, request: int) -> Sampled | None:
         """Return the turn that answered a request."""
-        return next((node for node in self.turns if node.request == request), None)
+        return self._by_request.get(request)
 
     def lineages(self, main_tools: Sequence[str] = ()) -> list[Root]:
         """Return the roots with turns in the order of their first ones, but the main one first.
 
-        The main one is the one that a client has named; else the one that offers all of
-        `main_tools`, or if several or none do, the one of these with the most turns. Of equals it
-        is one that offers tools, and then the first.
+        The main one is the one that a client has named; else, of those that train, the one that
+        offers all of `main_tools`, or if several or none do, the one of these with the most turns.
+        Of equals it is one that offers tools, and then the first.
         """
         roots = sorted((r for r in self._roots.values() if r.turns), key=lambda r: r.turns[0].turn)
 
-        def rank(root: Root) -> tuple[bool, bool, int, bool]:
-            mains = bool(main_tools) and _offers(root.tools, main_tools)
-            return root is self.named_main, mains, len(root.turns), bool(root.tools)
+        def rank(root: Root) -> tuple[bool, bool, bool, int, bool]:
+            named, mains = root is self.named_main, bool(main_tools)
+            mains = mains and _offers(root.tools, main_tools)
+            return named, root.trains, mains, len(root.turns), bool(root.tools)
 
         main = max(roots, key=rank, default=None)
         return sorted(roots, key=lambda root: root is not main)

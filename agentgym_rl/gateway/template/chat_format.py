@@ -22,6 +22,7 @@ from typing import Any
 from tokenizers import Encoding, Tokenizer
 
 from agentgym_rl.config import GatewayConfig
+from agentgym_rl.core.chat import RENDERED, is_rendered
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime.lru_dict import LruDict
 
@@ -37,8 +38,9 @@ from .continuation import (
     find_shape,
     up_to,
 )
-from .fitting import Fitting, textual
-from .template import NO_KWARGS, ChatTemplate, read_json
+from .fitting import Fitting, opening_of, textual, with_texts
+from .special_tokens import add_special_tokens, read_json
+from .template import NO_KWARGS, ChatTemplate
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ _PARTS = 2_000
 """The parts of a text tokenised at once: other threads wait while the results are freed."""
 _SHAPES_KEPT = 64
 """The number of sets of template arguments whose shapes are kept; a probe takes milliseconds."""
+_ASKING = ("user", "system", "developer")
 _DEFAULTS = GatewayConfig()
 
 
@@ -97,6 +100,8 @@ class ChatFormat:
         self._special = re.compile("|".join(special)) if special else None
         self.added_tokens = {token.content: id for id, token in added.items()}
         """The tokens that stand for a text of their own, whatever is around it."""
+        self._opening = opening_of(template, self._special)
+        self._says_rendered = False
         self._shapes: LruDict[str, Shape] = LruDict(_SHAPES_KEPT)
         self._probing = threading.Lock()
         self._config = config
@@ -154,11 +159,11 @@ class ChatFormat:
             raise ConfigError(f"cannot read {folder / 'tokenizer.json'}: {error}") from error
         tokenizer.no_padding()
         tokenizer.no_truncation()
+        add_special_tokens(tokenizer, folder)
         eos = read_json(folder / "generation_config.json").get("eos_token_id", [])
         ids = [eos] if isinstance(eos, int) else list(eos or [])
-        name = read_json(folder / "tokenizer_config.json").get("eos_token")
-        named = tokenizer.token_to_id(name["content"] if isinstance(name, dict) else name or "")
-        template = ChatTemplate.load(folder, config.chat_template)
+        template = ChatTemplate.load(folder, config.chat_template, now=config.moment)
+        named = tokenizer.token_to_id(template.special_tokens.get("eos_token", ""))
         return cls(tokenizer, template, ids if named is None else [*ids, named], config)
 
     def shape(self, kwargs: Mapping[str, Any] = NO_KWARGS) -> Shape:
@@ -374,17 +379,36 @@ class ChatFormat:
         template, fitting = self._for(tools)
         plain = [self._disarmed(textual(message)) for message in messages]
         fitted, tools = fitting.fit(plain, tools)
-        rendered = template.render(
-            fitted,
-            tools,
+        write = functools.partial(
+            template.render,
+            tools=tools,
             add_generation_prompt=add_generation_prompt,
             kwargs={**kwargs, **self.arguments.imposed},
         )
+        try:
+            rendered = write(fitted)
+        except ValueError:
+            filled = with_texts(fitted)
+            if filled == fitted:
+                raise
+            rendered = write(filled)  # clients send null for the content of calls
         return rendered + fitting.header if add_generation_prompt else rendered
 
     def unmarked(self, rendered: str) -> str:
         """Return a rendered conversation without the marks, as users of the model would see it."""
         return rendered.replace(_BREAK, "")
+
+    def holds_rendered(self, messages: Messages) -> bool:
+        """Return whether a user's or system message is a text that a chat template has written:
+        any, or this one."""
+        texts = [message.get("content") for message in messages if message["role"] in _ASKING]
+        return any(self._is_rendered(text) for text in texts if isinstance(text, str))
+
+    def _is_rendered(self, text: str) -> bool:
+        if is_rendered(text):
+            return True
+        begins = bool(self._special and self._special.match(text.lstrip()))
+        return begins and bool(self._opening) and self._opening in text
 
     def _for(self, tools: Tools) -> tuple[ChatTemplate, Fitting]:
         return self._with_tools if tools else (self.template, self._fitting)
@@ -404,38 +428,11 @@ class ChatFormat:
             return message
         if not self._special.search(text):
             return message
+        if not self._says_rendered and message["role"] == "user" and self._is_rendered(text):
+            self._says_rendered = True
+            _log.warning("a user's message looks like %s", RENDERED)
         cuts = (literal.start() + 1 for literal in self._special.finditer(text))
         return {**message, "content": _broken(text, cuts)}
-
-
-class Detokenizer:
-    """A decoder of a growing token sequence into pieces of text that never split a character."""
-
-    def __init__(self, chat: ChatFormat) -> None:
-        self._chat = chat
-        self._ids: list[int] = []
-        self._start = 0  # the window decoded anew starts here: some decoders need left context
-        self._done = 0  # the number of tokens whose text has been returned
-
-    def feed(self, ids: Sequence[int]) -> str:
-        """Return the text that is certain after `ids`."""
-        self._ids += ids
-        return self._more(last=False)
-
-    def finish(self) -> str:
-        """Return the rest, incomplete characters as U+FFFD."""
-        return self._more(last=True)
-
-    def _more(self, *, last: bool) -> str:
-        if self._done == len(self._ids):
-            return ""
-        known = self._chat.text(self._ids[self._start : self._done])
-        text = self._chat.text(self._ids[self._start :])
-        if text.endswith("\ufffd") and not last:
-            return ""
-        if len(text) > len(known):
-            self._start, self._done = self._done, len(self._ids)
-        return text[len(known) :]
 
 
 def _broken(text: str, cuts: Iterable[int]) -> str:

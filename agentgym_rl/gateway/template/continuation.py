@@ -13,14 +13,16 @@ is rendered anew. A few conversations rendered at start-up show how a template w
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 from agentgym_rl.gateway.messages import text_of
 
+from .steps import EndlessTemplate
 from .template import OPENING, SENTINEL
 
 Messages = Sequence[Mapping[str, Any]]
@@ -177,7 +179,15 @@ def find_shape(render: Render, encode: Encode, added: Mapping[str, int]) -> Shap
 
     A conversation that the template refuses (tools, for a template without them) proves nothing; a
     plain one must work.
+
+    Raises:
+        EndlessTemplate: it does not end with one of the probes.
     """
+    with _ending(render) as ending:
+        return _shape(ending, encode, added)
+
+
+def _shape(render: Render, encode: Encode, added: Mapping[str, int]) -> Shape:
     end = _find_end(render, added)
     drops = _drops_opening(render)
     if end is None:
@@ -195,6 +205,29 @@ def find_shape(render: Render, encode: Encode, added: Mapping[str, int]) -> Shap
         tools_in_tail=_tools_in_tail(render, end),
         drops_opening=drops,
     )
+
+
+@contextlib.contextmanager
+def _ending(render: Render) -> Generator[Render]:
+    """Yield a function that renders probes, for which errors mean a refusal.
+
+    Raises:
+        EndlessTemplate: a probe did not end.
+    """
+    endless: list[EndlessTemplate] = []
+
+    def ending(*args: Any, **options: Any) -> str:
+        if endless:
+            raise endless[0]
+        try:
+            return render(*args, **options)
+        except EndlessTemplate as error:
+            endless.append(error)
+            raise
+
+    yield ending
+    if endless:
+        raise endless[0]
 
 
 def _alone(render: Render, end: TurnEnd, probe: Probe) -> str:
@@ -327,7 +360,8 @@ def _call(position: int, arguments: str) -> dict[str, Any]:
 
 
 def _probes() -> tuple[list[Probe], list[Probe]]:
-    parameters = {"type": "object", "properties": {"q": {"type": "string"}}}
+    key = {"type": "string", "description": "The key."}
+    parameters = {"type": "object", "properties": {"q": key}, "required": ["q"]}
     tools = [
         {
             "type": "function",

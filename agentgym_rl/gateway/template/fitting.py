@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -31,6 +32,7 @@ import msgspec
 from agentgym_rl.gateway.messages import own_id, text_of
 from agentgym_rl.gateway.request.body import has_many_values
 
+from .steps import EndlessTemplate
 from .template import OPENING, SENTINEL, ChatTemplate
 
 Message = Mapping[str, Any]
@@ -74,8 +76,8 @@ class Fitting:
         strings, short = _takes_strings(template), _wants_short_ids(template)
         asked = {"q": SENTINEL}
         call = _calling(_short_id("c"), json.dumps(asked) if strings else asked, name=_NAME)
-        hides = not _shows_tools(template)
-        tools = None if hides else _TOOLS
+        tools = _shown_tools(template)
+        hides = tools is None
         folds = may_fold and hides
         as_text = folds and SENTINEL not in _text(template, [OPENING, call])
         answered = _text(template, [OPENING, call, _RESULT], tools)
@@ -129,6 +131,11 @@ def textual(message: Message) -> Message:
     if isinstance(content, str):
         return message
     return {**message, "content": None if content is None else text_of(content)}
+
+
+def with_texts(messages: Sequence[Message]) -> list[Message]:
+    """Return messages of which none is without content."""
+    return [{**one, "content": ""} if one.get("content") is None else one for one in messages]
 
 
 def _call_folded(message: Message) -> Message:
@@ -263,16 +270,39 @@ def _short_id(id: Any) -> str:
 _SHOWN = SENTINEL[::-1]
 _NAME = f"f_{SENTINEL}"
 _SAID = {"role": "assistant", "content": "Well."}
-_TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": _NAME,
-            "description": "d",
-            "parameters": {"type": "object", "properties": {"q": {"type": "string"}}},
+_KEY = {"type": "string", "description": "The key."}
+
+
+def _tool(parameters: Mapping[str, Any], **more: Any) -> list[Mapping[str, Any]]:
+    function = {"name": _NAME, "description": "Look it up.", "parameters": parameters, **more}
+    return [{"type": "function", "function": function}]
+
+
+_TOOLS = (
+    _tool(
+        {
+            "type": "object",
+            "properties": {"q": {**_KEY, "enum": ["a", "b"]}, "n": {**_KEY, "type": "integer"}},
+            "required": ["q"],
+        }
+    ),
+    _tool({"type": "object", "properties": {"q": _KEY}, "required": ["q"]}),
+    _tool({"type": "object", "properties": {"q": _KEY}}),
+    _tool({"type": "object", "properties": {}}),
+    _tool(
+        {
+            "type": "object",
+            "title": "Parameters",
+            "additionalProperties": False,
+            "properties": {"q": {**_KEY, "title": "Q", "default": "a"}},
+            "required": ["q"],
         },
-    }
-]
+        strict=True,
+        **{"return": {"type": "string", "description": "The value."}},
+    ),
+)
+"""The tools of which a template must show one: complete ones, and plain ones, since templates may
+refuse a schema for a key that it has or lacks."""
 _RESULT = {
     **{"role": "tool", "tool_call_id": _short_id("c"), "name": _NAME},
     "content": _SHOWN,
@@ -287,9 +317,15 @@ def _text(template: ChatTemplate, messages: Sequence[Message], tools: Tools = No
 def _shown(
     template: ChatTemplate, messages: Sequence[Message], tools: Tools = None, **options: Any
 ) -> str | None:
-    """Return the rendered messages; None if the template refuses them."""
+    """Return the rendered messages; None if the template refuses them.
+
+    Raises:
+        EndlessTemplate: it does not end.
+    """
     try:
         return template.render(messages, tools, **options)
+    except EndlessTemplate:
+        raise
     except ValueError:
         return None
 
@@ -325,10 +361,13 @@ def _places(template: ChatTemplate) -> Systems:
     return "first" if leads or _shown(template, [OPENING]) is None else "none"
 
 
-def _shows_tools(template: ChatTemplate) -> bool:
-    """Return whether the name of an offered tool is in the prompt."""
+def _shown_tools(template: ChatTemplate) -> Tools:
+    """Return tools whose name the template writes into the prompt; None if it writes none."""
     heads: Sequence[list[Message]] = ([], [{"role": "system", "content": "."}])
-    return any(SENTINEL in _text(template, [*head, OPENING], _TOOLS) for head in heads)
+    for tools in _TOOLS:
+        if any(SENTINEL in _text(template, [*head, OPENING], tools) for head in heads):
+            return tools
+    return None
 
 
 def _alternates(template: ChatTemplate) -> bool:
@@ -338,9 +377,20 @@ def _alternates(template: ChatTemplate) -> bool:
 
 
 def _needs_text(template: ChatTemplate, call: Message, tools: Tools) -> bool:
+    """Return whether a call without content is refused in a place where one with "" is not."""
     bare = {**call, "content": None}
-    refused = _shown(template, [OPENING, bare], tools) is None
-    return refused and _shown(template, [OPENING, call], tools) is not None
+    places: Sequence[tuple[Sequence[Message], Sequence[Message]]] = (
+        ([OPENING], []),
+        ([OPENING], [_RESULT]),
+        ([OPENING], [_RESULT, _SAID, OPENING]),
+        ([OPENING, call, _RESULT], [_RESULT]),
+        ([], [_RESULT]),
+    )
+    for before, after in places:
+        filled = _shown(template, [*before, call, *after], tools)
+        if filled is not None and _shown(template, [*before, bare, *after], tools) is None:
+            return True
+    return False
 
 
 def _header(template: ChatTemplate) -> str:
@@ -358,3 +408,12 @@ def _header(template: ChatTemplate) -> str:
             return ""
         found.add(opening)
     return found.pop() if len(found) == 1 else ""
+
+
+def opening_of(template: ChatTemplate, special: re.Pattern[str] | None) -> str:
+    """Return the text between a user's message and the assistant's; "" if it has nothing but one
+    special token, which anyone may write."""
+    opening = _text(template, [{**OPENING, "content": SENTINEL}]).rpartition(SENTINEL)[2]
+    opening = opening.partition("<think>")[0].strip()
+    found = special.search(opening) if special else None
+    return opening if found and found[0] != opening else ""

@@ -8,21 +8,21 @@ controls, its own `tojson`). Tests compare it with `transformers.apply_chat_temp
 from __future__ import annotations
 
 import functools
-import json
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, meta, nodes, pass_context
-from jinja2.ext import Extension, loopcontrols
-from jinja2.runtime import Context, Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import TemplateError, meta
 
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.model_folder import template_files
 from agentgym_rl.gateway.messages import REASONING
+
+from .sandbox import Environment
+from .special_tokens import read_json, special_tokens
+from .steps import STEPS, EndlessTemplate, Steps, endless
 
 RESERVED = frozenset(
     {
@@ -40,30 +40,16 @@ _REFUSALS = (
     RecursionError,
 )
 """The errors of templates, intended or not, for input that they do not support."""
-MAX_TURNS = 2_000_000
-"""The limit of loop turns in one rendering, about a second of the event loop. A conversation of a
-thousand messages takes about ten thousand."""
-_MACRO = 5
-"""The number of turns that one call of a macro counts for."""
-_FEW = 100
-"""The size up to which a loop's items are counted at once: a longer loop may be left early."""
-_MAX_DIGITS = 100_000
-"""The maximum number of binary digits of a power."""
-_MAX_LENGTH = 100_000_000
-"""The maximum length of a text or list made by multiplication."""
-_TURNS = " turns"
-"""The variable with the turns left; no template can use this name."""
-
-
-class EndlessTemplate(ConfigError):
-    """An error for a template that does not end, or not in time, with the given messages."""
+_LONGEST = 1_000_000
+"""The maximum length of a template; known ones have up to 40,000 characters."""
 
 
 class ChatTemplate:
     """A compiled chat template with the special tokens it may use.
 
     `response_template`: the format of replies (transformers 5), if the tokenizer defines it.
-    `tool_use`: the template of conversations with tools, if it is a different one.
+    `tool_use`: the template of conversations with tools, if it is a different one. `now`: the date
+    and time that it writes; None: that of each rendering.
     """
 
     def __init__(
@@ -73,27 +59,33 @@ class ChatTemplate:
         special_tokens: Mapping[str, str],
         response_template: Mapping[str, Any] | None = None,
         tool_use: ChatTemplate | None = None,
+        now: datetime | None = None,
     ) -> None:
         self.source = source
         self.response_template = response_template
         self.tool_use = tool_use
-        environment = _environment()
+        if len(source) > _LONGEST:
+            raise ConfigError(
+                f"the chat template has {len(source):,} characters, more than {_LONGEST:,}"
+            )
+        environment = Environment(now)
         try:
             self._template = environment.from_string(source)
             # not a ChainMap, which every rendering would search
             self._template.globals = dict(self._template.globals)
             named = meta.find_undeclared_variables(environment.parse(source))
-        except TemplateError as error:
+        except (*_REFUSALS, ValueError, SyntaxError, MemoryError) as error:
             raise ConfigError(f"the chat template does not compile: {error}") from error
-        self._special_tokens = dict(special_tokens)
+        self.special_tokens = dict(special_tokens)
+        """The special tokens by name."""
         self.variables = frozenset(named)
         """The names that the template uses; other arguments have no effect."""
 
     @classmethod
-    def load(cls, folder: Path, name: str = "auto") -> ChatTemplate:
-        """Load the template of a model folder: from its files, else from tokenizer_config.json. If
-        there are several, take the one with the given name; "auto" is `default`, and `tool_use` for
-        conversations with tools.
+    def load(cls, folder: Path, name: str = "auto", *, now: datetime | None = None) -> ChatTemplate:
+        """Load the template of a model folder: from its files, else from tokenizer_config.json,
+        else from chat_template.json. If there are several, take the one with the given name; "auto"
+        is `default`, and `tool_use` for conversations with tools.
 
         Raises:
             ConfigError: the folder has no chat template of that name, or it does not compile, never
@@ -102,23 +94,30 @@ class ChatTemplate:
         tokenizer_config = read_json(folder / "tokenizer_config.json")
         files = template_files(folder)
         named: Any = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
-        named = named or tokenizer_config.get("chat_template") or {}
+        named = named or tokenizer_config.get("chat_template")
+        named = named or read_json(folder / "chat_template.json").get("chat_template") or {}
         if isinstance(named, str):
             named = {"default": named}
         elif isinstance(named, list):
-            named = {entry["name"]: entry["template"] for entry in named}
+            named = _by_name(folder, named)
+        elif not isinstance(named, dict):
+            raise ConfigError(f"{folder}: chat_template is a {type(named).__name__}, no text")
         source = named.get("default", named.get("tool_use")) if name == "auto" else named.get(name)
         if not isinstance(source, str):
             raise ConfigError(_missing(folder, name, list(named)))
-        special_tokens = _special_tokens(tokenizer_config)
         tooled = named.get("tool_use", source) if name == "auto" else source
         template = cls(
             source,
-            special_tokens=special_tokens,
+            special_tokens={},
             response_template=tokenizer_config.get("response_template"),
-            tool_use=None if tooled == source else cls(tooled, special_tokens=special_tokens),
+            tool_use=None if tooled == source else cls(tooled, special_tokens={}, now=now),
+            now=now,
         )
-        for each in filter(None, (template, template.tool_use)):
+        both = [template, *([template.tool_use] if template.tool_use else [])]
+        wanted = frozenset[str]().union(*(each.variables for each in both))
+        for each in both:
+            each.special_tokens = special_tokens(folder, wanted)
+        for each in both:
             try:
                 shown = each.render([{**OPENING, "content": SENTINEL}])
             except EndlessTemplate:
@@ -166,17 +165,19 @@ class ChatTemplate:
         try:
             return self._template.render(
                 {
-                    **self._special_tokens,
+                    **self.special_tokens,
                     **kwargs,
                     "messages": messages,
                     "tools": tools or None,
                     "documents": None,
                     "add_generation_prompt": add_generation_prompt,
-                    _TURNS: [MAX_TURNS],
+                    STEPS: Steps(messages),
                 }
             )
         except _REFUSALS as error:
             raise ValueError(f"the chat template refuses these messages: {error}") from error
+        except MemoryError as error:
+            raise endless("more memory than there is") from error
 
     @functools.cached_property
     def _takes_parts(self) -> bool:
@@ -203,19 +204,14 @@ def _missing(folder: Path, name: str, others: list[str]) -> str:
     )
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """Read a JSON object from a file; return an empty one if there is no such file."""
-    return json.loads(file.read_text()) if file.exists() else {}
-
-
-def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in tokenizer_config.items():
-        if name.endswith("_token"):
-            text = value.get("content") if isinstance(value, dict) else value
-            if isinstance(text, str):
-                found[name] = text
-    return found
+def _by_name(folder: Path, entries: Sequence[Any]) -> dict[str, Any]:
+    """Return the templates of a list of objects with name and template."""
+    try:
+        return {entry["name"]: entry["template"] for entry in entries}
+    except (TypeError, LookupError) as error:
+        raise ConfigError(
+            f"{folder}: an entry of chat_template in tokenizer_config.json has no name and template"
+        ) from error
 
 
 def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,123 +228,3 @@ def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(content, str):
         return dict(message)
     return {**message, "content": [{"type": "text", "text": content}]}
-
-
-class _Generation(Extension):
-    """The `{% generation %}…{% endgeneration %}` block around model text; it is transparent."""
-
-    tags = {"generation"}  # noqa: RUF012 (jinja2 declares it as an instance attribute)
-
-    def parse(self, parser: Any) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
-
-    def _body(self, caller: Any) -> str:
-        return caller()
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """A sandbox with faster access to keys of plain dicts and to templates' own macros, which is
-    safe. Its renderings end, because turns of loops and calls are counted."""
-
-    intercepted_binops = frozenset({"*", "**"})
-
-    def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
-        for loop in source.find_all(nodes.For):
-            loop.iter = nodes.Filter(loop.iter, "counted turns", [], [], None, None)
-        return super()._generate(source, *args, **kwargs)
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**":
-            are_ints = isinstance(left, int) and isinstance(right, int)
-            if are_ints and left.bit_length() * right > _MAX_DIGITS:
-                raise TemplateError(f"{left} ** {right} is too large")
-        else:
-            for many, times in ((left, right), (right, left)):
-                is_long = isinstance(times, int) and isinstance(many, str | list | tuple)
-                if is_long and len(many) * times > _MAX_LENGTH:  # pyright: ignore
-                    raise TemplateError(f"{times} times a text or list is too long")
-        return super().call_binop(context, operator, left, right)
-
-    def getattr(self, obj: Any, attribute: str) -> Any:
-        if type(obj) is dict and attribute not in _OF_DICTS:
-            try:
-                return obj[attribute]
-            except KeyError:
-                return self.undefined(obj=obj, name=attribute)
-        return super().getattr(obj, attribute)
-
-    def call(self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        _spend(__context, _MACRO if type(__obj) is Macro else 1)
-        if type(__obj) is Macro:
-            kwargs.pop("_loop_vars", None)
-            kwargs.pop("_block_vars", None)
-            return __obj(__context.eval_ctx, *args, **kwargs)
-        return super().call(__context, __obj, *args, **kwargs)
-
-
-_OF_DICTS = frozenset(dir(dict))
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = _Environment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.filters["counted turns"] = _counted
-    del environment.globals["lipsum"]  # generates endless text
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # unlike jinja2's own filter, this one does not escape HTML
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-
-
-def _spend(context: Context, turns: int) -> None:
-    """Count turns of loops, or calls.
-
-    Raises:
-        EndlessTemplate: the rendering has taken too many turns.
-    """
-    left = context.parent[_TURNS]
-    left[0] -= turns
-    if left[0] < 0:
-        raise EndlessTemplate(
-            f"the chat template has made {MAX_TURNS:,} turns of its loops and macros for one "
-            "rendering, and seems never to end: give the model's folder a chat template that ends"
-        )
-
-
-@pass_context
-def _counted(context: Context, items: Any) -> Any:
-    """Return the items of a loop, with its turns counted."""
-    if isinstance(items, list | tuple | str | dict) and len(items) <= _FEW:  # pyright: ignore
-        _spend(context, len(items))  # pyright: ignore
-        return items  # pyright: ignore
-    return _counting(context, items)
-
-
-def _counting(context: Context, items: Any) -> Iterator[Any]:
-    for item in items:
-        _spend(context, 1)
-        yield item
-
-
-def _raise_exception(message: str) -> None:
-    raise TemplateError(message)

@@ -7,6 +7,7 @@ No gateway and no model are involved, so the environment decides the speed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -60,7 +61,7 @@ async def play_baselines(
         InfraError: a service of the environment failed.
     """
     all_counts = {policy: _Counts() for policy in (ORACLE, *IDLE)}
-    waiting = each_task(spec.task_source("train", seed=SOURCE_SEED), tasks)
+    waiting = each_task(await spec.read_tasks("train", seed=SOURCE_SEED), tasks)
     closing, done = Closing(), 0
 
     async def worker() -> None:
@@ -167,6 +168,8 @@ async def check_env(
     begun, results, closing = time.monotonic(), dict[str, Result](), Closing()
     async with started(spec.make(), wanted, closing) as given:
         subject = Subject(spec, episodes=episodes, given=given, wanted=wanted, closing=closing)
+        with contextlib.suppress(Exception):  # the criterion of tasks reports it
+            await spec.read_tasks("train", seed=SOURCE_SEED)  # many sources keep what they read
         for criterion in chosen:
             results[criterion.id] = await _result(criterion, subject, results)
             on_result(results[criterion.id])

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import json
 import re
+import string
+import unicodedata
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 
@@ -15,6 +18,8 @@ class RowRefused(ValueError):
 
 Row = Mapping[str, Any]
 
+_UNSEEN = ("Cf", "Mn")
+"""Invisible characters and accents."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -61,9 +66,40 @@ def parse_json(text: str, what: str) -> Any:
         RowRefused: `text` is not JSON; the message begins with `what`.
     """
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return read_json(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise RowRefused(f"{what}: {shorten(text)} is not JSON: {error or 'too deep'}") from error
+
+
+MAX_DIGITS = 50_000
+"""The most digits of a whole number."""
+
+
+def read_json(text: str | bytes, **options: Any) -> Any:
+    """Do what `json.loads` does, also where whole numbers have more digits than `int` reads (4300).
+
+    Raises:
+        ValueError, RecursionError: `text` is not JSON, or a number has more than `MAX_DIGITS`.
+    """
+    try:
+        return json.loads(text, **options)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        return json.loads(text, parse_int=whole_number, **options)
+
+
+def whole_number(digits: str) -> int:
+    """Return the number that `digits` spell.
+
+    Raises:
+        ValueError: there are more than `MAX_DIGITS`.
+    """
+    if len(digits) < 4300:
+        return int(digits)
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"a whole number of {len(digits)} digits, at most {MAX_DIGITS} are read")
+    return int(Decimal(digits))  # unlike int(digits), also above 4300 digits
 
 
 def _no_constant(name: str) -> Any:
@@ -79,6 +115,16 @@ def check_text(text: str, what: str) -> str:
     if _SURROGATE.search(text):
         raise RowRefused(f"{what}: a lone surrogate, which is no Unicode character")
     return text
+
+
+def words_of(text: str) -> str:
+    """Return a text without what twins of a question differ in: spacing, case, the form of Unicode
+    characters, invisible ones, and punctuation at either end."""
+    plain = text
+    if not text.isascii():
+        plain = unicodedata.normalize("NFKC", text)
+        plain = "".join(c for c in plain if unicodedata.category(c) not in _UNSEEN)
+    return "".join(plain.casefold().split()).strip(string.punctuation) or text
 
 
 def shorten(value: Any) -> str:

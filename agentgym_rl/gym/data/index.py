@@ -7,26 +7,31 @@ import hashlib
 import logging
 import re
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, get_args
 
+from agentgym_rl.core.chat import RENDERED, is_rendered
 from agentgym_rl.core.errors import ArlError, ConfigError
 from agentgym_rl.core.task import MAX_WEIGHT, Split, Task, TaskSource, derived_number
 
-from .fields import Row, RowRefused, check_text, shorten
+from .fields import Row, RowRefused, check_text, shorten, words_of
 from .readers import Place, Reader
 from .rows import CONTENT, Rows, content_of
 
 _log = logging.getLogger(__name__)
 
 NUM_REASONS = 5
-"""The number of refused rows whose reasons are reported."""
+"""The number of different reasons for refused rows that are reported."""
 
 _FEW = 10
 """The number of tasks held out by hash below which a warning is logged: too few for a mean."""
 _ID_FIELDS = ("task_id", "question_id", "problem_id", "uid", "id")
+WEIGHT, SPLIT = "weight", "split"
+"""The fields that could mean something to this program, and are said if they do not."""
+_HELD_OUT = ("eval", "test", "validation", "valid", "val", "dev", "heldout", "held_out")
 _NO_ID = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -41,6 +46,9 @@ class RowTask(NamedTuple):
     """The identity of the task: only the first of equal keys counts. If empty, the question."""
     weight: float | None = None
     """The weight of the task; None: the row's own."""
+    said: str = ""
+    """The words of the question, by which others that say the same are found; by default,
+    `question`."""
 
 
 MakeTasks = Callable[[Row], RowTask | Sequence[RowTask] | None]
@@ -65,22 +73,32 @@ class RowIndex:
     """The number of rows whose tasks were all refused."""
     num_tasks_refused: int = 0
     """The number of refused tasks in rows that have other tasks left."""
+    num_unread: Counter[str] = field(default_factory=Counter[str])
+    """The number of rows with each of the fields that could mean something, and do not here."""
     num_left_out: int = 0
     """The number of rows that the maker left out."""
-    reasons: list[str] = field(default_factory=list[str])
-    """The places and reasons of the first refused rows and tasks."""
+    _reasons: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+    """The first different reasons of refused rows and tasks, each with its first place and its
+    number."""
     _reader: array[int] = field(default_factory=lambda: array("L"))
     _place: array[int] = field(default_factory=lambda: array("q"))
     """The places, two numbers a task."""
     _part: array[int] = field(default_factory=lambda: array("L"))
     """The position of each task among those of its row."""
     _digest: array[int] = field(default_factory=lambda: array("Q"))
+    _words: array[int] = field(default_factory=lambda: array("Q"))
+    """The digest of the words of each task's question."""
     _is_eval: bytearray = field(default_factory=bytearray)
     _data: int = 0
     """The sum of the tasks' content digests, which does not depend on their order."""
 
     def __len__(self) -> int:
         return len(self._digest)
+
+    @property
+    def num_told(self) -> int:
+        """Return the number of refused rows and tasks whose reason is among `reasons`."""
+        return sum(number for _, number in self._reasons.values())
 
     @property
     def num_held(self) -> int:
@@ -129,7 +147,7 @@ class RowIndex:
             "rows_refused": self.num_refused,
             "tasks_refused": self.num_tasks_refused,
             "rows_left_out": self.num_left_out,
-            "reasons": list(self.reasons),
+            "reasons": self.reasons,
             "tasks_train": len(self) - self.num_held,
             "tasks_eval": self.num_held,
             "data": f"{self._data:032x}",
@@ -145,6 +163,7 @@ class RowIndex:
         self.readers.append(reader)
         for place, where, row in reader:
             self.num_rows += 1
+            self._count_unread(row, split)
             if len(self.makers) == which:
                 self.makers.append(choose(row, where))
             try:
@@ -159,14 +178,15 @@ class RowIndex:
             refused = 0
             for part, item in enumerate(made):
                 try:
-                    digest, held = seen.add(item, split, where, self.eval_fraction)
+                    digest, words, held = seen.add(item, split, where, self.eval_fraction)
+                    weight = row_weight if item.weight is None else item.weight
+                    content = _content(_task_id(row, digest), dict(item.data), weight, held)
                 except RowRefused as error:
                     refused += 1
                     self._note(where, error)
                 else:
-                    weight = row_weight if item.weight is None else item.weight
-                    content = content_of(_task_id(row, digest), dict(item.data), weight, held)
                     self._add(which, place, part, digest, held, content)
+                    self._words.append(words)
             if refused and refused == len(made):
                 self.num_refused += 1
             else:
@@ -182,9 +202,37 @@ class RowIndex:
         self._is_eval.append(split == "eval")
         self._data = (self._data + int(content, 16)) % 2**128
 
+    @property
+    def reasons(self) -> list[str]:
+        """Return the first different reasons of refused rows and tasks, with their places."""
+        return [
+            f"{where}: {reason}" + (f" (as in {number - 1} more)" if number > 1 else "")
+            for reason, (where, number) in self._reasons.items()
+        ]
+
+    def _count_unread(self, row: Row, split: Split | None) -> None:
+        if row.get(WEIGHT) not in (None, 1) and self.weight_field != WEIGHT:
+            self.num_unread[WEIGHT] += 1
+        if split != "eval" and str(row.get(SPLIT)).lower() in _HELD_OUT:
+            self.num_unread[SPLIT] += 1
+
+    def hold_out(self, words: Set[int]) -> int:
+        """Hold out the training tasks whose questions have these words; return their number."""
+        moved = [n for n, one in enumerate(self._words) if one in words and not self._is_eval[n]]
+        for number in moved:
+            task = self.task(number)
+            for split, sign in (("train", -1), ("eval", 1)):
+                content = content_of(task.id, dict(task.data), task.weight, split)
+                self._data = (self._data + sign * int(content, 16)) % 2**128
+            self._is_eval[number] = True
+        return len(moved)
+
     def _note(self, where: str, error: RowRefused) -> None:
-        if len(self.reasons) < NUM_REASONS:
-            self.reasons.append(f"{where}: {error}")
+        reason = str(error)
+        if reason in self._reasons:
+            self._reasons[reason][1] += 1
+        elif len(self._reasons) < NUM_REASONS:
+            self._reasons[reason] = [where, 1]
 
 
 @dataclass(slots=True)
@@ -193,11 +241,15 @@ class Seen:
 
     tasks: dict[int, str] = field(default_factory=dict[int, str])
     questions: dict[int, Split] = field(default_factory=dict[int, Split])
+    """The split of each question, by the digest of its words."""
+    moved: set[int] = field(default_factory=set[int])
+    """The questions that are held out because one of their forms is, and another was not."""
 
     def add(
         self, item: RowTask, split: Split | None, where: str, eval_fraction: float
-    ) -> tuple[int, Split]:
-        """Add a new task; return its digest and its split: `split`, or by its question.
+    ) -> tuple[int, int, Split]:
+        """Add a new task; return its digest, that of its question's words, and its split: `split`,
+        or by its question. A question is held out if one of its forms is.
 
         Raises:
             RowRefused: the task is there already, or its question is in the other split.
@@ -206,10 +258,15 @@ class Seen:
         if key in self.tasks:
             raise RowRefused(f"the same question as {self.tasks[key]}")
         chosen = split or ("eval" if question < eval_fraction * 2**64 else "train")
-        if self.questions.get(question, chosen) != chosen:
-            raise RowRefused(f"its question is one of the {self.questions[question]} split")
-        self.tasks[key], self.questions[question] = where, chosen
-        return key, chosen
+        words = _hash(words_of(item.said or item.question).encode())
+        before = self.questions.get(words, chosen)
+        if before != chosen:
+            if split is not None:
+                raise RowRefused(f"its question is one of the {before} split")
+            self.moved.add(words)
+            chosen = "eval"
+        self.tasks[key], self.questions[words] = where, chosen
+        return key, words, chosen
 
 
 def build_index(
@@ -217,7 +274,7 @@ def build_index(
     choose: ChooseMaker,
     *,
     eval_fraction: float = 0.1,
-    weight_field: str = "weight",
+    weight_field: str = "",
 ) -> RowIndex:
     """Read every row once; divide the rows of a reader without a split by their questions.
 
@@ -233,7 +290,10 @@ def build_index(
         splits.add(split)
     names = ", ".join(reader.name for reader in index.readers)
     _tell(index, names)
+    if seen.moved and (num_moved := index.hold_out(seen.moved)):
+        _log.info("%s: %d tasks are held out as other forms of others' questions", names, num_moved)
     _tell_splits(index, names, by_hash=None in splits)
+    _tell_unread(index, names)
     return index
 
 
@@ -246,7 +306,10 @@ def _tasks_of(make: MakeTasks, row: Row, where: str) -> Sequence[RowTask]:
         raise ConfigError(f"{where}: {make} raised {type(error).__name__}: {error}") from error
     if made is None:
         return ()
-    return (made,) if isinstance(made, RowTask) else made
+    tasks = (made,) if isinstance(made, RowTask) else made
+    if any(is_rendered(task.question) for task in tasks):
+        raise RowRefused(RENDERED)
+    return tasks
 
 
 def _digest(text: str) -> int:
@@ -255,8 +318,11 @@ def _digest(text: str) -> int:
     Raises:
         RowRefused: it cannot be written as UTF-8.
     """
-    spaced = " ".join(check_text(text, "its question").split()).encode()
-    return int.from_bytes(hashlib.blake2b(spaced, digest_size=8).digest(), "big")
+    return _hash(" ".join(check_text(text, "its question").split()).encode())
+
+
+def _hash(text: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 
 
 def weight_of(row: Row, name: str) -> float:
@@ -270,10 +336,10 @@ def weight_of(row: Row, name: str) -> float:
         return 1.0
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 <= value <= MAX_WEIGHT:
-        said = value if number else shorten(value)
+        said = value if number and not abs(value) >= 1e300 else shorten(value)
         raise RowRefused(
             f"{name}: got {said}, expected a number from 0 to {MAX_WEIGHT:g} "
-            "(if it is no weight: weight_field='')"
+            "(weight_field; without this option no field is a weight)"
         )
     return float(value)
 
@@ -283,9 +349,30 @@ def _task_id(row: Row, digest: int) -> str:
     text = f"{digest:016x}"
     for name in _ID_FIELDS:
         value = row.get(name)
-        if isinstance(value, str | int) and str(value).strip():
-            return f"{_NO_ID.sub('_', str(value))[:64]}-{text[:8]}"
+        if isinstance(value, str | int) and (said := _written(value).strip()):
+            return f"{_NO_ID.sub('_', said)[:64]}-{text[:8]}"
     return text
+
+
+def _content(*parts: Any) -> str:
+    """Return the digest of a task's content.
+
+    Raises:
+        RowRefused: a whole number in it is too long for JSON.
+    """
+    try:
+        return content_of(*parts)
+    except ValueError as error:
+        raise RowRefused(
+            f"it cannot be written as JSON ({error}): write the number as text"
+        ) from error
+
+
+def _written(value: str | int) -> str:
+    try:
+        return str(value)
+    except ValueError:  # a number of more than 4300 digits
+        return hex(value) if isinstance(value, int) else ""
 
 
 def _tell(index: RowIndex, names: str) -> None:
@@ -302,7 +389,7 @@ def _tell(index: RowIndex, names: str) -> None:
     if index.num_left_out:
         _log.info("%s: %d of %d rows are left out", names, index.num_left_out, index.num_rows)
     if num_refused := index.num_refused + index.num_tasks_refused:
-        more = "; ..." if num_refused > len(index.reasons) else ""
+        more = "; ..." if num_refused > index.num_told else ""
         rows = f"{index.num_refused} of {index.num_rows} rows" if index.num_refused else ""
         tasks = f"{index.num_tasks_refused} tasks beside others" if index.num_tasks_refused else ""
         _log.warning(
@@ -326,6 +413,22 @@ def _tell_splits(index: RowIndex, names: str, *, by_hash: bool) -> None:
         "%s: %d tasks to train on, %d held out for evaluations, %s",
         names, len(index) - held, held, how,
     )  # fmt: skip
+
+
+def _tell_unread(index: RowIndex, names: str) -> None:
+    """Log the fields of rows that could be taken for the loss's weights, or for their split."""
+    if count := index.num_unread[WEIGHT]:
+        _log.warning(
+            "%s: %d rows have a field `weight`, and it is no weight of theirs in the loss: "
+            "env.options.rows.weight_field=weight makes it one",
+            names, count,
+        )  # fmt: skip
+    if count := index.num_unread[SPLIT]:
+        _log.warning(
+            "%s: %d rows have a field `split` for held-out rows, and it does not hold them out: "
+            "give them in a file of their own (eval_path or eval_data), or leave them out",
+            names, count,
+        )  # fmt: skip
 
 
 class RowTasks(TaskSource):

@@ -25,7 +25,7 @@ from agentgym_rl.core.chat import is_dict
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime.lru_dict import LruDict
 
-from .fields import Row
+from .fields import Row, read_json, whole_number
 
 _log = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class JsonFile(Reader):
         self._stamp.check()
         with self._path.open("rb") as file:
             file.seek(start)
-            return json.loads(file.read(size))
+            return read_json(file.read(size))
 
     def _lines(self) -> Iterator[Found]:
         start = 0
@@ -186,7 +186,7 @@ class JsonFile(Reader):
 
 def _parsed(data: bytes, where: str, *, ended: bool) -> Any:
     try:
-        return json.loads(data)
+        return read_json(data)
     except (ValueError, RecursionError) as error:
         cut = "" if ended else "; it is the last one: has the file been cut off?"
         raise ConfigError(f"{where}: not JSON: {error or 'nested too deeply'}{cut}") from error
@@ -200,7 +200,7 @@ def _object(value: Any, where: str) -> Row:
 
 def _items(text: str, name: str) -> Iterator[tuple[int, int, Any]]:
     """Yield start, end and value of each element of the JSON list `text`."""
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(parse_int=whole_number)
     at = _skip(text, _skip(text, 0) + 1)
     while not text.startswith("]", at):
         try:

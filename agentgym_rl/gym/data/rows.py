@@ -83,8 +83,8 @@ class Rows:
     """The splits of the data set, if it has several."""
     eval_fraction: float = 0.1
     """The share of questions, chosen by hash, that is held out if there is no second split."""
-    weight_field: str = "weight"
-    """The field with a task's weight, if rows have it; "": none."""
+    weight_field: str = ""
+    """The field with a task's weight, which multiplies the loss of its episodes; "": none."""
 
     def __post_init__(self) -> None:
         given = [n for n in ("path", "dataset") if getattr(self, n) is not None]

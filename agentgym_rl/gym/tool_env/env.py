@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import random
 from abc import abstractmethod
 from collections.abc import Awaitable, Iterable, Mapping
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, ClassVar
 
 from agentgym_rl.core.chat import Message
@@ -122,7 +124,8 @@ class ToolEnv(Env):
             )
         if task is None:
             seed = random.getrandbits(53) if seed is None else seed
-            task = first_task(type(self).task_source("train", seed=seed, **self.task_options()))
+            read = partial(type(self).task_source, "train", seed=seed, **self.task_options())
+            task = first_task(await asyncio.to_thread(read))
         task = checked_task(task)
         self._playing = False
         self.task, self.random = task, random.Random(task.seed)

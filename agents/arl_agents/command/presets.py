@@ -187,7 +187,7 @@ def _last_text(output: str) -> str:
     """Return the last text among the events that opencode prints, a line of JSON each."""
     texts = [""]
     for line in output.splitlines():
-        with contextlib.suppress(ValueError, KeyError, TypeError):
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
             event = json.loads(line)
             if event["type"] == "text":
                 texts.append(str(event["part"]["text"]))
@@ -250,7 +250,7 @@ def _mini_swe_agent(told: Told) -> Launch:
 
 def _submission(trajectory: str) -> str:
     """Return the submission in a trajectory of mini-swe-agent; empty if there is none."""
-    with contextlib.suppress(ValueError, KeyError, TypeError):
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         return str(json.loads(trajectory)["info"]["submission"])
     return ""
 

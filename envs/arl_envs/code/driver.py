@@ -17,6 +17,9 @@ from typing import Any
 
 MAX_DEPTH = 50
 """The largest depth of values inside values."""
+LONG_BITS = 10_000
+"""The bits from which a whole number is written in hexadecimal: other processes cannot read more
+than 4300 decimal digits (14,000 bits)."""
 MAX_EQUAL_HASHES = 100
 """The most different keys with one hash in a container: more are an attack on the comparison."""
 
@@ -28,12 +31,20 @@ Keyword = namedtuple("Keyword", "name value")
 Built.__repr__ = lambda self: self.source + (f"({repr(self.args)[1:-1]})" if self.args else "")
 Keyword.__repr__ = lambda self: f"{self.name}={self.value!r}"
 
+NODES = ("ListNode", "TreeNode")
+Nodes = namedtuple("Nodes", "kind values")
+"""A linked list or a binary tree: the name of its class, and its values; those of a tree by levels,
+with None for what is absent. There it is made of objects, here it is the list."""
+Nodes.__repr__ = lambda self: f"{self.kind}({self.values!r})"
+MAX_NODES = 1_000_000
+"""The most nodes of a result: more are a circle."""
+
 CONTAINERS = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset", deque: "deque"}
 MAPPINGS = {Counter: "counter", OrderedDict: "ordered", dict: "dict"}
-PLAIN = frozenset({"list", "tuple", "set", "frozenset", "dict", "float"})
+PLAIN = frozenset({"list", "tuple", "set", "frozenset", "dict", "float", "int"})
 """The kinds of plain values; `ALL` adds those for a comparison with Python's ==."""
 ALL = PLAIN | {"like", "deque", "counter", "ordered", "bytes", "bytearray", "complex", "range"}
-ALL |= {"decimal", "fraction"}
+ALL |= {"decimal", "fraction", "nodes"}
 ARGUMENTS = ALL | {"built", "keyword"}
 _KINDS = {name: kind for kind, name in (CONTAINERS | MAPPINGS).items()}
 _NUMBERS = {("decimal", "Decimal"): "decimal", ("fractions", "Fraction"): "fraction"}
@@ -49,6 +60,8 @@ def encode(value: Any, depth: int = 0) -> Any:
         TypeError: the value, or something in it, is of any other type.
         ValueError: the value is nested too deeply.
     """
+    if _is_long(value):
+        return {"int": hex(value)}
     kind = type(value)
     if value is None or kind in (bool, int, str):
         return value
@@ -69,15 +82,54 @@ def encode(value: Any, depth: int = 0) -> Any:
     if kind is complex:
         return {"complex": [encode(value.real), encode(value.imag)]}
     if kind is range:
-        return {"range": [value.start, value.stop, value.step]}
+        return {"range": [encode(n) for n in (value.start, value.stop, value.step)]}
     if kind is Built:
         made = [value.args, value.attributes]
         return {"built": [value.source, *(encode(part, depth + 1) for part in made)]}
     if kind is Keyword:
         return {"keyword": [value.name, encode(value.value, depth + 1)]}
+    if kind is Nodes:
+        return {"nodes": [value.kind, encode(value.values, depth + 1)]}
+    if kind.__name__ in NODES:
+        return {"nodes": [kind.__name__, encode(_values_of(value, kind.__name__), depth + 1)]}
     if name := _NUMBERS.get((kind.__module__, kind.__qualname__)):
-        return {name: str(value) if name == "decimal" else [value.numerator, value.denominator]}
+        if name == "fraction":
+            return {name: [encode(value.numerator), encode(value.denominator)]}
+        return {name: str(value)}
+    if kind.__module__ == "numpy" and hasattr(kind, "item"):  # a number, unless an array
+        return {"like": encode(value.item(), depth)}
     return {"like": encode(_held(value, kind), depth)}
+
+
+def _is_long(value: Any) -> bool:
+    return type(value) is int and value.bit_length() > LONG_BITS
+
+
+def _values_of(node: Any, kind: str) -> list[Any]:
+    """Return the values of a linked list, or of a tree by levels."""
+    values: list[Any] = []
+    if kind == "ListNode":
+        while node is not None:
+            values.append(node.val)
+            node = _counted(node.next, values)
+        return values
+    level = [node]
+    while level:
+        below = []
+        for node in level:
+            values.append(None if node is None else node.val)
+            if node is not None:
+                below += [node.left, node.right]
+        level = _counted(below, values)
+    while values and values[-1] is None:
+        values.pop()
+    return values
+
+
+def _counted(rest: Any, values: list[Any]) -> Any:
+    if len(values) > MAX_NODES:
+        raise ValueError("nodes without end")
+    return rest
 
 
 def _held(value: Any, kind: type) -> Any:
@@ -123,6 +175,8 @@ def decode(value: Any, kinds: Any = ARGUMENTS, names: Any = None) -> Any:
         return _make(made, names) if kind == "built" and names is not None else made
     if kind == "like":
         return decode(items, kinds, names)
+    if kind == "nodes":
+        return _nodes(Nodes(items[0], decode(items[1], kinds, names)), names)
     if kind in ("dict", "ordered", "counter"):
         pairs = dict([(decode(k, kinds, names), decode(v, kinds, names)) for k, v in items])
         return _KINDS[kind](_fair(pairs))
@@ -135,10 +189,12 @@ def decode(value: Any, kinds: Any = ARGUMENTS, names: Any = None) -> Any:
 def _decode_atom(kind: str, said: Any) -> Any:
     if kind == "float":
         return float(said)
+    if kind == "int":
+        return int(said, 16)
     if kind == "complex":
         return complex(*map(decode, said))
     if kind == "range":
-        return range(*said)
+        return range(*map(decode, said))
     if kind == "decimal":
         from decimal import Decimal
 
@@ -149,7 +205,7 @@ def _decode_atom(kind: str, said: Any) -> Any:
     if kind == "fraction":
         from fractions import Fraction
 
-        return Fraction(*map(int, said))
+        return Fraction(*map(int, map(decode, said)))
     return {"bytes": bytes, "bytearray": bytearray}[kind].fromhex(said)
 
 
@@ -167,6 +223,25 @@ def _make(built: Any, names: dict[str, Any]) -> Any:
     for name, attribute in (built.attributes or {}).items():
         setattr(value, name, attribute)
     return value
+
+
+def _nodes(nodes: Nodes, names: Any) -> Any:
+    """Return `nodes`; with `names`, as objects of the class of this name."""
+    if nodes.kind not in NODES or not isinstance(nodes.values, list):
+        raise ValueError("no nodes")
+    if names is None or not nodes.values:
+        return nodes if nodes.values and names is None else None
+    make = names[nodes.kind]
+    made = [None if value is None else make(value) for value in nodes.values]
+    if nodes.kind == "ListNode":
+        for at, node in enumerate(filter(None, made), 1):
+            node.next = made[at] if at < len(made) else None
+        return made[0]
+    rest = iter(made[1:])
+    for node in made:
+        if node is not None:
+            node.left, node.right = next(rest, None), next(rest, None)
+    return made[0]
 
 
 def _arguments(args: Any) -> tuple[list[Any], dict[str, Any]]:

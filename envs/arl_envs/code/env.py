@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from agentgym_rl import Env, EnvError, Message, SandboxError, Step, Task, TaskSource
@@ -77,7 +79,8 @@ class CodeEnv(Env):
             )
         if task is None:
             seed = self._random.getrandbits(53) if seed is None else seed
-            task = first_task(self.task_source("train", seed=seed, **asdict(self._options)))
+            read = partial(self.task_source, "train", seed=seed, **asdict(self._options))
+            task = first_task(await asyncio.to_thread(read))
         self._problem = self._problem_of(task)
         self._task, self._grader = task, Grader(sandboxes)
         self._tool = PythonTool(

@@ -13,22 +13,19 @@ import itertools
 import json
 import math
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from agentgym_rl import Sandbox, SandboxError, SandboxLost
+from agentgym_rl import EnvError, Sandbox, SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import ExecResult, Limits, SandboxBackend, Status
 from agentgym_rl.runtime.imports import parse_python
 
 from . import driver
-from .calculator.statements import view_of
-from .compare import equal, same_text, same_value, value_of
 from .driver import encode
-from .problem import CallTest, Problem, Test, TextTest
-from .verdict import CREATE_TIMEOUT_S, Verdict, blame
+from .problem import CallTest, Problem, Test, TextTest, spelled
+from .trivial import passes, trivial_passes
+from .verdict import CREATE_TIMEOUT_S, Verdict, blame, tell_missing
 
 OUTPUT_MARGIN_BYTES = 1 << 16
 """The bytes that a submission may print beyond twice the expected answer; the rest is not read."""
@@ -37,8 +34,6 @@ VIEWED_BYTES = 1 << 17
 WALL_FACTOR, WALL_MARGIN_S = 3.0, 2.0
 """The wall-clock limit, as a factor of the CPU limit and a margin, ends sleeping programs. CPU
 seconds decide otherwise, as neighbours share the processors."""
-MAX_LINES = 50
-"""The most lines of an input that are tried as echoes."""
 MAX_TIMEOUTS = 2
 """The number of timeouts after which the remaining tests of a submission count as failed."""
 TOTAL_FACTOR, MAX_TOTAL_S = 12.0, 100.0
@@ -130,6 +125,8 @@ class _Grading:
         """The number of sandboxes lost in the current test."""
         self._spent = False
         """The flag of a submission that caused losses or used up its time: the other tests fail."""
+        self._is_checker_known = False
+        """The flag of a row's checker that has been tested."""
         self._cpu_ms = self._wall_ms = 0.0
         self._bounds: Limits | None = None
         """The limits of new sandboxes, if the default ones allow less than the problem."""
@@ -179,16 +176,27 @@ class _Grading:
             if used:
                 await sandbox.reset()
             used = True
-            result = await self._run(sandbox, self._test)
-            self._count(result)
+            test = self._test
+            result = await self._run(sandbox, test)
+            verdict = _judge(result, test, self._problem)
+            if verdict is None and self._problem.checker and isinstance(test, TextTest):
+                if result.state_lost:
+                    raise SandboxLost(f"{sandbox.id}: lost before its output was checked")
+                await sandbox.reset()
+                verdict = await self._checked(sandbox, test, _output(result, self._problem))
+            self._count(result, verdict)
             if result.state_lost:
                 return
 
     async def _run(self, sandbox: Sandbox, test: Test) -> ExecResult:
         limits = _limits(self._problem, test, sandbox.limits)
         if isinstance(test, TextTest):
-            stdin = test.stdin.encode("utf-8", "surrogatepass")
-            return await sandbox.run_python(self._source, stdin=stdin, limits=limits)
+            stdin, problem = test.stdin.encode("utf-8", "surrogatepass"), self._problem
+            files = {problem.input_file: stdin} if problem.input_file else None
+            collect = [problem.output_file] if problem.output_file else []
+            return await sandbox.run_python(
+                self._source, stdin=stdin, files=files, collect=collect, limits=limits
+            )
         order = {
             "source": self._source,
             "prelude": self._problem.prelude,
@@ -197,8 +205,36 @@ class _Grading:
         }
         return await sandbox.run_python(DRIVER, stdin=json.dumps(order).encode(), limits=limits)
 
-    def _count(self, result: ExecResult) -> None:
-        verdict = _judge(result, self._test, self._problem)
+    async def _checked(self, sandbox: Sandbox, test: TextTest, said: bytes) -> Verdict | None:
+        """Return what the row's checker says of the output `said`, in a clean sandbox.
+
+        Once for a submission the checker itself is tested: it has to accept the row's own output,
+        and to reject nonsense. A checker that fails because of an output rejects it.
+
+        Raises:
+            EnvError: the checker does not do so.
+        """
+        right = test.expected.encode("utf-8", "surrogatepass")
+        accepted = await self._accepts(sandbox, test, said)
+        if not self._is_checker_known:
+            self._is_checker_known = True
+            await sandbox.reset()
+            other = NONSENSE if accepted else right
+            if await self._accepts(sandbox, test, other) == accepted:
+                fault = "accepts nonsense" if accepted else "rejects the row's own output"
+                raise EnvError(f"the row's checker {fault}: leave this row out")
+        return None if accepted else Verdict.WRONG_ANSWER
+
+    async def _accepts(self, sandbox: Sandbox, test: TextTest, said: bytes) -> bool:
+        given = [text.encode("utf-8", "surrogatepass") for text in (test.stdin, test.expected)]
+        given += [said, self._problem.checker.encode()]
+        files = dict[str, bytes](zip([*CHECKED, CHECKER], given, strict=True))
+        result = await sandbox.run_python(RUN_CHECKER, files=files, limits=_of_checker(sandbox))
+        if result.state_lost:
+            raise SandboxLost(f"{sandbox.id}: lost by the row's checker")
+        return result.status is Status.OK and _score(result.stdout) >= 1
+
+    def _count(self, result: ExecResult, verdict: Verdict | None) -> None:
         self._cpu_ms += result.cpu_ms
         self._wall_ms += result.wall_ms
         self._conclude(verdict, _detail(result))
@@ -212,6 +248,7 @@ class _Grading:
         self._passed += verdict is None
         self._timeouts += verdict is Verdict.TIMEOUT
         if verdict is not None and self._failure is None:
+            tell_missing(detail)
             self._failure = verdict, f"test {self._order[self._next] + 1}: {detail}"
         self._losses = 0
         self._next += 1
@@ -236,7 +273,7 @@ def order_of(problem: Problem, source: str) -> list[int]:
     No test follows its predecessor in the problem, whose input may be the answer to it.
     """
     total = len(problem.hidden)
-    seed = repr((source, [test.expected for test in problem.hidden]))
+    seed = spelled((source, [test.expected for test in problem.hidden]))
     rng = random.Random(hashlib.sha256(seed.encode("utf-8", "surrogatepass")).digest())
     num_groups = max(1, total // MIN_SHUFFLED)
     starts = [total * number // num_groups for number in range(num_groups + 1)]
@@ -254,62 +291,6 @@ def _shuffled(rng: random.Random, tests: Sequence[int], *, after: list[int]) -> 
         if all(b != a + 1 for a, b in itertools.pairwise([*after, *order])):
             return order
     return list(reversed(tests))
-
-
-def trivial_passes(problem: Problem) -> int:
-    """Return the number of hidden tests that the best constant passes, or an echo of the input, an
-    argument or a line. All count if only two answers occur, or if several answers are right."""
-    views = any(isinstance(test, CallTest) and test.view for test in problem.hidden)
-    if views or _num_answers(problem) <= 2:  # a coin would pass half of them
-        return len(problem.hidden)
-    constants: dict[str, Any] = {repr(test.expected): test.expected for test in problem.hidden}
-    passes = [
-        sum(_says(problem, test, value) for test in problem.hidden) for value in constants.values()
-    ]
-    echoes: Counter[int] = Counter()
-    for test in problem.hidden:
-        for place, value in enumerate(_given(test)):
-            echoes[place] += _says(problem, test, value)
-    return max(*passes, *echoes.values())
-
-
-def _says(problem: Problem, test: Test, value: Any) -> bool:
-    """Return whether a program that returns `value` passes."""
-    if isinstance(test, TextTest):
-        return passes(problem, test, value.encode("utf-8", "surrogatepass"))
-    return passes(problem, test, json.dumps({"value": encode(value)}).encode())
-
-
-def passes(problem: Problem, test: Test, said: bytes) -> bool:
-    """Return whether the output `said` of a program is right."""
-    if isinstance(test, TextTest):
-        return same_text(test.expected, said, tolerance=test.tolerance)
-    python, tolerance = problem.python_equality, test.tolerance
-    if not test.view:
-        return same_value(test.expected, said, tolerance=tolerance, python=python)
-    try:
-        seen = view_of(test.view, value_of(said, python=python))
-    except ValueError:
-        return False
-    return equal(test.expected, seen, tolerance=tolerance, python=python)
-
-
-def _num_answers(problem: Problem) -> int:
-    """Return the number of answers that differ, so that no constant passes two of them."""
-    left = list(problem.hidden)
-    count = 0
-    while left:
-        first, count = left[0], count + 1
-        left = [test for test in left[1:] if not _says(problem, test, first.expected)]
-    return count
-
-
-def _given(test: Test) -> Sequence[Any]:
-    """Return the echoes: the values that a program without any work may return."""
-    if isinstance(test, CallTest):
-        return [*test.args, list(test.args)]
-    lines = test.stdin.rstrip("\r\n").split("\n")
-    return [test.stdin, lines[-1], *lines[:MAX_LINES]]
 
 
 def _wall_s(problem: Problem) -> float:
@@ -353,6 +334,38 @@ def _limits(problem: Problem, test: Test, bounds: Limits) -> Limits:
     return Limits(**least)
 
 
+CHECKED = ("input.txt", "correct_output.txt", "solution_output.txt")
+CHECKER = "checker.py"
+RUN_CHECKER = f"""\
+import runpy, sys
+sys.argv = {[CHECKER, *CHECKED]!r}
+runpy.run_path({CHECKER!r}, run_name="__main__")
+"""
+NONSENSE = b"?\x00!\n"
+CHECKER_S = 10
+"""The CPU seconds of a checker."""
+
+
+def _of_checker(sandbox: Sandbox) -> Limits:
+    most = sandbox.limits
+    wall_s = min(most.wall_s, WALL_FACTOR * CHECKER_S)
+    return replace(most, cpu_s=min(most.cpu_s, CHECKER_S), wall_s=wall_s)
+
+
+def _score(printed: bytes) -> float:
+    """Return the number that a checker printed last, from 0 to 100; -1 if there is none."""
+    try:
+        score = float(printed.split()[-1][:20])
+    except (IndexError, ValueError):
+        return -1
+    return score if 0 <= score <= 100 else -1
+
+
+def _output(result: ExecResult, problem: Problem) -> bytes:
+    """Return the output of a program: its file, if it wrote one, or else what it printed."""
+    return result.files.get(problem.output_file, result.stdout)
+
+
 def _judge(result: ExecResult, test: Test, problem: Problem) -> Verdict | None:
     """Return the verdict of a failed test; None if the test is passed."""
     if (verdict := _STATUS.get(result.status, Verdict.RUNTIME_ERROR)) is not None:
@@ -361,7 +374,10 @@ def _judge(result: ExecResult, test: Test, problem: Problem) -> Verdict | None:
         return Verdict.TIMEOUT
     if isinstance(test, CallTest) and not result.stdout:  # it ended before the call returned
         return Verdict.RUNTIME_ERROR
-    passed = passes(problem, test, result.stdout) and not result.truncated
+    said = _output(result, problem)
+    if isinstance(test, TextTest) and problem.checker:
+        return Verdict.WRONG_ANSWER if result.truncated or not said.strip() else None
+    passed = passes(problem, test, said) and not result.truncated
     return None if passed else Verdict.WRONG_ANSWER
 
 

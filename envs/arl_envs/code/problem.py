@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -75,6 +76,14 @@ class Problem:
     time_limit_s: float = 2.0
     """The CPU seconds of a test."""
     memory_mb: int = 256
+    input_file: str = ""
+    output_file: str = ""
+    """The files that a program reads and writes; "": the standard input and output, which it may
+    use in any case."""
+    checker: str = ""
+    """A Python program that decides whether an output is right, for problems with several right
+    answers: its arguments are files with the input, the row's output and the program's, and it
+    prints 1 or 0; "": the output has to be the expected one."""
     python_equality: bool = False
     """The switch for equality by Python's ==, as in assertions of data sets: True for 1, a Counter
     for a dictionary. Without it, a right value is a plain one of the same type."""
@@ -90,6 +99,7 @@ class Problem:
             "time_limit_s": self.time_limit_s,
             "memory_mb": self.memory_mb,
             "python_equality": self.python_equality,
+            **{name: value for name in _RARE if (value := getattr(self, name))},
         }
 
     @classmethod
@@ -103,6 +113,21 @@ class Problem:
         if not tests:
             raise ValueError("a problem without hidden tests")
         return cls(**{**data, "hidden": tests})
+
+
+_RARE = ("input_file", "output_file", "checker")
+"""The fields that are written only if they are given."""
+
+
+def spelled(value: Any) -> str:
+    """Return the notation of a plain value: Python's own, unless it holds a number too long for it.
+
+    Equal texts mean equal values of equal types.
+    """
+    try:
+        return repr(value)
+    except ValueError:  # more than 4300 digits
+        return json.dumps(encode(value))
 
 
 def _test_to_json(test: Test) -> dict[str, Any]:

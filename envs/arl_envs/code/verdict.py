@@ -4,6 +4,7 @@ sandbox."""
 from __future__ import annotations
 
 import logging
+import re
 from enum import StrEnum
 
 from agentgym_rl import SandboxLost
@@ -27,9 +28,29 @@ class Verdict(StrEnum):
     """A failure of the sandbox without fault of the submission: no reward is known."""
 
 
-_WARNINGS = Repeated(logging.getLogger(__name__))
+_log = logging.getLogger(__name__)
+_WARNINGS = Repeated(_log)
 
 CREATE_TIMEOUT_S = 60.0
+_MISSING = re.compile(r"No module named '([A-Za-z_]\w*)")
+
+
+def tell_missing(detail: str) -> None:
+    """Log once that programs import a package which their sandbox does not have."""
+    match = _MISSING.search(detail)
+    if match and match[1] in OFTEN_USED and match[1] not in _TOLD:
+        _TOLD.add(match[1])
+        _log.warning(
+            "a submission imports %s, which its sandbox does not have: if the tasks need it, "
+            "--sandbox.options.packages='[\"%s\"]' shows it (local, where it is installed), or use "
+            "an image that has it (docker)",
+            match[1], match[1],
+        )  # fmt: skip
+
+
+OFTEN_USED = ("numpy", "scipy", "pandas", "sympy", "networkx", "sortedcontainers", "sklearn")
+"""The packages that solutions of public data sets import."""
+_TOLD: set[str] = set()
 
 
 async def blame(sandboxes: SandboxBackend, error: SandboxLost) -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import weakref
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any, Literal, get_args
 
 import gymnasium
@@ -18,10 +19,10 @@ from agentgym_rl.gym.sync_env import Executor
 from agentgym_rl.gym.tool_env import listed, reply_to, text_of
 
 from .actions import actions_of
-from .observations import check_readable, describe, plain
+from .observations import MAX_NUMBERS, check_readable, describe, num_numbers, plain
 from .oracle import shortest_path
 from .tasks import tasks_of
-from .toy_text import words_of
+from .toy_text import Words, words_of
 
 DEFAULT_MAX_TURNS = 200
 """The number of turns of an episode if the environment itself has no limit of steps."""
@@ -37,9 +38,10 @@ class GymnasiumEnv(SyncEnv):
     the opening of its episode. A reply that is no action is played as a random one, drawn by the
     episode's seed, and counted: so nonsense is worth what random play is, whatever actions cost.
 
-    `actions` names the actions of a Discrete space (those of the toy-text environments have
-    names), `render="ansi"` puts the drawing of the environment before each observation,
-    `executor="thread"` is for an environment with slow steps.
+    `actions` names the actions of a Discrete space (those of the toy-text environments, and of
+    environments with an enum `actions` such as MiniGrid's, have names); `render="ansi"` puts the
+    drawing of the environment before each observation, or in the place of one that is too large to
+    be put into words; `executor="thread"` is for an environment with slow steps.
 
     Raises:
         ConfigError: Gymnasium cannot make it, or it cannot be played in text.
@@ -69,8 +71,12 @@ class GymnasiumEnv(SyncEnv):
         drawing = {"render_mode": "ansi"} if self._drawn else {}
         self._env = _made(id, {**(kwargs or {}), **options, **drawing})
         self._words = words_of(id)
-        check_readable(self._env.observation_space)
-        names = self._words.actions if self._words and actions is None else actions
+        self._shows_observation = (
+            not self._drawn or num_numbers(self._env.observation_space) <= MAX_NUMBERS
+        )
+        if not self._drawn:
+            check_readable(self._env.observation_space)
+        names = _action_names(self._env, self._words) if actions is None else actions
         self._actions = actions_of(self._env.action_space, names)
         self._chance = copy.deepcopy(self._env.action_space)
         """The space that random actions are drawn from; the environment's own stays unchanged."""
@@ -161,11 +167,31 @@ class GymnasiumEnv(SyncEnv):
         return {**self._task, "metrics": metrics, "gymnasium": plain(theirs)}
 
     def _said(self, observation: Any) -> str:
+        drawing = _drawing(self._env.render()) if self._drawn else ""
+        if not self._shows_observation:
+            return drawing
         if self._words:
             said = self._words.observe(self._env.unwrapped, observation)
         else:
             said = describe(observation)
-        return f"{_drawing(self._env.render())}\n{said}" if self._drawn else said
+        return f"{drawing}\n{said}" if self._drawn else said
+
+
+def _action_names(env: gymnasium.Env[Any, Any], words: Words | None) -> Sequence[str] | None:
+    """Return the names of the actions of a toy-text environment, or those of the enum `actions` of
+    another one, if it has one for its Discrete space."""
+    if words:
+        return words.actions
+    kind: Any = getattr(env.unwrapped, "actions", None)
+    space = env.action_space
+    if not (isinstance(kind, type) and issubclass(kind, Enum)) or not isinstance(
+        space, gymnasium.spaces.Discrete
+    ):
+        return None
+    named = {int(one.value): one.name for one in kind if isinstance(one.value, int)}
+    first = int(space.start)
+    names = [named.get(number, "") for number in range(first, first + int(space.n))]
+    return names if all(names) and len({name.casefold() for name in names}) == len(names) else None
 
 
 def _made(id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,19 +18,37 @@ MAX_NUMBERS = 1024
 _DIGITS = 4
 
 
+def num_numbers(space: spaces.Space[Any]) -> int:
+    """Return how many numbers the text of an element of `space` has at most; 0 for text, and for
+    parts of which that cannot be known: sequences, graphs, and spaces that are not Gymnasium's."""
+    match space:
+        case spaces.Discrete():
+            return 1
+        case spaces.Text():
+            return 0
+        case spaces.Dict():
+            return sum(map(num_numbers, space.spaces.values()))
+        case spaces.Tuple():
+            return sum(map(num_numbers, space.spaces))
+        case spaces.OneOf():
+            return max(map(num_numbers, space.spaces))
+        case _ if space.shape is not None:
+            return math.prod(space.shape)
+    return 0
+
+
 def check_readable(space: spaces.Space[Any]) -> None:
     """Refuse an observation space that no chat model should read.
 
     Raises:
         ConfigError: an observation holds a larger array than MAX_NUMBERS, an image most likely.
     """
-    size = spaces.flatdim(space) if space.is_np_flattenable else 0
-    if isinstance(space, spaces.Discrete):  # one number, though flattened to many
-        return
-    if size > MAX_NUMBERS and not isinstance(space, spaces.Text):
+    size = num_numbers(space)
+    if size > MAX_NUMBERS:
         raise ConfigError(
             f"the observation space {space} holds {size} numbers, at most {MAX_NUMBERS} are put "
-            'into words; render="ansi" or a gymnasium.ObservationWrapper may make text of it'
+            'into words; with render="ansi" the drawing of the environment takes their place, if '
+            "it has one, or a gymnasium.ObservationWrapper may make text of them"
         )
 
 

@@ -10,6 +10,9 @@ folder    a task folder, read without trust
 tasks     the sources of tasks: a generator, a folder, a folder of folders
 oracle    the messages of a perfect episode
 adapters  rows of SWE-bench and its kin, and Terminal-Bench folders, as tasks
+
+Files of their own in /tests, where they judge: `harness` (generated tasks), `select_tests` (rows)
+and `arl_results` (Terminal-Bench), all with `arl_judge`.
 """
 
 from agentgym_rl import EnvSpec

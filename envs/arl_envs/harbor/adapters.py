@@ -30,14 +30,15 @@ from agentgym_rl.core.task import Split
 from . import select_tests
 from .folder import read_files
 from .options import Options
+from .own import standalone
 from .task import HarborTask
 from .tasks import GENERATORS, make_task, task_source
-from .terminal_bench import checked, terminal_bench
+from .terminal_bench import checked, note_on, terminal_bench
 
 WORK_DIR = "/testbed"
 BASE_IMAGE = "python:3.11-slim"
 GIT_TIMEOUT_S = 600.0
-_RUN_IDS = '#!/bin/sh\nexec python3 -B "$(dirname "$0")/select_tests.py"\n'
+_RUN_IDS = '#!/bin/sh\nexec python3 -I -B "$(dirname "$0")/select_tests.py" "$@"\n'
 _APPLY = (
     '#!/bin/sh\nset -e\nhere="$(dirname "$0")"\n'
     'cp -R "$here/files/." .\nwhile IFS= read -r path; do rm -f "$path"; done < "$here/removed"\n'
@@ -169,6 +170,7 @@ def _task(
             f"{statement.strip()}\n",
             config={
                 "schema_version": "1.4",
+                "metadata": {"arl_nonce": True},
                 "agent": {"timeout_sec": 1800.0},
                 "verifier": {"timeout_sec": 1800.0},
             },
@@ -179,7 +181,7 @@ def _task(
             },
             tests={
                 "test.sh": _RUN_IDS.encode(),
-                "select_tests.py": Path(select_tests.__file__).read_bytes(),
+                **standalone("select_tests.py", "arl_judge.py"),
                 "ids.json": json.dumps(ids, indent=1).encode(),
                 **{f"files/{path}": data for path, data in tests[0].items()},
             },
@@ -410,8 +412,11 @@ def main(arguments: Sequence[str]) -> int:
     else:
         for folder in sorted(path.parent for path in given.source.rglob("task.yaml")):
             try:
-                write_folder(terminal_bench(folder), given.into / folder.name)
+                task = terminal_bench(folder)
+                write_folder(task, given.into / folder.name)
                 written.append(folder.name)
+                if note := note_on(task):
+                    sys.stderr.write(f"note: {note}\n")
             except (ValueError, OSError) as error:
                 left_out.append(str(error))
     for reason in left_out:

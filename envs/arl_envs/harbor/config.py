@@ -34,6 +34,9 @@ _TEMPLATE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _SIZES_MB = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
 _ODD = re.compile(r"""[\x00-\x1f\x7f$"'`\\]""")
 _NOT_FILES = ("/proc", "/sys", "/dev")
+MAX_REWARD = 1e6
+OWN = ("arl_generated", "arl_keep", "arl_nonce", "arl_reward_range")
+"""The keys of our own in [metadata]."""
 Seconds = Annotated[float, Field(ge=0, le=MAX_S)]
 SomeSeconds = Annotated[float, Field(gt=0, le=MAX_S)]
 Variables = dict[Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$")], str]
@@ -245,6 +248,18 @@ class TaskConfig(_Section):
         return bool(self.metadata.get("arl_nonce", False))
 
     @property
+    def is_generated(self) -> bool:
+        """Return whether a generator here made the task, so that its tests are known to work, and
+        isolate the programs that they run."""
+        return bool(self.metadata.get("arl_generated", False))
+
+    @property
+    def reward_range(self) -> tuple[float, float]:
+        """Return the least and the full reward that the tests may give."""
+        low, high = self.metadata.get("arl_reward_range", (0.0, 1.0))
+        return float(low), float(high)
+
+    @property
     def kept(self) -> tuple[str, ...]:
         """Return the patterns of files that the agent may add or change although test runners load
         them by themselves (`hooks.py`)."""
@@ -253,12 +268,29 @@ class TaskConfig(_Section):
     @field_validator("metadata")
     @classmethod
     def _own_words(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if not isinstance(value.get("arl_nonce", False), bool):
-            raise ValueError("arl_nonce: expected true or false")
+        for name in ("arl_nonce", "arl_generated"):
+            if not isinstance(value.get(name, False), bool):
+                raise ValueError(f"{name}: expected true or false")
+        found = value.get("arl_reward_range", [0, 1])
+        if not _is_range(found):
+            raise ValueError(
+                f"arl_reward_range: got {found!r:.60}; expected the least and the full reward, as "
+                f"in [-1, 1], both from -{MAX_REWARD:.0f} to {MAX_REWARD:.0f}"
+            )
+        if odd := sorted(name for name in value if name.startswith("arl_") and name not in OWN):
+            raise ValueError(f"{odd[0]}: no such key; allowed: {', '.join(OWN)}")
         keep = value.get("arl_keep", [])
         if not (isinstance(keep, list) and all(isinstance(each, str) for each in keep)):
             raise ValueError('arl_keep: expected a list such as ["pyproject.toml"]')
         return value
+
+
+def _is_range(value: Any) -> bool:
+    if not isinstance(value, list) or len(value) != 2:
+        return False
+    if any(isinstance(each, bool) or not isinstance(each, int | float) for each in value):
+        return False
+    return -MAX_REWARD <= value[0] < value[1] <= MAX_REWARD
 
 
 def read_config(raw: Mapping[str, Any], *, name: str, offline: bool = False) -> TaskConfig:

@@ -33,7 +33,8 @@ from .options import Options
 from .task import HarborTask
 from .tasks import make_task, task_source
 from .terminal import Terminal
-from .verify import CREATE_TIMEOUT_S, Verdict, Verifier
+from .verdict import Verdict
+from .verify import CREATE_TIMEOUT_S, Verifier
 
 log = logging.getLogger(__name__)
 
@@ -288,7 +289,7 @@ class HarborEnv(ToolEnv):
             "verifier_ms": round(verdict.duration_ms, 1),
             "reward_components": {**metrics, "tests": verdict.reward},
             "patch": verdict.patch,
-            "dropped_files": list(verdict.dropped),
+            "dropped_files": {path: why.text for path, why in verdict.dropped.items()},
             "metrics": {
                 "commands": self._terminal.num_calls if self._terminal is not None else 0,
                 "dropped_files": len(verdict.dropped),

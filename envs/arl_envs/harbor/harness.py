@@ -10,16 +10,13 @@ them.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
 import io
-import itertools
 import json
 import math
 import os
 import resource
 import select
-import shutil
 import signal
 import socket
 import stat
@@ -30,6 +27,14 @@ import time
 import zlib
 from typing import Any
 
+if __package__:
+    from .arl_judge import LIBC, REAP_S, control, harden, reap, taken_nonce, write_reward
+else:  # in /tests, which an isolated interpreter does not search
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    from arl_judge import LIBC, REAP_S, control, harden, reap, taken_nonce, write_reward  # pyright: ignore[reportMissingImports]
+
+    sys.path.pop(0)
+
 MAX_RESULT_BYTES = 1 << 20
 MAX_FILE_BYTES = 4 << 20
 MAX_DEPTH = 40
@@ -38,14 +43,11 @@ MAX_OVERTIME = 3
 """The number of cases that may run over their time: the others are then not played."""
 CASE_CPU_S = 2
 CASE_WALL_S = 10.0
-REAP_S = 5.0
 PLAYER_MEMORY_BYTES = 1 << 30
 PLAYER_FILE_BYTES = 16 << 20
-DUMPABLE, SUBREAPER, NO_NEW_PRIVILEGES = 4, 36, 38
-"""The options of prctl(2): whether others of the user may read the memory; who adopts orphans;
-whether a program gets more rights by what it starts."""
+NO_NEW_PRIVILEGES = 38
+"""The option of prctl(2) by which a program gets no more rights by what it starts."""
 CAPABILITIES_VERSION = 0x20080522
-LIBC = ctypes.CDLL(None, use_errno=True)
 DONE, OVERTIME, LEFTOVERS = b"d", b"o", b"l"
 
 
@@ -117,26 +119,6 @@ def same(wanted: Any, got: Any) -> bool:
 
 
 # ------------------------------------------------------------------ processes
-def harden() -> None:
-    """Hide this process's memory from others of its user, and adopt all orphans below it.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
-    control(DUMPABLE, 0)
-    control(SUBREAPER, 1)
-
-
-def control(option: int, value: int) -> None:
-    """Call prctl(2) on this process.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
-    if LIBC.prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl({option}, {value}) failed")
-
-
 def surrender() -> None:
     """Give up all rights of a superuser, who could read the memory of the judge.
 
@@ -147,39 +129,6 @@ def surrender() -> None:
     header, none = struct.pack("=Ii", CAPABILITIES_VERSION, 0), bytes(24)
     if LIBC.capset(header, none) != 0:
         raise OSError(ctypes.get_errno(), "capset failed")
-
-
-def children() -> list[int]:
-    """Return the ids of this process's children, by /proc."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    parent = file.read().rpartition(b")")[2].split()[1]
-            except (OSError, IndexError):
-                continue  # ended meanwhile
-            if int(parent) == os.getpid():
-                found.append(int(name))
-    return found
-
-
-def reap(patience_s: float = REAP_S) -> bool:
-    """Kill all descendants, and return whether none is left: orphans become children in turn."""
-    end = time.monotonic() + patience_s
-    for turn in itertools.count():
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return True
-        if time.monotonic() > end:
-            break
-        for pid in children() if turn > 2 else ():  # most players are just about to end
-            with contextlib.suppress(OSError):  # another user's, or gone: the next round tells
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.0005)
-    return False
 
 
 def receive(link: socket.socket, size: int, end: float) -> bytes:
@@ -266,15 +215,17 @@ def serve(app: str) -> None:
             steps = json.loads(receive(link, size, time.monotonic() + 60))
         except OSError:
             return
-        how, data = attended(steps, app, link)
-        if not reap():
+        pid, how, data = attended(steps, app, link)
+        if not reap(pid):
             how = LEFTOVERS
         link.settimeout(60)
         link.sendall(how + struct.pack(">I", len(data)) + data)
 
 
-def attended(steps: list[dict[str, Any]], app: str, link: socket.socket) -> tuple[bytes, bytes]:
-    """Return how a player ended, and what it said."""
+def attended(
+    steps: list[dict[str, Any]], app: str, link: socket.socket
+) -> tuple[int, bytes, bytes]:
+    """Return the process number of a player, how it ended, and what it said."""
     said, out = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -287,7 +238,7 @@ def attended(steps: list[dict[str, Any]], app: str, link: socket.socket) -> tupl
     os.close(out)
     os.set_blocking(said, False)
     try:
-        return followed(pid, said)
+        return (pid, *followed(pid, said))
     finally:
         os.close(said)
 
@@ -322,6 +273,8 @@ class Server:
     def __init__(self, app: str) -> None:
         self._app = app
         self._link: socket.socket | None = None
+        self._first = 2
+        """The process number of the server that was started last."""
 
     def ask(self, steps: list[dict[str, Any]]) -> tuple[bytes, bytes]:
         """Return how the case ended and what its player said; a failing server counts as overtime.
@@ -356,7 +309,7 @@ class Server:
         if self._link is not None:
             self._link.close()
             self._link = None
-        if not reap():
+        if not reap(self._first):
             raise Tampered("processes of the agent cannot be ended")
 
     def _start(self) -> None:
@@ -365,7 +318,7 @@ class Server:
         known = {"PATH": os.environ.get("PATH", os.defpath), "HOME": self._app, "LC_ALL": "C.UTF-8"}
         actions = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
         command += ["--serve", "--app", self._app]
-        os.posix_spawn(sys.executable, command, known, file_actions=actions)
+        self._first = os.posix_spawn(sys.executable, command, known, file_actions=actions)
         theirs.close()
 
 
@@ -480,27 +433,6 @@ def plain(name: str) -> str:
     return name[2:] if name.startswith("./") else name
 
 
-def write_reward(logs: str, verdicts: list[bool], *, partial: bool, nonce: str) -> None:
-    """Write reward.json in place of whatever the agent left there, with the nonce if there is
-    one: its other values are numbers, as Harbor's own runner expects."""
-    path = os.path.join(logs, "reward.json")
-    if os.path.islink(logs):
-        os.unlink(logs)
-    os.makedirs(logs, exist_ok=True)
-    os.chmod(logs, 0o755)
-    for old in (path, os.path.join(logs, "reward.txt")):
-        if os.path.isdir(old) and not os.path.islink(old):
-            shutil.rmtree(old)
-        elif os.path.lexists(old):
-            os.unlink(old)
-    fraction = sum(verdicts) / len(verdicts)
-    reward = fraction if partial else float(all(verdicts))
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-    with open(file, "w", encoding="utf-8") as opened:
-        said = {"nonce": nonce} if nonce else {}
-        json.dump({"reward": reward, "fraction": fraction, **said}, opened)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tests", default="/tests")
@@ -512,8 +444,7 @@ def main() -> None:
         serve(options.app)
         return
     harden()
-    nonce = sys.stdin.buffer.readline(4096).decode().strip()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    nonce = taken_nonce()
     path = os.path.join(options.tests, "cases.json")
     with open(path, "rb") as file:
         order = json.load(file)
@@ -522,7 +453,9 @@ def main() -> None:
         verdicts = played(order["cases"], options.app)
     else:
         verdicts = [holds(check, options.app) for check in order["checks"]]
-    write_reward(options.logs, verdicts, partial=order.get("partial", False), nonce=nonce)
+    fraction = sum(verdicts) / len(verdicts)
+    reward = fraction if order.get("partial", False) else float(all(verdicts))
+    write_reward(options.logs, {"reward": reward, "fraction": fraction}, nonce)
     print(f"{sum(verdicts)} of {len(verdicts)} cases passed")
 
 

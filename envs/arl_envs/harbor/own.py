@@ -30,6 +30,7 @@ SOLVE_SH = """\
 set -e
 cp -R "$(dirname "$0")/files/." .
 """
+HARNESS = ("harness.py", "arl_judge.py")
 ToolCall = dict[str, Any]
 """A call of a good agent: {"name": "bash" or "edit", "arguments": {...}}."""
 
@@ -108,13 +109,13 @@ def packed(
     config = {
         "schema_version": "1.4",
         "task": {"name": f"arl/{kind}-{digest}", "description": f"A task of the generator {kind}"},
-        "metadata": {"arl_nonce": True, **metadata},
+        "metadata": {"arl_nonce": True, "arl_generated": True, **metadata},
         "agent": {"timeout_sec": 600.0},
         "verifier": {"timeout_sec": 180.0},
         "environment": {"build_timeout_sec": 300.0},
     }
     dockerfile = DOCKERFILE + "".join(f"RUN {command}\n" for command in commands)
-    tests = {"test.sh": TEST_SH.encode(), "harness.py": _harness(), "cases.json": _json(order)}
+    tests = {"test.sh": TEST_SH.encode(), **standalone(*HARNESS), "cases.json": _json(order)}
     solution = {f"files/{path}": text for path, text in solved.items()}
     # A model that is shown the steps learns the order of their arguments, too: the tool's.
     solution |= {"solve.sh": solve.encode(), "steps.json": json.dumps(steps).encode()}
@@ -132,8 +133,9 @@ def packed(
 
 
 @cache
-def _harness() -> bytes:
-    return Path(__file__).with_name("harness.py").read_bytes()
+def standalone(*names: str) -> Mapping[str, bytes]:
+    """Return modules of this package that run in /tests, by their names there."""
+    return {name: Path(__file__).with_name(name).read_bytes() for name in names}
 
 
 def _json(value: Any) -> bytes:

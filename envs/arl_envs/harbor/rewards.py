@@ -9,6 +9,13 @@ from typing import Any
 MOST = 1e300
 """The largest number, so that the mean of many is finite, too."""
 
+ROUNDING = 1e-6
+"""The distance from its range at which a reward is a sum of rounded shares."""
+
+
+class OutOfRange(ValueError):
+    """The error of a reward that the task does not declare."""
+
 
 class Tampered(Exception):
     """The error of a reward file without the nonce of the tests."""
@@ -50,8 +57,22 @@ def number_of(name: str, value: Any) -> float:
     return number
 
 
-def reward_of(rewards: Mapping[str, float]) -> float:
-    """Return the episode's reward: the number called "reward", or else the mean of all."""
-    if "reward" in rewards:
-        return rewards["reward"]
-    return sum(rewards.values()) / len(rewards)
+def reward_of(rewards: Mapping[str, float], allowed: tuple[float, float]) -> float:
+    """Return the episode's reward: the number called "reward", or else the mean of all.
+
+    Args:
+        allowed: The least and the full reward by the task's declaration.
+
+    Raises:
+        OutOfRange: the reward is outside of it, so programs under test have written the file, or
+            the task declares another range than it has.
+    """
+    found = rewards.get("reward", sum(rewards.values()) / len(rewards))
+    low, full = allowed
+    if not low - ROUNDING <= found <= full + ROUNDING:
+        raise OutOfRange(
+            f"the reward is {found:g}, and the task allows {low:g} to {full:g}: if its tests give "
+            "such rewards, task.toml has to declare them, as in [metadata] arl_reward_range = "
+            f"[{min(low, found):g}, {max(full, found):g}]"
+        )
+    return min(max(found, low), full)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Sequence
+import time
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -18,14 +18,16 @@ from agentgym_rl.runtime.log import Repeated
 from arl_envs.splits import split_of
 
 from .config import read_config
-from .folder import read_folder, task_folders
+from .folder import MAX_TASKS, read_folder, task_folders
 from .options import Options
 from .task import HarborTask, digest_of
 
 GENERATORS = ("bugs", "chores")
 """The packages beside this module with `task_source` and `make`."""
 
-_warnings = Repeated(logging.getLogger(__name__))
+SAY_EVERY_S = 2.0
+log = logging.getLogger(__name__)
+_warnings = Repeated(log)
 
 
 def task_source(split: Split, *, seed: int, options: Options) -> TaskSource:
@@ -99,21 +101,24 @@ class FolderTasks(TaskSource):
         self.left_out: list[str] = []
         """The reason for each folder that cannot be played."""
         excluded = _Excluded(options.exclude)
-        for folder in folders:
+        said = time.monotonic()
+        for number, folder in enumerate(folders):
+            if time.monotonic() - said > SAY_EVERY_S:
+                said = time.monotonic()
+                log.info("%s: %d of %d task folders are read", path, number, len(folders))
             name = folder.name if alone else folder.relative_to(self._path).as_posix()
             if excluded.has(name):
                 continue
             try:
                 if not name.isprintable():
                     raise ConfigError(f"task {name!r}: the name of its folder is no line of text")
-                found = _read(str(folder), name)
-                read_config(found.config, name=name, offline=options.offline)
+                digest = _digest_once(str(folder), name, _state(folder), options.offline)
             except ConfigError as error:
                 if alone:
                     raise
                 self.left_out.append(str(error))
                 continue
-            entries.append(_Entry(name, str(folder), found.digest))
+            entries.append(_Entry(name, str(folder), digest))
         if unused := excluded.unused():
             raise ConfigError(f"exclude: no task of {path} is called {unused}")
         for reason in self.left_out:
@@ -167,14 +172,26 @@ def _read(path: str, name: str) -> HarborTask:
 
 
 @lru_cache(maxsize=256)
-def _read_once(path: str, name: str, state: Sequence[tuple[str, int, int]]) -> HarborTask:
+def _read_once(path: str, name: str, state: str) -> HarborTask:
     return read_folder(Path(path), name=name)
 
 
-def _state(path: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return the files of a task with their times and sizes."""
+@lru_cache(maxsize=MAX_TASKS)
+def _digest_once(path: str, name: str, state: str, offline: bool) -> str:
+    """Return the digest of a task that can be played: a run lists the same folder several times.
+
+    Raises:
+        ConfigError: it cannot be played.
+    """
+    found = read_folder(Path(path), name=name)
+    read_config(found.config, name=name, offline=offline)
+    return found.digest
+
+
+def _state(path: Path) -> str:
+    """Return the digest of the names, times and sizes of a task's files."""
     tops = ("task.toml", "instruction.md", "environment", "tests", "solution")
-    found: list[tuple[str, int, int]] = []
+    found: list[str] = []
     for top in tops:
         below = sorted((path / top).rglob("*")) if (path / top).is_dir() else []
         for each in (path / top, *below):
@@ -182,8 +199,8 @@ def _state(path: Path) -> tuple[tuple[str, int, int], ...]:
                 stat = each.lstat()
             except OSError:
                 continue  # a missing part is reported when it is read
-            found.append((str(each.relative_to(path)), stat.st_mtime_ns, stat.st_size))
-    return tuple(found)
+            found += [str(each.relative_to(path)), f"{stat.st_mtime_ns} {stat.st_size}"]
+    return digest_of(each.encode("utf-8", "surrogateescape").hex() for each in found)
 
 
 def _generator(name: str) -> Any:

@@ -1,17 +1,30 @@
-"""Task folders of Terminal-Bench 1 as tasks in Harbor's format."""
+"""Task folders of Terminal-Bench 1 as tasks in Harbor's format.
+
+The tests' output is read by the task's own parser (`arl_results.py`), by Terminal-Bench's rules.
+The tests that a run has to name come from the task's files, which are read here and not run.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from agentgym_rl import ConfigError
 
+from . import arl_results
 from .config import read_config
 from .folder import problem_of, read_files
+from .own import standalone
 from .task import HarborTask
+
+_TEST_SH = '#!/bin/sh\nexec python3 -I -B "$(dirname "$0")/arl_results.py" "$@"\n'
+_CHOOSES = re.compile(r"::|\s(?:-k|-m(?!\s*(?:pytest|pip|uv|venv))|--deselect|--ignore)\b")
+"""The options by which a run leaves tests of a file out."""
 
 
 def terminal_bench(folder: Path) -> HarborTask:
@@ -54,17 +67,108 @@ def terminal_bench(folder: Path) -> HarborTask:
         if path.startswith("tests/")
     }
     tests["run-tests.sh"] = script
-    tests["test.sh"] = (
-        b"#!/bin/bash\nexport TEST_DIR=/tests\nif bash /tests/run-tests.sh; then pass=1; else "
-        b"pass=0; fi\necho $pass > /logs/verifier/reward.txt\n"
-    )
     solution = {"solve.sh": files.pop("solution.sh")} if "solution.sh" in files else {}
+    order = _order(task.get("parser_name", "pytest"), {**files, **solution}, tests, name)
+    if not order["can_have_results"]:
+        solution = {}  # it proves nothing, as nothing is ever paid
+    if taken := sorted(_OWN & tests.keys()):
+        raise ConfigError(f"task {name}: tests/{taken[0]}: a file of the conversion has this name")
+    tests |= standalone("arl_results.py", "arl_judge.py")
+    tests |= {"test.sh": _TEST_SH.encode(), arl_results.ORDER: json.dumps(order).encode()}
     config = {
         "schema_version": "1.4",
-        "metadata": {key: str(task[key]) for key in ("difficulty", "category") if key in task},
+        "metadata": {
+            "arl_nonce": True,
+            **{key: str(task[key]) for key in ("difficulty", "category") if key in task},
+        },
         **{section: {"timeout_sec": limit_s} for section, limit_s in limits.items()},
     }
     return checked(HarborTask(name, f"{instruction.strip()}\n", config, files, tests, solution))
+
+
+def note_on(task: HarborTask) -> str:
+    """Return what a user has to know about a task of `terminal_bench`; "" for nothing."""
+    order = json.loads(task.tests[arl_results.ORDER])
+    if order["can_have_results"]:
+        return ""
+    return (
+        f"task {task.name}: nobody is ever paid: its parser {order['parser']} looks for "
+        f"{arl_results.SIGNS[order['parser']][-1]!r} in the output, and no file of the task prints "
+        "that; Terminal-Bench never counts it as solved either"
+    )
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_OWN = {"test.sh", "arl_results.py", "arl_judge.py", arl_results.ORDER}
+
+
+def _order(
+    parser: Any, files: Mapping[str, bytes], tests: Mapping[str, bytes], name: str
+) -> dict[str, Any]:
+    """Return what `arl_results.py` needs to know about a task.
+
+    Raises:
+        ConfigError: there is no such parser.
+    """
+    signs = arl_results.SIGNS
+    if not isinstance(parser, str) or parser not in signs:
+        near = get_close_matches(str(parser), signs)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(
+            f"task {name}: task.yaml: parser_name: got {parser!r:.60}; "
+            f"allowed: {', '.join(signs)}{meant}"
+        )
+    texts = [data.lower() for data in (*files.values(), *tests.values())]
+    tested = b"\n".join(data.lower() for data in tests.values())
+    return {
+        "parser": parser,
+        "can_have_results": any(
+            sign.lower().encode() in text for sign in signs[parser] for text in texts
+        ),
+        "allowed": [
+            status for status, word in (("SKIPPED", b"skip"), ("XFAIL", b"xfail")) if word in tested
+        ],
+        "tests": _expected(tests) if parser == "pytest" else {},
+    }
+
+
+def _expected(tests: Mapping[str, bytes]) -> dict[str, list[str]]:
+    """Return the tests that a run has to name, by the name of their file: those of the files that
+    run-tests.sh names, or else of all; none if it chooses among them."""
+    script = tests["run-tests.sh"].decode("utf-8", "replace")
+    found: dict[str, list[str]] = {}
+    if _CHOOSES.search(script):
+        return found
+    for path, data in tests.items():
+        file = path.rpartition("/")[2]
+        if re.fullmatch(r"test_.*\.py|.*_test\.py", file):
+            found[file] = [*found.get(file, []), *_tests_of(data)]
+    listed = {file: names for file, names in found.items() if file in script}
+    return listed or found
+
+
+def _tests_of(data: bytes) -> Iterator[str]:
+    """Yield the tests that a file of pytest defines whatever happens: those below an `if` may be
+    left out."""
+    try:
+        body = ast.parse(data).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for each in body:
+        if isinstance(each, ast.ClassDef):
+            inner = [one for one in each.body if isinstance(one, _FUNCTIONS)]
+            names = {one.name for one in inner}
+            if each.name.startswith("Test") and not each.decorator_list and "__init__" not in names:
+                yield from (f"{each.name}::{one.name}" for one in inner if _is_test(one))
+        elif isinstance(each, _FUNCTIONS) and _is_test(each):
+            yield each.name
+
+
+def _is_test(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a function is a test that runs in any case: a decorator other than the values
+    of parameters may turn it into something else."""
+    plain = all("parametrize" in ast.unparse(each) for each in function.decorator_list)
+    return function.name.startswith("test") and plain
 
 
 def checked(task: HarborTask) -> HarborTask:

@@ -12,41 +12,36 @@ infrastructure: many tests write 0 if a tool that they install is missing.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import posixpath
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from agentgym_rl import InfraError, Sandbox, ToolError
 from agentgym_rl.gym.sandbox import ExecResult, Image, Limits, SandboxBackend, Status
+from agentgym_rl.runtime.log import Repeated
 from agentgym_rl.runtime.lru_dict import LruDict
 
 from . import oracle
+from .changes import Changes, patch_of
 from .config import Artifact, TaskConfig, resolved
-from .hooks import Hooks, bins_of, path_without
-from .rewards import Tampered, number_of, reward_of, rewards_of
+from .hooks import Why, path_without
+from .proof import Terms, isolated_env, terms_of_solution
+from .rewards import OutOfRange, Tampered, number_of, reward_of, rewards_of
+from .rules import PUBLISHED, Rules, is_below
 from .task import HarborTask
 from .terminal import Terminal
-from .transfer import (
-    Changes,
-    TooMuch,
-    Tree,
-    apply,
-    changes_of,
-    image_tree,
-    known_tree,
-    patch_of,
-    put,
-    read_tree,
-)
+from .transfer import apply, put
+from .tree import TooMuch, Tree, image_tree, known_tree, read_tree
+from .verdict import Verdict, Work
 
 CREATE_TIMEOUT_S = 600.0
 """The longest wait for a sandbox, while other episodes use all of them."""
-TESTS, LOGS, PUBLISHED = "/tests", "/logs/verifier", "/logs/artifacts"
-"""PUBLISHED is the folder of which every task's tests get the agent's files, without being told."""
+TESTS, LOGS = "/tests", "/logs/verifier"
 OUTPUT = f"{LOGS}/test-stdout.txt"
 MAX_REWARD_BYTES, MAX_OUTPUT_BYTES = 64 << 10, 16 << 20
 DETAIL_CHARS = 400
@@ -61,43 +56,6 @@ _RUN = (
     f"exec {TESTS}/test.sh"
 )
 """A script without #! is one for bash if the image has it, as in Harbor's own runner."""
-PAID = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The result of a verification."""
-
-    status: str
-    """ok (the full reward), wrong (less), tampered (no nonce in the reward file), timeout, crash
-    (the tests were ended by a limit), no_reward (no reward file, or an invalid one), too_large
-    (more files than are taken over)."""
-    reward: float = 0.0
-    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
-    """The numbers of the reward file."""
-    detail: str = ""
-    """The end of the tests' output, or the problem."""
-    patch: str = ""
-    """The agent's changes of text files, as a unified diff."""
-    dropped: Sequence[str] = ()
-    """The agent's files that were left out: hooks, and files that could not be read."""
-    duration_ms: float = 0.0
-
-    @property
-    def has_reward(self) -> bool:
-        return self.status in ("ok", "wrong", "tampered")
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The agent's files, as the host has collected them."""
-
-    tree: Tree
-    """The work folder."""
-    artifacts: Mapping[str, bytes]
-    """The files elsewhere that the tests get, by absolute path."""
-    dropped: Sequence[str] = ()
-    """The hooks among the files elsewhere, which are left out."""
 
 
 class Verifier:
@@ -122,6 +80,7 @@ class Verifier:
         self._sandboxes = sandboxes
         self._task, self._config, self._image = task, config, image
         self._tests_image = tests_image
+        self._rules = Rules(task, config, image, tests_image)
         own = config.verifier.environment
         wall_s = max(limits.wall_s, config.verifier.timeout_sec)
         disk_mb = (own and own.storage_mb) or limits.disk_mb
@@ -152,18 +111,54 @@ class Verifier:
             finally:
                 if sandbox is not None:
                     await sandbox.close()
-            verdict = await self._grade(work)
         except TooMuch as error:
             verdict = Verdict("too_large", detail=f"the work folder has {error}")
-        doubtful = verdict.status == "wrong" and verdict.reward <= 0 and self._can_be_solved
-        if doubtful or not verdict.has_reward:
-            await self._blame(verdict)
-        return verdict
+            await self._proven(verdict)
+            return self._priced(verdict)
+        known = _TERMS.use(self._task.digest)
+        terms = known or self._first_terms
+        verdict = await self._graded(work, terms)
+        is_all_clear = known is not None and not known.problem
+        if not is_all_clear and self._may_be_ours(verdict):
+            proven = await self._proven(verdict)
+            verdict = verdict if proven == terms else await self._graded(work, proven)
+        return self._priced(verdict)
+
+    def _priced(self, verdict: Verdict) -> Verdict:
+        """Return a verdict without a reward with the least one."""
+        if verdict.status in ("ok", "wrong"):
+            return verdict
+        return replace(verdict, reward=min(self._config.reward_range[0], 0.0))
+
+    async def _graded(self, work: Work | None, terms: Terms) -> Verdict:
+        try:
+            return await self._grade(work, terms)
+        except TooMuch as error:
+            return Verdict("too_large", detail=f"the work folder has {error}")
+
+    def _may_be_ours(self, verdict: Verdict) -> bool:
+        """Return whether a verdict says nothing before the solution is paid."""
+        if not verdict.has_reward:
+            return True
+        strict = verdict.is_isolated or any(why.is_doubtful for why in verdict.dropped.values())
+        is_partial = verdict.reward < self._config.reward_range[1] and strict
+        is_short = self._is_unpaid(verdict) or is_partial
+        return verdict.status == "wrong" and is_short and self._can_be_solved
 
     @property
     def _can_be_solved(self) -> bool:
         """Return whether a reward of 0 says nothing yet: generated tasks are known to be sound."""
-        return bool(self._task.solution) and not self._config.needs_nonce
+        return bool(self._task.solution) and not self._config.is_generated
+
+    def _is_unpaid(self, verdict: Verdict) -> bool:
+        """Return whether a reward is what tests give that could not work: 0, or the least."""
+        low, full = self._config.reward_range
+        return verdict.reward <= (max(low, 0.0) if full > 0 else low)
+
+    @property
+    def _first_terms(self) -> Terms:
+        """Return the terms of a task whose solution was not verified yet."""
+        return Terms(is_isolated=self._can_be_solved)
 
     async def _collected(self, sandbox: Sandbox) -> Work:
         """Return the agent's files; no program may run that could change them.
@@ -176,21 +171,9 @@ class Verifier:
         if not outside:
             return Work(tree, {})
         files = (await sandbox.exec(["true"], collect=outside)).files
-        kept = await asyncio.to_thread(self._without_hooks, files, outside)
-        return Work(tree, kept, tuple(files.keys() - kept.keys()))
-
-    def _without_hooks(
-        self, files: Mapping[str, bytes], artifacts: Sequence[str]
-    ) -> dict[str, bytes]:
-        """Return the files below artifacts that no program loads by itself; an artifact that is a
-        file is what the task asks for."""
-        hooks = Hooks((), keep=self._config.kept)
-        kept: dict[str, bytes] = {}
-        for path, data in files.items():
-            below = [PurePosixPath(path).relative_to(one) for one in artifacts if _below(path, one)]
-            if path != PUBLISHED and not all(hooks.is_hook(str(each)) for each in below):
-                kept[path] = data
-        return kept
+        dropped = await asyncio.to_thread(self._rules.hooks_among, files, outside)
+        kept = {path: data for path, data in files.items() if path not in dropped}
+        return Work(tree, kept, dropped)
 
     def _sources(self) -> list[str]:
         """Return the absolute paths of the artifacts."""
@@ -198,51 +181,53 @@ class Verifier:
             posixpath.normpath(posixpath.join(self._image.work_dir, each.source))
             for each in self._config.artifacts
         ]
-        return named if self._config.needs_nonce else [*named, PUBLISHED]
+        return named if self._config.is_generated else [*named, PUBLISHED]
 
     def _is_work(self, path: str) -> bool:
         return PurePosixPath(path).is_relative_to(self._image.work_dir)
 
-    async def _grade(self, work: Work | None) -> Verdict:
+    async def _grade(self, work: Work | None, terms: Terms) -> Verdict:
         """Run the tests on the agent's files; None: on the image as it is."""
         begun = time.perf_counter()
-        untouched = _UNTOUCHED.use(self._task.digest)
-        if untouched is not None and await self._is_image(work):
-            return untouched
+        key = (self._task.digest, terms)
+        untouched, dropped = _UNTOUCHED.use(key), await self._dropped_of_image(work, terms)
+        if untouched is not None and dropped is not None:
+            return replace(untouched, dropped=dropped)
         grade = self._separate if self._config.is_separate else self._shared
-        verdict, changes, base = await grade(work)
+        verdict, changes, base = await grade(work, terms)
         verdict = replace(
             verdict,
             patch=await asyncio.to_thread(patch_of, changes, base),
-            dropped=tuple(sorted({*changes.dropped, *(work.dropped if work else ())})),
+            dropped=dict(sorted({**changes.dropped, **(work.dropped if work else {})}.items())),
             duration_ms=1000 * (time.perf_counter() - begun),
         )
         if changes.empty and not (work and work.artifacts):
-            _UNTOUCHED[self._task.digest] = verdict
+            _UNTOUCHED[key] = verdict
         return verdict
 
-    async def _is_image(self, work: Work | None) -> bool:
-        """Return whether the agent's files are known to be those of the image."""
+    async def _dropped_of_image(self, work: Work | None, terms: Terms) -> Mapping[str, Why] | None:
+        """Return what is left out of the agent's files if the rest is known to be the image's."""
         if work is None:
-            return True
+            return {}
         known = self._known()
         if known is None or work.artifacts:
-            return False
-        return (await self._changes(work.tree, known)).empty
+            return None
+        changes = await self._changes(work.tree, known, terms)
+        return {**changes.dropped, **work.dropped} if changes.empty else None
 
-    async def _shared(self, work: Work | None) -> tuple[Verdict, Changes, Tree]:
+    async def _shared(self, work: Work | None, terms: Terms) -> tuple[Verdict, Changes, Tree]:
         """Run the tests in the task's image, with the work folder and the artifacts."""
         fresh = await self._created(self._image)
         async with fresh:
             base = await self._base(fresh)
-            changes = Changes() if work is None else await self._changes(work.tree, base)
+            changes = Changes() if work is None else await self._changes(work.tree, base, terms)
             artifacts = {} if work is None else work.artifacts
             self._check_room(changes.size + sum(map(len, artifacts.values())))
             await apply(fresh, changes)
             await put(fresh, artifacts)
-            return await self._run_tests(fresh), changes, base
+            return await self._run_tests(fresh, base, terms), changes, base
 
-    async def _separate(self, work: Work | None) -> tuple[Verdict, Changes, Tree]:
+    async def _separate(self, work: Work | None, terms: Terms) -> tuple[Verdict, Changes, Tree]:
         """Run the tests in their own image, with the artifacts alone."""
         base = self._known()
         if work is None or base is None:
@@ -250,12 +235,12 @@ class Verifier:
             async with fresh:
                 base = await self._base(fresh)
                 work = work or await self._collected(fresh)
-        changes = await self._changes(work.tree, base)
-        given = dict(self._published(work, changes.dropped))
+        changes = await self._changes(work.tree, base, terms)
+        given = dict(self._published(work, changes, base))
         self._check_room(changes.size + sum(map(len, work.artifacts.values())))
         fresh = await self._created(self._tests_image or self._image)
         async with fresh:
-            named = [one for one in self._sources() if any(_below(path, one) for path in given)]
+            named = [one for one in self._sources() if any(is_below(path, one) for path in given)]
             if named:
                 cleared = await fresh.exec(["sh", "-c", _EMPTY, "sh", *named])
                 if not cleared.ok:
@@ -264,21 +249,24 @@ class Verifier:
                         f"tests: {cleared.stderr_text[-DETAIL_CHARS:]}"
                     )
                 await put(fresh, given)
-            return await self._run_tests(fresh), changes, base
+            return await self._run_tests(fresh, base, terms), changes, base
 
-    def _published(self, work: Work, dropped: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield the absolute paths and contents of the artifacts, hooks left out."""
+    def _published(self, work: Work, changes: Changes, base: Tree) -> Iterator[tuple[str, bytes]]:
+        """Yield the absolute paths and contents of the artifacts, the image's files in place of
+        what is left out."""
         folder = self._image.work_dir
-        left_out = {posixpath.join(folder, path) for path in dropped}
-        whole = {posixpath.join(folder, path): data for path, data in work.tree.files.items()}
+        gone = set(changes.removed)
+        final = {path: data for path, data in base.files.items() if path not in gone}
+        whole = {posixpath.join(folder, path): data for path, data in final.items()}
+        whole |= {posixpath.join(folder, path): data for path, data in changes.written.items()}
         artifacts = [*self._config.artifacts, Artifact(source=PUBLISHED)]
         for path, data in (whole | dict(work.artifacts)).items():
-            if path not in left_out and any(each.has(path, folder) for each in artifacts):
+            if any(each.has(path, folder) for each in artifacts):
                 yield path, data
 
     def _known(self) -> Tree | None:
         """Return the image's work folder if it is remembered."""
-        return known_tree(self._image, modules=not self._config.needs_nonce)
+        return known_tree(self._image, around=not self._config.is_generated)
 
     async def _base(self, fresh: Sandbox) -> Tree:
         """Return the image's work folder; `fresh` is a sandbox of the image.
@@ -287,7 +275,7 @@ class Verifier:
             InfraError: it is too large to be played, whatever the agent does.
         """
         try:
-            return await image_tree(self._image, fresh, modules=not self._config.needs_nonce)
+            return await image_tree(self._image, fresh, around=not self._config.is_generated)
         except TooMuch as error:
             raise InfraError(
                 f"task {self._task.name}: the work folder of its image has {error}; move what the "
@@ -309,16 +297,10 @@ class Verifier:
             limits=self._limits, image=image, timeout_s=CREATE_TIMEOUT_S
         )
 
-    async def _changes(self, tree: Tree, base: Tree) -> Changes:
-        return await asyncio.to_thread(self._compared, tree, base)
+    async def _changes(self, tree: Tree, base: Tree, terms: Terms) -> Changes:
+        return await asyncio.to_thread(self._rules.changes, tree, base, terms)
 
-    def _compared(self, tree: Tree, base: Tree) -> Changes:
-        bins = bins_of(self._image.env, self._image.work_dir)
-        modules = base.modules or ()
-        hooks = Hooks(base.names, keep=self._config.kept, bins=bins, modules=modules)
-        return changes_of(tree, base, hooks, work_dir=self._image.work_dir)
-
-    async def _run_tests(self, sandbox: Sandbox) -> Verdict:
+    async def _run_tests(self, sandbox: Sandbox, base: Tree, terms: Terms) -> Verdict:
         bundled = self._tests_image is not None and "Dockerfile" in self._task.tests
         prepare = _PREPARE if self._tests_image is not None else f"rm -rf {TESTS} && {_PREPARE}"
         prepared = await sandbox.exec(["sh", "-c", prepare])
@@ -331,11 +313,12 @@ class Verifier:
             tests = {f"{TESTS}/{path}": data for path, data in self._task.tests.items()}
             await sandbox.write_files(tests)
         nonce = secrets.token_hex(16)
-        image, place = self._tests_image or self._image, self._config.tests_place
-        env = resolved(place.env) | resolved(self._config.verifier.env)
-        given = {**image.env, **env}
-        if (path := path_without(given, self._image.work_dir)) != given.get("PATH", ""):
-            env["PATH"] = path
+        env = self._rules.tests_env
+        if "PATH" in env:
+            env["PATH"] = path_without(env, self._image.work_dir)
+        is_isolated = self._rules.is_isolated(base, terms)
+        if is_isolated:
+            env |= isolated_env(env, self._image.work_dir, TESTS)
         result = await sandbox.exec(
             ["sh", "-c", _RUN],
             stdin=f"{nonce}\n".encode(),
@@ -347,18 +330,23 @@ class Verifier:
             return _ended(result, detail)
         try:
             rewards = await self._rewards(sandbox, nonce)
+            reward = reward_of(rewards, self._config.reward_range)
         except Tampered:
             return Verdict("tampered", detail="the reward file has not the nonce of the tests")
+        except OutOfRange as error:
+            _warnings.warn("task %s: %s", self._task.name, error, why=self._task.name)
+            return Verdict("no_reward", detail=_named(str(error), detail))
         except (OSError, ValueError) as error:
-            return Verdict("no_reward", detail=f"{error}; {detail}"[-DETAIL_CHARS:])
-        reward = reward_of(rewards)
-        return Verdict("ok" if reward >= PAID else "wrong", reward, rewards, detail)
+            return Verdict("no_reward", detail=_named(str(error), detail))
+        status = "ok" if reward >= self._config.reward_range[1] else "wrong"
+        return Verdict(status, reward, rewards, detail, is_isolated=is_isolated)
 
     async def _rewards(self, sandbox: Sandbox, nonce: str) -> dict[str, float]:
         """Return the numbers of the reward file.
 
         Raises:
             OSError, ValueError: there is none, or it holds no finite numbers.
+            Tampered: it has not the nonce that the task's tests write.
         """
         try:
             data = await sandbox.read_file(f"{LOGS}/reward.json", max_bytes=MAX_REWARD_BYTES)
@@ -369,32 +357,38 @@ class Verifier:
             return {"reward": number_of("reward.txt", text.decode())}
         return rewards_of(data, nonce if self._config.needs_nonce else None)
 
-    async def _blame(self, verdict: Verdict) -> None:
-        """Return if the tests pay the solution: it is the agent's doing that they pay nothing.
+    async def _proven(self, verdict: Verdict) -> Terms:
+        """Return the terms on which the tests pay the solution: it is the agent's doing that they
+        pay nothing.
 
         Raises:
             InfraError: they do not; or they give no reward for the untouched image, if the task has
                 no solution.
         """
-        why = _SOUND.use(self._task.digest)
-        if why is None:
-            said = ""
+        terms = _TERMS.use(self._task.digest)
+        if terms is None:
             try:
-                work, said = await self._solved()
-                found = await self._grade(work)
+                work, failed = await self._solved()
+                terms = await terms_of_solution(
+                    lambda each: self._graded(work, each),
+                    self._first_terms,
+                    must_pay=self._can_be_solved,
+                    full=self._config.reward_range[1],
+                    is_unpaid=self._is_unpaid,
+                )
+                terms = replace(terms, problem=terms.problem and terms.problem + failed)
             except TooMuch as error:
-                found = Verdict("too_large", detail=f"the work folder has {error}")
-            sound = found.has_reward and (found.reward > 0 or not self._can_be_solved)
-            why = _SOUND[self._task.digest] = (
-                "" if sound else f"{found.status}: {found.detail}{said}"
-            )
-        if why:
+                terms = Terms(problem=f"too_large: the work folder has {error}")
+            _TERMS[self._task.digest] = terms
+        if terms.problem:
             what = "its solution" if self._task.solution else "its untouched image"
             raise InfraError(
                 f"task {self._task.name}: the tests end with {verdict.status!r} "
-                f"({verdict.detail}), and pay nothing for {what} either ({why}): tests/test.sh "
-                "or the solution cannot work here; --env.options.exclude leaves tasks out"
+                f"({verdict.detail}), and pay nothing for {what} either ({terms.problem}): "
+                "tests/test.sh or the solution cannot work here; --env.options.exclude leaves "
+                "tasks out"
             )
+        return terms
 
     async def _solved(self) -> tuple[Work | None, str]:
         """Return the files after the solution, and the problem that it had; None if the task has no
@@ -422,20 +416,23 @@ class Verifier:
                 raise InfraError(f"task {self._task.name}: its solution fails: {error}") from error
 
 
+_warnings = Repeated(logging.getLogger(__name__))
 MAX_REMEMBERED = 10_000
-_UNTOUCHED: LruDict[str, Verdict] = LruDict(MAX_REMEMBERED)
-"""The verdict on the untouched image, by the digest of the task."""
-_SOUND: LruDict[str, str] = LruDict(MAX_REMEMBERED)
-"""The reason that the tests of a task do not pay its solution ("": they do), by its digest."""
-
-
-def _below(path: str, folder: str) -> bool:
-    return PurePosixPath(path).is_relative_to(folder)
+_UNTOUCHED: LruDict[tuple[str, Terms], Verdict] = LruDict(MAX_REMEMBERED)
+"""The verdict on the untouched image, by the digest of the task and the terms."""
+_TERMS: LruDict[str, Terms] = LruDict(MAX_REMEMBERED)
+"""The terms on which the tests of a task pay its solution, by its digest."""
 
 
 def _ended(result: ExecResult, detail: str) -> Verdict:
     status = "timeout" if result.status is Status.TIMEOUT else "crash"
-    return Verdict(status, detail=f"{result.status.value}; {detail}"[-DETAIL_CHARS:])
+    return Verdict(status, detail=_named(result.status.value, detail))
+
+
+def _named(why: str, output: str) -> str:
+    """Return a reason with the end of the tests' output, as much as there is room for."""
+    room = max(0, DETAIL_CHARS - len(why))
+    return f"{why[:DETAIL_CHARS]}; {output[-room:] if room else ''}"
 
 
 async def _tail(sandbox: Sandbox) -> str:

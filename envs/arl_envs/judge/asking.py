@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -46,13 +47,16 @@ class Verdict:
     costs: Mapping[str, float] = field(default_factory=dict[str, float])
     """The metrics `judge_calls`, `judge_tokens`, `judge_cached`, and `judge_usd` where the price is
     known."""
+    blamed: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The judged texts that prevented a verdict, each with the metric that counts it:
+    `judge_refused` or `judge_no_verdict`. They have the lowest score."""
 
 
 class Asking(ABC):
     """A judge, or several: whoever answers questions with numbers."""
 
     max_chars: int
-    """The longest quoted text; a longer one loses its middle."""
+    """The longest quoted text, in bytes of UTF-8; a longer one loses its middle."""
 
     @property
     @abstractmethod
@@ -61,11 +65,13 @@ class Asking(ABC):
 
     @abstractmethod
     async def answer(self, question: Question) -> Verdict:
-        """Return the verdict on a question.
+        """Return the verdict on a question. A judged text that prevents one has the lowest score:
+        the judge refuses it, or gives no verdict on it, again and again, and judges a neutral text
+        in its place. Else whoever writes texts could choose not to be judged.
 
         Raises:
-            InfraError: the judge cannot be reached, or gives no verdict.
-            EnvError: the judge refuses the request.
+            InfraError: the judge cannot be reached, or gives no verdict on any text.
+            EnvError: the judge refuses the request with any text.
         """
 
     async def score(
@@ -91,7 +97,8 @@ class Asking(ABC):
         }
         total = sum(criterion.weight for criterion in rubric)
         reward = sum(scores[c.name] * c.weight for c in rubric) / total
-        return {"reward": reward, **scores, **added(v.costs for v in verdicts)}
+        spent = [*(v.costs for v in verdicts), *(_counted(v.blamed.values()) for v in verdicts)]
+        return {"reward": reward, **scores, **added(spent)}
 
     async def compare(
         self, question: str, first: str, second: str, criterion: str, *, reference: str = ""
@@ -113,7 +120,12 @@ class Asking(ABC):
                 for order in orders
             ]
         there, back = (task.result() for task in asked)
-        return Verdict((there.score + 2 - back.score) / 4, added([there.costs, back.costs]))
+        swapped = {_SWAPPED[name]: metric for name, metric in back.blamed.items()}
+        blamed = {**there.blamed, **swapped}
+        score = (there.score + 2 - back.score) / 4
+        if len(blamed) == 1:
+            score = 0.0 if _FIRST in blamed else 1.0
+        return Verdict(score, added([there.costs, back.costs]), blamed)
 
     async def rank(
         self,
@@ -126,7 +138,7 @@ class Asking(ABC):
     ) -> list[dict[str, float]]:
         """Return for each answer its mean result against others as `reward`, and its half of the
         comparisons' costs. Each is compared with all others, or with `opponents` to either side in
-        the order given.
+        the order given. An answer that prevents a comparison (see `answer`) has the result 0.
 
         Raises:
             InfraError, EnvError: as `answer`.
@@ -142,6 +154,7 @@ class Asking(ABC):
             ]
         results: list[list[float]] = [[] for _ in answers]
         costs: list[list[Mapping[str, float]]] = [[] for _ in answers]
+        blamed: list[list[str]] = [[] for _ in answers]
         for (a, b), task in zip(pairs, asked, strict=True):
             verdict = task.result()
             results[a].append(verdict.score)
@@ -149,9 +162,14 @@ class Asking(ABC):
             half = {name: cost / 2 for name, cost in verdict.costs.items()}
             costs[a].append(half)
             costs[b].append(half)
+            for name, metric in verdict.blamed.items():
+                blamed[a if name == _FIRST else b].append(metric)
         return [
-            {"reward": sum(its) / len(its), **added(cost)}
-            for its, cost in zip(results, costs, strict=True)
+            {
+                "reward": 0.0 if blames else sum(its) / len(its),
+                **added([*cost, _counted(blames)]),
+            }
+            for its, cost, blames in zip(results, costs, blamed, strict=True)
         ]
 
     def _quoted(self, texts: Mapping[str, str]) -> dict[str, str]:
@@ -160,8 +178,9 @@ class Asking(ABC):
         return {name: defused(text, max_chars=self.max_chars) for name, text in shown.items()}
 
     def _pair(self, criterion: str, head: Mapping[str, str], first: str, second: str) -> Question:
-        texts = self._quoted({**head, "first answer": first, "second answer": second})
-        return Question(f"{_COMPARE}{criterion}\n{_SIDES}", texts, 0, 2, criterion)
+        texts = self._quoted({**head, _FIRST: first, _SECOND: second})
+        said = f"{_COMPARE}{criterion}\n{_SIDES}"
+        return Question(said, texts, 0, 2, criterion, judged=(_FIRST, _SECOND))
 
 
 def check_rubric(rubric: Sequence[Criterion]) -> None:
@@ -175,13 +194,19 @@ def check_rubric(rubric: Sequence[Criterion]) -> None:
         raise ConfigError(f"rubric {names}: expected criteria of different names, not 'reward'")
 
 
+_FIRST, _SECOND = "first answer", "second answer"
+_SWAPPED = {_FIRST: _SECOND, _SECOND: _FIRST}
 _COMPARE = "Compare the two answers by this criterion: "
 _SIDES = "0: the second answer is better; 1: they are equally good; 2: the first answer is better."
 
 
 def _rating(criterion: Criterion, texts: Mapping[str, str]) -> Question:
     said = f"Grade the answer by this criterion: {criterion.text}"
-    return Question(said, texts, criterion.low, criterion.high, criterion.name)
+    return Question(said, texts, criterion.low, criterion.high, criterion.name, judged=("answer",))
+
+
+def _counted(metrics: Iterable[str]) -> dict[str, float]:
+    return {name: float(count) for name, count in Counter(metrics).items()}
 
 
 def _pairs(count: int, opponents: int | None) -> list[tuple[int, int]]:

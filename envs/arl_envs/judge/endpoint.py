@@ -2,7 +2,8 @@
 
 A server that cannot be reached, or that fails, is infrastructure: `InfraError`, so that the episode
 is played again and never gets a reward of 0. A server that refuses the request (a wrong key, model
-or parameter) would refuse it again: `EnvError`, with its words.
+or parameter, or a text that is too long, or not to its liking) would refuse it again: `Refused`, an
+`EnvError` with its words.
 """
 
 from __future__ import annotations
@@ -26,6 +27,16 @@ _TRANSIENT = (408, 409, 425, 429)
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 8.0
 _SHOWN = 300
+_ANSWER_BYTES = 4 << 20
+"""The longest answer: a verdict, or a number."""
+
+
+class Refused(EnvError):
+    """The refusal of a request by a server that works."""
+
+    metric = "judge_refused"
+    said: str = ""
+    """The words of the server."""
 
 
 class Endpoint:
@@ -74,7 +85,8 @@ class Endpoint:
 
         Raises:
             InfraError: the server failed at every attempt, or sends no JSON object.
-            EnvError: the server refuses the request.
+            Refused: the server refuses the request.
+            EnvError: there is no key.
         """
         wait_s = _FIRST_WAIT_S
         for attempt in range(self._max_retries + 1):
@@ -117,6 +129,7 @@ class Endpoint:
                     body=body,
                     headers={"Content-Type": "application/json", **self._authorization()},
                     timeout_s=self._timeout_s,
+                    max_bytes=_ANSWER_BYTES,
                 )
         except OSError as error:  # TimeoutError, too
             raise self._failed(f"{type(error).__name__}: {error}") from error
@@ -126,8 +139,10 @@ class Endpoint:
             found = msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self._failed(f"its answer is no JSON ({error})") from error
-        if not isinstance(found, dict) or found.get("error"):
+        if not isinstance(found, dict):
             raise self._failed(f"its answer is {self._shown(str(found))}")
+        if found.get("error"):  # routers of several providers pass a refusal on with status 200
+            raise self._judged(_status(found["error"]), str(found["error"]))
         return found
 
     async def _litellm(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,10 +181,17 @@ class Endpoint:
         answered = f"it answered {status}: {self._shown(said)}"
         if status in _TRANSIENT or status >= 500:
             return self._failed(answered)
-        return EnvError(
-            f"judge {self._where()}: {answered}\ncheck its model, base_url, api_key_env and "
-            "response_format; the same request would be refused again"
+        return self.refused(answered, said)
+
+    def refused(self, what: str, said: str = "") -> Refused:
+        """Return the error of a refusal; `said`: the words of the server."""
+        error = Refused(
+            f"judge {self._where()}: {what}\ncheck its model, base_url, api_key_env, "
+            "response_format and content filter, and whether its context takes the question; the "
+            "same request would be refused again"
         )
+        error.said = said
+        return error
 
     def _failed(self, what: str) -> InfraError:
         return InfraError(f"judge {self._where()}: {what}")
@@ -184,3 +206,18 @@ class Endpoint:
         for key in filter(None, keys):
             text = text.replace(key, "[the API key]")
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _status(error: Any) -> int:
+    """Return the status that an error in a body stands for; 500 if it names none."""
+    code = error.get("code") if isinstance(error, Mapping) else None
+    if isinstance(code, str) and code in _REFUSING:
+        return 400
+    try:
+        return int(code) if isinstance(code, int | str) else 500
+    except ValueError:
+        return 500
+
+
+_REFUSING = ("content_filter", "context_length_exceeded", "invalid_prompt")
+"""The codes of OpenAI and Azure for a refusal that depends on the text."""

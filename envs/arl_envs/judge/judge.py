@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,12 +18,20 @@ from agentgym_rl.runtime.tasks import together
 
 from .asking import Asking, Verdict, added
 from .cache import VerdictCache
-from .endpoint import Endpoint
+from .endpoint import Endpoint, Refused
 from .question import Question
 from .watch import Watch
 
+log = logging.getLogger(__name__)
+
 ResponseFormat = Literal["json_schema", "json_object", "none"]
 Combine = Literal["mean", "median", "majority"]
+
+
+class NoVerdict(InfraError):
+    """The error for a judge that answers, and gives no verdict."""
+
+    metric = "judge_no_verdict"
 
 
 class Judge(Asking):
@@ -54,7 +64,8 @@ class Judge(Asking):
             base_url: The URL of an OpenAI-compatible server, up to /v1.
             api_key_env: The environment variable with the key; None: no key is sent.
             temperature: The sampling temperature; None: the server's own.
-            max_tokens: The longest reply, thoughts included.
+            max_tokens: The longest reply, thoughts included; sent as max_completion_tokens to a
+                model that refuses it and wants that.
             response_format: The way in which the form of the verdict is requested; `none` for
                 servers that know neither: the reply has to have the form all the same.
             extra_body: Further fields of every request.
@@ -62,7 +73,7 @@ class Judge(Asking):
             max_retries: The attempts after the first for a server that fails.
             max_asks: The times that the judge is asked until its reply is a verdict.
             max_concurrent: The questions that are under way at once.
-            max_chars: The longest quoted text.
+            max_chars: The longest quoted text, in bytes of UTF-8.
             cache: The file of verdicts; None: every question is asked.
             price_prompt, price_completion: The USD per million tokens, both or neither.
             warn_usd: The cost in this process at which a warning is logged.
@@ -89,6 +100,10 @@ class Judge(Asking):
         )
         sampling = {} if temperature is None else {"temperature": temperature}
         self._request = {"max_tokens": max_tokens, **sampling, **(extra_body or {})}
+        if _NEWER in self._request:
+            del self._request["max_tokens"]
+        self._settings: Mapping[str, Any] = self._request
+        """The part of the request that the model knows."""
         self._response_format: ResponseFormat = response_format
         self._max_asks = max_asks
         self._max_concurrent = max_concurrent
@@ -101,7 +116,8 @@ class Judge(Asking):
 
     @property
     def longest_s(self) -> float:
-        return self._max_asks * self._endpoint.longest_s
+        # A text that is blamed was asked about twice, and a neutral one between.
+        return 3 * self._max_asks * self._endpoint.longest_s
 
     async def answer(self, question: Question) -> Verdict:
         if self._cache is None:
@@ -116,6 +132,8 @@ class Judge(Asking):
                         self._checked(question, score), {"judge_calls": 0.0, "judge_cached": 1.0}
                     )
                 verdict = await self._ask(question)
+                if verdict.blamed:  # another filter, or a longer context, may judge it
+                    return verdict
                 kept = await self._cache.put(key, int(verdict.score))
                 return Verdict(self._checked(question, kept), verdict.costs)
         finally:
@@ -132,23 +150,105 @@ class Judge(Asking):
         return score
 
     async def _ask(self, question: Question) -> Verdict:
-        """Ask until the reply is a verdict, at most `max_asks` times, each with new marks."""
-        costs: dict[str, float] = {}
-        content: Any = None
+        """Return the verdict, or the lowest score for the texts that prevent one.
+
+        A text is blamed only if the judge fails on it, works on a neutral text in its place, and
+        then fails on it again: a judge that refuses everything is a wrong setup.
+        """
+        costs: list[Mapping[str, float]] = []
+        try:
+            return Verdict(await self._score(question, costs), added(costs))
+        except (Refused, NoVerdict) as error:
+            if not question.judged:
+                raise
+            failed = error
+        if not await self._works(question.without(*question.judged), costs):
+            raise failed
+        try:
+            return Verdict(await self._score(question, costs), added(costs))
+        except (Refused, NoVerdict) as error:
+            self._watch.blamed(error.metric, str(error))
+            blamed = dict.fromkeys(await self._culprits(question, costs), error.metric)
+        if len(question.judged) == 1:
+            return Verdict(question.low, added(costs), blamed)
+        sides = {question.judged[0]: question.low, question.judged[1]: question.high}
+        return Verdict(fmean(sides[name] for name in blamed), added(costs), blamed)
+
+    async def _works(self, question: Question, costs: list[Mapping[str, float]]) -> bool:
+        """Return whether the judge gives a verdict on a question."""
+        try:
+            await self._score(question, costs)
+        except (Refused, NoVerdict):
+            return False
+        return True
+
+    async def _culprits(
+        self, question: Question, costs: list[Mapping[str, float]]
+    ) -> Sequence[str]:
+        """Return the judged texts without which the judge works: the longer one if either would do,
+        and all if only all of them do."""
+        names = question.judged
+        if len(names) == 1:
+            return names
+        found = [name for name in names if await self._works(question.without(name), costs)]
+        sizes = {name: len(question.texts[name].encode()) for name in found or names}
+        return [name for name, size in sizes.items() if not found or size == max(sizes.values())]
+
+    async def _score(self, question: Question, costs: list[Mapping[str, float]]) -> int:
+        """Ask until the reply is a verdict, at most `max_asks` times, each with new marks, and
+        return its score. `costs` gets the cost of each request.
+
+        Raises:
+            NoVerdict: no reply is one.
+            Refused: the judge refuses, by a status or in its reply.
+        """
+        reply: Mapping[str, Any] = {}
         for _ in range(self._max_asks):
-            request = {**self._request, "messages": question.messages(), **self._form(question)}
-            async with self._turn():
-                reply = await self._endpoint.ask("/chat/completions", request)
-            costs = added([costs, self._costs(reply)])
-            content = _content(reply)
-            if (score := question.verdict(content)) is not None:
+            reply = await self._reply(question)
+            costs.append(self._costs(reply))
+            if (score := question.verdict(_content(reply))) is not None:
                 self._watch.verdict(question.name, score)
-                return Verdict(score, costs)
-        raise InfraError(
+                return score
+            if refusal := _refusal(reply):
+                raise self._endpoint.refused(f"it answered {refusal}", refusal)
+        raise NoVerdict(
             f"judge {self._endpoint.model}: no verdict in {self._max_asks} replies (max_asks), "
-            f'expected {{"score": {question.low} to {question.high}}}; the last one: '
-            f"{content!r:.200}"
+            f'expected {{"score": {question.low} to {question.high}}}; the last one '
+            f"{self._described(reply)}"
         )
+
+    async def _reply(self, question: Question) -> dict[str, Any]:
+        """Return the reply to one request, without the parameters that the model does not know."""
+        settings = self._settings
+        while True:
+            request = {**settings, "messages": question.messages(), **self._form(question)}
+            try:
+                async with self._turn():
+                    reply = await self._endpoint.ask("/chat/completions", request)
+            except Refused as error:
+                if (other := _other_settings(settings, error.said)) is None:
+                    raise
+                settings = other
+                continue
+            if settings is not self._settings:
+                log.warning(
+                    "judge %s refuses %s and takes %s: these are sent from now on",
+                    *(self._endpoint.model, self._settings, settings),
+                )
+                self._settings = settings
+            return reply
+
+    def _described(self, reply: Mapping[str, Any]) -> str:
+        match reply:
+            case {"choices": [{"finish_reason": "length"}, *_]}:
+                return (
+                    f"was cut at max_tokens={self._request.get('max_tokens')}, thoughts included: "
+                    "raise max_tokens, or let the judge think less"
+                )
+            case {"choices": [{"finish_reason": end, "message": {"content": content}}, *_]}:
+                return f"ended by {end!r:.50}: {content!r:.200}"
+            case _:
+                return f"has no message: {reply!r:.200}"
 
     def _form(self, question: Question) -> dict[str, Any]:
         match self._response_format:
@@ -185,6 +285,38 @@ def _content(reply: Mapping[str, Any]) -> Any:
     return None
 
 
+def _refusal(reply: Mapping[str, Any]) -> str:
+    """Return how a reply without verdict refuses to judge; "" if it does not."""
+    match reply:
+        case {"choices": [{"message": {"refusal": str() as words}}, *_]} if words:
+            return f"with the refusal {words!r:.200}"
+        case {"choices": [{"finish_reason": str() as end}, *_]} if end.lower() in _REFUSALS:
+            return f"with finish_reason {end!r}"
+        case {"choices": [] | None} | {"promptFeedback": _}:
+            return f"without a choice: {reply!r:.200}"
+        case _:
+            return ""
+
+
+_REFUSALS = (
+    *("content_filter", "refusal", "sensitive", "safety", "recitation", "blocklist"),
+    *("prohibited_content", "spii", "guardrail_intervened", "content_filtered"),
+)
+"""The ends of a reply that a filter of OpenAI, Azure, Anthropic, Zhipu, Google or Amazon made."""
+_NEWER = "max_completion_tokens"
+
+
+def _other_settings(settings: Mapping[str, Any], said: str) -> dict[str, Any] | None:
+    """Return the settings without what a server's refusal says that its model does not know;
+    None if it says nothing of this kind."""
+    if "max_tokens" in settings and _NEWER in said:
+        rest = {name: value for name, value in settings.items() if name != "max_tokens"}
+        return {_NEWER: settings["max_tokens"], **rest}
+    if "temperature" in settings and re.search(r"\btemperature\b", said):
+        return {name: value for name, value in settings.items() if name != "temperature"}
+    return None
+
+
 class Panel(Asking):
     """Several judges that are asked the same, each in its own request. `combine`: the mean or the
     median of their scores, or the score that most of them give (of equally many, their mean).
@@ -211,7 +343,8 @@ class Panel(Asking):
             asked = [tasks.create_task(judge.answer(question)) for judge in self._judges]
         verdicts = [task.result() for task in asked]
         scores = [verdict.score for verdict in verdicts]
-        return Verdict(combined(scores, self._combine), added(v.costs for v in verdicts))
+        blamed = {name: metric for v in verdicts for name, metric in v.blamed.items()}
+        return Verdict(combined(scores, self._combine), added(v.costs for v in verdicts), blamed)
 
 
 def combined(scores: Sequence[float], how: Combine) -> float:

@@ -13,12 +13,15 @@ import re
 import secrets
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 TEMPLATE = 1
 """The version of the request's wording: verdicts of other versions are not taken from a cache."""
 
+_nfkc = partial(unicodedata.normalize, "NFKC")
 _KEPT = "\n\t"
 _NEWLINES = re.compile("\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
@@ -26,22 +29,37 @@ _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 surrogates, private and unassigned ones."""
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
 """The letters and marks that are drawn as nothing."""
-_TOKEN = re.compile(r"([<\uff1c\ufe64])(?=\S)|([\[\uff3b])(?=/?[A-Z_]{3,}[\]\uff3d])")
+_ASCII = {c: ascii for c in range(0xFE10, 0xFFE0) if len(ascii := _nfkc(chr(c))) == 1}
+"""The presentation, small and full-width forms, of which some tokenizers make ASCII."""
+_TOKEN = re.compile(
+    r"<(?=\S)"
+    r"|\[(?=[|/]?(?!\d+\])[\w.:-]{3,}\|?\])"
+    r"|[\[\]](?=[~!<>])"
+    r"|~(?=[\[\]])"
+    r"|\|(?=\w+\|)"
+)
 """The beginning of what may be a special token of some chat template: `<|im_start|>`, `</s>`,
-`[INST]`."""
+`<eoh>`; `[INST]`, `[gMASK]`, `[unused7]`, `[|user|]`; `]~b]`, `]~!b[` and `]<]image[>[`; `[e~[`;
+`|NEWLINE|`."""
+NEUTRAL = "I do not know the answer."
+"""A text that no server refuses for what it says, or for its length."""
 
 
 def defused(text: str, *, max_chars: int) -> str:
     """Return the text without invisible characters and special tokens, and not longer than
-    `max_chars`: a longer one loses its middle."""
+    `max_chars` bytes of UTF-8: a longer one loses its middle. A byte is the most that a tokenizer
+    makes a token of."""
     text = unicodedata.normalize("NFC", _NEWLINES.sub("\n", text))
     shown = [c for c in text if c in _KEPT or _is_seen(c)]
-    text = _TOKEN.sub(lambda found: f"{found[0]} ", "".join(shown))
-    if len(text) <= max_chars:
+    text = "".join(shown)
+    cuts = [found.end() for found in _TOKEN.finditer(text.translate(_ASCII))]
+    text = " ".join(text[a:b] for a, b in pairwise([0, *cuts, len(text)]))
+    data = text.encode()
+    if len(data) <= max_chars:
         return text
     half = max_chars // 2
-    end = text[len(text) - half :]
-    return f"{text[:half]}\n[{len(text) - 2 * half} characters are left out]\n{end}"
+    start, end = (part.decode(errors="ignore") for part in (data[:half], data[len(data) - half :]))
+    return f"{start}\n[{len(text) - len(start) - len(end)} characters are left out]\n{end}"
 
 
 def _is_seen(c: str) -> bool:
@@ -63,6 +81,13 @@ class Question:
     high: int
     name: str = ""
     """The criterion's name, for warnings."""
+    judged: tuple[str, ...] = ()
+    """The names of the texts that are judged: whoever wrote them chose their words and length."""
+
+    def without(self, *names: str) -> Question:
+        """Return the same question about a neutral text in place of each text of `names`."""
+        texts = {name: NEUTRAL if name in names else text for name, text in self.texts.items()}
+        return replace(self, texts=texts)
 
     def key(self) -> str:
         """Return the question as text, the same for the same question."""

@@ -1,5 +1,5 @@
 """The warnings, each said once, about what nobody would notice in the rewards: a judge that gives
-everything the same score, and a judge whose cost grows."""
+everything the same score, texts that prevent a verdict, and a judge whose cost grows."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ _ENOUGH = 64
 """The number of verdicts after which a judge without any difference is suspicious, and over which
 costs are compared."""
 _GROWTH = 2.0
+_OFTEN = 0.2
 
 
 class Watch:
@@ -27,10 +28,27 @@ class Watch:
         """The tokens of the first calls."""
         self._calls = 0
         self._last: deque[int] = deque(maxlen=_ENOUGH)
+        self._blamed: deque[bool] = deque(maxlen=_ENOUGH)
         self._said: set[str] = set()
+
+    def blamed(self, metric: str, why: str) -> None:
+        """Count a text that prevents a verdict, of which `metric` and `why` tell how."""
+        self._blamed.append(True)
+        self._warn(
+            metric,
+            f"judges other texts and not this one, which gets the lowest score ({metric}): {why}",
+        )
+        if self._blamed.count(True) >= _ENOUGH * _OFTEN:
+            self._warn(
+                "blamed",
+                f"gave no verdict on {self._blamed.count(True)} of its last {len(self._blamed)} "
+                "texts, which get the lowest score: if they are as they should be, raise "
+                "max_tokens, lower max_chars (its context), or ask a judge without such a filter",
+            )
 
     def verdict(self, criterion: str, score: int) -> None:
         """Count a fresh verdict."""
+        self._blamed.append(False)
         first, count = self._same.get(criterion, (score, 0))
         count = count + 1 if count >= 0 and score == first else -1
         self._same[criterion] = first, count

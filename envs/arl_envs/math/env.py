@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from agentgym_rl import Env, EnvError, Message, Step, Task, TaskSource, Verifier
@@ -71,7 +73,8 @@ class MathEnv(Env):
             raise EnvError(f"unknown reset options {sorted(options)}; allowed: task, verifier")
         if task is None:
             seed = self._random.getrandbits(53) if seed is None else seed
-            task = first_task(self.task_source("train", seed=seed, **self._options.given()))
+            read = partial(self.task_source, "train", seed=seed, **self._options.given())
+            task = first_task(await asyncio.to_thread(read))
         check_task(task, self._options)
         await self._verify_in(pool)
         self._task = task

@@ -15,6 +15,7 @@ from .answers import Kind, Mark, Verdict, final_answer, last_boxed, read_number
 from .echoes import echoes
 from .symbolic.expression import Unreadable
 from .symbolic.literal import Undecided, settle
+from .symbolic.missing import says_nothing
 from .symbolic.reading import read
 from .symbolic.shapes import Shape
 
@@ -52,8 +53,11 @@ def check_gold(answer: str, question: str = "") -> Shape:
     """Return the shape of a right answer.
 
     Raises:
-        Unreadable: the answer is not understood, so nothing could be compared with it.
+        Unreadable: the answer is not understood, so nothing could be compared with it, or it says
+            that there is none.
     """
+    if says_nothing(answer, question):
+        raise Unreadable("it says that there is no answer")
     return read(answer, question)
 
 

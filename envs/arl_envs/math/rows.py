@@ -9,7 +9,7 @@ The known row formats, with the question and the answer in each:
     plain        question, answer
 
 Other fields are ignored. A row whose answer the judge cannot read is refused, because no
-reply could ever be compared with it.
+reply could ever be compared with it; so is one whose answer says that there is none ("proof").
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from agentgym_rl.core.task import Split
 from agentgym_rl.gym.data import Row, RowRefused, Rows, RowTask, RowTasks, shorten, text_field
 from agentgym_rl.gym.data import row_tasks as tasks_of_rows
 from arl_envs.math.symbolic.expression import Unreadable
-from arl_envs.math.symbolic.reading import read
+from arl_envs.math.symbolic.notation import MAX_CHARS
 
 from .answers import last_box
+from .judge import check_gold
 
 
 class Item(NamedTuple):
@@ -42,6 +43,8 @@ class Format(NamedTuple):
     item_of: Callable[[Row], Item]
 
 
+MAX_BITS = 3 * MAX_CHARS
+"""The most bits of a whole number as an answer."""
 _CALCULATION = re.compile(r"<<[^<>]*>>")
 _MARKED = re.compile(r"^[ \t]*####[ \t]*(\S(?:[^\n]*\S)?)[ \t]*$", re.MULTILINE)
 
@@ -115,6 +118,8 @@ def _said(row: Row, name: str) -> str:
     """Return the answer in field `name`: text, a whole number, or a list of one text."""
     value = row.get(name)
     if isinstance(value, int) and not isinstance(value, bool):
+        if value.bit_length() > MAX_BITS:
+            raise RowRefused(f"{name}: a whole number of more than {MAX_CHARS} digits")
         return str(value)
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
         return value[0]
@@ -126,7 +131,7 @@ def _said(row: Row, name: str) -> str:
 def _item(row: Row, question: str, answer: str) -> Item:
     asked = text_field(row, question)
     try:
-        read(answer, asked)
+        check_gold(answer, asked)
     except Unreadable as error:
         raise RowRefused(f"the answer {shorten(answer)} cannot be read: {error}") from error
     return Item(asked, answer)

@@ -7,19 +7,26 @@ import contextlib
 import os
 import signal
 import subprocess
+import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import IO, Any
+
+from agentgym_rl.runtime.http_client import AnswerTooLarge
 
 GRACE_S = 1.5
 """The seconds that a child has to end by itself after its input ends, and again after SIGTERM."""
 REAP_S = 1.0
 _CHUNK_BYTES = 65536
+_LINE_BYTES = 16 << 20
+"""The longest message of a child."""
 
 
 class Child:
     """A server process, started on creation in a new session: `kill` ends its complete process
-    group, at once, at any time.
+    group, at once, at any time, and the daemons that left it, which are known by a variable of
+    their environment.
 
     The SDK starts such children too, but leaves them behind if the task ending them is cancelled.
 
@@ -29,16 +36,31 @@ class Child:
 
     def __init__(self, command: Sequence[str], *, env: Mapping[str, str], said: IO[str]) -> None:
         pipe = subprocess.PIPE
+        self._mark = f"ARL_MCP_SERVER={uuid.uuid4().hex}"
+        name, _, value = self._mark.partition("=")
         self._process = subprocess.Popen(
-            command, bufsize=0, env=env, stdin=pipe, stdout=pipe, stderr=said,
+            command, bufsize=0, env={**env, name: value}, stdin=pipe, stdout=pipe, stderr=said,
             start_new_session=True,
         )  # fmt: skip
+        self.failure: OSError | None = None
+        """The reason for which nothing more is read of it, if there is one."""
 
     def kill(self) -> None:
         """Kill the processes that are left. Idempotent; not async, so it cannot be cancelled."""
         self._signal(signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(REAP_S)
+        for pid in _processes_with(self._mark.encode(), since=self._process.pid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+    @property
+    def ending(self) -> str:
+        """Return how the process ended; "" while it runs."""
+        code = self._process.poll()
+        if code is None:
+            return ""
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     @asynccontextmanager
     async def streams(self) -> AsyncGenerator[tuple[Any, Any]]:
@@ -52,7 +74,7 @@ class Child:
                 stack.callback(stream.close)
             reader, writer = await stack.enter_async_context(self._pipes())
             group = await stack.enter_async_context(anyio.create_task_group())
-            group.start_soon(_listen, reader, sending)
+            group.start_soon(self._hear, reader, sending)
             group.start_soon(_tell, writer, sent, sending)
             try:
                 yield incoming, outgoing
@@ -82,6 +104,13 @@ class Child:
             loop.remove_reader(process)
             os.close(process)
 
+    async def _hear(self, reader: asyncio.StreamReader, sending: Any) -> None:
+        try:
+            await _listen(reader, sending)
+        except AnswerTooLarge as error:
+            self.failure = error
+            raise
+
     def _signal(self, number: signal.Signals) -> None:
         if self._process.returncode is None:  # not reaped, so the pid is still its own
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -103,8 +132,15 @@ class Child:
             told, protocol = await loop.connect_write_pipe(
                 lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), stdin
             )
-            stack.callback(told.abort)
+            stack.callback(_abort, told)
             yield reader, asyncio.StreamWriter(told, protocol, None, loop)
+
+
+def _abort(pipe: asyncio.WriteTransport) -> None:
+    """Close a pipe without waiting for its reader. One that is lost already must not be aborted:
+    asyncio's transport raises AttributeError then."""
+    if not pipe.is_closing() or pipe.get_write_buffer_size():
+        pipe.abort()
 
 
 async def _listen(reader: asyncio.StreamReader, sending: Any) -> None:
@@ -112,10 +148,17 @@ async def _listen(reader: asyncio.StreamReader, sending: Any) -> None:
     too, since the child may have to write them before it can end."""
     import anyio
 
-    rest, taken = b"", True
+    rest, taken = bytearray(), True
     async with sending:
         while chunk := await reader.read(_CHUNK_BYTES):
-            *lines, rest = (rest + chunk).split(b"\n")
+            lines: list[bytes] = []
+            if b"\n" in chunk:
+                *lines, chunk = chunk.split(b"\n")
+                lines[0] = bytes(rest) + lines[0]
+                rest.clear()
+            rest += chunk
+            if len(rest) > _LINE_BYTES:
+                raise AnswerTooLarge.of(max_bytes=_LINE_BYTES)
             try:
                 for line in lines if taken else ():
                     await sending.send(_message(line))
@@ -134,6 +177,20 @@ async def _tell(writer: asyncio.StreamWriter, sent: Any, sending: Any) -> None:
             await sending.aclose()
 
 
+def _processes_with(variable: bytes, *, since: int) -> list[int]:
+    """Return the processes of this user, of those younger than the process `since`, that began with
+    an environment variable, as NAME=value."""
+    newest = int(Path("/proc/loadavg").read_text().split()[-1])
+    first = since if newest >= since else 0  # the numbers have begun again
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) > first:
+            with contextlib.suppress(OSError):
+                if variable in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
 def _message(line: bytes) -> Any:
     """Return the message of the child, or the error of an invalid one, which the session gets."""
     from mcp.shared.message import SessionMessage
@@ -141,5 +198,5 @@ def _message(line: bytes) -> Any:
 
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValueError as error:
-        return error
+    except (ValueError, RecursionError) as error:
+        return error if isinstance(error, ValueError) else ValueError(str(error))

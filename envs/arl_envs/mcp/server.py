@@ -6,16 +6,19 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from agentgym_rl import ConfigError, InfraError, ToolError, ToolSpec
+from agentgym_rl.runtime.http_client import bound_response
 
 from .child import Child
 
 if TYPE_CHECKING:
     from mcp import Client
-    from mcp.types import CallToolResult, Tool
+    from mcp.types import CallToolResult, ContentBlock, Tool
 
 
 def tool_spec(tool: Tool) -> ToolSpec:
@@ -29,14 +32,17 @@ def tool_spec(tool: Tool) -> ToolSpec:
 
 
 def result_text(result: CallToolResult, *, max_chars: int) -> str:
-    """Return a tool's result, a paragraph per block; blocks that are no text are only named.
+    """Return a tool's result, a paragraph per block. Structured content is shown as JSON if there
+    is no text beside it (a server that gives both says the same in both, by the protocol).
 
     The text has at most `max_chars` characters: the middle of a longer one is left out.
+
+    https://modelcontextprotocol.io/specification/2025-11-25/server/tools#tool-result
     """
-    blocks = [
-        block.text if block.type == "text" else f"({block.type}: not shown)"
-        for block in result.content
-    ]
+    blocks = [_block_text(block) for block in result.content]
+    has_text = any(block.type == "text" and block.text for block in result.content)
+    if result.structured_content is not None and not has_text:
+        blocks.append(json.dumps(result.structured_content, ensure_ascii=False))
     text = "\n\n".join(blocks) or "(no output)"
     if len(text) <= max_chars:
         return text
@@ -44,11 +50,47 @@ def result_text(result: CallToolResult, *, max_chars: int) -> str:
     return f"{text[:half]} [...] {text[-half:]}"
 
 
+def _block_text(block: ContentBlock) -> str:
+    """Return the text of a block; of an image, sound or file of bytes its kind alone."""
+    match block.type:
+        case "text":
+            return block.text
+        case "resource":
+            about = block.resource
+            if text := getattr(about, "text", None):
+                return f"{about.uri}:\n{text}"
+            empty = "empty" if text is not None else "not shown"
+            return f"({_named('resource', about.uri, about.mime_type)}: {empty})"
+        case "resource_link":
+            title = block.title or block.name
+            more = f": {block.description}" if block.description else ""
+            return f"({_named('resource', title, block.uri, block.mime_type)}{more})"
+        case _:
+            return f"({_named(block.type, block.mime_type)}: not shown)"
+
+
+def _named(*words: object) -> str:
+    return " ".join(str(word) for word in words if word)
+
+
 MAX_PAGES = 100
 CLOSE_TIMEOUT_S = 4.0
 """The timeout of `close`. A child gets twice `GRACE_S` of it; then, and also when `close` is
 cancelled, the child and all its processes are killed."""
 CANCEL_TIMEOUT_S = 1.0
+
+
+@asynccontextmanager
+async def _bounded(url: str, failed: Callable[[OSError], None]) -> AsyncGenerator[Any]:
+    """Open the streams of a server at `url`, whose answers have a bound; `failed` gets the error
+    of one that is too large, which the SDK only logs."""
+    from mcp.client.streamable_http import streamable_http_client
+    from mcp.shared._httpx_utils import create_mcp_http_client
+
+    async with create_mcp_http_client({"Accept-Encoding": "identity"}) as http:
+        http.event_hooks = {"response": [partial(bound_response, failed=failed)]}
+        async with streamable_http_client(url, http_client=http) as streams:
+            yield streams
 
 
 class McpServer:
@@ -78,10 +120,12 @@ class McpServer:
         self._holder: asyncio.Task[None] | None = None
         self._child: Child | None = None
         self._cause: BaseException | None = None
+        self._unread: OSError | None = None
         self._failed = False
         self._said: IO[str] | None = None
         """The standard error of the child, while there is one."""
         self._last_words = ""
+        self._ending_of_child = ""
 
     async def start(self) -> None:
         """Connect and ask for the tools.
@@ -99,8 +143,9 @@ class McpServer:
                 self.tools = await self._list(client)
         except BaseException as error:
             limit_s = self._start_timeout_s
-            key = _advice("start_timeout_s", limit_s) if isinstance(error, TimeoutError) else ""
-            lost = self._lost(f"did not start in {limit_s:g} s{key}", error)
+            is_late = isinstance(error, TimeoutError)
+            late = f" in {limit_s:g} s{_advice('start_timeout_s', limit_s)}" if is_late else ""
+            lost = self._lost(f"did not start{late}", error)
             await self._end()
             if isinstance(error, ConfigError) or not isinstance(error, Exception):
                 raise
@@ -183,6 +228,7 @@ class McpServer:
                 raise
         finally:
             if self._child is not None:
+                self._ending_of_child = self._child.ending
                 self._child.kill()
             self._last_words = _tail(self._said)
             self._said.close()
@@ -196,7 +242,7 @@ class McpServer:
                 "MCP servers need the package mcp: pip install 'agentgym-rl[mcp]'"
             ) from error
         if self._url:
-            return Client(self._url)
+            return Client(_bounded(self._url, self._fail))
         env = get_default_environment() | dict(self._env)
         self._child = Child(self._command, env=env, said=said)
         return Client(self._child.streams())
@@ -212,13 +258,22 @@ class McpServer:
                 break
         return found
 
+    def _fail(self, error: OSError) -> None:
+        self._unread = error
+
     def _lost(self, what: str, error: BaseException | None) -> InfraError:
         self._failed = True
-        cause = error or self._cause
+        unread = self._unread or (self._child and self._child.failure)
+        cause = unread or error or self._cause
+        while isinstance(cause, BaseExceptionGroup):  # the SDK's own tasks
+            cause = cause.exceptions[0]
         why = f": {type(cause).__name__}: {cause}" if cause else ""
+        ending = (
+            f"; its process ended with {self._ending_of_child}" if self._ending_of_child else ""
+        )
         said = self._last_words or _tail(self._said)
         return InfraError(
-            f"MCP server {self.name} {what}{why}{f'; it said: {said}' if said else ''}"
+            f"MCP server {self.name} {what}{why}{ending}{f'; it said: {said}' if said else ''}"
         )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from agentgym_rl import ConfigError, Env, EnvError, Message, Step
@@ -65,7 +67,8 @@ class MixEnv(Env):
         if task is None:
             seed = self._random.getrandbits(53) if seed is None else seed
             members = tuple(self._members.values())
-            task = first_task(MixTasks(members, "train", seed=seed, shuffle=self._shuffle))
+            read = partial(MixTasks, members, "train", seed=seed, shuffle=self._shuffle)
+            task = first_task(await asyncio.to_thread(read))
         name, inner = opened(task)
         env = self._member(name, task_id=task.id)
         for option, wanted in (

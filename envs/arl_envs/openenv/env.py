@@ -4,13 +4,17 @@ of an action."""
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from agentgym_rl import ConfigError, Env, EnvError, InfraError, Message, Step, Task, ToolSpec
 from agentgym_rl.core.chat import is_url
 from agentgym_rl.gym.tool_env import listed, reply_to, text_of
+from agentgym_rl.runtime.http_client import read_json
 
 from .session import BadAction, Session, schema
 
@@ -28,22 +32,42 @@ class ActionForm:
     tool: ToolSpec
 
 
+class _Schema(msgspec.Struct):
+    """The part of an action's JSON schema that is read."""
+
+    properties: dict[str, dict[str, Any]] = {}
+    required: list[str] = []
+    defs: dict[str, Any] | None = msgspec.field(name="$defs", default=None)
+    description: Any = None
+
+
 def form_of(schema: Mapping[str, Any]) -> ActionForm:
-    """Return the text form if the only field (or required one) is a string, else the tool form."""
-    fields = {k: v for k, v in schema.get("properties", {}).items() if k != METADATA}
-    required = [name for name in schema.get("required", ()) if name in fields]
+    """Return the text form if the only field (or required one) is a string, else the tool form.
+
+    Raises:
+        InfraError: it is no JSON schema of an object.
+    """
+    try:
+        found = msgspec.convert(dict(schema), _Schema)
+    except msgspec.ValidationError as error:
+        raise InfraError(
+            f"the server's schema of an action is no JSON schema of an object: {error}: "
+            f"{schema!r:.200}"
+        ) from error
+    fields = {name: field for name, field in found.properties.items() if name != METADATA}
+    required = [name for name in found.required if name in fields]
     only = required if len(required) == 1 else list(fields)
     is_text = len(only) == 1 and _is_string(fields[only[0]]) and len(required) <= 1
     parameters: dict[str, Any] = {"type": "object", "properties": fields, "required": required}
-    if "$defs" in schema:
-        parameters["$defs"] = schema["$defs"]
-    description = str(schema.get("description") or "Act in the environment.")
+    if found.defs is not None:
+        parameters["$defs"] = found.defs
+    description = str(found.description or "Act in the environment.")
     function = {"name": TOOL, "description": description, "parameters": parameters}
     return ActionForm(only[0] if is_text else None, {"type": "function", "function": function})
 
 
-def _is_string(field: Any) -> bool:
-    return isinstance(field, Mapping) and field.get("type") == "string" and "enum" not in field
+def _is_string(field: Mapping[str, Any]) -> bool:
+    return field.get("type") == "string" and "enum" not in field
 
 
 _SEEDS = 2**31
@@ -136,7 +160,7 @@ class OpenEnvEnv(Env):
         except BadAction as error:
             return self._step([{"role": "user", "content": f"error: {error}"}], 0.0, False, [error])
         message = {"role": "user", "content": self._said(found)}
-        return self._step([message], _reward(found), bool(found.get("done")), [])
+        return self._step([message], _reward(found), _done(found), [])
 
     async def close(self) -> None:
         session, self._session = self._session, None
@@ -156,7 +180,7 @@ class OpenEnvEnv(Env):
                 problems.append(error)
                 replies.append(reply_to(call, f"error: {error}"))
                 continue
-            reward, done = reward + _reward(found), bool(found.get("done"))
+            reward, done = reward + _reward(found), _done(found)
             replies.append(reply_to(call, self._said(found)))
         return self._step(replies, reward, done, problems)
 
@@ -166,8 +190,8 @@ class OpenEnvEnv(Env):
             raise BadAction(f"the only tool is {TOOL}" if self.tools else "there are no tools")
         arguments = function.get("arguments")
         try:
-            found = json.loads(arguments) if isinstance(arguments, str) else arguments
-        except (ValueError, RecursionError) as error:
+            found = read_json(arguments) if isinstance(arguments, str) else arguments
+        except ValueError as error:
             raise BadAction("arguments are no JSON") from error
         if not isinstance(found, Mapping):
             raise BadAction("arguments are no JSON object")
@@ -181,14 +205,16 @@ class OpenEnvEnv(Env):
         observation = found.get("observation")
         self._info.pop(METADATA, None)
         if not isinstance(observation, Mapping):
-            return "" if observation is None else json.dumps(observation, ensure_ascii=False)
+            return (
+                "" if observation is None else _whole(json.dumps(observation, ensure_ascii=False))
+            )
         fields = dict(observation)
         if metadata := fields.pop(METADATA, None):
             self._info[METADATA] = metadata
         values = list(fields.values())
         if len(values) == 1 and isinstance(values[0], str):
-            return values[0]
-        return "\n".join(f"{name}: {_inline(value)}" for name, value in fields.items())
+            return _whole(values[0])
+        return _whole("\n".join(f"{name}: {_inline(value)}" for name, value in fields.items()))
 
     def _step(self, replies: list[Message], reward: float, done: bool, problems: list[Any]) -> Step:
         self._invalid += len(problems)
@@ -215,10 +241,24 @@ class OpenEnvEnv(Env):
 
 def _reward(found: Mapping[str, Any]) -> float:
     reward = found.get("reward")
-    if reward is not None and not isinstance(reward, int | float):
-        raise InfraError(f"the server's reward is no number: {reward!r:.80}")
-    return float(reward or 0.0)
+    if reward is None:
+        return 0.0
+    if not isinstance(reward, int | float) or not abs(reward) <= sys.float_info.max:
+        raise InfraError(f"the server's reward is no finite number: {reward!r:.80}")
+    return float(reward)
+
+
+def _done(found: Mapping[str, Any]) -> bool:
+    done = found.get("done")
+    if not isinstance(done, bool | None):
+        raise InfraError(f"the server's done is neither true nor false: {done!r:.80}")
+    return bool(done)
 
 
 def _inline(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _whole(text: str) -> str:
+    """Return a text without lone surrogates, which JSON can carry and tokenizers cannot."""
+    return text.encode("utf-8", "replace").decode()

@@ -11,11 +11,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import aiohttp
-
 from agentgym_rl import ConfigError, EnvError, InfraError
+from agentgym_rl.runtime.http_client import HttpClient, read_json
 
-MAX_BYTES = 64 << 20
+MAX_BYTES = 16 << 20
+"""The longest answer of the server."""
+SCHEMA_BYTES = 1 << 20
 CONNECT_TIMEOUT_S = 15.0
 
 
@@ -29,12 +30,19 @@ async def schema(url: str) -> Mapping[str, Any]:
     Raises:
         InfraError: the server cannot be reached, or is no OpenEnv server.
     """
-    timeout = aiohttp.ClientTimeout(total=CONNECT_TIMEOUT_S)
     try:
-        async with aiohttp.ClientSession(timeout=timeout) as http, http.get(f"{url}/schema") as got:
-            got.raise_for_status()
-            return (await got.json())["action"]
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError) as error:
+        async with HttpClient(pooled=False) as http:
+            status, data = await http.call(
+                *(url, "GET", "/schema"), timeout_s=CONNECT_TIMEOUT_S, max_bytes=SCHEMA_BYTES
+            )
+        if status != 200:
+            raise ValueError(f"it answered {status}: {data[:200].decode(errors='replace')}")
+        match read_json(data):
+            case {"action": dict() as action}:
+                return action
+            case found:
+                raise ValueError(f"expected an object with the schema of an action: {found!r:.200}")
+    except (OSError, ValueError) as error:
         raise InfraError(
             f"GET {url}/schema: {type(error).__name__}: {error}; is an OpenEnv server there?"
         ) from error
@@ -88,17 +96,26 @@ class Session:
         from websockets.exceptions import ConnectionClosed, WebSocketException
 
         # A lone surrogate, which JSON could carry, would end the session at the server.
-        message = json.dumps({"type": kind, "data": data}, ensure_ascii=False)
+        try:
+            message = json.dumps({"type": kind, "data": data}, ensure_ascii=False, allow_nan=False)
+        except ValueError as error:
+            raise BadAction("a number is not finite") from error
         try:
             with contextlib.suppress(ConnectionClosed):  # the reason is still to be read
                 await self._socket.send(message.encode("utf-8", "replace").decode())
-            answer = json.loads(await self._socket.recv())
-            kind_back, found = answer["type"], answer["data"]
-        except (OSError, WebSocketException, ValueError, KeyError, TypeError) as error:
+            answer = read_json(await self._socket.recv())
+        except (OSError, WebSocketException, ValueError) as error:
             raise InfraError(f"{kind} at {self._url}: {type(error).__name__}: {error}") from error
-        if kind_back == "observation" and isinstance(found, Mapping):
-            return found
-        raise _error(f"{kind} at {self._url}", found if isinstance(found, Mapping) else {})
+        match answer:
+            case {"type": "observation", "data": dict() as found}:
+                return found
+            case {"type": "error", "data": dict() as found}:
+                raise _error(f"{kind} at {self._url}", found)
+            case _:
+                raise InfraError(
+                    f"{kind} at {self._url}: expected the type observation or error, and an object "
+                    f"as data: {answer!r:.200}"
+                )
 
     async def close(self) -> None:
         await self._socket.close()
@@ -110,7 +127,7 @@ def _error(what: str, found: Mapping[str, Any]) -> Exception:
     if code == "VALIDATION_ERROR":
         errors = found.get("errors")
         problems = [
-            f"{'.'.join(map(str, each.get('loc', ())))}: {each.get('msg')}"
+            f"{_place(each.get('loc'))}: {each.get('msg')}"
             for each in (errors if isinstance(errors, list) else [])
             if isinstance(each, Mapping)
         ]
@@ -118,3 +135,7 @@ def _error(what: str, found: Mapping[str, Any]) -> Exception:
     if code == "EXECUTION_ERROR":
         return EnvError(f"{what}: {message}")
     return InfraError(f"{what}: {code}: {message}")
+
+
+def _place(loc: Any) -> str:
+    return ".".join(map(str, loc)) if isinstance(loc, list) else str(loc or "")

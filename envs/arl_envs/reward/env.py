@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from agentgym_rl import Env, EnvError, Message, Step, Task, TaskSource
@@ -14,6 +16,8 @@ from .options import Options
 from .scoring import Scorer
 from .tasks import prompt_tasks, task_parts
 
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""The fields of a message with the thoughts, in the APIs of engines."""
 _QUEUE_S = 60.0
 """The longest wait for a worker of the pool, on top of the call itself, which is tried twice."""
 
@@ -59,7 +63,8 @@ class RewardEnv(Env):
         self._scorer.use_pool(pool)
         if task is None:
             seed = self._random.getrandbits(53) if seed is None else seed
-            task = first_task(prompt_tasks("train", self._options, seed=seed))
+            read = partial(prompt_tasks, "train", self._options, seed=seed)
+            task = first_task(await asyncio.to_thread(read))
         task = checked_task(task)
         try:
             self._messages, self._row = task_parts(task.data)
@@ -80,7 +85,10 @@ class RewardEnv(Env):
         """
         if self._task is None:
             raise EnvError("step without an episode: call reset first")
-        score = await self._scorer.score(text_of(action), self._row, self._messages)
+        thoughts = _thoughts_of(action)
+        score = await self._scorer.score(
+            text_of(action), self._row, self._messages, thoughts=thoughts
+        )
         info: dict[str, Any] = {"task_id": self._task.id, "stop_reason": "answer"}
         metrics = dict(score.components)
         if self.uses_verifier:
@@ -94,3 +102,8 @@ class RewardEnv(Env):
 
     async def close(self) -> None:
         await self._scorer.close()
+
+
+def _thoughts_of(action: Message) -> str:
+    found = (action.get(name) for name in _THOUGHTS)
+    return next((text for text in found if isinstance(text, str) and text), "")

@@ -15,6 +15,41 @@ from agentgym_rl.runtime.imports import import_object
 from .judged import Judged, judged
 
 Executor = Literal["inline", "thread", "pool"]
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_COMPLETION, _ROW = "the text of one reply", "the whole row, a dictionary"
+_REMEDY = (
+    "write def function(completion, row), in this order, and read columns from the row, such as "
+    "row['answer']"
+)
+_COLUMNS = (
+    *("answer", "answers", "ground_truth", "reference", "label", "target", "expected", "gold"),
+    *("messages", "question", "prompt", "solution", "data_source"),
+)
+_BATCHES = (
+    *("completions", "prompts", "responses", "rows", "examples", "queries", "labels", "outputs"),
+    *("generations", "predictions", "samples", "references", "solutions"),
+)
+_THOUGHTS = ("reasoning", "reasoning_content", "thoughts", "thinking")
+_NOT = {
+    _COMPLETION: frozenset(
+        {
+            *(*_COLUMNS, *_BATCHES, "row", "example", "sample", "item", "doc", "record", "data"),
+            *("task", "state", "info"),
+        }
+    ),
+    _ROW: frozenset(
+        {
+            *(*_COLUMNS, *_BATCHES, "completion", "response", "reply", "output", "generation"),
+            *("prediction", "solution_str", "reasoning"),
+        }
+    ),
+}
+"""The names of parameters that do not mean the reply, or the row: functions of other systems bind
+by name (TRL, verifiers), or take a batch."""
+_NOT_TYPES = {
+    _COMPLETION: ("dict", "list", "Mapping", "Sequence", "float", "int"),
+    _ROW: ("str", "list", "Sequence", "float", "int"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +61,11 @@ class Options:
     """
 
     function: str = ""
-    """The `module:function`, called as `function(completion, row)`: the text of the reply, and the
-    row as its own dictionary. The result is the reward, a number of any size, or a dictionary with
-    `reward` and other numbers, which become `reward_components`. The function may be async."""
+    """The `module:function`, called as `function(completion, row)`: the text of the reply, without
+    the thoughts that a reasoning parser takes out of it, and the whole row as its own dictionary. A
+    third parameter `reasoning` gets the thoughts, "" if there are none. The result is the reward, a
+    number of any size, or a dictionary with `reward` and other numbers, which become
+    `reward_components`. The function may be async."""
     data: str | None = None
     """The .jsonl, .json or .parquet file, or a pattern of several; short for `rows.path`."""
     eval_data: str | None = None
@@ -127,14 +164,83 @@ class Options:
         found = import_object(self.function)
         if not callable(found):
             raise ConfigError(f"{self.function} is {found!r}, expected a function")
-        try:
-            inspect.signature(found).bind("completion", {})
-        except TypeError as error:
-            raise ConfigError(
-                f"{self.function} cannot be called as function(completion, row): {error}"
-            ) from error
-        except ValueError:  # written in C, without a signature
-            pass
+        parameters(found, self.function)
         if self.executor != "inline" and inspect.iscoroutinefunction(found):
             raise ConfigError(f"{self.function} is async: that works with executor 'inline' alone")
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of a reward function."""
+
+    names: tuple[str, ...] = ()
+    """The names of the first two."""
+    reasoning: bool = False
+    """The flag that the third gets the thoughts."""
+    others: tuple[str, ...] = ()
+    """The names of those that get their default."""
+
+    def check_columns(self, row: Mapping[str, Any], function: str) -> None:
+        """Refuse a function that takes a column of this row by its name.
+
+        Raises:
+            ConfigError: it does.
+        """
+        for name, given in zip(self.names, (_COMPLETION, _ROW), strict=False):
+            if name in row and name not in ("completion", "row"):
+                raise ConfigError(
+                    f"{function}: `{name}` is a column of the rows, and the parameter would get "
+                    f"{given}: {_REMEDY}"
+                )
+        for name in self.others:
+            if name in row:
+                raise ConfigError(
+                    f"{function}: `{name}` is a column of the rows, and the parameter would always "
+                    f"have its default: {_REMEDY}"
+                )
+
+
+def parameters(function: Callable[..., Any], name: str) -> Parameters:
+    """Return the parameters of the reward function `name`.
+
+    Raises:
+        ConfigError: it cannot be called with a completion and a row, or the names or types of its
+            parameters say that it expects something else.
+    """
+    try:
+        found = inspect.signature(function)
+    except ValueError:  # written in C, without a signature
+        return Parameters()
+    named = [each for each in found.parameters.values() if each.kind in _POSITIONAL]
+    thinks = len(named) > 2 and named[2].name == "reasoning"
+    try:
+        found.bind("completion", {}, *([""] if thinks else []))
+    except TypeError as error:
+        raise ConfigError(
+            f"{name} cannot be called as function(completion, row), or with a third parameter "
+            f"`reasoning`: {error}; {_REMEDY}"
+        ) from error
+    for parameter, given in zip(named, (_COMPLETION, _ROW), strict=False):
+        if parameter.name in _NOT[given] or _is_typed(parameter, _NOT_TYPES[given]):
+            raise ConfigError(f"{name}{found}: `{parameter}` would get {given}: {_REMEDY}")
+    others = [each for each in found.parameters.values() if each not in named[: 2 + thinks]]
+    for parameter in others:
+        more = parameter.kind is inspect.Parameter.VAR_KEYWORD and parameter.name[0] != "_"
+        if parameter.name in _THOUGHTS or (more and named):
+            raise ConfigError(
+                f"{name}{found}: `{parameter}` would always be empty: thoughts are the third "
+                f"parameter, `reasoning`; {_REMEDY}"
+            )
+    return Parameters(
+        tuple(each.name for each in named[:2]), thinks, tuple(each.name for each in others)
+    )
+
+
+def _is_typed(parameter: inspect.Parameter, types: tuple[str, ...]) -> bool:
+    """Return whether a parameter is annotated with one of these types."""
+    said = parameter.annotation
+    if said is inspect.Parameter.empty:
+        return False
+    name = said if isinstance(said, str) else getattr(said, "__name__", str(said))
+    return name.partition("[")[0].rpartition(".")[2] in types

@@ -6,15 +6,19 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from agentgym_rl import EnvError, InfraError, Verifier
 from agentgym_rl.gym.verifier import VerifierPool
 from agentgym_rl.runtime.tasks import in_thread
 
-from .options import Options
+from .options import Options, parameters
+
+_log = logging.getLogger(__name__)
 
 
 async def in_a_thread(function: Callable[..., Any], *args: Any) -> Any:
@@ -47,6 +51,9 @@ class Scorer:
         self._judged = options.judged()
         self._function = None if self._judged else options.reward_function()
         self._name = options.function
+        self._thinks = (
+            self._function is not None and parameters(self._function, self._name).reasoning
+        )
         self._executor = options.executor
         self._timeout_s = options.limit_s()
         self._pool = Verifier()
@@ -57,9 +64,15 @@ class Scorer:
             self._pool = Verifier(pool)
 
     async def score(
-        self, completion: str, row: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]
+        self,
+        completion: str,
+        row: Mapping[str, Any],
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        thoughts: str = "",
     ) -> Score:
-        """Return the reward of a reply to `messages`, the prompt of `row`.
+        """Return the reward of a reply to `messages`, the prompt of `row`; a reasoning parser took
+        `thoughts` out of the reply.
 
         Raises:
             EnvError: the function failed, or returned no reward; or the judge refuses.
@@ -68,11 +81,13 @@ class Scorer:
         """
         if self._judged is not None:
             return read_score(await self._judged.score(completion, row, messages), "the judge")
-        given = copy.deepcopy(dict(row))
+        given = (completion, copy.deepcopy(dict(row)), *([thoughts] if self._thinks else []))
+        if thoughts and not self._thinks:
+            _say_thoughts(self._name)
         if self._executor == "pool":
-            return await self._in_pool(completion, given)
+            return await self._in_pool(given)
         try:
-            value = await self._here(completion, given)
+            value = await self._here(given)
         except InfraError:
             raise
         except Exception as error:  # the user's code
@@ -83,21 +98,31 @@ class Scorer:
         """End the scorer's own pool, if there is one."""
         await self._pool.close()
 
-    async def _here(self, completion: str, row: dict[str, Any]) -> Any:
+    async def _here(self, given: tuple[Any, ...]) -> Any:
         assert self._function is not None  # there is no judge
         if self._executor == "thread":
-            return await in_a_thread(self._function, completion, row)
-        value = self._function(completion, row)
+            return await in_a_thread(self._function, *given)
+        value = self._function(*given)
         return await value if inspect.isawaitable(value) else value
 
-    async def _in_pool(self, completion: str, row: dict[str, Any]) -> Score:
-        called = await self._pool.call(self._name, completion, row, timeout_s=self._timeout_s)
+    async def _in_pool(self, given: tuple[Any, ...]) -> Score:
+        called = await self._pool.call(self._name, *given, timeout_s=self._timeout_s)
         if called.status == "done":
             return read_score(called.value, self._name)
         if called.status in ("timeout", "memory"):  # caused by the reply: others are scored
             return Score(0.0, {}, timed_out=True)
         error = InfraError if called.status == "crash" else EnvError
         raise error(f"{self._name} in the verifier pool: {called.status}: {called.error}")
+
+
+@lru_cache(maxsize=64)
+def _say_thoughts(name: str) -> None:
+    """Log once for each function that it is not given the thoughts of replies."""
+    _log.warning(
+        "replies have thoughts, apart from their text, and %s(completion, row) gets the text "
+        "alone: a third parameter `reasoning` gets the thoughts",
+        name,
+    )
 
 
 def read_score(value: Any, name: str) -> Score:
@@ -111,7 +136,7 @@ def read_score(value: Any, name: str) -> Score:
         raise EnvError(f"{name} returned {value!r:.200}: a dictionary needs the key 'reward'")
     try:
         numbers = {str(part): float(number) for part, number in parts.items()}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise EnvError(f"{name} returned {value!r:.200}, expected a number") from error
     if not all(map(math.isfinite, numbers.values())):
         raise EnvError(f"{name} returned {value!r:.200}, expected finite numbers")

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from agentgym_rl import ConfigError
-from agentgym_rl.core.chat import text_message
+from agentgym_rl.core.chat import RENDERED, is_rendered, text_message
 from agentgym_rl.core.task import Split
 from agentgym_rl.gym.data import Row, RowRefused, RowTask, RowTasks, row_tasks, shorten, weight_of
 from agentgym_rl.runtime.imports import import_object
 
-from .options import Options
+from .options import Options, Parameters, parameters
 
+_log = logging.getLogger(__name__)
+
+_PROMPTS = ("system", "system_prompt", "messages", "tools")
+"""The fields that other programs read as parts of a prompt."""
 _ROLES = ("system", "user", "assistant", "tool", "developer")
 _SYSTEM = ("system", "developer")
 
@@ -27,6 +33,8 @@ class MakeTasks:
     system_prompt: str
     processor: str | None
     weight_field: str
+    function: str = ""
+    parameters: Parameters = Parameters()  # noqa: RUF009 (frozen)
 
     def __call__(self, row: Row) -> list[RowTask]:
         return [self._task(item) for item in self._processed(row)]
@@ -50,10 +58,13 @@ class MakeTasks:
             raise RowRefused(
                 f"the row is no JSON ({error}); a `processor` can make it so"
             ) from error
+        self.parameters.check_columns(row, self.function)
         messages = self._messages(row)
         question = json.dumps(messages, ensure_ascii=False)
         weight = weight_of(row, self.weight_field)
-        return RowTask(question, {"messages": messages, "row": row}, key=text, weight=weight)
+        said = " ".join(message["content"] or "" for message in messages)
+        data = {"messages": messages, "row": row}
+        return RowTask(question, data, key=text, weight=weight, said=said)
 
     def _messages(self, row: Row) -> list[dict[str, Any]]:
         prompt = row.get(self.prompt_field)
@@ -68,6 +79,8 @@ class MakeTasks:
             )
         if not any((message["content"] or "").strip() for message in messages):
             raise RowRefused(f"{self.prompt_field}: nothing is said in it")
+        if any(is_rendered(message["content"] or "") for message in messages):
+            raise RowRefused(f"{self.prompt_field}: {RENDERED}")
         if messages[-1]["role"] == "assistant":
             raise RowRefused(f"{self.prompt_field}: its last message is the assistant's")
         if not self.system_prompt:
@@ -114,10 +127,32 @@ def prompt_tasks(split: Split, options: Options, *, seed: int) -> RowTasks:
     if options.processor is not None and not callable(import_object(options.processor)):
         raise ConfigError(f"processor {options.processor} is no function")
     rows = options.where()
+    function = None if options.judged() else options.reward_function()
     make = MakeTasks(
-        options.prompt_field, options.system_prompt, options.processor, rows.weight_field
+        options.prompt_field,
+        options.system_prompt,
+        options.processor,
+        rows.weight_field,
+        options.function,
+        Parameters() if function is None else parameters(function, options.function),
     )
-    return row_tasks(split, rows, Choose(make), seed=seed)
+    tasks = row_tasks(split, rows, Choose(make), seed=seed)
+    if len(tasks):
+        _, row = task_parts(tasks[0].data)
+        unread = [name for name in _PROMPTS if row.get(name) and name != options.prompt_field]
+        if unread and options.processor is None:
+            _say_unread(options.prompt_field, tuple(unread))
+    return tasks
+
+
+@lru_cache(maxsize=64)
+def _say_unread(prompt_field: str, names: tuple[str, ...]) -> None:
+    """Log once the fields of rows that could be taken for a part of the prompt."""
+    _log.warning(
+        "rows have %s, and the prompt is the field %s alone, without tools: if it is more, choose "
+        "another prompt_field, set system_prompt, or make it of the row by a processor",
+        ", ".join(names), prompt_field,
+    )  # fmt: skip
 
 
 def task_parts(data: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import random
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -187,7 +187,7 @@ class VerifiersEnv(MultiSeatEnv):
         """Take over the rewards of all seats."""
         for seat, found in results.items():
             missing = [name for name, value in found["rewards"].items() if value is None]
-            if missing or not math.isfinite(found["reward"]):
+            if missing or not abs(found["reward"]) <= sys.float_info.max:
                 raise EnvError(
                     f"{self._train.taskset} rewards {seat} {found['rewards']}: not finite numbers"
                 )

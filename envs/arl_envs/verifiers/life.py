@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from agentgym_rl import ConfigError, EnvError, InfraError
+from agentgym_rl.runtime.http_client import MAX_STREAM_BYTES, read_json
 
 _LAST_LINES = 8
 _EXIT_S = 5.0
@@ -129,9 +130,9 @@ class Life:
         stdout = self._process.stdout
         assert stdout is not None
         with stdout:
-            for line in stdout:
+            while line := stdout.readline(MAX_STREAM_BYTES):
                 try:
-                    found = json.loads(line)
+                    found = read_json(line)
                     number = found["id"]
                 except (ValueError, KeyError, TypeError):
                     self.end(f"it sent a line that is no answer: {line[:80]!r}")

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from agentgym_rl import SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import WORK_DIR, Limits
 from arl_sandboxes import runner
+from arl_sandboxes.arguments import PYTHON_OPTIONS
 from arl_sandboxes.images import Prepared
 from arl_sandboxes.ports import Ports
 
@@ -214,7 +215,7 @@ def _create_and_attach(
 
     The programs of an image own its files, root's files included.
     """
-    command = [config.python, "-I", "-X", "utf8", "-c", runner.source()]
+    command = [config.python, *PYTHON_OPTIONS, "-c", runner.source()]
     command += ["--own-pid-namespace", "--preimport", ",".join(config.preimport)]
     world, uid = config.world, None
     settings: dict[str, Any]

@@ -21,7 +21,7 @@ import shlex
 from dataclasses import dataclass
 
 from agentgym_rl.gym.sandbox import WORK_DIR
-from arl_sandboxes.arguments import OWN_FOLDER
+from arl_sandboxes.arguments import OWN_FOLDER, PYTHON_OPTIONS
 from arl_sandboxes.images import Prepared
 from arl_sandboxes.runner import PREIMPORT
 
@@ -139,7 +139,7 @@ def command(config: RunnerConfig) -> str:
 
 
 def _plain(config: RunnerConfig) -> dict[str, str]:
-    runner = [config.python, "-I", "-X", "utf8", RUNNER, "--work", WORK_DIR]
+    runner = [config.python, *PYTHON_OPTIONS, RUNNER, "--work", WORK_DIR]
     runner += ["--own-pid-namespace", "--scratch", "/tmp,/dev/shm"]
     runner += ["--preimport", ",".join(PREIMPORT)]
     return {"USER": str(USER), "WORK": WORK_DIR, "PATH": PATH, "RUNNER": shlex.join(runner)}
@@ -149,7 +149,7 @@ def _of_image(config: RunnerConfig, world: Prepared) -> dict[str, str]:
     """The source is no file of the programs, which could replace it."""
     user, _, group = (world.user or "root").partition(":")
     user = "0" if user == "root" else user
-    before = shlex.join([config.python, "-I", "-X", "utf8", "-c"])
+    before = shlex.join([config.python, *PYTHON_OPTIONS, "-c"])
     after = ["--image", "--own-pid-namespace", "--work", world.image.work_dir]
     after += ["--preimport", ",".join(PREIMPORT)]
     env = {"PATH": PATH, **({"HOME": "/root"} if user == "0" else {}), **world.image.env}

@@ -28,6 +28,7 @@ from agentgym_rl.gym.sandbox import (
 from agentgym_rl.runtime.frozen import LOOK_EVERY_S
 from agentgym_rl.runtime.log import Repeated
 from arl_sandboxes.arguments import check_work_dir, checked_mounts
+from arl_sandboxes.images import checked_bases
 
 from . import cgroup
 from .images import Images
@@ -63,6 +64,9 @@ class LocalBackend(SandboxBackend):
             chosen automatically.
         image_cache: The folder of prepared images; "": agentgym-rl/images in the user's cache.
         image_cache_mb: The size above which images that nobody uses are removed from it.
+        bases: Base images for which this machine stands besides debian, python and ubuntu, each
+            with the one of these that it is like ({"node:22": "debian"}): its own programs and
+            variables are not there.
         mounts: Folders of this machine that programs can read, by their path in a sandbox
             ({"/opt/agents": "~/agents"}), below /opt, /mnt or /srv.
     """
@@ -83,6 +87,7 @@ class LocalBackend(SandboxBackend):
         isolation: Literal["namespaces", "landlock"] = "namespaces",
         image_cache: str = "",
         image_cache_mb: int = 4096,
+        bases: Mapping[str, str] | None = None,
         mounts: Mapping[str, str] | None = None,
     ) -> None:
         if slots < 0 or max_executions < 1 or image_cache_mb < 1:
@@ -106,6 +111,7 @@ class LocalBackend(SandboxBackend):
         self._isolation = isolation
         self._max_executions = max_executions
         self._image_cache = (image_cache, image_cache_mb)
+        self._bases = checked_bases(bases)
         self._mounts = checked_mounts(mounts)
         self._stats = SandboxStats()
         self._free: deque[Slot] = deque()
@@ -140,7 +146,8 @@ class LocalBackend(SandboxBackend):
             )
         self._capabilities = report.capabilities
         self._images = Images(
-            self._config, self._groups, self._capabilities, self._prefix, *self._image_cache
+            self._config, self._groups, self._capabilities, self._prefix, *self._image_cache,
+            self._bases,
         )  # fmt: skip
         self._indices = list(range(self._num_slots))
         self._closing = False

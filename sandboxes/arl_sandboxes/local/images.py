@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,13 +45,16 @@ class Images:
         prefix: str,
         folder: str,
         bound_mb: int,
+        bases: Collection[str],
     ) -> None:
         self._capabilities = capabilities
         self._owner = HOST_UID + USER_INDEX if os.getuid() == 0 else None
         self._slots = ImageSlots(config, groups, prefix, on_end=self._ended)
         self._started: dict[Slot, Image] = {}
         place = Path(folder) if folder else default_folder()
-        self._layers = LayerCache(place.absolute(), bound_mb, self._owner, config, self._run)
+        self._layers = LayerCache(
+            place.absolute(), bound_mb, self._owner, config, self._run, bases=bases
+        )
         self._building = asyncio.Semaphore(max(1, (os.cpu_count() or 1) // 2))
         self.keep, self.look = self._slots.keep, self._slots.look
 

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 import arl_isolation
 from agentgym_rl import ConfigError, SandboxUnavailable
+from arl_sandboxes.arguments import PYTHON_OPTIONS
 
 from .hidden import below, hidden
 
@@ -62,7 +63,7 @@ class SlotConfig:
         """Return the command that runs a file of `inside/`: by default, a slot's first process."""
         script = script or (LONE if self.isolation == "landlock" else ZYGOTE)
         place = Path(arl_isolation.__file__).parents[1]
-        start = [self.python, "-I", "-S", "-B", "-X", "utf8", "-c", _START]
+        start = [self.python, *PYTHON_OPTIONS, "-S", "-B", "-c", _START]
         return [*start, str(script), str(place)]
 
 

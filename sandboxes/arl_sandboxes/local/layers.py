@@ -13,10 +13,11 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import json
 import os
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,20 @@ class LayerCache:
         owner: The user that programs are on this machine; None: this process's user.
         config: The interpreter and folders that programs see.
         run: The function that carries out RUN.
+        bases: The base images for which this machine stands besides the common ones.
     """
 
     def __init__(
-        self, folder: Path, bound_mb: int, owner: int | None, config: SlotConfig, run: Runs
+        self,
+        folder: Path,
+        bound_mb: int,
+        owner: int | None,
+        config: SlotConfig,
+        run: Runs,
+        *,
+        bases: Collection[str] = (),
     ) -> None:
+        self._bases = frozenset(bases)
         self._folder, self._bound, self._owner = folder, bound_mb << 20, owner
         self._config, self._run = config, run
         self._held: OrderedDict[str, int] = OrderedDict()
@@ -97,7 +107,8 @@ class LayerCache:
             ImageError: it cannot be built here.
             SandboxError: a sandbox, the disk, or another process's build failed.
         """
-        plan = await asyncio.to_thread(_plan, recipe)  # a recipe may have many megabytes
+        # In a thread, as a recipe may have many megabytes.
+        plan = await asyncio.to_thread(_plan, recipe, self._bases)
         key = await asyncio.to_thread(digest, recipe)
         seed = f"{FORMAT} {self._config.python} {self._owner} {key}"
         # A layer has no files at their places.
@@ -319,17 +330,20 @@ class LayerCache:
         after.rename(new)
 
 
-def _plan(recipe: ImageRecipe) -> Plan:
-    """Return the steps of a recipe whose base this machine can stand for.
+def _plan(recipe: ImageRecipe, bases: Collection[str]) -> Plan:
+    """Return the steps of a recipe whose base this machine can stand for: a common one, or one of
+    `bases`.
 
     Raises:
         ImageError: it cannot, or an instruction is not read here.
     """
     file = Dockerfile(recipe)
-    if not is_common(file.base):
+    if not (is_common(file.base) or file.base in bases):
+        option = f"--sandbox.options.bases='{{{json.dumps(file.base)} = \"debian\"}}'"
         raise ImageError(
             f"{recipe.name}: the local sandbox has no image {file.base!r}: this machine stands for "
-            f"{', '.join(BASES)}; use --sandbox docker for others"
+            f"{', '.join(BASES)}. If it has the programs that the task needs, it can stand for "
+            f"this one, too: {option}; else use --sandbox docker"
         )
     plan = file.plan({"PATH": PATH})
     if plan.user not in ("", "0", "root", "0:0", "root:root"):

@@ -140,7 +140,74 @@ def test_each_bound_of_a_tolerance(
     tolerance: Tolerance, wanted: float, got: float, same: bool
 ) -> None:
     assert same_value(wanted, said(got), tolerance=tolerance) == same
-    assert same_text(f"{wanted:.1f}", repr(got).encode(), tolerance=tolerance) == same
+
+
+LONG = "1" * 5000
+
+
+@cases(
+    "expected, got, same",
+    [
+        ("0.000000001", "0.0", False),  # 0 is never right for another number, nor is its opposite
+        ("0.000000001", "-0.000000001", False),
+        ("0.0000001", "-0.0000001", False),
+        ("0.0000001", "0", False),
+        ("1e-07", "-1e-07", False),
+        ("1e-09", "0.000000001", True),
+        ("1e-09", "1.0000001E-9", True),
+        ("1e-09", "0", False),
+        ("1e+16", "10000000000000000", True),
+        ("0.000012", "0.0000123456", True),  # as printed with six digits
+        ("0.000012", "0.000013", False),
+        ("0.00001234567", "0.0000124", False),
+        ("0.0123456789", "0.012346", True),
+        ("-0.5", "0.5", False),
+        ("-0.0", "0.0", True),
+        ("0.0", "1.2e-16", True),
+        ("0", "-0", False),
+        ("1.0e-9999", "0", False),
+        ("1.0e9999", "1.0000001e9999", True),
+        ("1.0e9999", "2e9999", False),
+        ("nan", "nan", True),
+        ("nan", "0.0", False),
+        ("inf", "1e9999", False),
+        (f"{LONG}.0", LONG, True),
+        (f"{LONG}.0", LONG[1:], False),
+        (f"0.{'3' * 60}", "0.3333333333333333", True),
+        ("3", "3.0", False),
+        ("3", "3.0000000001", False),
+        (LONG, f"{LONG[1:]}2", False),
+        ("[0.1, 0.3]", "[0.1, 0.30000000000000004]", True),
+        ("x=0.5;", "x=0.50000000001;", True),
+        ("x=0.5;", "y=0.5;", False),
+        ("3:1.5", "4:1.5", False),
+        ("12.5%", "12.500000001%", True),
+        ("1.2.3", "1.2.3000000001", False),
+        ("v1.5", "v1.5000000001", False),
+        ("a1.5e3", "a1.5000000001e3", False),
+        ("So 3.", "So 3.0000000001", False),
+    ],
+)
+def test_printed_numbers(expected: str, got: str, same: bool) -> None:
+    assert same_text(expected, got.encode(), tolerance=PRINTED) == same
+
+
+@given(st.floats(-1, 1).filter(bool), st.sampled_from(["{:.9f}", "{:.17g}", "{:.3e}", "{!r}"]))
+def test_neither_0_nor_the_opposite_of_a_printed_number_is_right(size: float, form: str) -> None:
+    printed = form.format(size)
+    if float(printed) and not printed.lstrip("-").isdigit():
+        for wrong in ("0", "0.0", "-0.0", form.format(-size)):
+            assert not same_text(printed, wrong.encode(), tolerance=PRINTED)
+
+
+@cases(
+    "value",
+    [2**20_000, -(2**20_000), [{2**15_000: 1}], range(2**15_000), Fraction(2**15_000, 3)],
+    ids=range(5),
+)
+def test_numbers_of_more_digits_than_python_writes(value: Any) -> None:
+    assert same_value(value, said(value), python=True)
+    assert not same_value(1, said(value), python=True)
 
 
 IN_PYTHON = [

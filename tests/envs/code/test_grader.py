@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
+from decimal import Decimal
 
 import pytest
+from arl_envs.code import verdict
 from arl_envs.code.grader import Grade, Grader, order_of, trivial_passes
 from arl_envs.code.problem import CallTest, Problem, TextTest
 from arl_envs.code.verdict import Verdict
 
+from agentgym_rl import make_sandbox
 from tests.contracts.sandboxes import Opened
 from tests.kit.cases import cases
 
@@ -215,3 +219,44 @@ def test_a_program_that_is_the_end_of_its_sandbox_twice_is_to_blame():
 def test_sandboxes_that_no_program_survives_are_to_blame_themselves():
     grade, backend = lost("print(42)", losses=10, kills_all=True)
     assert (grade.verdict, backend.programs) == (Verdict.INFRA_ERROR, 3)
+
+
+@cases(
+    "problem, source",
+    [
+        (
+            Problem("2 ** n", "", [TextTest("20000\n", f"{Decimal(2**20_000)}\n")]),
+            "print(2 ** int(input()))",
+        ),
+        (Problem("2 ** n", "f", [CallTest([20_000], 2**20_000)]), "def f(n): return 2 ** n"),
+        (
+            Problem("digits", "f", [CallTest([2**20_000], 6021)]),
+            "def f(n): return len(str(n))",
+        ),
+    ],
+    ids=["printed", "returned", "given"],
+)
+def test_numbers_of_more_digits_than_python_writes_by_default(world, problem, source):
+    assert graded(world, problem, source).verdict is Verdict.ACCEPTED
+
+
+NUMPY = "import numpy\ndef double(n): return numpy.int64(2 * n)"
+IN_PYTHON = replace(DOUBLES, python_equality=True)
+
+
+def test_a_package_that_the_sandbox_does_not_have_is_named_once(world, caplog, monkeypatch):
+    monkeypatch.setattr(verdict, "_TOLD", set())
+    for _ in range(2):
+        assert graded(world, IN_PYTHON, NUMPY).verdict is Verdict.RUNTIME_ERROR
+    assert caplog.text.count("imports numpy") == 1
+    assert "--sandbox.options.packages='[\"numpy\"]'" in caplog.text
+
+
+def test_numpy_is_there_where_it_is_shown():
+    pytest.importorskip("numpy")
+
+    async def grade() -> Grade:
+        async with make_sandbox("local", packages=("numpy",)) as sandboxes:
+            return await Grader(sandboxes).grade(IN_PYTHON, NUMPY)
+
+    assert asyncio.run(grade()).verdict is Verdict.ACCEPTED

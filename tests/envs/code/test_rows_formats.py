@@ -4,6 +4,7 @@ import base64
 import json
 import pickle
 import zlib
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -124,10 +125,13 @@ def test_taco_calls_with_a_json_value_a_line() -> None:
 
 
 def test_livecodebench_shows_public_tests_and_keeps_the_private_ones() -> None:
-    private = [*ROTATIONS, {"input": "[9, 8]\n1", "output": "[8, 9]", "testtype": "functional"}]
+    more = [("[9, 8]\n1", "[8, 9]"), ("[7, 9, 8]\n2", "[8, 7, 9]")]
+    hidden = [{"input": a, "output": b, "testtype": "functional"} for a, b in more]
+    private = [*ROTATIONS, *hidden]
     row = livecodebench(ROTATIONS, json.dumps(private), metadata='{"func_name": "rotate"}')
     made = problem("livecodebench", row)
-    assert made.hidden == [CallTest([[9, 8], 1], [8, 9], ROUNDING)]
+    assert made.hidden[0] == CallTest([[9, 8], 1], [8, 9], ROUNDING)
+    assert len(made.hidden) == 2
     assert "`rotate([1, 2, 3], 1)` returns `[2, 3, 1]`" in made.statement
     assert passes(made, ROTATE)
 
@@ -147,12 +151,12 @@ def test_public_tests_alone_decide_nothing() -> None:
 @cases(
     "statement, kept",
     [
-        ("Add them.\n\nInput\n1 2 \nOutput\n3", ["4 5"]),
-        ("Add 1 2 and the like.", ["1 2", "4 5"]),  # no line of its own
+        ("Add them.\n\nInput\n1 2 \nOutput\n3", ["4 5", "6 7"]),
+        ("Add 1 2 and the like.", ["1 2", "4 5", "6 7"]),  # no line of its own
     ],
 )
 def test_examples_in_the_words_decide_nothing(statement: str, kept: list[str]) -> None:
-    tests = {"inputs": ["1 2\n", "4 5\n"], "outputs": ["3", "9"]}
+    tests = {"inputs": ["1 2\n", "4 5\n", "6 7\n"], "outputs": ["3", "9", "13"]}
     row = {"question": statement, "input_output": json.dumps(tests)}
     hidden = problem("apps", row).hidden
     assert [test.stdin.strip() for test in hidden if isinstance(test, TextTest)] == kept
@@ -199,7 +203,7 @@ def test_private_tests_that_cannot_be_unpacked(packed: str, reason: str) -> None
         problem("livecodebench", livecodebench(STDIN, packed))
 
 
-HUGE = "1" * 5000
+HUGE = "1" * 50_001
 
 
 @cases(
@@ -244,7 +248,7 @@ def test_bad_deepcoder_rows_are_refused(row: Any, reason: str) -> None:
         (apps(["NaN"], ["2"], "f"), "NaN"),
         (apps([[float("nan")]], [2], "f"), "NaN"),
         (apps(["1e999"], ["2"], "f"), "inf is no finite number"),
-        (apps([HUGE], ["2"], "f"), "not JSON"),
+        (apps([HUGE], ["2"], "f"), "not JSON.*50001 digits, at most 50000"),
         (apps([[{"1": "a"}]], [2], "f"), "may stand for a number"),
         (apps([[1]], ["\udc00"], "f"), "surrogate"),
         (apps([[1]], [None], "f"), "expect no output"),
@@ -256,9 +260,12 @@ def test_bad_apps_rows_are_refused(row: Any, reason: str) -> None:
         problem("apps", row)
 
 
-def test_large_whole_numbers_are_kept_exactly() -> None:
-    made = problem("apps", apps([[2**200]], [2**200 + 1], "f"))
+@cases("number", [2**200, 2**20_000], ids=["200", "20000"])
+def test_large_whole_numbers_are_kept_exactly(number: int) -> None:
+    inputs = [f"{Decimal(number)}", "1"]
+    made = problem("apps", apps(inputs, [f"{Decimal(number + 1)}", "2"], "f"))
     assert passes(made, "def f(x): return x + 1")
+    assert not passes(made, "def f(x): return x + 2")
 
 
 def test_the_longest_inputs_are_kept_in_their_own_order() -> None:

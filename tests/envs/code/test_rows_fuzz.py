@@ -27,7 +27,9 @@ VALUES = st.recursive(
 FIELDS = st.sampled_from(
     ["problem", "question", "tests", "metadata", "starter_code", "input_output", "test_list",
      "question_content", "public_test_cases", "private_test_cases", "prompt", "entry_point",
-     "test", "test_info", "code", "text", "test_setup_code", "time_limit", "solution"]
+     "test", "test_info", "code", "text", "test_setup_code", "time_limit", "solution",
+     "description", "public_tests", "private_tests", "input_file", "official_tests", "examples",
+     "input_mode", "generated_checker", "verification_info", "reward_model", "ability", "query"]
 )  # fmt: skip
 GOOD: dict[str, Any] = {
     "problem": "Do it.", "question": "Do it.", "question_content": "Do it.", "text": "Do it.",
@@ -36,12 +38,19 @@ GOOD: dict[str, Any] = {
     "private_test_cases": '[{"input": "1", "output": "2", "testtype": "stdin"}]',
     "tests": {"inputs": ["1"], "outputs": ["2"]},
     "input_output": {"inputs": [[1]], "outputs": [2], "fn_name": "f"},
+    "starter_code": "def f(x):", "query": "Do it.", "description": "Do it.",
+    "public_tests": {"input": [], "output": []},
+    "private_tests": {"input": ["1"], "output": ["2"]},
+    "official_tests": [{"input": "1", "output": "2"}],
+    "verification_info": {"test_cases": [{"type": "stdin_stdout", "input": "1", "output": "2"}]},
+    "reward_model": {"ground_truth": '{"inputs": ["1"], "outputs": ["2"]}'},
 }  # fmt: skip
+GOOD_OF = {"verl": {"prompt": [{"role": "user", "content": "Do it."}]}}
 
 
 @cases("format", FORMATS)
 def test_the_good_row_is_good(format: str) -> None:
-    assert problem(format, GOOD).hidden
+    assert problem(format, GOOD | GOOD_OF.get(format, {})).hidden
 
 
 @settings(max_examples=60, deadline=None)
@@ -49,7 +58,7 @@ def test_the_good_row_is_good(format: str) -> None:
 def test_any_row_is_made_a_problem_or_refused(changes: dict[str, Any]) -> None:
     for format in FORMATS:
         with contextlib.suppress(RowRefused):
-            assert problem(format, GOOD | changes).hidden, format
+            assert problem(format, GOOD | GOOD_OF.get(format, {}) | changes).hidden, format
 
 
 @settings(max_examples=300, deadline=None)

@@ -23,8 +23,8 @@ REFUSED = {
     "HumanEval/34": "every test is shown",  # its one test is in its words
     "596": "sys.getsizeof is not known",  # its answers are those of one version of Python
 }
-ONE_ANSWER = ["203", "339", "508", "667", "713", "816", "899"]
-"""Rows of which every test wants the same, or one hidden test is left: a constant passes."""
+ONE_ANSWER = ["37", "87", "203", "339", "667", "674", "816", "899"]
+"""The rows that are refused by default: every test wants the same, so a constant passes."""
 CONSTANTS = [None, 0, 1, 2, -1, True, False, "", "a", [], {}]
 
 
@@ -43,7 +43,11 @@ def test_references_are_paid_and_stubs_are_not(format: str, name: str, rows: int
             with pytest.raises(RowRefused, match=reason):
                 problem_of(FORMATS[format].draft_of(row), Limits())
             continue
-        made = problem_of(FORMATS[format].draft_of(row), Limits())
+        if str(row["task_id"]) in ONE_ANSWER:
+            with pytest.raises(RowRefused, match="expect one answer"):
+                problem_of(FORMATS[format].draft_of(row), Limits())
+        kept = Limits(constant_answers=str(row["task_id"]) in ONE_ANSWER)
+        made = problem_of(FORMATS[format].draft_of(row), kept)
         source = row["code"] if format == "mbpp" else row["prompt"] + row["canonical_solution"]
         problems.append((str(row["task_id"]), made, source))
     assert len(found) == rows == len(problems) + 1

@@ -114,7 +114,8 @@ def test_refused_rows_are_counted_and_told_once(tmp_path: Path, caplog: Any) -> 
     (record,) = caplog.records
     assert "10 of 11 rows are refused" in record.getMessage()
     assert "line 2: the same question as" in record.getMessage()
-    assert record.getMessage().count("not JSON") == 4
+    assert "line 3: tests: '[{' is not JSON" in record.getMessage()
+    assert record.getMessage().endswith("(as in 8 more)")
 
 
 def test_all_rows_refused(tmp_path: Path) -> None:
@@ -123,17 +124,60 @@ def test_all_rows_refused(tmp_path: Path) -> None:
         row_tasks("train", path=path)
 
 
+TWO = "assert f(1) == 2\nassert f(2) == 3"
+PAIRS = [{"input": "1", "output": "2"}, {"input": "2", "output": "3"}]
+
+
 @cases(
     "row, known",
     [
         (sums(1)[0], "deepcoder"),
-        ({"question": "Do.", "input_output": '{"inputs": ["1"], "outputs": ["2"]}'}, "apps"),
+        (
+            {"question": "Do.", "input_output": '{"inputs": ["1", "2"], "outputs": ["2", "3"]}'},
+            "apps",
+        ),
         (
             {"text": "Do.", "test_list": ["assert f(1) == 2", "assert f(2) == 3"], "code": ""},
             "mbpp",
         ),
-        ({"question": "Do.", "test": "assert f(1) == 2"}, "kodcode"),
-        ({"prompt": "def f(x):\n    ''", "entry_point": "f", "test": "assert f(1)"}, "humaneval"),
+        ({"question": "Do.", "test": "assert f(1) == 2\nassert f(2) == 3"}, "kodcode"),
+        ({"prompt": "def f(x):\n    ''", "entry_point": "f", "test": TWO}, "humaneval"),
+        (
+            {
+                "prompt": "",
+                "entry_point": "Solution().f",
+                "test": TWO,
+                "query": "Do.",
+                "starter_code": "class Solution:\n    def f(self, x):",
+            },
+            "leetcode",
+        ),
+        (
+            {
+                "description": "Do.",
+                "public_tests": {"input": ["1", "2"], "output": ["2", "3"]},
+                "private_tests": {"input": ["3", "4"], "output": ["4", "5"]},
+            },
+            "code_contests",
+        ),
+        ({"description": "Do.", "official_tests": PAIRS}, "codeforces"),
+        (
+            {
+                "prompt": "Do.",
+                "verification_info": json.dumps(
+                    {"test_cases": [{"type": "stdin_stdout", **pair} for pair in PAIRS]}
+                ),
+            },
+            "verifiable",
+        ),
+        (
+            {
+                "prompt": [{"role": "user", "content": "Do."}],
+                "ability": "code",
+                "reward_model": {"ground_truth": '{"inputs": ["1", "2"], "outputs": ["2", "3"]}'},
+            },
+            "verl",
+        ),
     ],
 )
 def test_formats_are_told_by_their_fields(tmp_path: Path, row: Any, known: str) -> None:
@@ -147,8 +191,8 @@ def test_unknown_formats(tmp_path: Path, path: str) -> None:
     other = write_lines(tmp_path / "other.jsonl", [{"b": 1, "a": 2}])
     with pytest.raises(ConfigError, match=r"line 1: fields \['a', 'b'\] .*deepcoder: tests"):
         row_tasks("train", path=other)
-    with pytest.raises(ConfigError, match="'leetcode'; allowed: livecodebench"):
-        row_tasks("train", path=path, format="leetcode")
+    with pytest.raises(ConfigError, match="'leet'; allowed: livecodebench"):
+        row_tasks("train", path=path, format="leet")
     with pytest.raises(ConfigError, match=r"all 300 rows are refused: .*question: got nothing"):
         row_tasks("train", path=path, format="apps")
 

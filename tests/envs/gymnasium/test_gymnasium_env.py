@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import gymnasium
+import numpy as np
 import pytest
 from arl_envs.gymnasium import SPEC
 from arl_envs.gymnasium.env import GymnasiumEnv
@@ -197,6 +198,20 @@ def test_nested_observations():
     assert [line.partition(":")[0] for line in lines] == ["bits", "grid", "pair"]
     grid = json.loads(lines[1].partition(": ")[2])
     assert [len(row) for row in grid] == [2, 2]
+
+
+def test_a_space_of_the_environments_own_is_a_part_and_its_actions_have_names():
+    messages = first("toys/grid-v0")
+    assert messages[0]["content"] == "Reply with one action: left, right."
+    lines = messages[1]["content"].split("\n")
+    assert lines[0] == "mission: go to the red ball"
+    assert np.shape(json.loads(lines[1].partition(": ")[2])) == (7, 7, 3)
+
+
+def test_the_drawing_takes_the_place_of_an_observation_too_large_for_words():
+    with pytest.raises(ConfigError, match=r'1659 numbers, at most 1024 .* render="ansi"'):
+        SPEC.make(id="toys/drawn-v0")
+    assert first("toys/drawn-v0", render="ansi")[1]["content"] == "a drawing"
 
 
 def test_a_graph_is_a_line_a_part():

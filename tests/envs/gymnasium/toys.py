@@ -1,10 +1,24 @@
 """Environments of Gymnasium's own kind, one for each space that the packaged ones do not have."""
 
-from typing import Any
+import enum
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+
+
+class Mission(spaces.Space):
+    """A space that is none of Gymnasium's, and does not say what it holds."""
+
+    def __init__(self) -> None:
+        super().__init__(dtype=str)
+
+    def sample(self, *_: Any, **__: Any) -> str:
+        return "go to the red ball"
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str)
 
 
 class Toy(gymnasium.Env):
@@ -61,7 +75,37 @@ def steering(**_: Any) -> Toy:
     return Toy(spaces.Box(-1, 1, (2,)))
 
 
-for function in (speller, buttons, nested, graphs, pictures, steering):
-    gymnasium.register(
-        f"toys/{function.__name__}-v0", f"{__name__}:{function.__name__}", disable_env_checker=True
-    )
+class Moves(enum.IntEnum):
+    """The names of the actions of a grid."""
+
+    left = 0
+    right = 1
+
+
+class Grid(Toy):
+    """A mission and a small view of a grid, with named actions."""
+
+    actions = Moves
+
+    def __init__(self, **_: Any) -> None:
+        view = {"mission": Mission(), "view": spaces.Box(0, 10, (7, 7, 3), np.uint8)}
+        super().__init__(observation_space=spaces.Dict(view))
+
+
+class Drawn(Toy):
+    """A screen of characters that is too large to be read, and a drawing of it."""
+
+    metadata: ClassVar = {"render_modes": ["ansi"], "render_fps": 1}
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        screen = spaces.Box(0, 255, (21, 79), np.uint8)
+        super().__init__(observation_space=spaces.Dict({"chars": screen}))
+        self.render_mode = render_mode
+
+    def render(self) -> str:
+        return "a drawing"
+
+
+for maker in (speller, buttons, nested, graphs, pictures, steering, Grid, Drawn):
+    name = maker.__name__
+    gymnasium.register(f"toys/{name.lower()}-v0", f"{__name__}:{name}", disable_env_checker=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from arl_envs.harbor import adapters
 from arl_envs.harbor.folder import read_folder
 from arl_envs.harbor.options import Options
+from arl_envs.harbor.own import standalone
 from arl_envs.harbor.task import HarborTask
 from arl_envs.harbor.tasks import make_task, task_source
 
@@ -111,13 +114,22 @@ def rewards(task: HarborTask, tmp_path: Path, *, solved: bool) -> dict[str, floa
             file.write_bytes(data)
     if solved:
         subprocess.run(["sh", str(tmp_path / "solve.sh")], cwd=work, check=True)
-    code = (
-        "import pathlib, sys; sys.path.insert(0, sys.argv[1]); import select_tests as s;"
-        "s.importlib.util.find_spec = lambda name: None;"  # unittest, as in a bare image
-        "s.REWARD = pathlib.Path(sys.argv[1], 'reward.json'); s.main()"
-    )
-    subprocess.run([sys.executable, "-B", "-c", code, str(tests)], cwd=work, check=True)
-    return json.loads((tests / "reward.json").read_text())
+    return run_selected(tests, work, with_pytest=False)
+
+
+def run_selected(tests: Path, work: Path, *, with_pytest: bool) -> dict[str, float]:
+    """The rewards of select_tests.py, which gets a nonce; without pytest as in a bare image."""
+    script, logs = tests / "select_tests.py", tests.parent / "logs"
+    if not with_pytest:
+        code = script.read_text()
+        assert 'find_spec("pytest")' in code
+        script.write_text(code.replace('find_spec("pytest")', 'find_spec("no_such_module")'))
+    command = [sys.executable, "-I", "-B", str(script), str(logs)]
+    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    subprocess.run(command, cwd=work, env=env, check=True, capture_output=True, input=b"a1b2\n")
+    found = json.loads((logs / "reward.json").read_text())
+    assert found.pop("nonce") == "a1b2"
+    return found
 
 
 Made = Callable[[Path, str, str], HarborTask]
@@ -218,56 +230,6 @@ def test_a_file_of_rows_becomes_a_dataset(
     assert read_folder(into / "acme__calc-1").name == "acme__calc-1"
 
 
-def terminal_bench_folder(tmp_path: Path, compose: str = "") -> Path:
-    folder = tmp_path / "hello"
-    (folder / "tests").mkdir(parents=True)
-    (folder / "task.yaml").write_text(
-        "instruction: |\n  Write hello into hello.txt.\ndifficulty: easy\n"
-        "max_agent_timeout_sec: 120\nmax_test_timeout_sec: 30\n"
-    )
-    (folder / "Dockerfile").write_text("FROM python:3.11-slim\nWORKDIR /app\n")
-    (folder / "docker-compose.yaml").write_text(
-        compose or "services:\n  client:\n    build: .\n    working_dir: /work\n"
-    )
-    (folder / "run-tests.sh").write_text('grep -q hello "$TEST_DIR/../work/hello.txt"\n')
-    (folder / "tests/test_outputs.py").write_text("")
-    (folder / "solution.sh").write_text("echo hello > hello.txt\n")
-    return folder
-
-
-def test_a_folder_of_terminal_bench(tmp_path: Path) -> None:
-    task = adapters.terminal_bench(terminal_bench_folder(tmp_path))
-    assert task.instruction == "Write hello into hello.txt.\n"
-    assert task.config["agent"] == {"timeout_sec": 120.0}
-    assert task.environment["Dockerfile"].endswith(b"WORKDIR /work\n")
-    assert sorted(task.tests) == ["run-tests.sh", "test.sh", "test_outputs.py"]
-    assert task.solution == {"solve.sh": b"echo hello > hello.txt\n"}
-
-
-@pytest.mark.parametrize(
-    ("compose", "said"),
-    [
-        ("services: {a: {}, b: {}}", "several services: a, b"),
-        ("services: {a: {privileged: true}}", "privileged is not supported"),
-        ("services: {a: text}", "no Terminal-Bench task"),
-        ("services: [a]", "no Terminal-Bench task"),
-        ("services:", "no Terminal-Bench task"),
-        ("services: {a: {environment: ['TOKEN=${TOKEN}']}}", "without variables of the host"),
-        ("services: {a: {environment: {A: {}, 1: 2}}}", "no Terminal-Bench task"),
-    ],
-)
-def test_other_folders_of_terminal_bench(tmp_path: Path, compose: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        adapters.terminal_bench(terminal_bench_folder(tmp_path, compose))
-
-
-def test_variables_of_a_compose_file_are_taken_literally(tmp_path: Path) -> None:
-    compose = "services: {a: {environment: ['A=x \"y\" $$HOME', 'B=${T_BENCH_X}', C=]}}"
-    task = adapters.terminal_bench(terminal_bench_folder(tmp_path, compose))
-    lines = task.environment["Dockerfile"].decode().splitlines()
-    assert lines[2:] == ['ENV A="x \\"y\\" \\$HOME"', 'ENV C=""']
-
-
 def test_files_that_are_left_out_of_exports_are_there(mirror: tuple[Path, str, str]) -> None:
     repos, bad, _ = mirror
     folder = repos / "acme__calc"
@@ -358,6 +320,23 @@ FORGERIES = {
         "def f():\n    for name in ('test_f', 'test_text[a b]', 'test_known', 'C::test_m'):\n"
         "        print(f'PASSED test_target.py::{name}')\n    return 2"
     ),
+    "the record by the old way, a path among the arguments": (
+        "import json, sys\ndef f():\n    try:\n        open(sys.argv[-1], 'w').write('true')\n"
+        "    except OSError:\n        pass\n    return 2"
+    ),
+    "a record without a key": (
+        "import json, os\nfor n in range(3, 64):\n    try:\n"
+        '        os.write(n, b\'["test_target.py::test_f", true] x\\n["", true] x\\n\')\n'
+        "    except OSError:\n        pass\nos._exit(0)"
+    ),
+    "the runner replaced": (
+        "import pathlib, sys\nfor p in pathlib.Path('..').glob('tests/*.py'):\n"
+        "    p.write_text('record(\"\", True)')\ndef f():\n    return 2"
+    ),
+    "a skipped test": ("import unittest\ndef f():\n    raise unittest.SkipTest('no')"),
+    "a failure that is said to be expected": (
+        "def f():\n    import pytest\n    pytest.xfail('so')"
+    ),
     "a summary at the end": (
         "import atexit\natexit.register(print, 'PASSED test_target.py::test_f')\n"
         "def f():\n    return 2"
@@ -374,17 +353,9 @@ def selected(folder: Path, target: str, ids: list[str], *, with_pytest: bool) ->
     (folder / "work/test_target.py").write_text(text)
     named = {"fail_to_pass": ids, "pass_to_pass": [], "removed": []}
     (folder / "tests/ids.json").write_text(json.dumps(named))
-    code = Path(adapters.select_tests.__file__).read_text()
-    (folder / "tests/select_tests.py").write_text(
-        code.replace("/logs/verifier/reward.json", str(folder / "reward.json"))
-        if with_pytest
-        else code.replace("/logs/verifier/reward.json", str(folder / "reward.json")).replace(
-            'find_spec("pytest")', 'find_spec("no_such_module")'
-        )
-    )
-    command = [sys.executable, "-B", str(folder / "tests/select_tests.py")]
-    subprocess.run(command, cwd=folder / "work", check=True, capture_output=True)
-    return json.loads((folder / "reward.json").read_text())
+    for name, data in standalone("select_tests.py", "arl_judge.py").items():
+        (folder / "tests" / name).write_bytes(data)
+    return run_selected(folder / "tests", folder / "work", with_pytest=with_pytest)
 
 
 PLAIN_TESTS = """
@@ -420,6 +391,18 @@ def test_the_code_under_test_cannot_say_that_it_passed(
     ids = [f"test_target.py::{name}" for name in ("test_f", "C::test_m")]
     found = selected(tmp_path, FORGERIES[kind], ids, with_pytest=with_pytest)
     assert found == {"fail_to_pass": 0.0, "reward": 0.0}
+
+
+def test_tests_that_code_under_test_replaced_are_put_back(
+    mirror: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    """The first child's program spoils the tests of the later ones."""
+    task = adapters.swe_bench(swe_row(mirror[1]), mirror[0])
+    bad = "import pathlib\npathlib.Path('tests/test_old.py').write_text('def test_one(): pass')\n"
+    changed = dict(task.environment)
+    changed["repo/calc.py"] = f"{bad}{RIGHT}".replace("return 1", "return 7").encode()
+    found = rewards(replace(task, environment=changed), tmp_path, solved=False)
+    assert (found["fail_to_pass"], found["pass_to_pass"]) == (1.0, 0.0)
 
 
 def test_generated_tasks_become_a_dataset(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_answers_are_not_in_the_files_of_the_agent():
     for name in CHORES:
         made = make(task_of(name, 2))
         assert not [path for path in made.environment if "cases" in path or "tests/" in path]
-        assert set(made.tests) == {"test.sh", "harness.py", "cases.json"}
+        assert set(made.tests) == {"test.sh", "harness.py", "arl_judge.py", "cases.json"}
 
 
 def test_all_kinds_are_drawn_and_none_is_in_both_splits():

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arl_envs.harbor import own
 from arl_envs.harbor.env import HarborEnv
 from arl_envs.harbor.terminal import NO_SHELL
 
 from agentgym_rl import ConfigError, EnvError, InfraError, spec
 from agentgym_rl.gym.env import Step
 from tests.contracts.sandboxes import Opened
+from tests.kit.cases import cases
 
 from .kit import DOCKERFILE, SOLVE, TEST, written
 
@@ -120,6 +122,43 @@ echo '{"reward": 0.5, "speed": 3}' > /logs/verifier/reward.json
     assert last.info["reward_components"] == {"tests": 0.5, "speed": 3.0}
 
 
+def paying(text: str) -> dict[str, bytes]:
+    """Tests that give this reward.json, and 1.0 to the solution."""
+    script = f"""#!/bin/sh
+if [ -e answer.txt ]; then found=1.0; else found='{text}'; fi
+echo "$found" > /logs/verifier/reward.json
+"""
+    return {"test.sh": script.encode()}
+
+
+@cases("text", ["1e12", "1.001", "-1", '{"reward": 2, "a": 0}', '{"a": 1, "b": 9}', "NaN", "1e999"])
+def test_a_reward_that_the_task_does_not_declare_is_not_paid(
+    text: str, world: Opened, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "a", tests=paying(text))
+    *_, last = played(world, path, call("bash", command="touch x"), END)
+    assert (last.reward, last.info["verifier"]) == (0.0, "no_reward")
+    assert "reward" in last.info["verifier_detail"]
+
+
+def test_a_declared_range_is_paid_to_its_ends(world: Opened, tmp_path: Path) -> None:
+    config = {"metadata": {"arl_reward_range": [-1, 10]}}
+    for text, reward, status in (
+        ("10", 10.0, "ok"), ("1", 1.0, "wrong"), ("-1", -1.0, "wrong"), ("-2", -1.0, "no_reward"),
+    ):  # fmt: skip
+        path = written(tmp_path / text, tests=paying(text), config=config)
+        *_, last = played(world, path, call("bash", command="touch x"), END)
+        assert (last.reward, last.info["verifier"]) == (reward, status)
+
+
+def test_a_task_whose_solution_is_out_of_range_says_what_to_declare(
+    world: Opened, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "a", tests={"test.sh": TEST.replace(b"pay=1", b"pay=7")})
+    with pytest.raises(InfraError, match=r"7, .* allows 0 to 1.*arl_reward_range = \[0, 7\]"):
+        played(world, path)
+
+
 def test_tests_without_a_reward_are_the_agents_doing_or_nobodys(
     world: Opened, tmp_path: Path
 ) -> None:
@@ -169,6 +208,36 @@ echo "{\\"reward\\": 1, \\"nonce\\": \\"$nonce\\"}" > /logs/verifier/reward.json
     assert played(world, path, END)[-1].reward == 1.0
     *_, last = played(world, path, call("bash", command="touch forged"), END)
     assert (last.reward, last.info["verifier"]) == (0.0, "tampered")
+
+
+LEAVES = """
+import os, time
+if os.fork() == 0:
+    if {daemon}:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.chdir("/")
+        os.closerange(0, 64)
+    time.sleep(600)
+def double(n):
+    return 2 * n
+"""
+
+
+@cases("daemon", [False, True])
+def test_forks_that_a_right_program_leaves_cost_it_nothing(
+    daemon: bool, world: Opened, tmp_path: Path
+) -> None:
+    """They execute nothing, so /proc of a sandbox hides them from the harness."""
+    calls = [{"steps": [{"call": "it:double", "args": [n]}], "expected": [{"value": 2 * n}]}
+             for n in range(8)]  # fmt: skip
+    order = json.dumps({"mode": "calls", "cases": calls}).encode()
+    tests = {"test.sh": own.TEST_SH.encode(), "cases.json": order, **own.standalone(*own.HARNESS)}
+    task = written(tmp_path / "a", tests=tests, config={"metadata": {"arl_nonce": True}})
+    edit = call("edit", path="it.py", old="", new=LEAVES.format(daemon=daemon))
+    *_, last = played(world, task, edit, END)
+    assert (last.reward, last.info["verifier_detail"]) == (1.0, "8 of 8 cases passed")
 
 
 def test_variables_work_folder_and_healthcheck(world: Opened, tmp_path: Path) -> None:
@@ -379,7 +448,7 @@ def test_modules_of_the_image_are_not_shadowed(world: Opened, tmp_path: Path) ->
         tests={"test.sh": test},
     )
     *_, last = played(world, path, call("bash", command="echo evil > shop.py; ls /opt/lib"), END)
-    assert last.info["dropped_files"] == ["shop.py"]
+    assert list(last.info["dropped_files"]) == ["shop.py"]
 
 
 def test_a_large_solution_and_a_script_for_bash(world: Opened, tmp_path: Path) -> None:

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 from arl_envs.harbor import folder as limits
+from arl_envs.harbor import tasks
 from arl_envs.harbor.env import HarborEnv
 from arl_envs.harbor.folder import read_folder, task_folders
+from arl_envs.harbor.options import Options
+from arl_envs.harbor.task import HarborTask
 from arl_envs.harbor.tasks import FolderTasks, make_task
 
 from agentgym_rl import ConfigError, EnvError, Task, spec
@@ -28,6 +31,30 @@ def test_the_name_of_the_package_comes_first(tmp_path: Path) -> None:
     config = {"task": {"name": "org/shop"}}
     assert read_folder(written(tmp_path / "x", config=config)).name == "org/shop"
     assert read_folder(written(tmp_path / "y"), name="set/y").name == "set/y"
+
+
+def test_a_set_is_read_once_and_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in "abc":
+        written(tmp_path / name)
+    read: list[Path] = []
+
+    def counted(path: Path, *, name: str) -> HarborTask:
+        read.append(path)
+        return read_folder(path, name=name)
+
+    monkeypatch.setattr(tasks, "read_folder", counted)
+    monkeypatch.setattr(tasks, "SAY_EVERY_S", -1.0)
+    options = Options(source=str(tmp_path), split_by="all")
+    with caplog.at_level(logging.INFO, logger="arl_envs"):
+        first = FolderTasks(tmp_path, "train", options)
+    assert caplog.messages[-1].endswith("2 of 3 task folders are read")
+    assert FolderTasks(tmp_path, "eval", options).describe() == first.describe()
+    assert len(read) == 3
+    (tmp_path / "a/instruction.md").write_text("Other words.")
+    assert FolderTasks(tmp_path, "train", options).describe() != first.describe()
+    assert len(read) == 4
 
 
 def refused(path: Path) -> str:

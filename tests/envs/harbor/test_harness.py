@@ -23,7 +23,7 @@ RIGHT = "def double(n):\n    return 2 * n\n"
 
 def judged(root: Path, source: str, cases: Any = CASES, **order: Any) -> dict[str, Any]:
     """Return the reward of a program."""
-    tests = {"test.sh": own.TEST_SH.encode(), "harness.py": own._harness()}
+    tests = {"test.sh": own.TEST_SH.encode(), **own.standalone(*own.HARNESS)}
     tests["cases.json"] = json.dumps({"mode": "calls", "cases": cases, **order}).encode()
     app = written(root / "app", {"it.py": source.encode()})
     found = verified(root, written(root / "tests", tests), app)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import pytest
-from arl_envs.harbor.hooks import Hooks, bins_of, path_without
+from arl_envs.harbor.changes import Changes, changes_of, patch_of
+from arl_envs.harbor.hooks import Hooks, Mentions, Search, Surroundings, path_without
+from arl_envs.harbor.links import Entry, real_path
 from arl_envs.harbor.rewards import Tampered, reward_of, rewards_of
-from arl_envs.harbor.transfer import (
-    _TREES,
-    Changes,
-    Entry,
-    Tree,
-    changes_of,
-    known_tree,
-    listed_entries,
-    patch_of,
-)
+from arl_envs.harbor.tree import _TREES, Tree, known_tree, listed_entries
 
 from agentgym_rl.gym.sandbox import ExecResult, Image, Status
 from tests.kit.cases import cases
 
 IMAGE = ("app.py", "src/lib.py", "pkg/__init__.py", "pkg/a.py", "pyproject.toml", "tests/t.py")
+LINKS = {"py": "/usr/bin/python3", "env/bin/python": "../../../usr/bin/python3"}
+SEARCH = Search.of({"PATH": "/usr/bin:bin", "LD_LIBRARY_PATH": "/app/so"}, "/app")
+AROUND = Surroundings(
+    frozenset({"requests", "tests"}),
+    namespaces=frozenset({"google"}),
+    wanted=frozenset({"simplejson"}),
+    libraries=frozenset({"Test/More.pm", "set.rb"}),
+    places=frozenset({"on/path"}),
+)
+HOOKS = Hooks(IMAGE, links=LINKS, search=SEARCH, around=AROUND)
 
 
 @cases(
@@ -37,10 +40,17 @@ IMAGE = ("app.py", "src/lib.py", "pkg/__init__.py", "pkg/a.py", "pyproject.toml"
         *(".git/commondir", ".git/modules/m/config", ".git/worktrees/w/config", ".hg/hgrc"),
         *("HEAD", "packaging.py", "pygments/__init__.py", "attr.py", "requests.py"),
         *("GNUmakefile", "Directory.Build.props", ".mvn/extensions.xml", ".pnpmfile.cjs"),
+        *("sitecustomize/__init__.py", "a/usercustomize.so", "sitecustomize.cpython-311.so"),
+        *("on/path/json.py", "google/protobuf/__init__.py", "simplejson.py", "env/bin/new"),
+        *("env/lib/python3.11/json/__init__.py", "py", "so/libm.so.6", "lib/Test/More.pm"),
+        *("vite.config.mts", "playwright.config.ts", "karma.conf.js", "ava.config.cjs", "-rf"),
+        *("eslint.config.js", ".pylintrc", "pylintrc", "init.d/a.gradle", "lib/set.rb", "a\nb"),
+        *("profile_default/startup/a.py", "node_modules/.bin/jest", ".hidden/x", "APP.py"),
+        *("package.json", "tsconfig.json", "tools/bin/python3", "x/.venv/lib/a.py"),
     ],
 )
 def test_files_that_load_themselves_are_hooks(path: str) -> None:
-    assert Hooks(IMAGE, bins=["bin"], modules=["requests", "tests"]).is_hook(path)
+    assert HOOKS.is_hook(path)
 
 
 @cases(
@@ -49,11 +59,13 @@ def test_files_that_load_themselves_are_hooks(path: str) -> None:
         *("app.py", "src/new.py", "README.md", "pkg/json.py", "pkg/types.py", "data/json.txt"),
         *("new/random.py", "json/data.json", ".gitignore", ".git/refs/heads/main", "Makefile"),
         *("my_conftest.py", "config.toml", "tests/test_new.py", "jsonx.py", "repo.git/HEAD"),
-        *("tests/__init__.py", "pkg/requests.py", ".git/HEAD", "numpy.py"),
+        *("tests/__init__.py", "pkg/requests.py", ".git/HEAD", "numpy.py", "google.txt"),
+        *(".github/workflows/ci.yml", "on/path/mine.py", "scripts/go.sh", "so/notes.txt"),
+        *("lib/Mine.pm", "config.yaml", "env.py", "setup.py", "makefile", "new/google/a.py"),
     ],
 )
 def test_other_files_are_the_agents(path: str) -> None:
-    assert not Hooks(IMAGE, bins=["bin"], modules=["requests", "tests"]).is_hook(path)
+    assert not HOOKS.is_hook(path)
 
 
 def test_a_task_may_ask_for_a_hook() -> None:
@@ -63,12 +75,51 @@ def test_a_task_may_ask_for_a_hook() -> None:
     assert hooks.is_hook("conftest.py")
 
 
-def test_folders_of_programs_are_those_of_path_in_the_work_folder() -> None:
-    assert bins_of({"PATH": "/usr/bin:/app/bin:/app::/app/a/b"}, "/app") == ["bin", "a/b"]
+def test_variables_name_folders_and_files_of_the_work_folder() -> None:
+    env = {"PATH": "/usr/bin:/app/bin:/app::b:/app/x/../a/b", "PYTHONPATH": "src:", "BASH_ENV": "e"}
+    found = Search.of(env | {"NODE_OPTIONS": "--require /app/r.js"}, "/app")
+    assert found.bins == {"bin", "b", "a/b"}
+    assert found.modules == {"src", "."}
+    assert {"e", "r.js"} <= found.files
+
+
+def test_the_solution_and_the_artifacts_open_what_is_doubtful_and_no_more() -> None:
+    hooks = Hooks(IMAGE, needed=["Makefile.d/x", ".env", "conftest.py"], declared=["out"])
+    assert not hooks.is_hook(".env")
+    assert not hooks.is_hook("out/.hidden")
+    assert hooks.is_hook("conftest.py")
+    assert hooks.is_hook("out/conftest.py")
+
+
+TEST_SH = b"""cd /app
+. ./env.sh && make -s check
+mkdir -p t; cp /tests/check.py t/; PYTHONPATH=/app/new/lib python3 t/check.py
+python3 -c 'import sys; sys.path.append("/tests"); import helper'
+"""
+
+
+@cases("path", ["env.sh", "check", "t/json.py", "new/lib/json.py", "helper.py", "Makefile.sh"])
+def test_the_texts_of_the_tests_say_what_would_be_executed(path: str) -> None:
+    tests = {"test.sh": TEST_SH, "helper.py": b""}
+    image = (*IMAGE, "Makefile")
+    assert Hooks(image, mentions=Mentions.of(tests, "/app")).is_hook(path)
+    assert not Hooks(IMAGE).is_hook(path) or path == "new/lib/json.py"
+
+
+@cases("path", ["sure", "out.txt", "code", "pkg2/queue.py", "helper.py"])
+def test_words_of_comments_and_of_other_commands_say_nothing(path: str) -> None:
+    text = b"# make sure out.txt is there\ncmp out.txt x  # source code\npython3 pkg2/main.py\n"
+    mentions = Mentions.of({"test.sh": text, "helper.py": b"import sys"}, "/app")
+    assert not Hooks(IMAGE, mentions=mentions).is_hook(path)
+
+
+def test_a_new_package_json_without_settings_of_tools_is_taken_over() -> None:
+    assert HOOKS.why("package.json", b'{"name": "a", "type": "module"}') is None
+    assert HOOKS.why("package.json", b'{"mocha": {"require": "./a"}}') is not None
 
 
 def test_the_work_folder_is_no_folder_of_programs() -> None:
-    path = {"PATH": "/app:/usr/bin:.::/app/:/app/bin"}
+    path = {"PATH": "/app:/usr/bin:.::/app/:../app:/app/bin"}
     assert path_without(path, "/app") == "/usr/bin:/app/bin"
     assert path_without({}, "/app") == ""
 
@@ -78,6 +129,31 @@ def tree(files: dict[str, bytes], entries: dict[str, Entry] | None = None) -> Tr
     return Tree(files, frozenset(), found)
 
 
+WAYS = {
+    "a": Entry(4, 0o755),
+    "a/b": Entry(4, 0o755),
+    "f": Entry(8, 0o644),
+    "a/up": Entry(10, 0o777, "/app"),
+    "a/down": Entry(10, 0o777, "b"),
+    "loop": Entry(10, 0o777, "loop"),
+    "out": Entry(10, 0o777, "/tests"),
+    ".": Entry(4, 0o755),
+}
+
+
+@cases(
+    "path, real",
+    [
+        *(("f", "f"), ("a/../f", "f"), ("a/up/f", "f"), ("a/up/a/./b", "a/b"), ("a/down", "a/b")),
+        *(("a/down/../../f", "f"), ("a/up/../f", None), ("a/up/../app/f", None), ("..", None)),
+        *(("loop", None), ("out", None), ("out/../app/f", None), ("f/..", None), ("f/", None)),
+        *(("new", None), ("a/up", "."), ("a/" * 600 + "f", None), ("a/../" * 600 + "f", None)),
+    ],
+)
+def test_links_are_followed_name_by_name_beneath_the_folder(path: str, real: str | None) -> None:
+    assert real_path(path, WAYS, "/app") == real
+
+
 BASE = tree(
     {"a": b"1", "d/b": b"2", "conftest.py": b"theirs", "gone": b"x"},
     {"d": Entry(4, 0o755), "empty": Entry(4, 0o755), "link": Entry(10, 0o777, "a")},
@@ -85,8 +161,9 @@ BASE = tree(
 
 
 def compared(agent: Tree) -> Changes:
-    hooks = Hooks(BASE.names)
-    return changes_of(agent, BASE, hooks, work_dir="/app")
+    hooks = Hooks(BASE.names, search=Search.of({"PATH": "/app/bin:/app/tools/bin"}, "/app"))
+    names = ("given.txt", "run.py")
+    return changes_of(agent, BASE, hooks, work_dir="/app", test_names=names)
 
 
 def test_the_same_files_are_no_change() -> None:
@@ -109,19 +186,68 @@ def test_a_removed_hook_comes_back() -> None:
     assert compared(Tree(files, frozenset(), entries)).empty
 
 
-def test_links_stay_in_the_work_folder() -> None:
-    links = {
-        "in": Entry(10, 0o777, "d/b"),
-        "whole": Entry(10, 0o777, "/app/a"),
-        "out": Entry(10, 0o777, "/tests/cases.json"),
-        "up": Entry(10, 0o777, "../etc"),
-        "d/up": Entry(10, 0o777, "../../etc"),
-        "d/in": Entry(10, 0o777, "../a"),
-        "sub/conftest.py": Entry(10, 0o777, "a"),
-    }
-    found = compared(tree(dict(BASE.files), {**BASE.entries, **links}))
-    assert sorted(path for path, _ in found.links) == ["d/in", "in", "whole"]
-    assert sorted(found.dropped) == ["d/up", "out", "up"]
+def with_links(**links: str) -> Changes:
+    entries = {path: Entry(10, 0o777, target) for path, target in links.items()}
+    folders = {"evil": Entry(4, 0o755), "evil/bin": Entry(4, 0o755), "x": Entry(4, 0o755)}
+    files = {**BASE.files, "evil/__init__.py": b"", "evil/bin/tool": b""}
+    return compared(tree(files, {**BASE.entries, **folders, **entries}))
+
+
+@cases("target", ["d/b", "/app/a", "d", "./d/../a", "//app//d/b"])
+def test_links_to_the_agents_own_files_are_taken_over(target: str) -> None:
+    assert with_links(to=target).links == [("to", target)]
+
+
+@cases(
+    "links",
+    [
+        *({"to": "/tests/x"}, {"to": "../etc"}, {"to": "x/../../tests/x"}, {"to": "nothing"}),
+        *({"to": "up/../tests/x", "up": "/app"}, {"t": "up/../tests", "to": "t/x", "up": "/app"}),
+        *(
+            {"to": "to"},
+            {"to": "."},
+            {"to": "/app"},
+            {"to": "/proc/self/cwd/a"},
+            {"to": "../app/a"},
+        ),
+        *({"to": "json/__init__.py", "json": "evil"}, {"to": "x", "x/in": "../evil"}),
+        *({"json": "evil"}, {"bin": "evil/bin"}, {"tools": "evil"}, {"given.txt": "a"}),
+        *({"to": "d/given.txt"}, {"json.py": "a"}, {"sitecustomize": "evil"}, {".venv": "evil"}),
+    ],
+)
+def test_links_that_stand_for_something_else_are_left_out(links: dict[str, str]) -> None:
+    found = with_links(**links)
+    own = next(iter(links))
+    assert own in found.dropped, found
+    assert own not in dict(found.links)
+
+
+def test_a_link_in_the_place_of_a_folder_of_programs_leaves_the_images() -> None:
+    entries = {"tools": Entry(4, 0o755), "tools/bin": Entry(4, 0o755)}
+    image = tree({**BASE.files, "tools/bin/tool": b"1"}, {**BASE.entries, **entries})
+    evil = {"e": Entry(4, 0o755), "e/bin": Entry(4, 0o755), "tools": Entry(10, 0o777, "e")}
+    agent = tree({**BASE.files, "e/bin/tool": b"2"}, {**BASE.entries, **evil})
+    search = Search.of({"PATH": "/app/tools/bin"}, "/app")
+    found = changes_of(agent, image, Hooks(image.names, search=search), work_dir="/app")
+    assert list(found.dropped) == ["tools"]
+    assert (found.links, found.removed, found.gone) == ([], [], [])
+
+
+def test_what_tests_may_copy_into_the_folder_can_be_replaced() -> None:
+    entries = {"o": Entry(4, 0o555), "o/given.txt": Entry(8, 0o444), "n.txt": Entry(8, 0o000)}
+    files = {**BASE.files, "o/given.txt": b"1", "n.txt": b"2", "run.py/x": b"3"}
+    found = compared(tree(files, {**BASE.entries, **entries}))
+    assert dict(found.modes) | {"n.txt": 0o400, "o/given.txt": 0o644, "o": 0o755} == dict(
+        found.modes
+    )
+    assert sorted(found.dropped) == ["run.py", "run.py/x"]
+
+
+def test_the_images_file_stays_in_a_folder_that_became_a_file() -> None:
+    image = tree({"d/conftest.py": b"theirs", "d/x": b"1"}, {"d": Entry(4, 0o755)})
+    found = changes_of(tree({"d": b"mine"}), image, Hooks(image.names), work_dir="/app")
+    assert (found.written, found.removed) == ({}, ["d/x"])
+    assert "d" in found.dropped
 
 
 def test_modes_lose_setuid_and_come_last_for_folders() -> None:
@@ -227,16 +353,16 @@ def test_the_nonce_is_no_metric() -> None:
 
 
 def test_the_reward_is_the_one_of_that_name_or_the_mean() -> None:
-    assert reward_of({"reward": 0.25, "other": 1.0}) == 0.25
-    assert reward_of({"a": 0.5, "b": 1.0}) == 0.75
+    assert reward_of({"reward": 0.25, "other": 1.0}, (0.0, 1.0)) == 0.25
+    assert reward_of({"a": 0.5, "b": 1.0}, (0.0, 1.0)) == 0.75
 
 
 def test_a_folder_without_the_installed_modules_is_not_enough_for_a_task_that_needs_them() -> None:
     """Else what an agent writes over them would count, as soon as one of two memories is full."""
     image = Image("of test_transfer", "/app")
-    assert known_tree(image, modules=False) is None
+    assert known_tree(image, around=False) is None
     _TREES[image.key] = BASE
-    assert known_tree(image, modules=False) is BASE
-    assert known_tree(image, modules=True) is None
-    _TREES[image.key] = found = Tree({}, frozenset(), {}, frozenset({"json"}))
-    assert known_tree(image, modules=True) is known_tree(image, modules=False) is found
+    assert known_tree(image, around=False) is BASE
+    assert known_tree(image, around=True) is None
+    _TREES[image.key] = found = Tree({}, frozenset(), {}, Surroundings(frozenset({"json"})))
+    assert known_tree(image, around=True) is known_tree(image, around=False) is found

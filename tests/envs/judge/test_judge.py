@@ -149,7 +149,7 @@ def test_anything_but_the_form_is_asked_again_and_then_an_error(said):
 
 def test_a_reply_that_was_cut_off_is_no_verdict():
     body = {"choices": [{"message": {"content": score(9)}, "finish_reason": "length"}]}
-    with pytest.raises(InfraError, match="no verdict"):
+    with pytest.raises(InfraError, match=r"no verdict in 3 .*was cut at max_tokens=512.*raise"):
         asking(lambda _: (200, json.dumps(body).encode()), rate())
 
 
@@ -164,7 +164,7 @@ def test_a_server_that_fails_is_asked_again_and_is_infrastructure(status):
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-def test_a_request_that_is_refused_is_not_asked_again(status):
+def test_a_request_that_is_refused_with_any_text_is_a_wrong_setup(status):
     served = []
 
     def decide(request):
@@ -173,7 +173,7 @@ def test_a_request_that_is_refused_is_not_asked_again(status):
 
     with pytest.raises(EnvError, match="no such model"):
         asking(decide, rate())
-    assert len(served) == 1
+    assert len(served) == 2  # once more with a neutral text
 
 
 USAGE = [b'"many"', b"[1]", b'{"prompt_tokens": "9"}', b'{"completion_tokens": -9}']
@@ -496,7 +496,7 @@ def test_a_reward_model_is_asked_for_its_logit():
     assert (request["path"], request["use_activation"]) == ("/classify", False)
     assert request["messages"] == [
         {"role": "user", "content": "q"},
-        {"role": "assistant", "content": "< |a|>"},
+        {"role": "assistant", "content": "< | a|>"},
     ]
 
 
@@ -508,3 +508,8 @@ def test_a_classifier_of_several_labels_is_no_reward_model():
 def test_a_reward_model_that_fails_is_infrastructure():
     with pytest.raises(InfraError, match="503"):
         scored(lambda _: (503, b""), max_retries=1)
+
+
+def test_a_score_of_a_reward_model_is_a_finite_number():
+    with pytest.raises(InfraError, match="its score is no number: 1111"):
+        scored(lambda _: (200, b'{"data": [{"probs": [%s]}]}' % (b"1" * 400)))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from arl_envs.math.env import MathEnv
+from arl_envs.math.judge import Quiz, judge_quickly
 from arl_envs.math.rows import FORMATS, Item, format_of, row_tasks
 
 from agentgym_rl.core.errors import ConfigError, EnvError
@@ -91,6 +92,63 @@ def test_refused_rows_are_counted_and_told(tmp_path: Path, caplog) -> None:
         tasks = row_tasks("train", path=_file(tmp_path, *rows), eval_fraction=0)
     assert (len(tasks), tasks.describe()["rows_refused"]) == (1, 1)
     assert "1 of 2 rows are refused" in caplog.text
+
+
+NO_ANSWERS = [
+    "proof",
+    r"\text{Proof}",
+    "Proof.",
+    "notfound",
+    "Not found",
+    "N/A",
+    "n/a",
+    "none",
+    "None",
+]
+NO_ANSWERS += ["null", "NaN", "see solution", "(see above)", "omitted", "?", "-", r"\boxed{proof}"]
+NO_ANSWERS += [
+    "The proof is complete",
+    "Proven that $a=b$",
+    "Q.E.D.",
+    "略",
+    "证明",
+    "unknown",
+    "TBD",
+]
+
+
+def test_right_answers_that_are_none_are_left_out_and_named_once(tmp_path: Path, caplog) -> None:
+    rows = [MATH_500, *({"problem": f"{i}?", "answer": "proof"} for i in range(40))]
+    with caplog.at_level(logging.WARNING):
+        tasks = row_tasks("train", path=_file(tmp_path, *rows), eval_fraction=0)
+    assert (len(tasks), tasks.describe()["rows_refused"]) == (1, 40)
+    assert "40 of 41 rows are refused" in caplog.text
+    said = "the answer 'proof' cannot be read: it says that there is no answer (as in 39 more)"
+    assert caplog.text.count("'proof'") == caplog.text.count(said) == 1
+
+
+@cases("answer", NO_ANSWERS)
+def test_no_answer_is_no_task(answer: str) -> None:
+    with pytest.raises(RowRefused, match="cannot be read"):
+        FORMATS["math"].item_of(MATH_500 | {"answer": answer})
+    with pytest.raises(EnvError, match="says that there is no answer"):
+        judge_quickly(r"\boxed{proof}", Quiz(answer))
+
+
+@cases(
+    "answer, question",
+    [
+        (r"\text{none}", "Which?"),
+        ("none", "Which are even? If there are none, write none."),
+        ("n/a", "Divide $n$ by $a$."),
+        ("80 proof", "Which proof has it?"),
+        ("no solution", "Solve it."),
+        ("undefined", "What is $1/0$?"),
+        ("1 solution", "How many?"),
+    ],
+)
+def test_answers_that_are_like_no_answer(answer: str, question: str) -> None:
+    assert FORMATS["math"].item_of({"problem": question, "answer": answer}).answer == answer
 
 
 def test_held_out_questions_are_never_trained_on(tmp_path: Path) -> None:

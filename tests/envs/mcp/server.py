@@ -49,6 +49,12 @@ def sleep(seconds: float) -> str:
 
 
 @server.tool()
+def write(length: int) -> str:
+    """A long text."""
+    return "x" * length
+
+
+@server.tool()
 def variable(name: str) -> str:
     """An environment variable."""
     return os.environ.get(name, "(not set)")

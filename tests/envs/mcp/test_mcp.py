@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -14,12 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arl_envs.mcp.server import McpServer, result_text
+from mcp.types import CallToolResult
 
 from agentgym_rl import Env, Step, ToolEnv, make, tool
 from agentgym_rl.core.errors import ConfigError, InfraError
+from tests.kit.cases import cases
 
 SERVER = Path(__file__).with_name("server.py")
 COMMAND = [sys.executable, str(SERVER)]
+LIMITS = {"start_timeout_s": 60, "call_timeout_s": 60, "max_result_chars": 1000}
 
 
 class Own(ToolEnv):
@@ -173,6 +178,14 @@ def test_each_episode_has_a_server_of_its_own():
 def test_a_server_that_fails_is_infrastructure(call, message):
     with pytest.raises(InfraError, match=message):
         played(made(call_timeout_s=3.0), said(call))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("over", ["stdio", "http"])
+def test_a_result_that_is_too_large_is_infrastructure(over, request):
+    where = {"url": request.getfixturevalue("url")} if over == "http" else {}
+    with pytest.raises(InfraError, match="too large: at most 16,777,216 bytes are read"):
+        played(made(**where, call_timeout_s=30.0), said(("write", {"length": 17_000_000})))
 
 
 @pytest.mark.slow
@@ -339,3 +352,92 @@ def test_tools_are_chosen_by_name(kwargs, said_of_it):
 def test_one_way_to_the_server(kwargs):
     with pytest.raises(ConfigError, match="command"):
         made(**kwargs)
+
+
+@cases(
+    "blocks, structured, expected",
+    {
+        "text": ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], None, "a\n\nb"),
+        "an embedded text": (
+            [{"type": "resource", "resource": {"uri": "file:///a", "text": "inside"}}],
+            None,
+            "file:///a:\ninside",
+        ),
+        "an empty embedded text": (
+            [{"type": "resource", "resource": {"uri": "file:///a", "text": ""}}],
+            None,
+            "(resource file:///a: empty)",
+        ),
+        "embedded bytes": (
+            [{"type": "resource", "resource": {"uri": "file:///a", "blob": "YQ=="}}],
+            None,
+            "(resource file:///a: not shown)",
+        ),
+        "a link": (
+            [{"type": "resource_link", "name": "n", "uri": "file:///a", "description": "d"}],
+            None,
+            "(resource n file:///a: d)",
+        ),
+        "an image": (
+            [{"type": "image", "data": "YQ==", "mimeType": "image/png"}],
+            None,
+            "(image image/png: not shown)",
+        ),
+        "structured content alone": ([], {"a": [1]}, '{"a": [1]}'),
+        "structured content beside an image": (
+            [{"type": "image", "data": "YQ==", "mimeType": "image/png"}],
+            {"a": 1},
+            '(image image/png: not shown)\n\n{"a": 1}',
+        ),
+        "structured content said in text too": ([{"type": "text", "text": "1"}], {"a": 1}, "1"),
+        "nothing": ([], None, "(no output)"),
+    }.values(),
+)
+def test_a_result_shows_all_that_is_text(blocks, structured, expected):
+    result = {"content": blocks, "structuredContent": structured}
+    found = CallToolResult.model_validate(result)
+    assert result_text(found, max_chars=1000) == expected
+
+
+@cases(
+    "program, expected",
+    [
+        ("exit 3", r"did not start: \w+.*; its process ended with exit code 3"),
+        ("echo no license >&2; exit 0", r"exit code 0; it said: no license"),
+        ("kill -9 $$", r"ended with signal 9"),
+    ],
+)
+def test_a_server_that_ends_at_its_start_is_named_with_its_ending(program, expected):
+    server = McpServer(command=["sh", "-c", program], url="", env={}, **LIMITS)
+    with pytest.raises(InfraError, match=expected) as found:
+        asyncio.run(server.start())
+    assert "AttributeError" not in str(found.value)
+    assert "ExceptionGroup" not in str(found.value)
+
+
+DAEMON = """
+import os, sys
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print(os.getpid(), file=open(sys.argv[1], "w"), flush=True)
+        os.execvp("sleep", ["sleep", "100"])
+    os._exit(0)
+os.wait()
+os.execv(sys.executable, [sys.executable, sys.argv[2]])
+"""
+
+
+def test_a_daemon_of_a_server_ends_with_it(tmp_path):
+    pid = tmp_path / "pid"
+    os.mkfifo(pid)
+
+    async def main():
+        command = [sys.executable, "-c", DAEMON, str(pid), str(SERVER)]
+        server = McpServer(command=command, url="", env=dict(os.environ), **LIMITS)
+        await server.start()
+        daemon = os.pidfd_open(int(await asyncio.to_thread(pid.read_text)))
+        await server.close()
+        assert select.select([daemon], [], [], 60)[0], "it still runs"
+
+    asyncio.run(main())

@@ -74,6 +74,54 @@ def one_argument(completion):
     return 0.0
 
 
+def of_a_column(completion, answer):
+    return float(completion == answer)
+
+
+def of_two_columns(text, key):
+    return float(text == key)
+
+
+def swapped(row, completion):
+    return float(len(completion) == 5)
+
+
+def typed(c, r: str) -> float:
+    return float(c == r)
+
+
+def batched(completions, prompts, **columns):
+    return [0.0 for _ in completions]
+
+
+def of_three(completion, row, answer):
+    return 0.0
+
+
+def of_labels(queries, labels):
+    return [0.0 for _ in queries]
+
+
+def with_a_default(completion, row, answer=None):
+    return float(completion == answer)
+
+
+def with_columns(completion, row, **columns):
+    return float(completion == columns.get("answer"))
+
+
+def thinks_by_name(completion, row, *, reasoning=""):
+    return float(len(reasoning))
+
+
+def thinks(completion, row, reasoning):
+    return float(len(reasoning))
+
+
+def never_thinks(completion, row):
+    return 0.0
+
+
 NUMBER = 7
 
 

@@ -87,10 +87,10 @@ def test_episodes_share_a_judge_and_its_limits(data):
     one = Options(data=data, judge={"model": "m", "base_url": "http://x"}, rubric="Right?")
     two = Options(data=data, judge={"base_url": "http://x", "model": "m"}, rubric="Right?")
     assert one.judged() is two.judged()
-    assert one.limit_s() == 3 * (4 * 60 + 3 * 8)
+    assert one.limit_s() == 3 * 3 * (4 * 60 + 3 * 8)
     assert make(ENV, data=data, judge=one.judge, rubric="Right?").step_timeout_s == one.limit_s()
     few = {**JUDGE, "timeout_s": 5, "max_retries": 0, "max_asks": 1}
-    assert Options(data=data, judge=[few, few], rubric="Right?").limit_s() == 5
+    assert Options(data=data, judge=[few, few], rubric="Right?").limit_s() == 3 * 5
 
 
 def test_a_judge_that_is_down_is_infrastructure_and_one_that_refuses_is_not(data, monkeypatch):

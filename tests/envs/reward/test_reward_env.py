@@ -36,7 +36,7 @@ def source(split: str = "train", *, function: str = "length", **options: Any) ->
     return spec(ENV).task_source(split, seed=0, **options)  # type: ignore[arg-type]
 
 
-def scored(said: str, *, function: str = "length", **options: Any) -> Step:
+def scored(said: str | dict, *, function: str = "length", **options: Any) -> Step:
     """One episode of the first training task."""
 
     async def play() -> Step:
@@ -44,7 +44,8 @@ def scored(said: str, *, function: str = "length", **options: Any) -> Step:
         try:
             task = source(function=function, **options)[0]
             await env.reset(options={"task": task})
-            return await env.step({"role": "assistant", "content": said})
+            message = said if isinstance(said, dict) else {"content": said}
+            return await env.step({"role": "assistant", **message})
         finally:
             await env.close()
 
@@ -232,7 +233,11 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}
         ({"prompt": [{"role": "robot", "content": "x"}]}, "a message: got"),
         ({"prompt": [{"role": "assistant", "content": "x"}]}, "last message is the assistant's"),
         ({"prompt": [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}]}, "own"),
-        ({"prompt": "x", "weight": "2 kg"}, "weight: got '2 kg', expected a number"),
+        ({"prompt": "[INST] Hi [/INST]"}, "prompt: a prompt that is rendered already"),
+        (
+            {"prompt": [{"role": "user", "content": "<|user|>\nHi<|assistant|>\n"}]},
+            "prompt: a prompt that is rendered already",
+        ),
     ],
 )
 def test_a_bad_row_is_told(tmp_path, row, said):
@@ -261,6 +266,69 @@ def test_eval_data_is_held_out_whole(data, tmp_path):
     assert len(source("train", data=data, eval_data=held)) == 39
 
 
+def test_forms_of_a_prompt_are_in_one_split(tmp_path):
+    plain = [f"Question {i}:\nWhat is {i} plus {i}?" for i in range(60)]
+    for twin in (str.upper, str.rstrip, lambda text: f"{text}\n", lambda text: f" {text}",
+                 lambda text: [{"role": "user", "content": f"{text}\n"}]):  # fmt: skip
+        path = write(
+            tmp_path / "rows.jsonl", *({"prompt": f(t)} for t in plain for f in (str, twin))
+        )
+        train, held = (
+            {" ".join(task.data["messages"][0]["content"].lower().split()) for task in found}
+            for found in (source("train", data=path), source("eval", data=path))
+        )
+        assert held
+        assert train.isdisjoint(held)
+
+
+# ---------------------------------------------------------------- the parameters of functions
+@cases(
+    "name, said",
+    [
+        ("of_a_column", "`answer` would get the whole row, a dictionary: write def function"),
+        ("of_two_columns", "`key` is a column of the rows, and the parameter would get the whole"),
+        ("swapped", "`row` would get the text of one reply"),
+        ("typed", "`r: str` would get the whole row"),
+        ("batched", "`completions` would get the text of one reply"),
+        ("one_argument", "too many positional arguments; write def function"),
+        ("of_three", "missing a required argument"),
+        ("of_labels", "`queries` would get the text of one reply"),
+        ("with_a_default", "`answer` is a column of the rows, and .* always have its default"),
+        ("with_columns", r"`\*\*columns` would always be empty"),
+        ("thinks_by_name", "would always be empty: thoughts are the third parameter"),
+    ],
+)
+def test_a_function_of_another_contract_is_refused(tmp_path, name, said):
+    path = write(tmp_path / "rows.jsonl", {"prompt": "Say hello.", "answer": "hello", "key": 1})
+    with pytest.raises(ConfigError, match=said):
+        source(function=name, data=path)
+
+
+def test_fields_that_could_be_the_prompt_are_said_once(tmp_path, caplog):
+    row = {"prompt": "Hi", "system": "Be brief.", "tools": [{}], "id": 1, "max_turns": 3}
+    for _ in range(2):
+        source(data=write(tmp_path / "rows.jsonl", row), rows={"eval_fraction": 0})
+    assert caplog.text.count("rows have system, tools, and the prompt is the field prompt") == 1
+
+
+@cases(
+    "executor, field",
+    [("inline", "reasoning_content"), ("thread", "reasoning"), ("pool", "thinking")],
+)
+def test_a_third_parameter_gets_the_thoughts(tmp_path, caplog, executor, field):
+    options = {"function": "thinks", "data": write(tmp_path / "rows.jsonl", {"prompt": "2+2?"}),
+               "rows": {"eval_fraction": 0}, "executor": executor}  # fmt: skip
+    assert scored({"content": "4", field: "Two and two."}, **options).reward == 12.0
+    assert scored("4", **options).reward == 0.0
+    assert not caplog.records
+
+
+def test_thoughts_that_a_function_is_not_given_are_said_once(data, caplog):
+    for _ in range(2):
+        scored({"content": "4", "reasoning": "Hm."}, function="never_thinks", data=data)
+    assert caplog.text.count("a third parameter `reasoning` gets the thoughts") == 1
+
+
 # ---------------------------------------------------------------- processors and weights
 def test_a_processor_makes_of_a_row_what_it_likes(tmp_path):
     rows = [{"prompt": "A", "id": "a"}, {"prompt": "B", "skip": True}, {"prompt": "C"}]
@@ -279,11 +347,17 @@ def test_a_processor_that_fails_names_file_and_row(data):
 
 def test_rows_have_weights(tmp_path):
     rows = [{"prompt": "A", "weight": 0}, {"prompt": "B", "weight": 2.5}, {"prompt": "C"}]
-    options = {"data": write(tmp_path / "rows.jsonl", *rows), "rows": {"eval_fraction": 0}}
+    data = write(tmp_path / "rows.jsonl", *rows)
+    options = {"data": data, "rows": {"eval_fraction": 0, "weight_field": "weight"}}
     weights = {task.data["row"]["prompt"]: task.weight for task in source(**options)}
     assert weights == {"A": 0.0, "B": 2.5, "C": 1.0}
     processed = source(**options, processor=f"{HERE}:heavy")
     assert {task.weight for task in processed} == {3.0}
+    data = write(tmp_path / "rows.jsonl", {"prompt": "x", "weight": "2 kg"})
+    with pytest.raises(ConfigError, match=r"weight: got '2 kg', expected a number .*weight_field"):
+        source(**options | {"data": data})
+    (task,) = source(data=data, rows={"eval_fraction": 0})
+    assert task.weight == 1.0
 
 
 # ---------------------------------------------------------------- options

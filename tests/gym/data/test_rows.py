@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import pickle
+import unicodedata
 
 import pytest
 
@@ -38,19 +39,78 @@ def test_the_digest_is_of_the_tasks_not_of_their_order(tmp_path):
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_weights_are_the_rows_own_unless_told_otherwise(tmp_path):
+def test_a_field_is_a_weight_if_it_is_named(tmp_path, caplog):
     path = write(tmp_path / "rows.jsonl", {"ask": "A", "weight": 2}, {"ask": "B", "mass": 0.5})
 
     def weights(**options):
         tasks = row_tasks("train", Rows(path=path, **EVERYTHING, **options), choose)
         return sorted(task.weight for task in tasks)
 
-    assert weights() == [1.0, 2.0]
+    assert weights(weight_field="weight") == [1.0, 2.0]
+    assert not caplog.records
     assert weights(weight_field="mass") == [0.5, 1.0]
-    assert weights(weight_field="") == [1.0, 1.0]
+    assert weights() == [1.0, 1.0]
+    assert caplog.text.count("1 rows have a field `weight`, and it is no weight") == 2
     for weight in (-1, 1e308, math.inf):
         with pytest.raises(ValueError, match=r"expected 0 to 1e\+06"):
             Task("t", 0, weight=weight)
+
+
+TWINS = {
+    "a line end": lambda text: f"{text}\n",
+    "spaces": lambda text: text.replace(" ", "  "),
+    "close together": lambda text: text.replace("3 + ", "3+"),
+    "case": str.upper,
+    "no mark at the end": lambda text: text.rstrip("?"),
+    "quotes": lambda text: f'"{text}"',
+    "a space that does not break": lambda text: text.replace(" ", "\u00a0"),
+    "an invisible character": lambda text: f"\ufeff{text[:4]}\u200b{text[4:]}",
+    "accents apart": lambda text: unicodedata.normalize("NFD", text),
+    "wide": lambda text: text.replace("1", "\uff11"),
+}
+
+
+@cases("name", TWINS)
+def test_all_forms_of_a_question_are_in_one_split(tmp_path, name):
+    plain = [f"Question 1{i}: caf\u00e9 3 + {i}?" for i in range(60)]
+    rows = [{"ask": form(text)} for text in plain for form in (str, TWINS[name])]
+    splits = []
+    for order in (rows, rows[::-1]):
+        path = write(tmp_path / "rows.jsonl", *order)
+        found = [row_tasks(split, Rows(path=path), choose) for split in ("train", "eval")]
+        asked = [{task.data["row"]["ask"] for task in tasks} for tasks in found]
+        assert sum(map(len, asked)) >= 60
+        known = {TWINS[name](text) for text in asked[0]} | asked[0]
+        assert not any({text, TWINS[name](text)} & known for text in asked[1])
+        splits.append((asked[1], found[0].describe()["data"]))
+    assert splits[0] == splits[1] or "space" in name or name == "a line end"
+
+
+def test_a_question_without_a_twin_is_in_the_split_that_it_was_in(tmp_path):
+    rows = [{"ask": f"question {i}\nmore"} for i in range(300)]
+    path = write(tmp_path / "rows.jsonl", *rows)
+    alone = {task.id for task in row_tasks("eval", Rows(path=path), choose)}
+    path = write(tmp_path / "rows.jsonl", *rows, {"ask": "QUESTION 7 MORE"})
+    assert alone <= {task.id for task in row_tasks("eval", Rows(path=path), choose)}
+
+
+def test_a_twin_of_a_held_out_row_is_no_training_row(tmp_path):
+    held = write(tmp_path / "held.jsonl", {"ask": "What is it?"})
+    path = write(tmp_path / "rows.jsonl", {"ask": "WHAT IS IT"}, {"ask": "Else?"})
+    tasks = row_tasks("train", Rows(path=path, eval_path=held), choose)
+    assert [task.data["row"]["ask"] for task in tasks] == ["Else?"]
+    assert "one of the eval split" in tasks.describe()["reasons"][0]
+
+
+def test_a_split_that_rows_claim_and_that_does_not_hold_is_said(tmp_path, caplog):
+    row, held = {"ask": "A", "split": "train"}, {"ask": "B", "split": "eval"}
+    path = write(tmp_path / "rows.jsonl", row, held)
+    row_tasks("train", Rows(path=path, **EVERYTHING), choose)
+    assert "1 rows have a field `split` for held-out rows" in caplog.text
+    caplog.clear()
+    path, other = write(tmp_path / "a.jsonl", row), write(tmp_path / "b.jsonl", held)
+    row_tasks("train", Rows(path=path, eval_path=other), choose)
+    assert not caplog.records
 
 
 def test_how_many_are_held_out_is_said(tmp_path, caplog):
@@ -175,3 +235,24 @@ def test_questions_stay_in_their_split_whatever_else_differs(tmp_path, caplog):
 )
 def test_the_commit_of_a_data_set_is_in_its_files_addresses(files, commit):
     assert commit_of(files) == commit
+
+
+def whole(row, where):
+    return task_of_whole
+
+
+def task_of_whole(row):
+    return RowTask(row["ask"], dict(row))
+
+
+@cases("suffix", ["jsonl", "json"])
+def test_a_number_of_more_digits_than_python_reads_refuses_its_row_alone(tmp_path, suffix):
+    long, fields = "7" * 5000, ("more", "weight", "id")
+    lines = ['{"ask": "A"}', *(f'{{"ask": "{name}", "{name}": {long}}}' for name in fields)]
+    (file := tmp_path / f"rows.{suffix}").write_text(
+        "\n".join(lines) if suffix == "jsonl" else f"[{','.join(lines)}]"
+    )
+    told = row_tasks("train", Rows(path=str(file), weight_field="weight", **EVERYTHING), whole).describe()
+    assert (told["tasks_train"], told["rows_refused"]) == (1, 3)
+    assert "cannot be written as JSON (Exceeds the limit" in told["reasons"][0]
+    assert "weight: got int" in told["reasons"][1]

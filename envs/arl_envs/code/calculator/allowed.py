@@ -140,6 +140,13 @@ def _pairs(value: Any) -> Any:
     return pairs
 
 
+def _text(*args: Any) -> str:
+    """Return what `str` does, also for numbers of more than 4300 digits."""
+    if len(args) == 1 and type(args[0]) is int:
+        return f"{decimal.Decimal(small(args[0], 1 << 8 * MAX_BITS))}"
+    return str(*args)
+
+
 def _isinstance(value: Any, kinds: Any) -> bool:
     return isinstance(value, kinds)
 
@@ -150,7 +157,7 @@ def _counter(*args: Any, **named: Any) -> collections.Counter[Any]:
 
 _COMPUTES = """
     abs all any ascii bin bool chr complex divmod float hex isinstance len max min oct ord repr
-    round slice sorted str int
+    round slice sorted int
 """
 BUILTINS: dict[str, Any] = {name: getattr(builtins, name) for name in _COMPUTES.split()} | {
     "bytes": _bounded(bytes, MAX_ITEMS),
@@ -168,6 +175,7 @@ BUILTINS: dict[str, Any] = {name: getattr(builtins, name) for name in _COMPUTES.
     "range": _range,
     "reversed": _listed(reversed),
     "set": _of_keys(set),
+    "str": lambda *args: _text(*args),
     "sum": _sum,
     "tuple": lambda *args: tuple(items(*args)) if args else (),
     "type": lambda value: type(value),

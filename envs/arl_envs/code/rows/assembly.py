@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentgym_rl.gym.data import RowRefused
+from agentgym_rl.gym.data import RowRefused, shorten
 from arl_envs.code.calculator.values import ANSWER
-from arl_envs.code.driver import encode
-from arl_envs.code.grader import passes
-from arl_envs.code.problem import CallTest, Problem, TextTest
+from arl_envs.code.driver import Keyword, Nodes, encode
+from arl_envs.code.problem import CallTest, Problem, TextTest, spelled
+from arl_envs.code.trivial import a_constant_passes, passes
 
 from .draft import Draft
 from .example import is_example, squeezed
+from .nodes import CLASSES, uses_nodes
+from .several import accepts_several
 
 PRELUDE = """\
 import bisect, collections, copy, datetime, functools, heapq, itertools, math, operator
@@ -50,11 +52,19 @@ def statement_of(draft: Draft) -> str:
     examples = [text for test in draft.shown if (text := _example(test, draft))]
     if examples:
         parts.append("Examples:\n\n" + "\n\n".join(examples[:MAX_EXAMPLES]))
-    parts.append(_form(draft) if draft.entry else PROGRAM)
+    parts.append(_form(draft) if draft.entry else _program(draft))
     if draft.starter.strip():
         fence = "```" if "```" not in draft.starter else "````"
         parts.append(f"Start from this code:\n\n{fence}python\n{draft.starter.rstrip()}\n{fence}")
     return "\n\n".join(parts)
+
+
+def _program(draft: Draft) -> str:
+    if not draft.input_file and not draft.output_file:
+        return PROGRAM
+    read = f"the file `{draft.input_file}`" if draft.input_file else "standard input"
+    write = f"the file `{draft.output_file}`" if draft.output_file else "standard output"
+    return f"Write a Python program that reads from {read} and writes the answer to {write}."
 
 
 def _form(draft: Draft) -> str:
@@ -78,12 +88,12 @@ def _example(test: CallTest | TextTest, draft: Draft) -> str:
         )
         known = _has(draft.statement, [test.stdin, test.expected])
     else:
-        args = ", ".join(map(repr, test.args))
+        args = ", ".join(map(spelled, test.args))
         call = f"{draft.entry}({args})"
-        text = f"`{call}` returns `{test.expected!r}`"
+        text = f"`{call}` returns `{spelled(test.expected)}`"
         if test.view:
             said = re.sub(rf"\b{ANSWER}\b", lambda _: call, test.view)
-            text = "" if "\n" in said else f"`{said}` is `{test.expected!r}`"
+            text = "" if "\n" in said else f"`{said}` is `{spelled(test.expected)}`"
         known = _has(draft.statement, [*test.args, test.expected])
     return "" if known or len(text) > MAX_EXAMPLE_CHARS else text
 
@@ -91,7 +101,7 @@ def _example(test: CallTest | TextTest, draft: Draft) -> str:
 def _has(statement: str, parts: Sequence[Any]) -> bool:
     """Return whether all `parts` occur in `statement`, with any spaces and quotes."""
     haystack = squeezed(statement)
-    texts = (part if isinstance(part, str) else repr(part) for part in parts)
+    texts = (part if isinstance(part, str) else spelled(part) for part in parts)
     return all(squeezed(text) in haystack for text in texts)
 
 
@@ -112,6 +122,10 @@ class Limits:
     """The CPU seconds of a test. A row may allow more, up to 30. A smaller limit in a row is
     ignored, as it is made for compiled languages."""
     memory_mb: int = 512
+    constant_answers: bool = False
+    """Keep a row whose tests all expect one answer: a program that ignores its input passes."""
+    several_answers: bool = False
+    """Keep a row without a checker whose statement accepts several answers: only one is paid."""
 
 
 def problem_of(draft: Draft, limits: Limits) -> Problem:
@@ -125,13 +139,29 @@ def problem_of(draft: Draft, limits: Limits) -> Problem:
         statement=statement_of(draft),
         entry=draft.entry,
         hidden=hidden,  # pyright: ignore[reportArgumentType] (all of one kind, as in the draft)
-        prelude=PRELUDE + draft.helpers if draft.entry else "",
+        prelude=PRELUDE + _classes(draft) + draft.helpers if draft.entry else "",
+        input_file=draft.input_file,
+        output_file=draft.output_file,
+        checker=draft.checker,
         time_limit_s=_time_limit(draft.time_limit, limits.time_limit_s),
         memory_mb=limits.memory_mb,
         python_equality=True,
     )
-    if all(_says_nothing(problem, test) for test in hidden):
+    if not draft.checker and all(_says_nothing(problem, test) for test in hidden):
         raise RowRefused("the tests expect no output: a program without output would pass")
+    if not limits.constant_answers and a_constant_passes(problem):
+        raise RowRefused(
+            "all its tests expect one answer: a program that ignores its input would pass "
+            "(constant_answers=true keeps such rows)"
+        )
+    views = any(isinstance(test, CallTest) and test.view for test in hidden)
+    if not (limits.several_answers or draft.checker or views) and (
+        words := accepts_several(draft.statement)
+    ):
+        raise RowRefused(
+            f"several answers are right ({shorten(words)}), and it has no checker "
+            "(several_answers=true keeps such rows, and pays the answer of the row alone)"
+        )
     size = len(json.dumps(problem.to_json()))
     if size > limits.max_bytes:
         raise RowRefused(f"{size} bytes with {len(hidden)} tests, more than {limits.max_bytes}")
@@ -159,7 +189,7 @@ def _hidden(draft: Draft) -> Sequence[CallTest | TextTest]:
     ]
     if not hidden:
         raise RowRefused("every test is shown: a program that memorizes them would pass")
-    if len(set(map(_output, hidden))) == 1 < len(hidden):
+    if len(set(map(_output, hidden))) == 1 < len(unique):
         return list(unique.values())  # a constant would pass the rest
     return hidden
 
@@ -173,6 +203,20 @@ def _longest(tests: Sequence[CallTest | TextTest], count: int) -> list[CallTest 
 
 def _says_nothing(problem: Problem, test: CallTest | TextTest) -> bool:
     return passes(problem, test, b"" if isinstance(test, TextTest) else b'{"value": null}')
+
+
+def _classes(draft: Draft) -> str:
+    used = [
+        value.value if isinstance(value, Keyword) else value
+        for test in draft.tests or draft.shown
+        if isinstance(test, CallTest)
+        for value in [*test.args, test.expected]
+    ]
+    return CLASSES if uses_nodes(draft.starter) or any(map(_has_nodes, used)) else ""
+
+
+def _has_nodes(value: Any) -> bool:
+    return isinstance(value, Nodes) or (isinstance(value, list) and any(map(_has_nodes, value)))
 
 
 def _view(test: CallTest | TextTest) -> str:

@@ -17,7 +17,8 @@ from arl_envs.code.calculator.statements import Calculator
 from arl_envs.code.calculator.values import ANSWER, ENTRY, Class, Open, approximate, show
 from arl_envs.code.problem import EXACT, CallTest
 
-from .cases import ROUNDING, check_value, rounding_of, tolerance_of
+from .cases import ROUNDING, WIDE, check_value, largest, rounding_of, tolerance_of
+from .nodes import nodes_of
 
 
 def test_of(claim: Open) -> CallTest:
@@ -46,14 +47,16 @@ def test_of(claim: Open) -> CallTest:
 
 
 def test_of_pair(args: Any, expected: Any, absolute: Any) -> CallTest:
-    """Return a test that allows `absolute` besides rounding; 0: rounding alone.
+    """Return a test that allows `absolute` besides rounding, unless 0 would pass then.
+
+    One `absolute` is meant for all tests of a row, also those for which it is too wide.
 
     Raises:
         RowRefused: the reasons of `test_of`.
     """
     args = check_value(list(args), "arguments", from_json=False)
     check_value(expected, "what is right", from_json=False)
-    if not (absolute := _number(absolute)):
+    if not (absolute := _number(absolute)) or 0 < largest(expected) <= absolute < WIDE:
         return CallTest(args, expected, rounding_of(expected))
     allowed = tolerance_of(expected, relative=ROUNDING.relative, absolute=absolute)
     return CallTest(args, expected, allowed)
@@ -172,7 +175,7 @@ class _Splitter(Calculator):
     def __init__(self, entry: str, classes: Sequence[str]) -> None:
         known = {name: Class(name) for name in classes}
         bare = {"approx": approximate, "isclose": math.isclose}  # imported or not
-        super().__init__({**bare, **known, entry: ENTRY})
+        super().__init__({**bare, **_NODES, **known, entry: ENTRY})
         self._entry = entry
         self._tests: list[ast.FunctionDef] = []
         self.pairs: list[CallTest] = []
@@ -220,11 +223,24 @@ class _Splitter(Calculator):
             case _:
                 super().statement(node)
 
+    def _call(self, node: ast.Call) -> Any:
+        if isinstance(node.func, ast.Name) and node.func.id in _SAME_NODES and len(node.args) == 2:
+            return self.value(ast.Compare(node.args[0], [ast.Eq()], node.args[1:]))
+        return super()._call(node)
+
     def _pair(self, said: object, wanted: object, absolute: object = 0) -> None:
         """Keep the test of `assertion(f(*args), wanted, absolute)`, which is EvalPlus' notation."""
         if not isinstance(said, Open) or not isinstance(said.node, ast.Name):
             raise Refused("an assertion that is not about the returned value")
         self.pairs.append(test_of_pair(said.args, wanted, absolute))
+
+
+_SAME_NODES = ("is_same_list", "is_same_tree")
+_NODES = {
+    "list_node": lambda values: nodes_of("ListNode", values),
+    "tree_node": lambda values: nodes_of("TreeNode", values),
+}
+"""The functions by which rows of LeetCode write lists and trees."""
 
 
 def _has_tests(node: ast.ClassDef) -> bool:

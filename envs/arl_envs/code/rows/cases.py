@@ -15,13 +15,15 @@ from agentgym_rl.gym.data import RowRefused, check_text, parse_json, shorten
 from arl_envs.code.driver import encode
 from arl_envs.code.problem import CallTest, TextTest, Tolerance
 
+from .nodes import node_types, of_list
+
 ROUNDING = Tolerance(relative=1e-6, absolute=1e-12)
 """The tolerance for equality in a row: right solutions differ in the last digits, and by their
 remainder around 0. For expected numbers so small that 0 would pass, see `rounding_of`."""
 PRINTED = Tolerance(relative=1e-6, absolute=1e-6)
 """The tolerance of printed numbers, as in programming contests."""
 
-_WIDE = 0.5
+WIDE = 0.5
 
 
 def rounding_of(expected: Any) -> Tolerance:
@@ -35,8 +37,8 @@ def tolerance_of(expected: Any, *, relative: float = 0.0, absolute: float = 0.0)
 
     Raises:
         RowRefused: a bound is negative or not finite, or so wide that it tests nothing: `relative`
-            is 1 or more, or the allowed difference is 0.5 or more and no smaller than every
-            expected float, as 0 would then pass.
+            is 1 or more, or 0 would pass where another number is expected, or, where 0 is expected,
+            every number up to 0.5.
     """
     for bound in (relative, absolute):
         if not 0 <= bound <= sys.float_info.max:
@@ -44,9 +46,14 @@ def tolerance_of(expected: Any, *, relative: float = 0.0, absolute: float = 0.0)
     sizes = list(map(abs, _floats(expected)))
     if sizes:
         allowed = max(relative * max(sizes), absolute)
-        if relative >= 1 or allowed >= max(_WIDE, *sizes):
+        if relative >= 1 or allowed >= (max(sizes) or WIDE):
             raise RowRefused(f"a tolerance of {allowed:g} around {max(sizes):g} says nothing")
     return Tolerance(float(relative), float(absolute))
+
+
+def largest(expected: Any) -> float:
+    """Return the size of the largest float in `expected`; 0 if it holds none."""
+    return max(_floats(expected), default=0.0)
 
 
 def _floats(value: Any) -> list[float]:
@@ -59,8 +66,8 @@ def _floats(value: Any) -> list[float]:
     return [number for item in value for number in _floats(item)]
 
 
-MAX_INTEGER_BITS = 13_000
-"""The most bits of a whole number: Python reads and writes no number above 4300 digits."""
+MAX_INTEGER_BITS = 170_000
+"""The most bits of a whole number."""
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 
@@ -105,7 +112,9 @@ def _check_scalar(item: Any, what: str, *, from_json: bool) -> None:
         check_text(item, what)
 
 
-_RETURNS_LIST = re.compile(r"->\s*(typing\.)?list\b", re.IGNORECASE)
+_RETURNS_LIST = re.compile(
+    r"->\s*(typing\.)?list\b|->\s*[^:\n]*\b(?:List|Tree)Node\b", re.IGNORECASE
+)
 
 
 def check_pairs(inputs: Any, outputs: Any) -> list[tuple[Any, Any]]:
@@ -166,6 +175,7 @@ def call_tests(pairs: Sequence[tuple[Any, Any]], *, starter: str = "") -> list[C
         RowRefused: an input or output is anything else, or a value that no test can hold.
     """
     wrapped = _are_wrapped([wanted for _, wanted in pairs], starter)
+    of_args, of_result = node_types(starter)
     tests: list[CallTest] = []
     for i, (given, wanted) in enumerate(pairs, 1):
         args = _arguments(given, f"input {i}")
@@ -174,6 +184,8 @@ def call_tests(pairs: Sequence[tuple[Any, Any]], *, starter: str = "") -> list[C
         if isinstance(given, str) and isinstance(wanted, str):
             wanted = parse_json(wanted, f"output {i}")
         check_value(wanted, f"output {i}", from_json=True)
+        args = [*map(of_list, args, of_args), *args[len(of_args) :]]
+        wanted = of_list(wanted, of_result)
         tests.append(CallTest(args, wanted, rounding_of(wanted)))
     return tests
 

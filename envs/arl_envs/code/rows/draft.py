@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentgym_rl.gym.data import RowRefused, shorten
 from arl_envs.code.problem import CallTest, TextTest
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+
+
+def file_name(value: Any, what: str) -> str:
+    """Return the name of a file that a program reads or writes; "" for the standard streams.
+
+    Raises:
+        RowRefused: it is no plain name.
+    """
+    if value is None or (isinstance(value, str) and value.strip().lower() in _STREAMS):
+        return ""
+    if not isinstance(value, str) or not _FILE_NAME.fullmatch(value.strip()):
+        raise RowRefused(f"{what}: got {shorten(value)}, expected the name of a file")
+    return value.strip()
+
+
+_STREAMS = ("", "stdin", "stdout", "standard input", "standard output", "-")
 
 Tests = Sequence[CallTest] | Sequence[TextTest]
 
@@ -27,5 +47,10 @@ class Draft:
     """The tests that the row's author shows to the solver."""
     helpers: str = ""
     """The code that the row provides, besides the usual imports."""
+    input_file: str = ""
+    output_file: str = ""
+    """The files that a program reads and writes; "": standard input and output."""
+    checker: str = ""
+    """The program that decides whether an output is right."""
     time_limit: Any = None
     """The time limit as it is in the row: seconds, or text such as "2.0 seconds"."""

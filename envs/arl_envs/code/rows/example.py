@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from arl_envs.code.problem import CallTest, TextTest
+from arl_envs.code.problem import CallTest, TextTest, spelled
 
 MAX_BETWEEN = 24
 """The most characters, without blanks, between an argument and the next: `, k = `."""
@@ -59,7 +59,7 @@ def is_example(test: CallTest | TextTest, statement: str, entry: str) -> bool:
         if test.stdin.strip() and f"\n{_lines(test.stdin)}\n" in f"\n{_lines(statement)}\n":
             return True
         return words.show([[test.stdin]], [test.expected])
-    call = f"{entry}({', '.join(map(repr, test.args))})"
+    call = f"{entry}({', '.join(map(spelled, test.args))})"
     if squeezed(call) in squeezed(statement):
         return True
     if test.view:
@@ -82,9 +82,9 @@ def _lines(text: str) -> str:
 def _written(value: Any) -> list[str]:
     """Return `value` in Python's and in JSON's notation."""
     try:
-        return [repr(value), json.dumps(value, ensure_ascii=False)]
-    except TypeError:  # a set
-        return [repr(value)]
+        return [spelled(value), json.dumps(value, ensure_ascii=False)]
+    except (TypeError, ValueError):  # a set, or a number that is too long
+        return [spelled(value)]
 
 
 Span = tuple[int, int]

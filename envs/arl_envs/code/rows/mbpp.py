@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentgym_rl.gym.data import Row, RowRefused, optional_text, shorten, text_field
-from arl_envs.code.problem import CallTest
+from arl_envs.code.problem import CallTest, spelled
 
 from .assertions import called_function, split_tests
 from .cases import check_entry
@@ -47,7 +47,7 @@ def _shown(listed: Sequence[CallTest], tests: Sequence[CallTest]) -> Sequence[Ca
     first that leaves any others; else none. The shown assertion decides nothing."""
 
     def left(shown: CallTest) -> set[str]:
-        return {repr(t.expected) for t in tests if t.args != shown.args}
+        return {spelled(t.expected) for t in tests if t.args != shown.args}
 
     for least in (2, 1):
         for test in listed:

@@ -49,6 +49,8 @@ def row_tasks(
     max_bytes: int = 1_000_000,
     time_limit_s: float = 6.0,
     memory_mb: int = 512,
+    constant_answers: bool = False,
+    several_answers: bool = False,
     **rows: Any,
 ) -> RowTasks:
     """Return the tasks of `split` from the `rows` of a file or a Hugging Face data set.
@@ -56,13 +58,16 @@ def row_tasks(
     `rows` are the fields of `gym.data.Rows`: `path` or `dataset`, and the fields that go
     with them. `format` is inferred from the fields of the first row, unless it is given. A problem
     keeps the `max_tests` hidden tests with the longest inputs, and is refused if it is larger than
-    `max_bytes` as JSON. `time_limit_s`: CPU seconds of a test.
+    `max_bytes` as JSON. `time_limit_s`: CPU seconds of a test. `constant_answers` keeps rows whose
+    tests all expect one answer, `several_answers` those that accept several and have no checker.
 
     Raises:
         ConfigError: options do not fit together, data is absent or malformed, or no row makes a
             problem.
     """
-    limits = Limits(max_tests, max_bytes, time_limit_s, memory_mb)
+    limits = Limits(
+        max_tests, max_bytes, time_limit_s, memory_mb, constant_answers, several_answers
+    )
     where = Rows.of_options(rows)
     _check_limits(limits)
     return tasks_of_rows(split, where, ChooseFormat(format, limits), seed=seed)
@@ -73,6 +78,9 @@ def _check_limits(limits: Limits) -> None:
         value: Any = getattr(limits, name)
         if not _is_number(value) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"{name}: got {value!r}, allowed: whole numbers from 1")
+    for name in ("constant_answers", "several_answers"):
+        if not isinstance(getattr(limits, name), bool):
+            raise ConfigError(f"{name}: got {getattr(limits, name)!r}, allowed: true, false")
     seconds = limits.time_limit_s
     if not _is_number(seconds) or not 0 < seconds < math.inf:
         raise ConfigError(f"time_limit_s: got {seconds!r}, allowed: finite numbers above 0")

@@ -8,6 +8,7 @@ from contextlib import suppress
 from fractions import Fraction
 
 from .asked import is_ratio, may_be_said, may_be_unsaid, wants
+from .congruences import is_of_modulus, residue_of
 from .expression import Node, Unreadable, number, numeral, symbols, walk
 from .letters import is_choice, options, same_text, with_names_of
 from .matrices import entries, is_given
@@ -19,6 +20,7 @@ from .shapes import (
     Based,
     Chain,
     Choice,
+    Congruence,
     Interval,
     Items,
     Matrix,
@@ -92,8 +94,14 @@ class Matcher:
                 return "ratio" in self._question and self._scaled((gold, _ONE), b)
             case Chain(ops=ops, nodes=a), Chain(nodes=b):
                 return ops == answer.ops and len(a) == len(b) and all(map(self._leaf, a, b))
-            case Relation(op="="), Scalar(node=b):
-                wanted = self._wanted(gold)
+            case Congruence() as a, Congruence() as b:
+                return self._congruent(a, b)
+            case Congruence(residues=(a,)), Scalar():
+                return self.match(a, answer)
+            case Scalar(), Congruence(residues=(b,), modulus=modulus):
+                return is_of_modulus(self._question, modulus) and self.match(gold, b)
+            case Relation(op="=") as a, Scalar(node=b):
+                wanted = self._wanted(a)
                 return wanted is not None and self._leaf(wanted, b)
             case Based(digits=digits), Scalar(node=Node(value=value)):
                 return str(value) == digits and "base" in self._question
@@ -118,6 +126,19 @@ class Matcher:
         pairs = zip(ours[1:], theirs[1:], strict=True)
         return all(self._leaf(_quotient(a, ours[0]), _quotient(b, theirs[0])) for a, b in pairs)
 
+    def _congruent(self, gold: Congruence, answer: Congruence) -> bool:
+        def same(one: Shape, other: Shape) -> bool:
+            if not isinstance(one, Scalar) or not isinstance(other, Scalar):
+                return False
+            residues = [residue_of(each.node, gold.modulus) for each in (one, other)]
+            if None in residues:
+                return self._leaf(one.node, other.node)
+            return residues[0] == residues[1]
+
+        return self._leaf(gold.modulus, answer.modulus) and self._paired(
+            gold.residues, answer.residues, same
+        )
+
     def _matrix(self, gold: Matrix, answer: Matrix) -> bool:
         if answer != gold and is_given(answer, self._question):
             return False
@@ -137,6 +158,8 @@ class Matcher:
         if kinds <= {"set", "list"} or (gold.kind, answer.kind) == ("list", "closed"):
             if gold.kind == "list" and _ORDER.search(self._question):
                 return answer.kind != "set" and self._in_order(gold.items, answer.items)
+            if answer.kind == "set" and len(set(gold.items)) == len(gold.items):
+                return self._same_set(gold.items, answer.items)
             return self._paired(gold.items, answer.items, self.match)
         if kinds <= {"tuple", "vector"} or len(kinds) == 1:
             return self._in_order(gold.items, answer.items)
@@ -144,6 +167,16 @@ class Matcher:
 
     def _in_order(self, gold: Sequence[Shape], answer: Sequence[Shape]) -> bool:
         return len(gold) == len(answer) and all(map(self.match, gold, answer))
+
+    def _same_set(self, gold: Sequence[Shape], answer: Sequence[Shape]) -> bool:
+        """Return whether both have the same members: a set has each once, however it is written."""
+        found = set[int]()
+        for item in answer:
+            at = next((i for i, other in enumerate(gold) if self.match(other, item)), None)
+            if at is None:
+                return False
+            found.add(at)
+        return len(found) == len(gold)
 
     def _paired(
         self, gold: Sequence[Shape], answer: Sequence[Shape], same: Callable[[Shape, Shape], bool]

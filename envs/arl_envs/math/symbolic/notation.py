@@ -6,6 +6,7 @@ import re
 import unicodedata
 
 from .expression import Unreadable
+from .functions import FUNCTIONS
 
 MAX_CHARS = 1000
 MAX_SPELLED = 2 * MAX_CHARS
@@ -14,7 +15,7 @@ MAX_SPELLED = 2 * MAX_CHARS
 _UNICODE = {
     "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "∕": "/",
     "π": r"\pi ", "∞": r"\infty ", "≤": r"\leq ", "≥": r"\geq ", "≠": r"\neq ", "∪": r"\cup ",
-    "∈": r"\in ", "°": r"\degree ", "±": r"\pm ",
+    "∈": r"\in ", "≡": r"\equiv ", "°": r"\degree ", "±": r"\pm ",
     "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "∅": r"\emptyset ",
     "ℝ": r"\reals ", "∖": r"\setminus ", "∩": r"\cap ", "∉": r"\notin ", "√": r"\sqrt ",
     "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ",
@@ -37,9 +38,30 @@ _FONTS = (
     "text|textbf|textit|textrm|textsf|texttt|textnormal|mathrm|mathbf|mathit|mathsf|mathcal"
     "|mbox|hbox|rm|bf|boldsymbol|bm|emph|operatorname\\*?"
 )
-_PLAIN_NAMES = (
-    "sqrt|arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|pi|infty"
+_SPELLINGS = {
+    "tg": "tan", "ctg": "cot", "cotg": "cot", "ctan": "cot", "cosec": "csc", "cosech": "csch",
+    "arctg": "arctan", "arcctg": "arccot", "arcosec": "arccsc", "arccosec": "arccsc",
+    "asin": "arcsin", "acos": "arccos", "atan": "arctan", "acot": "arccot", "asec": "arcsec",
+    "acsc": "arccsc", "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh",
+    "arsinh": "arcsinh", "arcosh": "arccosh", "artanh": "arctanh", "argsinh": "arcsinh",
+}  # fmt: skip
+"""Other spellings of functions."""
+_NO_WORDS = FUNCTIONS - {"gcd", "lcm", "max", "min"} | {"sqrt", "pi", "infty"}
+_NAMES = "|".join(sorted(_NO_WORDS, key=len, reverse=True))
+_OTHERS = "|".join(sorted(_SPELLINGS, key=len, reverse=True))
+_LONG_OTHERS = "|".join(name for name in _OTHERS.split("|") if len(name) > 2)
+"""The spellings that are no product of two variables."""
+
+_MOD = (
+    r"(?:\\(?:[bp]?mod|pod)(?![A-Za-z])|\\text\{\s*mod(?:ulo)?\s*\}"
+    r"|(?<![A-Za-z\\])mod(?:ulo)?(?![A-Za-z]))"
 )
+_MODULUS = r"\{[^{}]{1,60}\}|[0-9]+(?:\s*\^\s*(?:[0-9]|\{[0-9]+\}))?|[A-Za-z]"
+
+
+def _function_name(match: re.Match[str]) -> str:
+    return rf"\{_SPELLINGS[match['name']]} "
+
 
 # The order matters. Each rewrite replaces many spellings by one.
 _REWRITES = [
@@ -72,9 +94,12 @@ _REWRITES = [
             "",
         ),
         (r"\\(?:mathbb|Bbb|mathds)\s*(?:\{\s*R\s*\}|R(?![A-Za-z]))|\\R(?![A-Za-z])", r"\\reals "),
-        (r"\\text\{\s*(sin|cos|tan|cot|sec|csc|ln|log|exp)\s*\}", r"\\\1 "),
+        (rf"\\text\{{\s*({_NAMES})\s*\}}", r"\\\1 "),
+        (rf"\\text\{{\s*(?P<name>{_OTHERS})\s*\}}", _function_name),
+        (rf"\\(?P<name>{_OTHERS})(?![A-Za-z])", _function_name),
+        (rf"(?<![\\A-Za-z])(?P<name>{_LONG_OTHERS})(?![A-Za-z])", _function_name),
         (r"\\(?:var)?nothing(?![A-Za-z])", r"\\emptyset "),
-        (r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)|\\text\{\s*degrees?\s*\}", r"\\degree "),
+        (r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\text\{\s*degrees?\s*\}", r"\\degree "),
         (r"\\lbrace(?![A-Za-z])|\\lbrack(?![A-Za-z])", r"\\{"),
         (r"\\rbrace(?![A-Za-z])|\\rbrack(?![A-Za-z])", r"\\}"),
         (r"\\leqslant(?![A-Za-z])|\\le(?![A-Za-z])|<=", r"\\leq "),
@@ -87,10 +112,17 @@ _REWRITES = [
         (r"\\cdotp(?![A-Za-z])|\\ast(?![A-Za-z])", r"\\cdot "),
         (r"\\[lr][vV]ert(?![A-Za-z])|\\[lr]?vert(?![A-Za-z])|\\mid(?![A-Za-z])", "|"),
         (r"\\(?:colon)(?![A-Za-z])", ":"),
+        (r"\\not\s*=", r"\\neq "),
+        (r"\\not\s*\\in(?![A-Za-z])", r"\\notin "),
+        # One notation of a modulus: at the end, or before the next comma.
+        (r"\\text\{\s*\(?\s*mod(?:ulo)?\s+([0-9]+|[A-Za-z])\s*\)?\s*\}", r"\\pmod{\1}"),
+        (rf"\(\s*{_MOD}\s*({_MODULUS})\s*\)", r"\\pmod{\1}"),
+        (rf"{_MOD}\s*({_MODULUS})", r"\\pmod{\1}"),
+        (r"\\pmod\{\s*\{([^{}]*)\}\s*\}", r"\\pmod{\1}"),
         (r"\\%", "%"),
         (r"\*\*", "^"),
         (r"([0-9])[ ]+([0-9]+)[ ]*/[ ]*([0-9]+)(?![0-9])", r"\1\\frac{\2}{\3}"),
-        (rf"(?<![\\A-Za-z])({_PLAIN_NAMES})(?![A-Za-z])", r"\\\1 "),
+        (rf"(?<![\\A-Za-z])({_NAMES})(?![A-Za-z])", r"\\\1 "),
     )
 ]
 

@@ -14,14 +14,11 @@ from __future__ import annotations
 from fractions import Fraction
 
 from .expression import Node, Unreadable, number
+from .functions import FUNCTIONS, INVERSES, called
 from .tokens import END, Token, tokenize
 
 MAX_DEPTH = 50
 
-FUNCTIONS = frozenset((
-    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh",
-    "tanh", "ln", "log", "exp", "gcd", "lcm", "max", "min",
-))  # fmt: skip
 _CONSTANTS = {"\\pi": "pi", "e": "e", "i": "i", "\\infty": "infty"}
 _GREEK = frozenset((
     "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "kappa", "lambda",
@@ -232,13 +229,12 @@ class _Parser:
             arguments = self._arguments(depth)
         else:
             arguments = (self._exponent_free(depth + 1),)
-        if name == "exp":
-            node = Node("power", (Node("constant", name="e"), *arguments))
-        else:
-            node = Node("call", (*arguments, *base), name)
+        if exponent == _MINUS_ONE and name in INVERSES and not base:
+            name, exponent = f"arc{name}", None
+        node = called(name, (*arguments, *base))
         if exponent is None:
             return node
-        if exponent.op == "negative":  # ambiguous: an inverse function, or 1 over it
+        if exponent.op == "negative":  # an inverse function, or 1 over it
             raise Unreadable("a negative power of a function")
         return Node("power", (node, exponent))
 
@@ -274,6 +270,7 @@ class _Parser:
 
 
 _PI = Node("constant", name="pi")
+_MINUS_ONE = Node("negative", (number(1),))
 _GROUPS = {
     "(": (")", ""),
     "{": ("}", ""),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from .congruences import read_congruences
 from .expression import Unreadable, complex_number
 from .matrices import read_matrix
 from .notation import plain, split_top
@@ -55,6 +56,7 @@ _SHORT_WORDS = frozenset((
     "mon", "tue", "wed", "thu", "fri", "sat", "sun", "may", "jan", "feb", "red", "not", "neg",
     "pos", "inf", "dne",
 ))  # fmt: skip
+_PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 _PIECE = re.compile(r"\\text\{([^{}]*)\}")
 
 
@@ -85,6 +87,10 @@ def read_plain(text: str, depth: int) -> Shape:
         if shape is not None:
             return shape
     return _quantity(text, depth)
+
+
+def _congruences(text: str, depth: int) -> Shape | None:
+    return read_congruences(text, depth, read_plain)
 
 
 def _named_set(text: str, depth: int) -> Shape | None:
@@ -242,19 +248,20 @@ def _quantity(text: str, depth: int) -> Shape:
         shape = read_plain(value, depth + 1)
         said_twice = isinstance(shape, Quantity) and shape.unit == unit  # $18 dollars
         return shape if said_twice else Quantity(shape, unit)
-    if "\\pm" in text or "\\mp" in text:
+    if _PLUS_MINUS.search(text):
         return _plus_minus(text)
     return Scalar(complex_number(parse(text)))
 
 
 def _plus_minus(text: str) -> Shape:
-    if len(re.findall(r"\\[pm][mp](?![A-Za-z])", text)) != 1:
+    if len(_PLUS_MINUS.findall(text)) != 1:
         raise Unreadable("more than one plus-minus sign")
-    both = [re.sub(r"\\[pm][mp](?![A-Za-z])", f" {sign} ", text) for sign in "+-"]
+    both = [_PLUS_MINUS.sub(f" {sign} ", text) for sign in "+-"]
     return Items("list", tuple(Scalar(parse(one)) for one in both))
 
 
 _READERS = (
-    _named_set, _choice, _words, _matrix, _relations, _several, _combined, _bracketed, _special,
+    _congruences, _named_set, _choice, _words, _matrix, _relations, _several, _combined,
+    _bracketed, _special,
 )  # fmt: skip
 """The readers in the order in which they are tried."""

@@ -124,6 +124,14 @@ class Based:
 
 
 @dataclass(frozen=True, slots=True)
+class Congruence:
+    """The numbers that have one of `residues` (all of them `Scalar`) to a modulus."""
+
+    residues: tuple[Shape, ...]
+    modulus: Node
+
+
+@dataclass(frozen=True, slots=True)
 class Ratio:
     """A ratio such as 3:4, or a time of day."""
 
@@ -132,7 +140,7 @@ class Ratio:
 
 Shape = (
     Scalar | Words | Choice | Quantity | Items | Interval | Union | Matrix | Relation | Named
-    | Based | Ratio | Without | Chain
+    | Based | Ratio | Without | Chain | Congruence
 )  # fmt: skip
 
 
@@ -152,6 +160,10 @@ def leaves(shape: Shape) -> Iterator[Node]:
                 yield from leaves(part)
         case Chain(nodes=nodes):
             yield from nodes
+        case Congruence(residues=residues, modulus=modulus):
+            yield modulus
+            for residue in residues:
+                yield from leaves(residue)
         case Without(removed=removed):
             yield from leaves(removed)
         case Matrix(rows=rows, scale=scale):

@@ -1,0 +1,90 @@
+"""The replies of a foreign endpoint that say nothing to the environment, for a reason of the
+endpoint's: it filters them, takes all of them for thoughts, or reads no calls in them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from agentgym_rl.core.chat import is_dict, is_list
+from agentgym_rl.gateway.messages import spoken, text_of, thoughts_of
+from agentgym_rl.gateway.parsers import ToolCall
+from agentgym_rl.gateway.parsers.formats import FORMATS
+from agentgym_rl.runtime.log import Repeated
+
+Odd = Literal["filtered_turns", "empty_turns", "text_calls"]
+
+_FILTERED = ("content_filter", "safety", "recitation", "refusal")
+"""The finish reasons of replies that a provider withholds."""
+_LONGEST = 32_000
+"""The number of characters of a reply that are searched for calls."""
+ADVICE: Mapping[Odd, str] = {
+    "filtered_turns": "replies were withheld by a content filter of the endpoint: another endpoint "
+    "or other tasks do not have it",
+    "empty_turns": "replies had neither text nor calls, only thoughts or nothing: if thoughts fill "
+    "the reply, raise rollout.max_tokens; if the server takes answers for thoughts, choose another "
+    "reasoning parser there (vLLM, SGLang: --reasoning-parser), or none",
+    "text_calls": "replies had a tool call in their text, where no environment looks for it: the "
+    "server has no parser of this model's calls (vLLM: --enable-auto-tool-choice "
+    "--tool-call-parser NAME; SGLang: --tool-call-parser NAME; llama.cpp: --jinja)",
+}
+"""What each kind means, and what helps."""
+
+_log = logging.getLogger(__name__)
+
+
+def oddity(
+    asked: Mapping[str, Any], reply: Mapping[str, Any], finish_reason: str | None
+) -> Odd | None:
+    """Return the kind of an odd reply to the request `asked`; None: it is an ordinary one."""
+    if finish_reason in _FILTERED:
+        return "filtered_turns"
+    if reply.get("tool_calls") or reply.get("function_call"):
+        return None
+    text = text_of(reply.get("content")) or text_of(reply.get("refusal"))
+    if not spoken(text).strip():
+        return "empty_turns"
+    names = set(_offered(asked))
+    return "text_calls" if names and _has_call(spoken(text)[:_LONGEST], names) else None
+
+
+def _offered(asked: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of the functions that the model may call."""
+    tools = asked.get("tools")
+    if asked.get("tool_choice") == "none" or not is_list(tools):
+        return
+    for tool in tools:
+        function = tool.get("function") if is_dict(tool) else None
+        if is_dict(function) and isinstance(function.get("name"), str):
+            yield function["name"]
+
+
+def _has_call(text: str, names: set[str]) -> bool:
+    """Return whether some family's parser finds a call of one of these functions, or JSON looks
+    like one."""
+    either = "|".join(map(re.escape, names))
+    if re.search(rf'"(name|function|tool|tool_name)"\s*:\s*"({either})"', text):
+        return True
+    return any(_finds(family, text, names) for family in FORMATS)
+
+
+def _finds(family: str, text: str, names: set[str]) -> bool:
+    parser = FORMATS[family](())
+    calls = [each for each in (*parser.feed(text), *parser.finish(ended=True))
+             if isinstance(each, ToolCall)]  # fmt: skip
+    marked = any(tag in text for tag in parser.begins)
+    return any(call.name in names or (marked and call.malformed) for call in calls)
+
+
+class OddReplies:
+    """The warnings of one endpoint's odd replies: the first of each kind at once."""
+
+    def __init__(self) -> None:
+        self._warnings = Repeated(_log)
+
+    def warn(self, odd: Odd, reply: Mapping[str, Any]) -> None:
+        """Warn of a reply."""
+        said = text_of(reply.get("content")) or thoughts_of(reply)
+        self._warnings.warn("%s; the reply: %.120r", ADVICE[odd], said, why=odd)

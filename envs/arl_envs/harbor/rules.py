@@ -1,0 +1,99 @@
+"""The rules of one task's verification: what it takes over from the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from glob import escape
+from pathlib import PurePosixPath
+
+from agentgym_rl.gym.sandbox import Image
+
+from .changes import Changes, changes_of
+from .config import TaskConfig, resolved
+from .hooks import Hooks, Mentions, Search, Why, relative_to
+from .links import LINK
+from .proof import Terms, runs_programs
+from .task import HarborTask
+from .tree import Tree
+
+PUBLISHED = "/logs/artifacts"
+"""The folder of which every task's tests get the agent's files, without being told."""
+
+
+class Rules:
+    """The judgement of the agent's files by what the task, its image and its tests are.
+
+    Args:
+        image: The task's image.
+        tests_image: The image of the tests, if they have one of their own.
+    """
+
+    def __init__(
+        self, task: HarborTask, config: TaskConfig, image: Image, tests_image: Image | None
+    ) -> None:
+        self._task, self._config, self._image = task, config, image
+        self._tests_image = tests_image
+
+    def hooks_among(self, files: Mapping[str, bytes], artifacts: Sequence[str]) -> dict[str, Why]:
+        """Return the files below artifacts that programs load by themselves; an artifact that is a
+        file is what the task asks for."""
+        hooks = Hooks((), keep=self._config.kept, all_doubtful=True)
+        found: dict[str, Why] = {}
+        for path in files:
+            below = [
+                PurePosixPath(path).relative_to(one) for one in artifacts if is_below(path, one)
+            ]
+            whys = [hooks.why(str(each)) for each in below]
+            if path == PUBLISHED:
+                found[path] = Why("it has the place of a folder")
+            elif whys and (why := whys[0]) and all(whys):
+                found[path] = why
+        return found
+
+    def changes(self, tree: Tree, base: Tree, terms: Terms) -> Changes:
+        """Return the changes from the image's work folder to the agent's that are taken over."""
+        folder = self._image.work_dir
+        sources = [relative_to(folder, each.source) for each in self._config.artifacts]
+        declared = [each for each in sources if each not in (None, ".")]
+        mentions = Mentions.of(self._task.tests, folder)
+        hooks = Hooks(
+            base.names,
+            links={path: one.target for path, one in base.entries.items() if one.kind == LINK},
+            work_dir=folder,
+            keep=[*self._config.kept, *(escape(each) for each in declared if each in tree.files)],
+            needed=terms.needed,
+            declared=declared,
+            search=Search.of(self.tests_env, folder),
+            mentions=mentions,
+            around=base.around,
+            all_doubtful=self._config.is_generated,
+        )
+        names = {PurePosixPath(path).name for path in self._task.tests}
+        return changes_of(
+            tree,
+            base,
+            hooks,
+            work_dir=folder,
+            test_names=names,
+            test_words=mentions.written,
+        )
+
+    @property
+    def tests_env(self) -> dict[str, str]:
+        """Return the variables of the tests, those of their image included."""
+        image, place = self._tests_image or self._image, self._config.tests_place
+        return {**image.env, **resolved(place.env), **resolved(self._config.verifier.env)}
+
+    def is_isolated(self, base: Tree, terms: Terms) -> bool:
+        """Return whether Python is kept from the work folder."""
+        around = base.around
+        if not terms.is_isolated or around is None:
+            return False
+        modes = {path: base.entries[path].mode for path in base.names & base.entries.keys()}
+        modules = around.modules | around.namespaces
+        return not runs_programs(self._task.tests, modes, modules, self._image.work_dir)
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Return whether an absolute path is that of a folder, or below it."""
+    return PurePosixPath(path).is_relative_to(folder)

@@ -1,0 +1,86 @@
+"""Every script and example that no other suite runs, at toy size."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentgym_rl.models.resolve import BUNDLED
+
+ROOT = Path(__file__).parents[2]
+SMALL = ("rollout.group_size=2", "rollout.groups_per_batch=2", "eval.num_tasks=4", "steps=2")
+HERE = {
+    "examples/loop.py": SMALL,
+    "scripts/architectures.py": ("Qwen3",),
+    "scripts/mutants.py": ("--list", "--num=3"),
+    "scripts/routing.py": (),
+    "scripts/tiny_model/make.py": (
+        "--family=tools",
+        "--clean-steps=1",
+        "--mixed-steps=1",
+        "--tasks=2",
+    ),
+    "scripts/tiny_model/measure.py": (f"--model={BUNDLED}", "--family=math", "--tasks=4"),
+    "scripts/trace_episode.py": (),
+}
+"""The arguments of each program that runs here."""
+ELSEWHERE = {
+    "examples/online/player.py": "tests/e2e/test_serve.py",
+    "examples/reward.py": "tests/test_examples.py",
+    "scripts/against_generate.py": "tests/evaluate/test_against_generate.py",
+    "scripts/ci_suites.py": "tests/test_ci.py",
+    "scripts/dockerd.py": "Makefile",
+    "scripts/docs/make.py": "Makefile",
+    "scripts/peers/compare.py": "tests/algo/test_peers.py",
+    "scripts/ray_nodes.py": "tests/cluster/test_ray_network.py",
+    "scripts/sandbox_image.py": "tests/contracts/sandboxes.py",
+    "scripts/smollm2.py": "tests/test_smollm2.py",
+}
+"""The file that runs each of the others."""
+
+
+def starts(file: Path) -> bool:
+    """Return whether a file is a program: it has a block for its start."""
+    return any(
+        isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
+        for node in ast.parse(file.read_text()).body
+    )
+
+
+def test_every_program_is_run_by_a_suite():
+    programs = {
+        str(file.relative_to(ROOT))
+        for folder in ("scripts", "examples")
+        for file in (ROOT / folder).rglob("*.py")
+        if starts(file)
+    }
+    assert programs - HERE.keys() - ELSEWHERE.keys() == set()
+    for program, place in ELSEWHERE.items():
+        assert Path(program).stem in (ROOT / place).read_text(), program
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("program", HERE)
+def test_a_program_runs_at_toy_size(program, tmp_path):
+    more = (f"--out={tmp_path / 'out'}",) if program.endswith("make.py") else ()
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    }
+    done = subprocess.run(
+        [sys.executable, ROOT / program, *HERE[program], *more],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.strip()
+
+
+def test_a_notebook_is_run_or_there_is_none():
+    assert [file for file in ROOT.rglob("*.ipynb") if ".venv" not in str(file)] == []
