@@ -47,7 +47,7 @@ def oddity(
     if not spoken(text).strip():
         return "empty_turns"
     names = set(_offered(asked))
-    return "text_calls" if names and _has_call(spoken(text)[:_LONGEST], names) else None
+    return "text_calls" if names and has_call(spoken(text), names) else None
 
 
 def _offered(asked: Mapping[str, Any]) -> Iterator[str]:
@@ -61,9 +61,10 @@ def _offered(asked: Mapping[str, Any]) -> Iterator[str]:
             yield function["name"]
 
 
-def _has_call(text: str, names: set[str]) -> bool:
-    """Return whether some family's parser finds a call of one of these functions, or JSON looks
-    like one."""
+def has_call(text: str, names: set[str]) -> bool:
+    """Return whether some family's parser finds a call of one of these functions in the begin of
+    `text`, or JSON looks like one."""
+    text = text[:_LONGEST]
     either = "|".join(map(re.escape, names))
     if re.search(rf'"(name|function|tool|tool_name)"\s*:\s*"({either})"', text):
         return True
