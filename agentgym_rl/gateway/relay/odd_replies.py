@@ -39,8 +39,9 @@ ADVICE: Mapping[Odd, str] = {
     "the reply, raise rollout.max_tokens; if the server takes answers for thoughts, choose another "
     "reasoning parser there (vLLM, SGLang: --reasoning-parser), or none",
     "text_calls": "replies had a tool call in their text, or ended with one that the server does "
-    "not give as `tool_calls`; no environment looks for it there: the server has no parser of this model's calls (vLLM: --enable-auto-tool-choice "
-    "--tool-call-parser NAME; SGLang: --tool-call-parser NAME; llama.cpp: --jinja)",
+    "not give as `tool_calls`; no environment looks for it there: the server has no parser of this "
+    "model's calls (vLLM: --enable-auto-tool-choice --tool-call-parser NAME; SGLang: "
+    "--tool-call-parser NAME; llama.cpp: --jinja)",
 }
 """What each kind means, and what helps."""
 
