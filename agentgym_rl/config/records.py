@@ -118,7 +118,7 @@ def _with_rows(env: Mapping[str, Any]) -> dict[str, Any]:
         return dict(env)
     options = dict(options)
     then = ROWS_THEN.get(re.split(r":|-v[0-9]+$", str(env.get("id")))[0])
-    rows = options.get("rows") or {}
+    rows: Any = options.get("rows") or {}
     if then is not None and is_dict(rows) and (rows or {"data", "eval_data"} & options.keys()):
         options["rows"] = {**then, **rows}
     if is_list(members := options.get("envs")):

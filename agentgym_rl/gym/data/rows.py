@@ -104,8 +104,9 @@ class Rows:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ConfigError(f"{name}: got {value!r}, expected text")
-        if not isinstance(self.join_forms, bool):
-            raise ConfigError(f"join_forms: got {self.join_forms!r}, allowed: true, false")
+        joins: Any = self.join_forms
+        if not isinstance(joins, bool):
+            raise ConfigError(f"join_forms: got {joins!r}, allowed: true, false")
         share: Any = self.eval_fraction
         number = isinstance(share, int | float) and not isinstance(share, bool)
         if not number or not 0 <= share < 1:
