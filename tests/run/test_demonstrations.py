@@ -325,7 +325,10 @@ def test_the_held_out_tasks_of_a_run_are_known_by_id_and_text(tmp_path, caplog):
     question = {"role": "user", "content": f"Please: {task.data['question'].upper()} Think."}
     read(tmp_path, {"messages": [HI, HELLO]}, held_out=tasks)
     assert not caplog.records
-    read(tmp_path, {"messages": [question, HELLO]}, held_out=tasks)
-    assert "1 × row with the text of a task that this run evaluates" in warnings(caplog)
+    ids = CHAT.encode(question["content"])
+    read(
+        tmp_path, {"messages": [question, HELLO]}, {"input_ids": ids, "labels": ids}, held_out=tasks
+    )
+    assert "2 × row with the text of a task that this run evaluates" in warnings(caplog)
     none = HeldOut.of(config.env, config.rollout, EvalConfig(num_tasks=0))
     assert (none.env, none.tasks) == ("math", frozenset())
