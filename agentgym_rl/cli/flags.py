@@ -16,8 +16,14 @@ from agentgym_rl.core.errors import ConfigError
 from .config_keys import key_help, key_table
 
 
+_ONCE = frozenset({"data", "out", "preset", "resume", "run"})
+"""Flags of files and recipes: a second one reads like a further one, and none of theirs may be
+dropped in silence. A later value of another flag takes the place of an earlier one, as a later
+`--section.key=value` does, so that a script's flags can be overridden behind them."""
+
+
 class _Once(argparse.Action):
-    """A flag that takes one value: of two that differ, one would be dropped in silence."""
+    """A flag that takes one value."""
 
     def __call__(
         self,
@@ -27,7 +33,7 @@ class _Once(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         given = namespace.__dict__.setdefault("_given", {})
-        if option_string and given.get(self.dest, values) != values:
+        if self.dest in _ONCE and option_string and given.get(self.dest, values) != values:
             parser.error(
                 f"{option_string} is given twice, as {given[self.dest]} and as {values}: leave "
                 "one of them out"

@@ -482,10 +482,16 @@ def test_of_several_configuration_files_the_later_one_is_on_top(arl, tmp_path, m
     assert (code, "cannot read configuration no.toml" in said) == (2, True)
 
 
-@cases("flag, one, other", [("data", "a", "b"), ("preset", "dapo", "grpo"), ("seed", "1", "2")])
+@cases("flag, one, other", [("data", "a", "b"), ("preset", "dapo", "grpo"), ("run", "a", "b")])
 def test_a_flag_that_is_given_twice_is_refused(flag, one, other):
     with pytest.raises(ConfigError, match=f"--{flag} is given twice, as {one} and as {other}"):
         parse(["train", f"--{flag}", one, f"--{flag}={other}"])
     assert vars(parse(["train", f"--{flag}", one, f"--{flag}={one}"])).keys() <= {
         *vars(parse(["train"])).keys()
     }
+
+
+def test_a_later_value_takes_the_place_of_a_script_s():
+    args = parse(["train", "--env", "math", "--steps=4", "--env", "code", "--steps", "2"])
+    config = load_configuration(args)
+    assert (config.env.id, config.steps) == ("code", 2)
