@@ -212,8 +212,9 @@ async def _all_checked(
     that of an evaluation which is continued."""
     dates = [kept_date(folder) for _, folder in places if folder is not None]
     date, checked = next((date for date in dates if date is not None), None), list[Asked]()
-    for asked, folder in places:
-        config = asked.config if folder is None else with_kept(asked.config, folder)
+    for one, folder in places:
+        asked = one if folder is None else with_kept(one, folder)
+        config = asked.config
         if date is not None and "date" not in config.gateway.model_fields_set:
             gateway = config.gateway.model_copy(update={"date": date})
             config = config.model_copy(update={"gateway": gateway})

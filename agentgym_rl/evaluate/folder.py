@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -159,24 +159,25 @@ def kept_date(path: Path) -> str | None:
         return None
 
 
-def with_kept(config: Config, path: Path) -> Config:
-    """Return a configuration whose keys that are newer than the evaluation kept in a folder, and
-    not named, have the values that they had in effect then."""
+def with_kept(asked: Asked, path: Path) -> Asked:
+    """Return what is evaluated with the keys that are newer than the evaluation kept in a folder,
+    and not named, at the values that they had in effect then."""
+    config = asked.config
     try:
         named = flat(parse_toml((path / MARK).read_text(encoding="utf-8")))
         kept = flat(parse_toml(dump_toml(load_config(path / MARK))))
     except (OSError, ValueError, ConfigError):  # none, or `_check_same` names what is damaged
-        return config
+        return asked
     now = flat(parse_toml(dump_toml(config)))
     if now["env.id"] != kept["env.id"]:
-        return config
+        return asked
     free = named.keys() | flat(config.model_dump(exclude_unset=True)).keys()
     then = {
         key: value
         for key, value in kept.items()
         if key not in free and (key in now or key.startswith("env.options."))
     }
-    return load_config(config, then)
+    return replace(asked, config=load_config(config, then))
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

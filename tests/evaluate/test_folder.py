@@ -190,10 +190,10 @@ def test_an_evaluation_of_an_earlier_version_is_continued_as_it_was(tmp_path):
     then = '[algo]\nclip_low = 0.2\n[env]\nid = "math"\n[env.options]\ndata = "a.jsonl"\n'
     (tmp_path / "config.toml").write_text(then)
     asked = load_config(None, {"env.id": "math", "env.options.data": "a.jsonl"})
-    kept = with_kept(asked, tmp_path)
+    kept = with_kept(Asked(asked), tmp_path).config
     assert kept.env.options["rows"] == {"weight_field": "weight", "join_forms": False}
     assert (kept.algo.behavior_clip, asked.algo.behavior_clip) == (1.0, 0.2)
     named = load_config(asked, {"algo.behavior_clip": 0.3})
-    assert with_kept(named, tmp_path).algo.behavior_clip == 0.3
+    assert with_kept(Asked(named), tmp_path).config.algo.behavior_clip == 0.3
     (tmp_path / "config.toml").write_text(then.replace("math", "reward:a:b"))
-    assert with_kept(asked, tmp_path) == asked
+    assert with_kept(Asked(asked), tmp_path).config == asked
