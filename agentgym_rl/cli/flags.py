@@ -15,7 +15,6 @@ from agentgym_rl.core.errors import ConfigError
 
 from .config_keys import key_help, key_table
 
-
 _ONCE = frozenset({"data", "out", "preset", "resume", "run"})
 """Flags of files and recipes: a second one reads like a further one, and none of theirs may be
 dropped in silence. A later value of another flag takes the place of an earlier one, as a later

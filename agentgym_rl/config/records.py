@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,14 @@ THEN: Mapping[str, Any] = {
 }
 """The values of keys in files that lack them, where they differ from today's defaults, and of every
 key that is newer than format 1. None: no value."""
+
+_ROWS = {"weight_field": "weight", "join_forms": False}
+ROWS_THEN: Mapping[str, Mapping[str, Any]] = {
+    "math": _ROWS,
+    "reward": _ROWS,
+    "code": {**_ROWS, "constant_answers": True, "several_answers": True},
+}
+"""The values of the option `rows` that runs of format 0 had, by the name of the environment."""
 
 
 class LaterVersion(ConfigError):
@@ -94,9 +103,27 @@ def brought_up(model: type[BaseModel], record: Mapping[str, Any], file: Path) ->
             kind = _kind(kind, table, section)
         if last in kind.model_fields and last not in section and value is not None:
             section[last] = value
+    if FORMAT_KEY not in record and is_dict(env := values.get("env")):
+        values["env"] = _with_rows(env)
     values = _without_useless(model, values)
     before, now = str(record.get(FOLDER_KEY) or record.get("run", "")), file.parent.resolve()
     return _found_again(values, before, now) if _is_elsewhere(before, now) else values
+
+
+def _with_rows(env: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an environment of a run of format 0, alone or in a mix, whose rows are read as they
+    were then."""
+    options = env.get("options")
+    if not is_dict(options):
+        return dict(env)
+    options = dict(options)
+    then = ROWS_THEN.get(re.split(r":|-v[0-9]+$", str(env.get("id")))[0])
+    rows: Any = options.get("rows") or {}
+    if then is not None and is_dict(rows) and (rows or {"data", "eval_data"} & options.keys()):
+        options["rows"] = {**then, **rows}
+    if is_list(members := options.get("envs")):
+        options["envs"] = [_with_rows(it) if is_dict(it) else it for it in members]
+    return {**env, "options": options}
 
 
 def _is_elsewhere(before: str, now: Path) -> bool:

@@ -57,7 +57,7 @@ from agentgym_rl.storage.run_folder import file_name
 
 from .evaluate import evaluate as play_all
 from .evaluate import planned
-from .folder import Asked, EvalFolder, Evaluated, kept_date, open_folder
+from .folder import Asked, EvalFolder, Evaluated, kept_date, open_folder, with_kept
 from .result import EvalResult, summarize
 from .statistics import Won, ratings
 from .target import chosen, first_engines
@@ -212,7 +212,8 @@ async def _all_checked(
     that of an evaluation which is continued."""
     dates = [kept_date(folder) for _, folder in places if folder is not None]
     date, checked = next((date for date in dates if date is not None), None), list[Asked]()
-    for asked, _ in places:
+    for one, folder in places:
+        asked = one if folder is None else with_kept(one, folder)
         config = asked.config
         if date is not None and "date" not in config.gateway.model_fields_set:
             gateway = config.gateway.model_copy(update={"date": date})

@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from agentgym_rl.config import (
     load_config,
 )
 from agentgym_rl.config.section import differences as config_differences
+from agentgym_rl.config.section import flat
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.parse import parse_json, parse_toml
 from agentgym_rl.core.trajectory import Trajectory
@@ -156,6 +157,27 @@ def kept_date(path: Path) -> str | None:
         return str(kept.get("gateway", {}).get("date", ""))
     except (OSError, ValueError, AttributeError):  # `_check_same` names what is damaged
         return None
+
+
+def with_kept(asked: Asked, path: Path) -> Asked:
+    """Return what is evaluated with the keys that are newer than the evaluation kept in a folder,
+    and not named, at the values that they had in effect then."""
+    config = asked.config
+    try:
+        named = flat(parse_toml((path / MARK).read_text(encoding="utf-8")))
+        kept = flat(parse_toml(dump_toml(load_config(path / MARK))))
+    except (OSError, ValueError, ConfigError):  # none, or `_check_same` names what is damaged
+        return asked
+    now = flat(parse_toml(dump_toml(config)))
+    if now["env.id"] != kept["env.id"]:
+        return asked
+    free = named.keys() | flat(config.model_dump(exclude_unset=True)).keys()
+    then = {
+        key: value
+        for key, value in kept.items()
+        if key not in free and (key in now or key.startswith("env.options."))
+    }
+    return replace(asked, config=load_config(config, then))
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@ list, or a comparison of some."""
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -180,6 +181,6 @@ def training_text(result: Mapping[str, Any]) -> str:
     lines += judge_lines(result)
     lines += figures("run folder", result["run"])
     lines += figures("", "reward.png metrics.jsonl episodes.db checkpoints/ export/")
-    run = result["run"]
+    run = shlex.quote(str(result["run"]))
     then = f"arl eval --run {run} --eval.temperature=0" if evaluated else f"arl inspect {run}"
     return "\n".join([*lines, "", f"next: {then}"])

@@ -66,6 +66,8 @@ class Notes:
     """The first line of each kind."""
     columns: set[str] = field(default_factory=set[str])
     """The columns that are not read."""
+    fields: set[str] = field(default_factory=set[str])
+    """The fields of messages that neither are read nor occur in the chat template."""
 
     def add(self, kind: str) -> None:
         """Count a difference."""
@@ -78,8 +80,10 @@ class Notes:
             f"{count:,} × {kind} (first in line {self.first[kind]:,})"
             for kind, count in self.counts.items()
         ]
-        names = ", ".join(sorted(self.columns))
-        return [*said, f"columns that are not read: {names}"] if names else said
+        for what, names in (("columns", self.columns), ("fields of messages", self.fields)):
+            if names:
+                said.append(f"{what} that are not read: {', '.join(sorted(names))}")
+        return said
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +143,12 @@ def check_row(row: Fields) -> None:
             f"{masks[0]} is not read: give `labels` beside `input_ids` (-100: not learned), or "
             '"weight": 0 in the messages that are not learned'
         )
-    if row.get("label") is False:
+    label = row.get("label")
+    if label is not None and label != 1:
         raise ValueError(
-            "label is false: a bad example (KTO), which would be learned like a good one; keep the "
-            "rows with true (arl export --sft --min-reward X)"
+            f"label: got {label!r:.60}; true is a good example (KTO), and any other would be "
+            "learned like one: keep the rows with true (arl export --sft --min-reward X), or "
+            "rename the column if it is no label of good and bad"
         )
     if row.get("chat_template_kwargs"):
         raise ValueError(
@@ -203,8 +209,13 @@ def _message(item: Any, where: str, notes: Notes) -> tuple[dict[str, Any], bool]
     message["role"] = {"developer": "system", "function": "tool"}.get(role, role)
     content = message.get("content")
     if content is not None and not isinstance(content, str | list):
-        raise ValueError(f"{where}: content: got {content!r:.60}, expected text")
-    message = dict(text_message(message))
+        raise ValueError(
+            f"{where}: content: got {content!r:.60}, expected text (of an object, its JSON text)"
+        )
+    try:
+        message = dict(text_message(message))
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
     if role == "assistant":
         message = _with_calls(message, where)
         if not message.get("content") and isinstance(refusal := message.pop("refusal", None), str):
@@ -275,6 +286,8 @@ def _call(call: Any, where: str) -> dict[str, Any]:
         raise ValueError(
             f"{where}: arguments of {function['name']!r}: got {arguments!r:.60}, expected an object"
         )
+    if isinstance(arguments, str) and not arguments.strip():
+        arguments = None  # APIs write "" for no arguments
     named = {"name": function["name"], "arguments": {} if arguments is None else arguments}
     kept = {} if function is call else {key: call[key] for key in call if key != "function"}
     return {**({"id": call["id"]} if call.get("id") else {}), "type": "function", **kept,

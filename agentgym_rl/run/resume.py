@@ -36,6 +36,7 @@ from agentgym_rl.storage.run_folder import (
     MODEL,
     TASKS,
     WARMED_UP,
+    build,
     config_of,
     shown,
 )
@@ -295,11 +296,30 @@ def _check_tasks(folder: Path, tasks: TaskSource, order: TaskSource, *, env_id: 
         changed = f"{sources}: task {played} of its order is another one"
     else:
         return
+    was_built = _build_of(folder / EPISODES)
+    versions = ""
+    if was_built != build():
+        versions = (
+            f", or go on with the version that began the run ({was_built or 'an earlier one'}) if "
+            f"this one ({build()}) reads the same data otherwise"
+        )
     raise ConfigError(
         f"--resume {shown(folder)}: the training data has changed since the run began "
         f"({changed}), so tasks would be skipped or played twice: put the data back as it was"
-        f"{_anew(folder)}"
+        f"{versions}{_anew(folder)}"
     )
+
+
+def _build_of(log: Path) -> str:
+    """Return the build that a run was last played by; "" if it is not recorded."""
+    if not log.exists() or not _is_begun(log):
+        return ""
+    with explained(log), closing(sqlite3.connect(log)) as db:
+        columns = {name for _, name, *_ in db.execute("PRAGMA table_info(incarnations)")}
+        if "build" not in columns:
+            return ""
+        last = "SELECT build FROM incarnations ORDER BY incarnation DESC LIMIT 1"
+        return next((str(found) for (found,) in db.execute(last)), "")
 
 
 def _changed_task(log: Path, order: TaskSource) -> int | None:

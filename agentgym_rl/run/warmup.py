@@ -121,7 +121,10 @@ def _of_line(
 ) -> Iterator[TokenRow]:
     if "input_ids" in line:
         check_row(line)
-        yield _labelled(line, chat)
+        ids, said = _labelled(line, chat)
+        if held_out is not None:
+            held_out.note_texts([{"role": "user", "content": chat.text(ids)}], notes)
+        yield ids, said
         return
     said = conversation_of(line, notes)
     if chat.holds_rendered(said.messages):

@@ -9,13 +9,16 @@ what is missing there is refused (calls, a whole text), or counted.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from agentgym_rl.core.chat import is_dict
 from agentgym_rl.gateway.messages import REASONING, spoken, text_of, thoughts_of
+from agentgym_rl.gateway.relay.odd_replies import has_call
 from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gym.data.fields import check_text
 
 from .demonstrations import Notes
 
@@ -28,6 +31,11 @@ _SURE = 12
 """The number of characters from which a text that is found is no coincidence."""
 _NOISE = str.maketrans("", "", "\\\"'`")
 """The characters that templates add and remove as they quote."""
+_TAG = re.compile(r"\s*(<[^<>\s/]{1,40}>)")
+_FIELDS = frozenset(
+    {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", *REASONING}
+)
+"""The fields of messages that are read."""
 
 
 def rows_of(
@@ -99,7 +107,7 @@ def _reply(
     chat: ChatFormat, opened: str, messages: Sequence[Message], tools: Tools, notes: Notes
 ) -> list[int]:
     """Return the tokens of the last message, up to the token that ends it."""
-    whole = chat.render(messages, tools, add_generation_prompt=False)
+    whole = check_text(chat.render(messages, tools, add_generation_prompt=False), "a message")
     if not whole.startswith(opened):
         raise ValueError(
             "the chat template renders an assistant's turn with another start than its "
@@ -281,6 +289,17 @@ def _check_written(
     for piece in pieces:
         if piece not in missing and piece.kind in ("text", "thoughts") and not piece.is_in(bare):
             notes.add(f"reply whose {piece.kind} the chat template changes")
+    _note_twice(message, written, notes)
+
+
+def _note_twice(message: Message, written: _Written, notes: Notes) -> None:
+    """Note what a reply says twice: the tag that its prompt ends with, or its calls."""
+    tag = _TAG.match(written.reply)
+    if tag and written.opened.rstrip().endswith(tag[1]):
+        notes.add(f"reply that begins with {tag[1]}, with which its prompt ends already")
+    names = {call["function"]["name"] for call in message.get("tool_calls") or ()}
+    if names and has_call(spoken(text_of(message.get("content"))), names):
+        notes.add("reply with a call in its text beside the same in `tool_calls`; it learns both")
 
 
 def _is_written(piece: _Piece, shown: str | None, bare: str) -> bool:
@@ -295,11 +314,18 @@ def _note_prompt(chat: ChatFormat, messages: Sequence[Message], tools: Tools, no
     before = messages[:end]
     if not before:
         return
-    bare = _bare(chat.unmarked(chat.render(before, tools)))
+    rendered = chat.unmarked(chat.render(before, tools))
+    bare = _bare(rendered)
     for message in before:
         text, role = text_of(message.get("content")), message["role"]
         if role == "assistant":
             continue
+        tag = _TAG.match(text)
+        if tag and re.search(rf"{re.escape(tag[1])}\s*{re.escape(tag[1])}", rendered):
+            notes.add(
+                f"message of the role {role} that begins with {tag[1]}, which the chat template "
+                "writes besides: leave it out of the content"
+            )
         if not any(_bare(form) in bare for form in (text, _escaped(text))):
             notes.add(f"message of the role {role} that the chat template leaves out or changes")
         if role != "tool" and (name := message.get("name")) and _bare(str(name)) not in bare:
@@ -307,6 +333,19 @@ def _note_prompt(chat: ChatFormat, messages: Sequence[Message], tools: Tools, no
     if chat.moves_systems(before, tools):
         notes.add("row whose system messages are merged into one, at its front")
     _note_tools(chat, messages, tools, notes)
+    _note_fields(chat, messages, notes)
+
+
+def _note_fields(chat: ChatFormat, messages: Sequence[Message], notes: Notes) -> None:
+    """Note the fields of messages that nothing reads, not even the chat template."""
+    templates = (chat.template, chat.template.tool_use)
+    source = "".join(template.source for template in templates if template is not None)
+    notes.fields |= {
+        name
+        for message in messages
+        for name, value in message.items()
+        if name not in _FIELDS and value not in (None, "", [], {}) and name not in source
+    }
 
 
 def _note_tools(chat: ChatFormat, messages: Sequence[Message], tools: Tools, notes: Notes) -> None:

@@ -15,7 +15,7 @@ import pytest
 from agentgym_rl.config import Config, load_config
 from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.evaluate import command
-from agentgym_rl.evaluate.folder import Asked, open_folder
+from agentgym_rl.evaluate.folder import Asked, open_folder, with_kept
 from agentgym_rl.runtime.http_server import serving
 from tests.kit.someones_eval import QUICK, evaluate
 from tests.kit.someones_model import SomeonesModel, gold, nonsense, refusing
@@ -183,3 +183,17 @@ def test_a_continued_evaluation_keeps_the_date_in_its_prompts(tmp_path, monkeypa
         places = [(one, tmp_path), (asked, tmp_path / "other")]
         found = asyncio.run(command._all_checked(places, say=print))
         assert [each.config.gateway.date for each in found] == expected
+
+
+def test_an_evaluation_of_an_earlier_version_is_continued_as_it_was(tmp_path):
+    (tmp_path / "evaluated.json").touch()
+    then = '[algo]\nclip_low = 0.2\n[env]\nid = "math"\n[env.options]\ndata = "a.jsonl"\n'
+    (tmp_path / "config.toml").write_text(then)
+    asked = load_config(None, {"env.id": "math", "env.options.data": "a.jsonl"})
+    kept = with_kept(Asked(asked), tmp_path).config
+    assert kept.env.options["rows"] == {"weight_field": "weight", "join_forms": False}
+    assert (kept.algo.behavior_clip, asked.algo.behavior_clip) == (1.0, 0.2)
+    named = load_config(asked, {"algo.behavior_clip": 0.3})
+    assert with_kept(Asked(named), tmp_path).config.algo.behavior_clip == 0.3
+    (tmp_path / "config.toml").write_text(then.replace("math", "reward:a:b"))
+    assert with_kept(Asked(asked), tmp_path).config == asked

@@ -146,6 +146,10 @@ IN_TEXT = {
     "llama": '{"name": "calculator", "parameters": {"expression": "1+1"}}',
     "pythonic": '[calculator(expression="1+1")]',
     "fenced": 'I add.\n```json\n{"name": "calculator", "arguments": {}}\n```',
+    "a dictionary": "{'name': 'calculator', 'arguments': {'expression': '1+1'}}",
+    "bare xml": "<function=calculator><parameter=expression>1+1</parameter></function>",
+    "gemma": "```tool_code\nprint(calculator(expression='1+1'))\n```",
+    "react": "I add.\nAction: calculator\nAction Input: 1+1",
 }
 
 
@@ -158,8 +162,14 @@ def test_calls_are_found_in_texts(form):
     assert oddity(OFFER, reply, "stop") == "text_calls"
     assert oddity(OFFER | {"tool_choice": "none"}, reply, "stop") is None
     assert oddity({}, reply, "stop") is None
-    assert oddity(OFFER, reply, "content_filter") == "filtered_turns"
+    assert oddity(OFFER, reply, "SAFETY") == "filtered_turns"
     assert oddity(OFFER, reply | {"tool_calls": [{}]}, "tool_calls") is None
+
+
+@cases("reply", [{"content": "I add."}, {"content": "", "function_call": {"name": "calculator"}}])
+def test_a_call_that_the_server_lost_is_found(reply):
+    assert oddity(OFFER, reply, "tool_calls") == "text_calls"
+    assert oddity({}, reply, "tool_calls") in (None, "empty_turns")
 
 
 @cases("said", ["The calculator says 2.", 'Call it {"expression": "1+1"}.', "[1, 2]", "<b>2</b>"])
@@ -200,9 +210,10 @@ def test_the_environment_gets_the_thoughts(agent):
         {"content": None, "reasoning_content": "So \\boxed{2}."},
         {"content": "", "reasoning": "So 2."},
         {"content": "<think>So 2.</think>"},
+        {"content": "<think>So 2, or"},
         {"content": " "},
     ],
-    ids=range(4),
+    ids=range(5),
 )
 def test_replies_that_say_nothing_are_said(caplog, message):
     caplog.clear()

@@ -33,6 +33,9 @@ TRUNCATED = b'{"choices": [{"index": 0, "mess'
         (refusing(200, b"x" * 17_000_000), "the answer is too large: at most 16,777,216 bytes"),
         (refusing(200, b'{"choices": []}'), "no chat completion"),
         (refusing(200, {"message": "provider down"}), "provider down"),
+        (lambda messages: {"content": 5}, r"Expected `str . array . null`, got `int`.*content"),
+        (lambda messages: {"content": "5", "finish_reason": "error"}, "it gave the reply up"),
+        (lambda messages: {"tool_calls": [{"function": {"arguments": {}}}]}, "function.arguments"),
         (hanging, r"more than 0.3 s \(rollout.turn_timeout_s\)"),
     ],
 )

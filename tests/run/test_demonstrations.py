@@ -130,7 +130,10 @@ def test_a_row_of_weight_0_is_left_out_and_counted(tmp_path, caplog, field):
         ({"messages": [HI, {**HELLO, "content": " "}]}, "no reply to learn"),
         ({"messages": [HI, {**HELLO, "train_detail": []}]}, "train_detail is not read"),
         ({"messages": [HI, HELLO], "assistant_masks": [1]}, "assistant_masks is not read"),
-        ({"prompt": [HI], "completion": [HELLO], "label": False}, "a bad example"),
+        ({"prompt": [HI], "completion": [HELLO], "label": False}, "label: got False"),
+        ({"messages": [HI, HELLO], "label": 0}, "label: got 0; true is a good example"),
+        ({"messages": [HI, {**HELLO, "content": "\ud800"}]}, "a message: a lone surrogate"),
+        ({"messages": [HI, calling(), {**RESULT, "content": [{"x": 1}]}]}, "message 2: content"),
         ({"prompt": "Hi", "chosen": "Hello", "rejected": "Go"}, "write the conversation to learn"),
         ({"messages": [HI, HELLO], "conversations": []}, "which of them is the conversation"),
         ({"messages": [HI, {"role": "gpt", "content": "x"}]}, "role 'gpt', allowed: system"),
@@ -150,7 +153,7 @@ def test_a_row_of_weight_0_is_left_out_and_counted(tmp_path, caplog, field):
         ({"input_ids": [1, 2, 3], "labels": [2, 3, -100]}, "labels are not shifted"),
         ({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [1, 0]}, "leave the padding"),
     ],
-    ids=range(25),
+    ids=range(28),
 )
 def test_a_row_that_would_train_something_else_is_refused(tmp_path, row, said):
     with pytest.raises(ConfigError, match=f"line 2: .*{said}"):
@@ -168,8 +171,13 @@ def test_a_row_that_would_train_something_else_is_refused(tmp_path, row, said):
             "row that calls tools which it does not list",
         ),
         ([{**HI, "train": True}, HELLO], "message to be trained that is not the assistant's"),
+        (
+            [ASK, calling(), {**RESULT, "content": "<tool_response>5</tool_response>"}, FIVE],
+            "message of the role tool that begins with <tool_response>, which the chat template",
+        ),
+        ([ASK, calling(content=f"<tool_call>{SAID}</tool_call>"), FIVE], "reply with a call in"),
     ],
-    ids=range(5),
+    ids=range(7),
 )
 def test_what_is_left_out_is_counted(tmp_path, caplog, messages, said):
     read(tmp_path, {"messages": messages}, {"messages": messages})
@@ -181,6 +189,25 @@ def test_equal_rows_and_columns_without_a_reader_are_said(tmp_path, caplog):
     read(tmp_path, row, row)
     assert "1 × row like an earlier one" in warnings(caplog)
     assert "columns that are not read: rejected, source" in warnings(caplog)
+
+
+def test_fields_of_messages_that_nothing_reads_are_said(tmp_path, caplog):
+    odd = {**HELLO, "thought": "Hm.", "ignore": True, "refusal": None, "annotations": []}
+    read(tmp_path, {"messages": [HI, odd]})
+    assert "fields of messages that are not read: ignore, thought" in warnings(caplog)
+
+
+def test_a_tag_that_the_prompt_ends_with_is_said(tmp_path, caplog):
+    opened = TEMPLATE.replace("assistant\n' }}", "assistant\n<think>' }}")
+    written = "('<think>' if m.role == 'assistant' else '') ~ (m.content or '')"
+    chat = chat_of(tmp_path, written, opened)
+    read(tmp_path, {"messages": [HI, {**HELLO, "content": "<think>Hm.</think>Hello"}]}, chat=chat)
+    assert "reply that begins with <think>, with which its prompt ends" in warnings(caplog)
+
+
+def test_empty_arguments_are_none(tmp_path):
+    none, empty = read(tmp_path, *({"messages": [ASK, calling(said)]} for said in ({}, "")))
+    assert learned([empty]) == learned([none])
 
 
 def test_exported_rows_are_read_without_a_word(tmp_path, caplog):
@@ -205,10 +232,10 @@ LOST = "(m.content or '') | replace('It is 5', '')"
 CHANGED = "(m.content or '') | replace('is 5', 'is')"
 
 
-def chat_of(tmp_path, content) -> ChatFormat:
+def chat_of(tmp_path, content, template=TEMPLATE) -> ChatFormat:
     folder = tmp_path / "model"
     shutil.copytree(BUNDLED, folder, dirs_exist_ok=True)
-    (folder / "chat_template.jinja").write_text(TEMPLATE.replace("CONTENT", content))
+    (folder / "chat_template.jinja").write_text(template.replace("CONTENT", content))
     return ChatFormat.load(folder)
 
 
@@ -298,7 +325,10 @@ def test_the_held_out_tasks_of_a_run_are_known_by_id_and_text(tmp_path, caplog):
     question = {"role": "user", "content": f"Please: {task.data['question'].upper()} Think."}
     read(tmp_path, {"messages": [HI, HELLO]}, held_out=tasks)
     assert not caplog.records
-    read(tmp_path, {"messages": [question, HELLO]}, held_out=tasks)
-    assert "1 × row with the text of a task that this run evaluates" in warnings(caplog)
+    ids = CHAT.encode(question["content"])
+    read(
+        tmp_path, {"messages": [question, HELLO]}, {"input_ids": ids, "labels": ids}, held_out=tasks
+    )
+    assert "2 × row with the text of a task that this run evaluates" in warnings(caplog)
     none = HeldOut.of(config.env, config.rollout, EvalConfig(num_tasks=0))
     assert (none.env, none.tasks) == ("math", frozenset())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentgym_rl.config import Config, load_config
+from agentgym_rl.config.records import brought_up
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import SeededTasks, Task, TaskSource
 from agentgym_rl.gym.data import Rows, row_tasks
@@ -19,7 +20,7 @@ from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import BUNDLED, resolve_paths
 from agentgym_rl.run.resume import check_kept, check_resumable, resumed_config
 from agentgym_rl.storage.episode_log import EpisodeLog, check_log
-from agentgym_rl.storage.run_folder import EPISODES, create_run_dir, record_tasks
+from agentgym_rl.storage.run_folder import EPISODES, MARK, create_run_dir, record_tasks
 from tests.kit.cases import cases
 from tests.kit.groups import make_group
 
@@ -147,6 +148,37 @@ def test_data_that_changed_is_refused_by_name(data):
             assert "put the data back as it was, or begin a new run" in said, rows
         (data / name).write_text(before)
     assert refusal(data / "run", config, tasks_of(data)) == ""
+
+
+def test_another_version_that_may_read_the_data_otherwise_is_named(data):
+    config = begun(data / "run", tasks_of(data))
+    write(data / "train.jsonl", QUESTIONS[:3])
+    with closing(sqlite3.connect(data / "run" / EPISODES)) as log, log:
+        log.execute("UPDATE incarnations SET build = '0.0.9'")
+    said = refusal(data / "run", config, tasks_of(data))
+    assert "or go on with the version that began the run (0.0.9) if this one (" in said
+
+
+ROWS = {"rows": {"path": "a.jsonl"}}
+
+
+@cases(
+    "env",
+    [
+        {"id": "reward:a:b", "options": {"data": "a.jsonl"}},
+        {"id": "math-v0", "options": ROWS},
+        {"id": "mix", "options": {"envs": [{"id": "code", "options": ROWS}]}},
+    ],
+    ids=range(3),
+)
+def test_rows_of_a_run_of_format_0_are_read_as_they_were(tmp_path, env):
+    def rows(**record) -> dict:
+        options = brought_up(Config, {"env": env, **record}, tmp_path / MARK)["env"]["options"]
+        [member] = options.get("envs", [{"options": options}])
+        return member["options"].get("rows", {})
+
+    assert (rows()["weight_field"], rows()["join_forms"]) == ("weight", False)
+    assert not {"weight_field", "join_forms"} & rows(format=1).keys()
 
 
 def test_without_a_digest_the_tasks_that_were_played_tell(data):

@@ -110,7 +110,7 @@ USER = {"role": "user", "content": "Hi"}
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-            "line 2: content: got the part {'type': 'image_url'.*, expected text",
+            "line 2: message 0: content: got the part {'type': 'image_url'.*, expected text",
         ),
         ({"messages": [{"role": "wizard"}, {"role": "assistant"}]}, "line 2: "),
         ({"input_ids": [1, 2], "labels": [1]}, "line 2: 2 input_ids and 1 labels"),

@@ -100,7 +100,7 @@ class Relay(SessionServer):
                 _, completion = await self._upstream.whole(asking.request)
                 await on_events(turn, turn.add_whole(completion))
             await on_events(turn, turn.finish())
-            self._note(asking, turn.original, turn.finish_reason, turn.said.usage)
+            self._note(asking, turn.original, turn.said.finish_reason, turn.said.usage)
             session.originals.keep(number, turn.message, turn.original)
             return turn.num_sampled_tokens
 

@@ -16,8 +16,20 @@ from agentgym_rl.runtime.log import Repeated
 
 Odd = Literal["filtered_turns", "empty_turns", "text_calls"]
 
-_FILTERED = ("content_filter", "safety", "recitation", "refusal")
-"""The finish reasons of replies that a provider withholds."""
+_FILTERED = (
+    *("content_filter", "content_filtered", "safety", "recitation", "refusal", "blocklist"),
+    *("prohibited_content", "spii", "guardrail_intervened", "sensitive"),
+)
+"""The finish reasons of replies that a provider withholds (OpenAI, Gemini, Bedrock, GLM)."""
+_CALLED = ("tool_calls", "function_call", "tool_use")
+"""The finish reasons of replies with calls."""
+_CALL = (
+    r"""["'](?:name|function|tool|tool_name|recipient_name)["']\s*:\s*["'](?:functions\.)?"""
+    r"""(?:{names})["']|<function=(?:{names})>|<invoke name="(?:{names})">"""
+    r"""|```tool_code\s[^`]*\b(?:{names})\(|^\s*Action:\s*(?:{names})\s*$"""
+)
+"""Calls of these functions in JSON or as a dictionary, in XML, as Gemma writes them, and as ReAct
+does."""
 _LONGEST = 32_000
 """The number of characters of a reply that are searched for calls."""
 ADVICE: Mapping[Odd, str] = {
@@ -26,9 +38,10 @@ ADVICE: Mapping[Odd, str] = {
     "empty_turns": "replies had neither text nor calls, only thoughts or nothing: if thoughts fill "
     "the reply, raise rollout.max_tokens; if the server takes answers for thoughts, choose another "
     "reasoning parser there (vLLM, SGLang: --reasoning-parser), or none",
-    "text_calls": "replies had a tool call in their text, where no environment looks for it: the "
-    "server has no parser of this model's calls (vLLM: --enable-auto-tool-choice "
-    "--tool-call-parser NAME; SGLang: --tool-call-parser NAME; llama.cpp: --jinja)",
+    "text_calls": "replies had a tool call in their text, or ended with one that the server does "
+    "not give as `tool_calls`; no environment looks for it there: the server has no parser of this "
+    "model's calls (vLLM: --enable-auto-tool-choice --tool-call-parser NAME; SGLang: "
+    "--tool-call-parser NAME; llama.cpp: --jinja)",
 }
 """What each kind means, and what helps."""
 
@@ -39,15 +52,19 @@ def oddity(
     asked: Mapping[str, Any], reply: Mapping[str, Any], finish_reason: str | None
 ) -> Odd | None:
     """Return the kind of an odd reply to the request `asked`; None: it is an ordinary one."""
-    if finish_reason in _FILTERED:
+    ended = (finish_reason or "").lower()
+    if ended in _FILTERED:
         return "filtered_turns"
-    if reply.get("tool_calls") or reply.get("function_call"):
+    if reply.get("tool_calls"):
         return None
-    text = text_of(reply.get("content")) or text_of(reply.get("refusal"))
-    if not spoken(text).strip():
-        return "empty_turns"
     names = set(_offered(asked))
-    return "text_calls" if names and _has_call(spoken(text)[:_LONGEST], names) else None
+    if names and (ended in _CALLED or reply.get("function_call")):
+        return "text_calls"
+    text = text_of(reply.get("content")) or text_of(reply.get("refusal"))
+    said = spoken(text).strip()
+    if not said or (said.startswith("<think>") and "</think>" not in said):
+        return "empty_turns"
+    return "text_calls" if names and has_call(spoken(text), names) else None
 
 
 def _offered(asked: Mapping[str, Any]) -> Iterator[str]:
@@ -61,11 +78,12 @@ def _offered(asked: Mapping[str, Any]) -> Iterator[str]:
             yield function["name"]
 
 
-def _has_call(text: str, names: set[str]) -> bool:
-    """Return whether some family's parser finds a call of one of these functions, or JSON looks
-    like one."""
+def has_call(text: str, names: set[str]) -> bool:
+    """Return whether some family's parser finds a call of one of these functions in the begin of
+    `text`, or JSON looks like one."""
+    text = text[:_LONGEST]
     either = "|".join(map(re.escape, names))
-    if re.search(rf'"(name|function|tool|tool_name)"\s*:\s*"({either})"', text):
+    if re.search(_CALL.format(names=either), text, re.MULTILINE):
         return True
     return any(_finds(family, text, names) for family in FORMATS)
 

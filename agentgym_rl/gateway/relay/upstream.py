@@ -27,6 +27,50 @@ _NO_USE = (401, 403, 404)
 """The statuses for a wrong key, no permission, no such model or path: all requests would fail."""
 TRANSIENT = (408, 409, 429)
 """The statuses, besides 5xx, after which the same request may succeed."""
+_BROKEN = ("error", "abort", "aborted", "cancelled")
+"""The finish reasons of replies that the endpoint gave up (OpenRouter, SGLang)."""
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Call(msgspec.Struct):
+    id: str | None = None
+    index: int | None = None
+    function: _Function | None = None
+
+
+class _Message(msgspec.Struct):
+    content: str | list[dict[str, Any]] | None = None
+    refusal: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message | None = None
+    delta: _Message | None = None
+    finish_reason: str | None = None
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | float | None = None
+    reasoning_tokens: int | float | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | float | None = None
+    completion_tokens: int | float | None = None
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+
+
+class _Completion(msgspec.Struct):
+    """The fields of a completion, or of a chunk of one, that are read."""
+
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
 
 
 class Upstream(ABC):
@@ -193,6 +237,12 @@ class Upstream(ABC):
             raise self._failure(f"this is no JSON object: {self._shown(data)}")
         if value.get("error"):  # some send it with status 200, and all of them in a stream
             raise self._failure(self._shown(value["error"]))
+        try:
+            said = msgspec.convert(value, _Completion)
+        except msgspec.ValidationError as error:
+            raise self._failure(f"this is no completion ({error}): {self._shown(data)}") from error
+        if any((each.finish_reason or "").lower() in _BROKEN for each in said.choices or ()):
+            raise self._failure(f"it gave the reply up: {self._shown(data)}")
         return value
 
     def _completion(self, data: bytes) -> dict[str, Any]:

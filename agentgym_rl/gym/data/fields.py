@@ -3,9 +3,9 @@ cannot become a task."""
 
 from __future__ import annotations
 
+import html
 import json
 import re
-import string
 import unicodedata
 from collections.abc import Mapping
 from decimal import Decimal
@@ -20,6 +20,16 @@ Row = Mapping[str, Any]
 
 _UNSEEN = ("Cf", "Mn")
 """Invisible characters and accents."""
+_PLAIN = str.maketrans(
+    {
+        **dict.fromkeys("\u2018\u2019\u201a\u2032\u0060\u00b4", "'"),
+        **dict.fromkeys("\u201c\u201d\u201e\u00ab\u00bb\u2033", '"'),
+        **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"),
+        **{"\u00d7": "*", "$": ""},
+    }
+)
+"""The plain characters for typographic quotes, dashes and signs; the marks of formulas are none."""
+_FORMULA = re.compile(r"\\[()\[\]]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -119,12 +129,24 @@ def check_text(text: str, what: str) -> str:
 
 def words_of(text: str) -> str:
     """Return a text without what twins of a question differ in: spacing, case, the form of Unicode
-    characters, invisible ones, and punctuation at either end."""
-    plain = text
-    if not text.isascii():
-        plain = unicodedata.normalize("NFKC", text)
+    characters, invisible ones, typographic quotes and dashes, entities of HTML, the marks of
+    formulas, and punctuation at either end."""
+    plain = html.unescape(text) if "&" in text else text
+    if not plain.isascii():
+        plain = unicodedata.normalize("NFKC", plain.translate(_PLAIN))
         plain = "".join(c for c in plain if unicodedata.category(c) not in _UNSEEN)
-    return "".join(plain.casefold().split()).strip(string.punctuation) or text
+    plain = _FORMULA.sub("", plain).translate(_PLAIN)
+    words = "".join(plain.casefold().split())
+    start, end = 0, len(words)
+    while start < end and _is_punctuation(words[start]):
+        start += 1
+    while end > start and _is_punctuation(words[end - 1]):
+        end -= 1
+    return words[start:end] or text
+
+
+def _is_punctuation(character: str) -> bool:
+    return unicodedata.category(character)[0] in "PS"
 
 
 def shorten(value: Any) -> str:

@@ -240,6 +240,8 @@ class Seen:
     """The tasks and questions that are indexed already."""
 
     tasks: dict[int, str] = field(default_factory=dict[int, str])
+    join_forms: bool = True
+    """The flag that all forms of a question are in one split."""
     questions: dict[int, Split] = field(default_factory=dict[int, Split])
     """The split of each question, by the digest of its words."""
     moved: set[int] = field(default_factory=set[int])
@@ -258,7 +260,9 @@ class Seen:
         if key in self.tasks:
             raise RowRefused(f"the same question as {self.tasks[key]}")
         chosen = split or ("eval" if question < eval_fraction * 2**64 else "train")
-        words = _hash(words_of(item.said or item.question).encode())
+        words = question
+        if self.join_forms:
+            words = _hash(words_of(item.said or item.question).encode())
         before = self.questions.get(words, chosen)
         if before != chosen:
             if split is not None:
@@ -275,6 +279,7 @@ def build_index(
     *,
     eval_fraction: float = 0.1,
     weight_field: str = "",
+    join_forms: bool = True,
 ) -> RowIndex:
     """Read every row once; divide the rows of a reader without a split by their questions.
 
@@ -284,7 +289,8 @@ def build_index(
     Raises:
         ConfigError: malformed data, rows of no known kind, or no row that makes a task.
     """
-    index, seen, splits = RowIndex(eval_fraction, weight_field), Seen(), set[Split | None]()
+    index, seen = RowIndex(eval_fraction, weight_field), Seen(join_forms=join_forms)
+    splits = set[Split | None]()
     for reader, split in readers:
         index.read(reader, split, choose, seen)
         splits.add(split)
@@ -480,5 +486,9 @@ def row_tasks(split: Split, rows: Rows, choose: ChooseMaker, *, seed: int = 0) -
 @lru_cache(maxsize=4)  # train and eval share one, and `arl train` asks for each more than once
 def _index(rows: Rows, choose: ChooseMaker, stamps: tuple[object, ...]) -> RowIndex:
     return build_index(
-        rows.readers(), choose, eval_fraction=rows.eval_fraction, weight_field=rows.weight_field
+        rows.readers(),
+        choose,
+        eval_fraction=rows.eval_fraction,
+        weight_field=rows.weight_field,
+        join_forms=rows.join_forms,
     )

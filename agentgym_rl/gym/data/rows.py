@@ -85,6 +85,9 @@ class Rows:
     """The share of questions, chosen by hash, that is held out if there is no second split."""
     weight_field: str = ""
     """The field with a task's weight, which multiplies the loss of its episodes; "": none."""
+    join_forms: bool = True
+    """Hold out a question if one of its forms is, which differ in spacing, case, Unicode or
+    punctuation at the ends. False, as in runs of earlier versions: each form has its own split."""
 
     def __post_init__(self) -> None:
         given = [n for n in ("path", "dataset") if getattr(self, n) is not None]
@@ -101,6 +104,9 @@ class Rows:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ConfigError(f"{name}: got {value!r}, expected text")
+        joins: Any = self.join_forms
+        if not isinstance(joins, bool):
+            raise ConfigError(f"join_forms: got {joins!r}, allowed: true, false")
         share: Any = self.eval_fraction
         number = isinstance(share, int | float) and not isinstance(share, bool)
         if not number or not 0 <= share < 1:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from agentgym_rl import ConfigError
@@ -13,6 +15,8 @@ from agentgym_rl.gym.data import Rows
 from agentgym_rl.runtime.imports import import_object
 
 from .judged import Judged, judged
+
+_log = logging.getLogger(__name__)
 
 Executor = Literal["inline", "thread", "pool"]
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -23,12 +27,21 @@ _REMEDY = (
 )
 _COLUMNS = (
     *("answer", "answers", "ground_truth", "reference", "label", "target", "expected", "gold"),
-    *("messages", "question", "prompt", "solution", "data_source"),
+    *("messages", "question", "prompt", "solution", "data_source", "final_answer", "gold_answer"),
+    *("correct_answer", "expected_answer", "golden", "golden_answers", "gt", "ref", "truth"),
 )
 _BATCHES = (
     *("completions", "prompts", "responses", "rows", "examples", "queries", "labels", "outputs"),
     *("generations", "predictions", "samples", "references", "solutions"),
 )
+_FAMILIAR = frozenset(
+    {
+        *("completion", "response", "reply", "output", "text", "generation", "prediction"),
+        *("row", "example", "sample", "item", "doc", "record", "data", "fields", "task", "info"),
+        *("c", "r"),
+    }
+)
+"""The names of parameters that mean the reply or the row; others are said once."""
 _THOUGHTS = ("reasoning", "reasoning_content", "thoughts", "thinking")
 _NOT = {
     _COMPLETION: frozenset(
@@ -164,8 +177,18 @@ class Options:
         found = import_object(self.function)
         if not callable(found):
             raise ConfigError(f"{self.function} is {found!r}, expected a function")
-        parameters(found, self.function)
-        if self.executor != "inline" and inspect.iscoroutinefunction(found):
+        if inspect.isclass(found):
+            raise ConfigError(
+                f"{self.function} is a class, and a call would only make an object of it: name a "
+                f"function, or an object with __call__ (in the module: {found.__name__.lower()} = "
+                f"{found.__name__}())"
+            )
+        names = parameters(found, self.function).names
+        if odd := [name for name in names if name not in _FAMILIAR and name[0] != "_"]:
+            _say_parameters(self.function, tuple(names), tuple(odd))
+        called = found if inspect.isroutine(found) else type(found).__call__
+        is_async = any(map(inspect.iscoroutinefunction, (found, called)))
+        if self.executor != "inline" and is_async:
             raise ConfigError(f"{self.function} is async: that works with executor 'inline' alone")
         return found
 
@@ -235,6 +258,14 @@ def parameters(function: Callable[..., Any], name: str) -> Parameters:
     return Parameters(
         tuple(each.name for each in named[:2]), thinks, tuple(each.name for each in others)
     )
+
+
+@lru_cache(maxsize=64)
+def _say_parameters(function: str, names: tuple[str, ...], odd: tuple[str, ...]) -> None:
+    """Log once what the parameters of a function get, where their names do not say it."""
+    given = zip(names, (_COMPLETION, _ROW), strict=False)
+    said = ", ".join(f"`{name}` gets {what}" for name, what in given if name in odd)
+    _log.warning("%s: %s; %s", function, said, _REMEDY)
 
 
 def _is_typed(parameter: inspect.Parameter, types: tuple[str, ...]) -> bool:

@@ -90,7 +90,7 @@ class Scorer:
             value = await self._here(given)
         except InfraError:
             raise
-        except Exception as error:  # the user's code
+        except (Exception, SystemExit) as error:  # the user's code
             raise EnvError(f"{self._name} raised {type(error).__name__}: {error}") from error
         return read_score(value, self._name)
 

@@ -91,10 +91,18 @@ def test_a_function_that_never_returns_is_the_environment_s_failure(data):
         scored("x", function="hanging", data=data, timeout_s=0.05)
 
 
-@pytest.mark.parametrize(("function", "said"), [("broken", "KeyError"), ("exhausted", "Runtime")])
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [("broken", "KeyError"), ("exhausted", "Runtime"), ("leaving", "SystemExit: 3")],
+)
 def test_what_a_thread_raises_is_told(data, function, said):
     with pytest.raises(EnvError, match=said):
         scored("x", function=function, data=data, executor="thread")
+
+
+def test_a_function_cannot_end_the_process(data):
+    with pytest.raises(EnvError, match="SystemExit: 3"):
+        scored("x", function="leaving", data=data)
 
 
 def test_a_thread_that_hangs_is_left_behind(data):
@@ -296,12 +304,29 @@ def test_forms_of_a_prompt_are_in_one_split(tmp_path):
         ("with_a_default", "`answer` is a column of the rows, and .* always have its default"),
         ("with_columns", r"`\*\*columns` would always be empty"),
         ("thinks_by_name", "would always be empty: thoughts are the third parameter"),
+        ("Unmade", r"Unmade is a class, .* or an object with __call__ \(in the module: unmade = "),
     ],
 )
 def test_a_function_of_another_contract_is_refused(tmp_path, name, said):
     path = write(tmp_path / "rows.jsonl", {"prompt": "Say hello.", "answer": "hello", "key": 1})
     with pytest.raises(ConfigError, match=said):
         source(function=name, data=path)
+
+
+def test_parameters_whose_names_do_not_say_what_they_get_are_said_once(tmp_path, caplog):
+    path = write(tmp_path / "rows.jsonl", {"prompt": "Say hello.", "answer": "hello"})
+    for _ in range(2):
+        source(function="by_other_names", data=path)
+        source(function="length", data=path)
+    [said] = [record.getMessage() for record in caplog.records if "gets" in record.getMessage()]
+    assert "`said` gets the text of one reply, `wanted` gets the whole row, a dictionary;" in said
+
+
+def test_an_object_with_an_async_call_works_inline_alone(tmp_path):
+    path = write(tmp_path / "rows.jsonl", {"prompt": "Say hello."})
+    source(function="unmade", data=path)
+    with pytest.raises(ConfigError, match="unmade is async"):
+        source(function="unmade", data=path, executor="thread")
 
 
 def test_fields_that_could_be_the_prompt_are_said_once(tmp_path, caplog):

@@ -67,12 +67,18 @@ TWINS = {
     "an invisible character": lambda text: f"\ufeff{text[:4]}\u200b{text[4:]}",
     "accents apart": lambda text: unicodedata.normalize("NFD", text),
     "wide": lambda text: text.replace("1", "\uff11"),
+    "a minus": lambda text: text.replace("-", "\u2212"),
+    "an entity": lambda text: text.replace("'", "&#39;"),
+    "a typographic quote": lambda text: text.replace("'", "\u2019"),
+    "a formula": lambda text: text.replace("3 +", "$3 +$"),
+    "another formula": lambda text: text.replace("3 +", r"\(3 +\)"),
+    "marks of another script": lambda text: f"\u00bf{text[:-1]}\u3002",
 }
 
 
 @cases("name", TWINS)
 def test_all_forms_of_a_question_are_in_one_split(tmp_path, name):
-    plain = [f"Question 1{i}: caf\u00e9 3 + {i}?" for i in range(60)]
+    plain = [f"Question 1{i}: Ann's caf\u00e9 3 + {i} - 1?" for i in range(60)]
     rows = [{"ask": form(text)} for text in plain for form in (str, TWINS[name])]
     splits = []
     for order in (rows, rows[::-1]):
@@ -84,6 +90,16 @@ def test_all_forms_of_a_question_are_in_one_split(tmp_path, name):
         assert not any({text, TWINS[name](text)} & known for text in asked[1])
         splits.append((asked[1], found[0].describe()["data"]))
     assert splits[0] == splits[1] or "space" in name or name == "a line end"
+
+
+def test_forms_can_be_apart_as_in_earlier_runs(tmp_path):
+    rows = [{"ask": form(f"Question {i}?")} for i in range(60) for form in (str, str.upper)]
+    path = write(tmp_path / "rows.jsonl", *rows)
+    held = [row_tasks("eval", Rows(path=path, join_forms=it), choose) for it in (False, True)]
+    asked = [{task.data["row"]["ask"] for task in tasks} for tasks in held]
+    assert asked[0] < asked[1]
+    with pytest.raises(ConfigError, match="join_forms: got 'no', allowed: true, false"):
+        Rows(path=path, join_forms="no")
 
 
 def test_a_question_without_a_twin_is_in_the_split_that_it_was_in(tmp_path):
