@@ -10,8 +10,9 @@ from agentgym_rl.gym.sandbox import Image
 
 from .changes import Changes, changes_of
 from .config import TaskConfig, resolved
-from .hooks import Hooks, Mentions, Search, Why, relative_to
+from .hooks import Hooks, Search, Why, relative_to
 from .links import LINK
+from .mentions import Mentions
 from .proof import Terms, runs_programs
 from .task import HarborTask
 from .tree import Tree
@@ -68,14 +69,15 @@ class Rules:
             around=base.around,
             all_doubtful=self._config.is_generated,
         )
-        names = {PurePosixPath(path).name for path in self._task.tests}
+        paths = [PurePosixPath(path) for path in self._task.tests]
         return changes_of(
             tree,
             base,
             hooks,
             work_dir=folder,
-            test_names=names,
-            test_words=mentions.written,
+            test_names={path.name for path in paths},
+            test_folders={part for path in paths for part in path.parent.parts},
+            mentions=mentions,
         )
 
     @property
