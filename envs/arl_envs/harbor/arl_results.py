@@ -47,7 +47,7 @@ _STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RESULT = re.compile(r"(PASSED|FAILED|SKIPPED|XFAIL|XPASS|ERROR):?\s+(\S.*)")
 _COUNTED = re.compile(r"\b[1-9]\d* (?:failed|errors?)\b.* in \d")
 _STOPPED = re.compile(r"!{3,} .+ !{3,}")
-_SKIPS = re.compile(r"\[(\d+)\]")
+_SKIPS = re.compile(r"\[(\d{1,9})\]")
 
 
 class NoResult(Exception):

@@ -7,7 +7,7 @@ from arl_envs.harbor.changes import Changes, changes_of, patch_of
 from arl_envs.harbor.hooks import Hooks, Search, Surroundings, path_without
 from arl_envs.harbor.links import Entry, real_path
 from arl_envs.harbor.mentions import Mentions
-from arl_envs.harbor.rewards import Tampered, reward_of, rewards_of
+from arl_envs.harbor.rewards import Tampered, number_in, reward_of, rewards_of
 from arl_envs.harbor.tree import _TREES, Tree, known_tree, listed_entries
 
 from agentgym_rl.gym.sandbox import ExecResult, Image, Status
@@ -363,6 +363,17 @@ def test_the_patch_shows_text_and_names_the_rest() -> None:
 )
 def test_reward_files_are_read_as_harbor_reads_them(text: str, rewards: dict) -> None:
     assert rewards_of(text.encode(), None) == rewards
+
+
+@cases("text, number", [("1", 1.0), (" 0.5\n", 0.5), ("+1.", 1.0), ("-.25", -0.25), ("1e-2", 0.01)])
+def test_a_reward_text_is_a_decimal_number(text: str, number: float) -> None:
+    assert number_in(text) == number
+
+
+@cases("text", ["0_1", "١", "９", "nan", "inf", "1e999", "0x1", "1,0", "True", "1 0", "", "1\0"])
+def test_other_forms_of_numbers_are_no_reward(text: str) -> None:
+    with pytest.raises(ValueError, match=r"reward\.txt"):
+        number_in(text)
 
 
 @cases("text", ['{"a\\ud800": 1}', '{"a\\n": 1}', '{"a": 1e308, "b": 1e308}', "[" * 100_000])
