@@ -310,14 +310,25 @@ class Hooks:
                     place, module
                 ):
                     return f"installed modules, or the tests, import {module} if it is there"
-            return self._shadowed_where_tests_are(path)
+            return self._shadowed_where_tests_are(path) or self._makes_a_package(path)
+        return ""
+
+    def _makes_a_package(self, path: PurePosixPath) -> str:
+        """Return the reason if a new __init__.py would be imported with tests that are copied into
+        its folder, or below: pytest imports the packages around a test."""
+        if path.name.partition(".")[0] != "__init__":
+            return ""
+        folder, filled = str(path.parent), self._mentions.filled
+        inner = [folder, *(each for each in self._folders if is_in(each, folder))]
+        if filled and (folder == "." or any(PurePosixPath(each).name in filled for each in inner)):
+            return "it would be imported with tests that are copied there"
         return ""
 
     def _shadowed_where_tests_are(self, path: PurePosixPath) -> str:
         """Return the reason if a new file would be imported in the place of an installed module by
         tests that are copied into its folder."""
         for folder in path.parents:
-            if folder.name in self._mentions.filled:
+            if folder.name in self._mentions.filled | self._mentions.entered:
                 module = path.relative_to(folder).parts[0].partition(".")[0]
                 if module in self._modules and not self._has_module(str(folder), module):
                     return f"it would be imported instead of the module {module}"

@@ -26,6 +26,9 @@ _ASSIGNS = re.compile(r"^\s*(?:export\s+|local\s+|const\s+|let\s+|var\s+)?\w+\s*
 _PLACES = re.compile(
     r"\b(?:cp|mv|ln|rsync|install|copytree|copy\w*|move|rename|replace|symlink\w*)\b([^;&|\n]*)"
 )
+_ENTERS = re.compile(
+    r"(?:\b(?:cd|pushd|chdir)\b[\s(\"']*|\bcwd\s*=\s*[\"']|--chdir[\s=])([\w./-]+)"
+)
 _PATHS = re.compile(r"[\w./-]+")
 _REDIRECTS = re.compile(r">\s*([^\s;&|<>()]+)")
 _COMMENT = re.compile(r"(?:^|\s)#.*")
@@ -47,6 +50,8 @@ class Mentions:
     """The folders that tests may add to Python's search path."""
     filled: frozenset[str] = frozenset()
     """The names of the folders that tests may copy programs to."""
+    entered: frozenset[str] = frozenset()
+    """The names of the folders in which tests may start programs."""
     targets: frozenset[str] = frozenset()
     """The arguments of tools such as make, for which a file of such a name is done."""
     sourced: frozenset[str] = frozenset()
@@ -77,6 +82,7 @@ class Mentions:
             placed=frozenset(_placed(lines)),
             places=frozenset(places),
             filled=frozenset(_NAMES.findall(copying)),
+            entered=frozenset(PurePosixPath(path).name for path in _ENTERS.findall(shown)),
             targets=frozenset(
                 word
                 for line in lines

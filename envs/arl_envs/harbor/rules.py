@@ -38,13 +38,21 @@ class Rules:
     def hooks_among(self, files: Mapping[str, bytes], artifacts: Sequence[str]) -> dict[str, Why]:
         """Return the files below artifacts that programs load by themselves; an artifact that is a
         file is what the task asks for."""
-        hooks = Hooks((), keep=self._config.kept, all_doubtful=True)
+        judges = {
+            one: Hooks(
+                (),
+                work_dir=one,
+                keep=self._config.kept,
+                search=Search.of(self.tests_env, one),
+                mentions=Mentions.of(self._task.tests, one),
+                all_doubtful=True,
+            )
+            for one in artifacts
+        }
         found: dict[str, Why] = {}
         for path in files:
-            below = [
-                PurePosixPath(path).relative_to(one) for one in artifacts if is_below(path, one)
-            ]
-            whys = [hooks.why(str(each)) for each in below]
+            below = [one for one in artifacts if is_below(path, one)]
+            whys = [judges[one].why(str(PurePosixPath(path).relative_to(one))) for one in below]
             if path == PUBLISHED:
                 found[path] = Why("it has the place of a folder")
             elif whys and (why := whys[0]) and all(whys):

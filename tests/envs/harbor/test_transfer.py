@@ -105,12 +105,19 @@ install -m 755 /tests/w sub/w && os.symlink("/tests/b", "two") ; shutil.move('/t
 
 TEST_SH = b"""cd /app
 . ./env.sh && make -s check
+cd build/in && python3 -c 'import subprocess; subprocess.run("./x", cwd="on")'
 mkdir -p t; cp /tests/check.py t/; PYTHONPATH=/app/new/lib python3 t/check.py
 python3 -c 'import sys; sys.path.append("/tests"); import helper'
 """
 
 
-@cases("path", ["env.sh", "check", "t/json.py", "new/lib/json.py", "helper.py", "Makefile.sh"])
+@cases(
+    "path",
+    [
+        *("env.sh", "check", "t/json.py", "new/lib/json.py", "helper.py", "Makefile.sh"),
+        *("__init__.py", "t/__init__.py", "in/random.py", "on/json.py"),
+    ],
+)
 def test_the_texts_of_the_tests_say_what_would_be_executed(path: str) -> None:
     tests = {"test.sh": TEST_SH, "helper.py": b""}
     image = (*IMAGE, "Makefile")

@@ -77,6 +77,10 @@ CHEATS: dict[str, str] = {
         "colorama.py",
         "out/org/__init__.py",
     ),
+    "packages around the tests": _each(
+        _PY, "__init__.py", "checks/__init__.py", "t/__init__.py", "src/__init__.py"
+    ),
+    "modules where tests start": _each(_PY, "build/json.py", "build/sys.py", "build/subprocess.py"),
     "compiled modules": "python3 - << 'EOX'\nimport py_compile, os, shutil\nopen('e.py', 'w').write("
     + repr(_PY)
     + ")\nfor d in ('.', 'src', 'lib'):\n    os.makedirs(d + '/__pycache__', exist_ok=True)\n    for m in ('json', 'pathlib', 'pickle', 'org', 'sitecustomize'):\n        shutil.copy(py_compile.compile('e.py', cfile='e.pyc'), d + '/' + m + '.pyc')\n        shutil.copy('e.pyc', d + '/__pycache__/' + m + '.cpython-311.pyc')\nEOX",

@@ -115,6 +115,8 @@ TASKS: dict[str, Foreign] = {
     "unittest of a file": Foreign("python3 /tests/unit.py", "", {"tests/unit.py": UNIT_PY + "unittest.main()\n"}),
     "pytest": Foreign("python3 -m pytest -q /tests/test_it.py", "ENV PYTHONPATH=/opt/lib\n", {"tests/test_it.py": PYTEST_PY}, has_pytest=True),
     "pytest copied here": Foreign("cp /tests/test_it.py . ; python3 -m pytest -q test_it.py", "ENV PYTHONPATH=/opt/lib\n", {"tests/test_it.py": PYTEST_PY}, has_pytest=True),
+    "pytest copied to a folder": Foreign("cp /tests/test_it.py checks/ ; python3 -m pytest -q checks/test_it.py", "RUN mkdir checks\nENV PYTHONPATH=/opt/lib\n", {"tests/test_it.py": PYTEST_PY}, has_pytest=True),
+    "another folder": Foreign("cd build && python3 -c \"import json, sys; sys.exit(open('../out.txt').read() != open('/tests/expected.txt').read())\" && python3 ../go.py", "", {"repo/go.py": "import sys\n"}, solve=f"{SOLVE}mkdir build\n"),
     "a runner with plugins": py("python3 /opt/plugin.py /tests/check.py", "RUN mkdir -p /opt && cp plugin.py /opt/plugin.py && rm plugin.py\n", **{"repo/plugin.py": PLUGIN_PY}),
     "PATH": py("runtests /tests/check.py", VENV.format(".venv") + "ENV PATH=@WORK@/.venv/bin:/usr/local/bin:/usr/bin:/bin\n"),
     "PATH of a plain folder": py("runtests /tests/check.py", VENV.format("tools") + "ENV PATH=@WORK@/tools/bin:/usr/local/bin:/usr/bin:/bin\n"),
