@@ -258,6 +258,8 @@ class Hooks:
             return "the tests execute it in their own shell"
         if text not in self._folders and any(each in self._mentions.placed for each in _ends(path)):
             return "the tests may put a file or a folder there"
+        if text in self._mentions.included:
+            return "the tests' own file of this name would not be found"
         if text in self._mentions.targets and text not in self._image:
             return "it has the name of something that the tests build"
         if _like(DOUBTFUL_NAMES, name):

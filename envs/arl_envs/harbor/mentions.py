@@ -59,6 +59,9 @@ class Mentions:
     modules: frozenset[str] = frozenset()
     """The tests' own modules if the work folder may come before them in Python's search path."""
 
+    included: frozenset[str] = frozenset()
+    """The tests' own files for which PHP and Lua look in the current folder first."""
+
     @classmethod
     def of(cls, tests: Mapping[str, bytes], work_dir: str) -> Mentions:
         """Return the names in the tests' files."""
@@ -93,6 +96,7 @@ class Mentions:
                 posixpath.normpath(path) for line in lines for path in _SOURCED.findall(line)
             ),
             modules=frozenset(stems) if is_behind else frozenset(),
+            included=frozenset(path for path in tests if path.endswith((".php", ".inc", ".lua"))),
         )
 
 

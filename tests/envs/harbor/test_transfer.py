@@ -115,11 +115,11 @@ python3 -c 'import sys; sys.path.append("/tests"); import helper'
     "path",
     [
         *("env.sh", "check", "t/json.py", "new/lib/json.py", "helper.py", "Makefile.sh"),
-        *("__init__.py", "t/__init__.py", "in/random.py", "on/json.py"),
+        *("__init__.py", "t/__init__.py", "in/random.py", "on/json.py", "lib/cases.php"),
     ],
 )
 def test_the_texts_of_the_tests_say_what_would_be_executed(path: str) -> None:
-    tests = {"test.sh": TEST_SH, "helper.py": b""}
+    tests = {"test.sh": TEST_SH, "helper.py": b"", "lib/cases.php": b""}
     image = (*IMAGE, "Makefile")
     assert Hooks(image, mentions=Mentions.of(tests, "/app")).is_hook(path)
     assert not Hooks(IMAGE).is_hook(path) or path == "new/lib/json.py"
