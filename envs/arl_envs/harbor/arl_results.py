@@ -5,7 +5,7 @@ The exit code of run-tests.sh does not count. The output also has what programs 
 this reading is stricter than Terminal-Bench's: a failure stays one, whatever is printed after it; a
 run that was stopped, or lacks tests of the task's files, has not passed; nor has a test that was
 skipped or expected to fail if the files of the task never do that. Where pytest reads the
-conftest.py beside the tests (`arl_witness.py`), it has to have come to its end by itself, too.
+plugin beside the tests (`arl_witness.py`), it has to have come to its end by itself, too.
 Rules: https://github.com/laude-institute/terminal-bench (terminal_bench/parsers), read at 0.2.18.
 """
 

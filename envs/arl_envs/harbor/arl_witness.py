@@ -1,5 +1,5 @@
-"""The witness of a run of pytest, conftest.py in /tests of a converted task: it tells the judge how
-the run ended.
+"""The witness of a run of pytest, the conftest in /tests of a converted task: it tells the judge
+how the run ended.
 
 Programs under test run in the same process. One that prints results and ends the process cannot
 say this, since it has not the key of which the judge got the hash before it was imported.
