@@ -283,11 +283,12 @@ class _Merge:
         if real is None:
             return Why("the link leads out of the work folder, or to nothing that is there")
         is_folder = self._final[real].kind == FOLDER
+        is_expected = PurePosixPath(path).name in self._mentions.links
         for one in (path, real):
             name = PurePosixPath(one).name
             if name in self._linked_names:
                 return Why(f"the tests have the name of {one}", is_doubtful=True)
-            words = self._mentions.written if is_folder else self._mentions.words
+            words = self._mentions.written if is_folder or is_expected else self._mentions.words
             if name in words or (not is_folder and name.partition(".")[0] in words):
                 return Why(f"the tests may write to {one}", is_doubtful=True)
         if not is_folder:

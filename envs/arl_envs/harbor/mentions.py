@@ -29,6 +29,7 @@ _PLACES = re.compile(
 _ENTERS = re.compile(
     r"(?:\b(?:cd|pushd|chdir)\b[\s(\"']*|\bcwd\s*=\s*[\"']|--chdir[\s=])([\w./-]+)"
 )
+_LOOKS = re.compile(r"\breadlink|\s-[Lh]\s|\bis_?(?:sym)?link|\blstat\b|-type l")
 _PATHS = re.compile(r"[\w./-]+")
 _REDIRECTS = re.compile(r">\s*([^\s;&|<>()]+)")
 _COMMENT = re.compile(r"(?:^|\s)#.*")
@@ -43,6 +44,8 @@ class Mentions:
     """All of them, without folders before them; and without suffixes."""
     written: frozenset[str] = frozenset()
     """The names of the files and folders that tests may copy or write to."""
+    links: frozenset[str] = frozenset()
+    """The names of the files that tests may expect to be links."""
     placed: frozenset[str] = frozenset()
     """The paths to which tests may copy or link: what is there already may stay, or get it inside,
     if it is a folder."""
@@ -81,6 +84,9 @@ class Mentions:
             words=names | {name.partition(".")[0] for name in names},
             written=frozenset(
                 _NAMES.findall(f"{copying} {assigned} {' '.join(_REDIRECTS.findall(shown))}")
+            ),
+            links=frozenset(
+                name for line in lines if _LOOKS.search(line) for name in _NAMES.findall(line)
             ),
             placed=frozenset(_placed(lines)),
             places=frozenset(places),

@@ -260,6 +260,17 @@ def test_a_link_to_a_file_that_tests_name_becomes_a_copy(link: str, target: str)
     assert found.links == [(link, target)]
 
 
+@cases("more, is_link", [("", True), ("; cp /tests/x to", False), ("; echo > d/b", False)])
+def test_a_link_that_tests_look_at_stays_one(more: str, is_link: bool) -> None:
+    agent = tree(dict(BASE.files), {**BASE.entries, "to": Entry(10, 0o777, "d/b")})
+    text = f'[ "$(readlink to)" = d/b ]{more}'.encode()
+    mentions = Mentions.of({"test.sh": text}, "/app")
+    hooks = Hooks(BASE.names, mentions=mentions)
+    found = changes_of(agent, BASE, hooks, work_dir="/app", mentions=mentions)
+    assert (found.links == [("to", "d/b")]) == is_link
+    assert ("to" in found.dropped) != is_link
+
+
 def test_a_link_with_the_name_of_a_folder_of_the_tests_is_left_out() -> None:
     agent = tree(dict(BASE.files), {**BASE.entries, "sub": Entry(10, 0o777, "d")})
     found = changes_of(agent, BASE, Hooks(BASE.names), work_dir="/app", test_folders=["sub"])
