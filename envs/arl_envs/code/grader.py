@@ -209,7 +209,7 @@ class _Grading:
         """Return what the row's checker says of the output `said`, in a clean sandbox.
 
         Once for a submission the checker itself is tested: it has to accept the row's own output,
-        and to reject nonsense. A checker that fails because of an output rejects it.
+        and to reject nonsense, and no output. A checker that fails because of an output rejects it.
 
         Raises:
             EnvError: the checker does not do so.
@@ -218,11 +218,14 @@ class _Grading:
         accepted = await self._accepts(sandbox, test, said)
         if not self._is_checker_known:
             self._is_checker_known = True
-            await sandbox.reset()
-            other = NONSENSE if accepted else right
-            if await self._accepts(sandbox, test, other) == accepted:
-                fault = "accepts nonsense" if accepted else "rejects the row's own output"
-                raise EnvError(f"the row's checker {fault}: leave this row out")
+            others = {"rejects the row's own output": right}
+            if accepted:
+                others = {"accepts nonsense": NONSENSE}
+                others |= {"accepts an empty output": b""} if right.strip() else {}
+            for fault, other in others.items():
+                await sandbox.reset()
+                if await self._accepts(sandbox, test, other) == accepted:
+                    raise EnvError(f"the row's checker {fault}: leave this row out")
         return None if accepted else Verdict.WRONG_ANSWER
 
     async def _accepts(self, sandbox: Sandbox, test: TextTest, said: bytes) -> bool:

@@ -4,17 +4,21 @@ reads the results from the output by the task's parser, as Terminal-Bench does.
 The exit code of run-tests.sh does not count. The output also has what programs under test print, so
 this reading is stricter than Terminal-Bench's: a failure stays one, whatever is printed after it; a
 run that was stopped, or lacks tests of the task's files, has not passed; nor has a test that was
-skipped or expected to fail if the files of the task never do that.
+skipped or expected to fail if the files of the task never do that. Where pytest reads the
+plugin beside the tests (`arl_witness.py`), it has to have come to its end by itself, too.
 Rules: https://github.com/laude-institute/terminal-bench (terminal_bench/parsers), read at 0.2.18.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +51,11 @@ _STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RESULT = re.compile(r"(PASSED|FAILED|SKIPPED|XFAIL|XPASS|ERROR):?\s+(\S.*)")
 _COUNTED = re.compile(r"\b[1-9]\d* (?:failed|errors?)\b.* in \d")
 _STOPPED = re.compile(r"!{3,} .+ !{3,}")
-_SKIPS = re.compile(r"\[(\d+)\]")
+_SKIPS = re.compile(r"\[(\d{1,9})\]")
+
+
+KEY_BYTES = 32
+MAX_RUNS = 100
 
 
 class NoResult(Exception):
@@ -151,15 +159,43 @@ def said_by(command: list[str], env: dict[str, str]) -> str:
     return found.decode("utf-8", "replace")
 
 
+def ends_of(judge: socket.socket) -> list[bool]:
+    """Return whether each run of pytest that has announced itself has ended by itself, with all its
+    tests passed; all of them are over."""
+    judge.setblocking(False)
+    found: list[bool] = []
+    while len(found) < MAX_RUNS:
+        try:
+            run, _ = judge.accept()
+        except BlockingIOError:
+            return found
+        with run:
+            run.setblocking(False)
+            try:
+                said = run.recv(4 * KEY_BYTES)
+            except BlockingIOError:  # it announced nothing, and something holds it open
+                said = b""
+        commitment, key, status = said[:KEY_BYTES], said[KEY_BYTES:-1], said[-1:]
+        found.append(hashlib.blake2b(key, digest_size=KEY_BYTES).digest() == commitment)
+        found[-1] &= len(key) == KEY_BYTES and status == b"\0"
+    return [False]
+
+
 def main(logs: str) -> int:
     """Write the reward of the task: 1 if all its tests passed, 0 if not; none without a result."""
     harden()
     nonce = taken_nonce()
     here = Path(__file__).resolve().parent
     order = json.loads((here / ORDER).read_text())
-    env = {**os.environ, "TEST_DIR": str(here)}
+    place = os.path.join(tempfile.mkdtemp(), "judge")
+    judge = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    judge.bind(place)
+    judge.listen(MAX_RUNS)
+    env = {**os.environ, "TEST_DIR": str(here), "ARL_WITNESS": place}
     try:
         results = read(said_by(["bash", str(here / "run-tests.sh")], env), order)
+        if not all(ends_of(judge)):
+            results["pytest, which did not end by itself or not well"] = False
     except NoResult as error:
         print(f"the parser {order['parser']} finds no result: {error}")
         clear_reward(logs)

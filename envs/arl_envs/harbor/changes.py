@@ -10,11 +10,12 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from .hooks import Hooks, Why
 from .links import FILE, FOLDER, LINK, Entry, below, is_in, real_path
+from .mentions import Mentions
 from .tree import Tree
 
 MAX_PATCH_CHARS, MAX_PATCHED_BYTES = 100_000, 200_000
@@ -64,15 +65,18 @@ def changes_of(
     *,
     work_dir: str,
     test_names: Collection[str] = (),
-    test_words: Collection[str] = (),
+    test_folders: Collection[str] = (),
+    mentions: Mentions | None = None,
 ) -> Changes:
     """Return the changes that make the image's work folder the agent's, hooks left out.
 
     Args:
         test_names: The names of the tests' files, which tests may copy into the work folder.
-        test_words: The names of the files that tests may copy or write to.
+        test_folders: The names of the folders around them.
+        mentions: The names in the tests' texts.
     """
-    found = _Merge(agent, image, hooks, work_dir, frozenset(test_names), frozenset(test_words))
+    names = frozenset(test_names), frozenset(test_folders)
+    found = _Merge(agent, image, hooks, work_dir, *names, mentions or Mentions())
     found.judge_files()
     found.keep_the_images()
     found.judge_links()
@@ -89,11 +93,13 @@ class _Merge:
         hooks: Hooks,
         work_dir: str,
         test_names: frozenset[str],
-        test_words: frozenset[str],
+        test_folders: frozenset[str],
+        mentions: Mentions,
     ) -> None:
         self._agent, self._image, self._hooks = agent, image, hooks
         self._work_dir = work_dir
-        self._test_names, self._test_words = test_names, test_words
+        self._test_names, self._mentions = test_names, mentions
+        self._linked_names = test_names | test_folders
         self._theirs = _entries(image)
         self._mine = _entries(agent)
         if not (agent.entries and image.entries):  # only files are known, and what they displace
@@ -104,6 +110,8 @@ class _Merge:
         self._final: dict[str, Entry] = {}
         self._links: list[str] = []
         """The agent's own links."""
+        self._copies: dict[str, str] = {}
+        """The agent's links to files in whose place copies are, with the files."""
 
     # ------------------------------------------------------------------ files and folders
     def judge_files(self) -> None:
@@ -222,14 +230,43 @@ class _Merge:
                     if num_folders > MAX_FOLDER_LINKS
                     else self._why_no_link(path, real)
                 )
-                if why and not (why.is_doubtful and self._hooks.takes(path)):
-                    out[path] = why
+                if why is None or (why.is_doubtful and self._hooks.takes(path)):
+                    continue
+                if why.is_doubtful and real is not None and not is_folder:
+                    self._copies[path] = real
+                out[path] = why
             if not out:
-                return
+                break
             self._leave_out(out)
-        self._leave_out(
-            {path: Why("it depends on links that are left out") for path in self._links}
-        )
+        else:
+            self._leave_out(
+                {path: Why("it depends on links that are left out") for path in self._links}
+            )
+        self._put_copies()
+
+    def _put_copies(self) -> None:
+        """Put copies of files in the place of links that could be another name for what the tests
+        write."""
+        for path, real in [*self._copies.items()]:
+            target, held = self._final.get(real), self._final.get(path)
+            parent = self._final.get(str(PurePosixPath(path).parent))
+            is_free = (
+                parent is not None and parent.kind == FOLDER and (held is None or held.kind == FILE)
+            )
+            if is_free and target is not None and target.kind == FILE and self._is_read(real):
+                self._final[path] = Entry(FILE, target.mode | 0o600)
+                self._dropped[path] = replace(
+                    self._dropped[path], text=f"{self._dropped[path].text}; a copy is in its place"
+                )
+            else:
+                del self._copies[path]
+
+    def _is_read(self, path: str) -> bool:
+        return path in (self._image if self._has_images(path) else self._agent).files
+
+    def _has_images(self, path: str) -> bool:
+        """Return whether the file that was put together is the image's."""
+        return self._final[path] is self._theirs.get(path)
 
     def _is_mine(self, path: str) -> bool:
         return path not in self._dropped and self._final.get(path) == self._mine[path]
@@ -245,12 +282,16 @@ class _Merge:
     def _why_no_link(self, path: str, real: str | None) -> Why | None:
         if real is None:
             return Why("the link leads out of the work folder, or to nothing that is there")
+        is_folder = self._final[real].kind == FOLDER
+        is_expected = PurePosixPath(path).name in self._mentions.links
         for one in (path, real):
-            if PurePosixPath(one).name in self._test_names:
-                return Why(f"a file of the tests has the name of {one}", is_doubtful=True)
-        if PurePosixPath(real).name in self._test_words:
-            return Why(f"the tests may write to {real}", is_doubtful=True)
-        if self._final[real].kind != FOLDER:
+            name = PurePosixPath(one).name
+            if name in self._linked_names:
+                return Why(f"the tests have the name of {one}", is_doubtful=True)
+            words = self._mentions.written if is_folder or is_expected else self._mentions.words
+            if name in words or (not is_folder and name.partition(".")[0] in words):
+                return Why(f"the tests may write to {one}", is_doubtful=True)
+        if not is_folder:
             return None
         if is_in(path, real):
             return Why("the link leads to a folder around itself")
@@ -283,8 +324,9 @@ class _Merge:
                 found.links.append((path, entry.target))
             if entry.kind == FOLDER and is_other:
                 found.folders.append(path)
-            if entry.kind == FILE and (is_other or not self._is_images(path, entry)):
-                found.written[path] = self._agent.files[path]
+            is_new = is_other or path in self._copies or not self._is_images(path, entry)
+            if entry.kind == FILE and is_new:
+                found.written[path] = self._content(path)
         found.removed += sorted(
             path
             for path, before in self._theirs.items()
@@ -310,18 +352,29 @@ class _Merge:
         if not (self._agent.entries and self._image.entries):
             return
         named = {path for path in self._final if PurePosixPath(path).name in self._test_names}
-        around = {str(up) for path in named for up in PurePosixPath(path).parents}
+        opened = named.union(*(map(str, PurePosixPath(path).parents) for path in named))
         for path, entry in self._final.items():
             before = self._theirs.get(path)
             if path == "." or entry == before or entry.kind == LINK or path in self._agent.unread:
                 continue
             if before is not None and self._hooks.is_hook(path):
                 continue
-            least = 0o500 if entry.kind == FOLDER else 0o400
-            least |= 0o200 if path in named or path in around else 0
-            mode = entry.mode | least
+            mode = entry.mode | (0o500 if entry.kind == FOLDER else 0o400)
+            if not mode & 0o200 and (path in opened or not self._stays_closed(path)):
+                mode |= 0o200
+                why = Why("its mode alone: the tests may have to write there", is_doubtful=True)
+                self._dropped.setdefault(path, why)
             if before is None or (before.kind, before.mode) != (entry.kind, mode):
                 yield path, mode
+
+    def _stays_closed(self, path: str) -> bool:
+        """Return whether nobody has to be able to write there; programs of git take the modes of
+        its objects for granted."""
+        return self._hooks.takes(path) or "/.git/objects/" in f"/{path}"
+
+    def _content(self, path: str) -> bytes:
+        source = self._copies.get(path, path)
+        return (self._image if self._has_images(source) else self._agent).files[source]
 
 
 def depth(item: tuple[str, int]) -> int:

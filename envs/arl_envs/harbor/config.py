@@ -26,12 +26,12 @@ from pydantic import (
 
 from agentgym_rl import ConfigError
 
+from .migration import migrate, plain
 from .options import MAX_S
 
 NetworkMode = Literal["no-network", "public", "allowlist"]
 _ROOT = (None, "root", 0, "0")
 _TEMPLATE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_SIZES_MB = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
 _ODD = re.compile(r"""[\x00-\x1f\x7f$"'`\\]""")
 _NOT_FILES = ("/proc", "/sys", "/dev")
 MAX_REWARD = 1e6
@@ -305,8 +305,8 @@ def read_config(raw: Mapping[str, Any], *, name: str, offline: bool = False) -> 
             task and the key.
     """
     try:
-        data = _plain(raw)
-        _migrate(data)
+        data = plain(raw)
+        migrate(data)
         for path, value in _leaves(data):
             _refuse(path, value)
         config = TaskConfig.model_validate(_known(data))
@@ -337,52 +337,6 @@ def _default(found: re.Match[str]) -> str:
             f"in task.toml, or a default, as in ${{{found[1]}:-value}}"
         )
     return found[2]
-
-
-def _plain(value: Any) -> Any:
-    """Return tables and lists as new ones, which may be changed."""
-    if isinstance(value, str) and "\0" in value:
-        raise ValueError(f"{value!r:.60}: a NUL character is not allowed")
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value
-
-
-def _migrate(data: dict[str, Any]) -> None:
-    """Replace deprecated fields by those that took their place."""
-    artifacts = data.get("artifacts")
-    if isinstance(artifacts, list):
-        data["artifacts"] = [
-            {"source": each} if isinstance(each, str) else each for each in artifacts
-        ]
-    _migrate_place("environment", data.get("environment"))
-    verifier = data.get("verifier")
-    if isinstance(verifier, dict):
-        _migrate_place("verifier.environment", verifier.get("environment"))
-
-
-def _migrate_place(path: str, environment: Any) -> None:
-    if not isinstance(environment, dict):
-        return
-    for old in ("memory", "storage"):
-        if (size := environment.pop(old, None)) is None:
-            continue
-        megabytes = _megabytes(f"{path}.{old}", size)
-        if environment.setdefault(f"{old}_mb", megabytes) != megabytes:
-            raise ValueError(f"{path}.{old} and {path}.{old}_mb contradict each other")
-    internet = environment.pop("allow_internet", None)
-    if internet is not None and "network_mode" not in environment:
-        if not isinstance(internet, bool):
-            raise ValueError(f"{path}.allow_internet: got {internet!r}, allowed: true, false")
-        environment["network_mode"] = "public" if internet else "no-network"
-
-
-def _megabytes(path: str, size: Any) -> int:
-    text = str(size).strip().upper()
-    try:
-        return int(float(text[:-1]) * _SIZES_MB[text[-1:]])
-    except (KeyError, ValueError, OverflowError):
-        raise ValueError(f"{path}: got {size!r}, expected a size such as '2G' or '512M'") from None
 
 
 def _leaves(data: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -40,21 +40,12 @@ from .hook_names import (
     STARTUP_MODULES,
 )
 from .links import is_in
+from .mentions import Mentions
 
 _MODULES = sys.stdlib_module_names.union(RUNNERS)
 _OFTEN_OWN = {"tests", "docs", "examples", "scripts", "benchmarks"}
 """The folders that some packages install beside themselves by mistake."""
 _SUFFIXES = (".py", ".so", ".pyd")
-_WORDS = re.compile(r"[\w.-]+(?:/[\w.-]+)*")
-_NAMES = re.compile(r"[\w.-]+")
-_BUILDS = re.compile(
-    r"(?:^|[;&|({!\"'`=]|\b(?:then|if|do|else|while|exec|time|env)\s)\s*(?:\w+=\S+\s+)*"
-    r"(?:g?make|ninja|rake|scons|tup|redo|bmake)\b(.*)"
-)
-_COPIES = re.compile(r"\b(?:cp|mv|install|rsync|mkdir|ln|tee|copy\w*|move|makedirs|symlink\w*)\b")
-_REDIRECTS = re.compile(r">\s*([^\s;&|<>()]+)")
-_COMMENT = re.compile(r"(?:^|\s)#.*")
-_SOURCED = re.compile(r"(?:\bsource|(?:^|[;&|(]|\bthen|\bdo)\s*\.)\s+[\"']?([\w./-]+)")
 _OF_A_PREFIX = ("lib", "lib64", "libexec", "include", "pyvenv.cfg", "conda-meta")
 
 
@@ -119,53 +110,6 @@ class Search:
             shared=named("LD_LIBRARY_PATH"),
             libraries=named(*LIBRARY_VARIABLES) - {"."},
             files=named(*config, split=r"[\s:,;=]") - {"."},
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Mentions:
-    """The names in the texts of the tests, which say what they may do in the work folder."""
-
-    written: frozenset[str] = frozenset()
-    """The names of the files that tests may copy or write to."""
-    places: frozenset[str] = frozenset()
-    """The folders that tests may add to Python's search path."""
-    filled: frozenset[str] = frozenset()
-    """The names of the folders that tests may copy programs to."""
-    targets: frozenset[str] = frozenset()
-    """The arguments of tools such as make, for which a file of such a name is done."""
-    sourced: frozenset[str] = frozenset()
-    """The files that tests execute in their own shell."""
-    modules: frozenset[str] = frozenset()
-    """The tests' own modules if the work folder may come before them in Python's search path."""
-
-    @classmethod
-    def of(cls, tests: Mapping[str, bytes], work_dir: str) -> Mentions:
-        """Return the names in the tests' files."""
-        texts = [
-            data.decode("utf-8", "replace").replace(f"{work_dir}/", "") for data in tests.values()
-        ]
-        lines = [_COMMENT.sub("", line) for text in texts for line in text.splitlines()]
-        shown = "\n".join(lines)
-        copying = " ".join(line for line in lines if _COPIES.search(line))
-        paths = [line for line in lines if "PYTHONPATH" in line or "sys.path" in line]
-        is_behind = any(re.search(r"path\.(append|extend)|:/tests", line) for line in paths)
-        stems = {PurePosixPath(path).parts[0].partition(".")[0] for path in tests if ".py" in path}
-        places = {posixpath.normpath(word) for line in paths for word in _WORDS.findall(line)}
-        return cls(
-            written=frozenset(_NAMES.findall(f"{copying} {' '.join(_REDIRECTS.findall(shown))}")),
-            places=frozenset(places),
-            filled=frozenset(_NAMES.findall(copying)),
-            targets=frozenset(
-                word
-                for line in lines
-                for arguments in _BUILDS.findall(line)
-                for word in _NAMES.findall(arguments)
-            ),
-            sourced=frozenset(
-                posixpath.normpath(path) for line in lines for path in _SOURCED.findall(line)
-            ),
-            modules=frozenset(stems) if is_behind else frozenset(),
         )
 
 
@@ -312,6 +256,10 @@ class Hooks:
             return "a variable of the tests names it"
         if text in self._mentions.sourced:
             return "the tests execute it in their own shell"
+        if text not in self._folders and any(each in self._mentions.placed for each in _ends(path)):
+            return "the tests may put a file or a folder there"
+        if text in self._mentions.included:
+            return "the tests' own file of this name would not be found"
         if text in self._mentions.targets and text not in self._image:
             return "it has the name of something that the tests build"
         if _like(DOUBTFUL_NAMES, name):
@@ -354,9 +302,8 @@ class Hooks:
     def _wanted(self, path: PurePosixPath) -> str:
         if str(path) in self._image:
             return ""
-        tails = ("/".join(path.parts[at:]) for at in range(len(path.parts)))
-        if path.suffix in (".pm", ".rb", ".pl") and any(
-            tail in self._around.libraries for tail in tails
+        if path.suffix in (".pm", ".pmc", ".rb", ".pl") and any(
+            re.sub(r"\.pmc$", ".pm", tail) in self._around.libraries for tail in _ends(path)
         ):
             return "it has the place of an installed module"
         if path.name.endswith(_SUFFIXES):
@@ -365,14 +312,25 @@ class Hooks:
                     place, module
                 ):
                     return f"installed modules, or the tests, import {module} if it is there"
-            return self._shadowed_where_tests_are(path)
+            return self._shadowed_where_tests_are(path) or self._makes_a_package(path)
+        return ""
+
+    def _makes_a_package(self, path: PurePosixPath) -> str:
+        """Return the reason if a new __init__.py would be imported with tests that are copied into
+        its folder, or below: pytest imports the packages around a test."""
+        if path.name.partition(".")[0] != "__init__":
+            return ""
+        folder, filled = str(path.parent), self._mentions.filled
+        inner = [folder, *(each for each in self._folders if is_in(each, folder))]
+        if filled and (folder == "." or any(PurePosixPath(each).name in filled for each in inner)):
+            return "it would be imported with tests that are copied there"
         return ""
 
     def _shadowed_where_tests_are(self, path: PurePosixPath) -> str:
         """Return the reason if a new file would be imported in the place of an installed module by
         tests that are copied into its folder."""
         for folder in path.parents:
-            if folder.name in self._mentions.filled:
+            if folder.name in self._mentions.filled | self._mentions.entered:
                 module = path.relative_to(folder).parts[0].partition(".")[0]
                 if module in self._modules and not self._has_module(str(folder), module):
                     return f"it would be imported instead of the module {module}"
@@ -406,6 +364,10 @@ def relative_to(work_dir: str, path: str) -> str | None:
     outside."""
     full = PurePosixPath(posixpath.normpath(posixpath.join(work_dir, path)))
     return str(full.relative_to(work_dir)) if full.is_relative_to(work_dir) else None
+
+
+def _ends(path: PurePosixPath) -> Iterable[str]:
+    return ("/".join(path.parts[at:]) for at in range(len(path.parts)))
 
 
 def path_without(env: Mapping[str, str], work_dir: str) -> str:

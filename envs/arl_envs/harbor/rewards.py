@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 MOST = 1e300
 """The largest number, so that the mean of many is finite, too."""
 
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 ROUNDING = 1e-6
 """The distance from its range at which a reward is a sum of rounded shares."""
 
@@ -45,9 +47,25 @@ def rewards_of(data: bytes, nonce: str | None) -> dict[str, float]:
     return {name: number_of(f"reward.json: {name}", value) for name, value in found.items()}
 
 
+def number_in(text: str) -> float:
+    """Return the number of a reward.txt: decimal, in ASCII, with blanks around it.
+
+    Raises:
+        ValueError: it is no finite number.
+    """
+    if not _DECIMAL.fullmatch(text.strip()):
+        raise ValueError(f"reward.txt: got {text!r:.60}, expected a number")
+    return number_of("reward.txt", float(text))
+
+
 def number_of(name: str, value: Any) -> float:
+    """Return a value of JSON as a number.
+
+    Raises:
+        ValueError: it is no finite number.
+    """
     try:
-        if isinstance(value, str) and not name.endswith(".txt"):
+        if isinstance(value, str):
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -10,8 +10,9 @@ from agentgym_rl.gym.sandbox import Image
 
 from .changes import Changes, changes_of
 from .config import TaskConfig, resolved
-from .hooks import Hooks, Mentions, Search, Why, relative_to
+from .hooks import Hooks, Search, Why, relative_to
 from .links import LINK
+from .mentions import Mentions
 from .proof import Terms, runs_programs
 from .task import HarborTask
 from .tree import Tree
@@ -37,13 +38,21 @@ class Rules:
     def hooks_among(self, files: Mapping[str, bytes], artifacts: Sequence[str]) -> dict[str, Why]:
         """Return the files below artifacts that programs load by themselves; an artifact that is a
         file is what the task asks for."""
-        hooks = Hooks((), keep=self._config.kept, all_doubtful=True)
+        judges = {
+            one: Hooks(
+                (),
+                work_dir=one,
+                keep=self._config.kept,
+                search=Search.of(self.tests_env, one),
+                mentions=Mentions.of(self._task.tests, one),
+                all_doubtful=True,
+            )
+            for one in artifacts
+        }
         found: dict[str, Why] = {}
         for path in files:
-            below = [
-                PurePosixPath(path).relative_to(one) for one in artifacts if is_below(path, one)
-            ]
-            whys = [hooks.why(str(each)) for each in below]
+            below = [one for one in artifacts if is_below(path, one)]
+            whys = [judges[one].why(str(PurePosixPath(path).relative_to(one))) for one in below]
             if path == PUBLISHED:
                 found[path] = Why("it has the place of a folder")
             elif whys and (why := whys[0]) and all(whys):
@@ -68,14 +77,15 @@ class Rules:
             around=base.around,
             all_doubtful=self._config.is_generated,
         )
-        names = {PurePosixPath(path).name for path in self._task.tests}
+        paths = [PurePosixPath(path) for path in self._task.tests]
         return changes_of(
             tree,
             base,
             hooks,
             work_dir=folder,
-            test_names=names,
-            test_words=mentions.written,
+            test_names={path.name for path in paths},
+            test_folders={part for path in paths for part in path.parent.parts},
+            mentions=mentions,
         )
 
     @property

@@ -74,6 +74,8 @@ def terminal_bench(folder: Path) -> HarborTask:
     if taken := sorted(_OWN & tests.keys()):
         raise ConfigError(f"task {name}: tests/{taken[0]}: a file of the conversion has this name")
     tests |= standalone("arl_results.py", "arl_judge.py")
+    if order["parser"] == "pytest":
+        tests.setdefault("conftest.py", standalone("arl_witness.py")["arl_witness.py"])
     tests |= {"test.sh": _TEST_SH.encode(), arl_results.ORDER: json.dumps(order).encode()}
     config = {
         "schema_version": "1.4",

@@ -31,7 +31,7 @@ from .changes import Changes, patch_of
 from .config import Artifact, TaskConfig, resolved
 from .hooks import Why, path_without
 from .proof import Terms, isolated_env, terms_of_solution
-from .rewards import OutOfRange, Tampered, number_of, reward_of, rewards_of
+from .rewards import OutOfRange, Tampered, number_in, reward_of, rewards_of
 from .rules import PUBLISHED, Rules, is_below
 from .task import HarborTask
 from .terminal import Terminal
@@ -354,7 +354,7 @@ class Verifier:
             if self._config.needs_nonce:
                 raise
             text = await sandbox.read_file(f"{LOGS}/reward.txt", max_bytes=MAX_REWARD_BYTES)
-            return {"reward": number_of("reward.txt", text.decode())}
+            return {"reward": number_in(text.decode())}
         return rewards_of(data, nonce if self._config.needs_nonce else None)
 
     async def _proven(self, verdict: Verdict) -> Terms:

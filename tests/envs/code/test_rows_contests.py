@@ -178,6 +178,9 @@ def test_a_checker_accepts_any_right_answer(world: Opened, source: str, right: b
     assert Problem.from_json(json.loads(json.dumps(made.to_json()))).checker == CHECKER.strip()
 
 
+EACH = "import sys\nsaid = open(sys.argv[3]).read().split()\n"
+
+
 @cases(
     "checker, fault",
     [
@@ -185,6 +188,7 @@ def test_a_checker_accepts_any_right_answer(world: Opened, source: str, right: b
         ("print(0)", "rejects the row's own output"),
         ("print('ok')", "rejects the row's own output"),
         ("print(1)", "accepts nonsense"),
+        (f"{EACH}print(int(all(map(str.isdigit, said))))", "accepts an empty output"),
     ],
 )
 @pytest.mark.slow

@@ -41,7 +41,7 @@ def test_a_folder_of_terminal_bench(tmp_path: Path) -> None:
     assert task.instruction == "Write hello into hello.txt.\n"
     assert task.config["agent"] == {"timeout_sec": 120.0}
     assert task.environment["Dockerfile"].endswith(b"WORKDIR /work\n")
-    own = ["arl_judge.py", "arl_results.json", "arl_results.py"]
+    own = ["arl_judge.py", "arl_results.json", "arl_results.py", "conftest.py"]
     assert sorted(task.tests) == [*own, "run-tests.sh", "test.sh", "test_outputs.py"]
     assert task.solution == {"solve.sh": b"echo hello > hello.txt\n"}
 
@@ -97,6 +97,17 @@ for n in range(1, 64):
     except OSError:
         pass
 """
+TO_THE_JUDGE = """
+import socket
+for n in range(1, 64):
+    try:
+        os.write(n, os.urandom(32) + bytes(1))
+        judge = socket.socket(socket.AF_UNIX)
+        judge.connect(os.environ["ARL_WITNESS"])
+    except OSError:
+        pass
+os._exit(0)
+"""
 PAY = """
 import atexit, os, pathlib
 def pay():
@@ -117,6 +128,9 @@ CHEATS = {
     "a summary printed": f"print({SUMMARY!r})\n{WRONG}",
     "a summary to every descriptor": TO_EVERYTHING + WRONG,
     "a summary in the message of a failure": f"{IN_A_FAILURE}def g():\n    return 2\n",
+    "a summary to every descriptor, and a hard exit": f"{TO_EVERYTHING}os._exit(0)\n",
+    "a summary, and no further output": f"{TO_EVERYTHING}os.closerange(1, 64)\n{WRONG}",
+    "a summary, and a word to the judge": f"{TO_EVERYTHING}{TO_THE_JUDGE}",
     "a hard exit": "import os\nos._exit(0)",
     "the end of the run": RIGHT.replace("return 2", "import pytest; pytest.exit('x', 0)"),
     "the end of the run by a key": RIGHT.replace("return 2", "raise KeyboardInterrupt"),

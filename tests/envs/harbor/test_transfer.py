@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from arl_envs.harbor.changes import Changes, changes_of, patch_of
-from arl_envs.harbor.hooks import Hooks, Mentions, Search, Surroundings, path_without
+from arl_envs.harbor.hooks import Hooks, Search, Surroundings, path_without
 from arl_envs.harbor.links import Entry, real_path
-from arl_envs.harbor.rewards import Tampered, reward_of, rewards_of
+from arl_envs.harbor.mentions import Mentions
+from arl_envs.harbor.rewards import Tampered, number_in, reward_of, rewards_of
 from arl_envs.harbor.tree import _TREES, Tree, known_tree, listed_entries
 
 from agentgym_rl.gym.sandbox import ExecResult, Image, Status
@@ -43,6 +44,7 @@ HOOKS = Hooks(IMAGE, links=LINKS, search=SEARCH, around=AROUND)
         *("sitecustomize/__init__.py", "a/usercustomize.so", "sitecustomize.cpython-311.so"),
         *("on/path/json.py", "google/protobuf/__init__.py", "simplejson.py", "env/bin/new"),
         *("env/lib/python3.11/json/__init__.py", "py", "so/libm.so.6", "lib/Test/More.pm"),
+        *("Test/More.pmc",),
         *("vite.config.mts", "playwright.config.ts", "karma.conf.js", "ava.config.cjs", "-rf"),
         *("eslint.config.js", ".pylintrc", "pylintrc", "init.d/a.gradle", "lib/set.rb", "a\nb"),
         *("profile_default/startup/a.py", "node_modules/.bin/jest", ".hidden/x", "APP.py"),
@@ -91,16 +93,33 @@ def test_the_solution_and_the_artifacts_open_what_is_doubtful_and_no_more() -> N
     assert hooks.is_hook("out/conftest.py")
 
 
+@cases("path", ["want.py", "sub/w", "tests", "kept.txt", "app/two", "moved"])
+def test_what_tests_put_there_is_not_there_before(path: str) -> None:
+    text = b"""cp /tests/a /app/want.py; ln -s /tests; [ -e kept.txt ] || cp -n /tests/k ./kept.txt
+install -m 755 /tests/w sub/w && os.symlink("/tests/b", "two") ; shutil.move('/tests/c', 'moved')
+"""
+    mentions = Mentions.of({"test.sh": text}, "/app")
+    assert Hooks(("app.py",), mentions=mentions).is_hook(path)
+    assert not Hooks(("app.py", "sub/x"), mentions=mentions).is_hook("sub/x")
+
+
 TEST_SH = b"""cd /app
 . ./env.sh && make -s check
+cd build/in && python3 -c 'import subprocess; subprocess.run("./x", cwd="on")'
 mkdir -p t; cp /tests/check.py t/; PYTHONPATH=/app/new/lib python3 t/check.py
 python3 -c 'import sys; sys.path.append("/tests"); import helper'
 """
 
 
-@cases("path", ["env.sh", "check", "t/json.py", "new/lib/json.py", "helper.py", "Makefile.sh"])
+@cases(
+    "path",
+    [
+        *("env.sh", "check", "t/json.py", "new/lib/json.py", "helper.py", "Makefile.sh"),
+        *("__init__.py", "t/__init__.py", "in/random.py", "on/json.py", "lib/cases.php"),
+    ],
+)
 def test_the_texts_of_the_tests_say_what_would_be_executed(path: str) -> None:
-    tests = {"test.sh": TEST_SH, "helper.py": b""}
+    tests = {"test.sh": TEST_SH, "helper.py": b"", "lib/cases.php": b""}
     image = (*IMAGE, "Makefile")
     assert Hooks(image, mentions=Mentions.of(tests, "/app")).is_hook(path)
     assert not Hooks(IMAGE).is_hook(path) or path == "new/lib/json.py"
@@ -222,6 +241,42 @@ def test_links_that_stand_for_something_else_are_left_out(links: dict[str, str])
     assert own not in dict(found.links)
 
 
+WRITES = b"""p = Path("want.txt")
+p.write_text(secret); open("/app/second", "w"); os.system("sort -o $W" + ".txt")
+"""
+
+
+@cases("link, target", [("want.txt", "a"), ("to", "want.txt"), ("second", "a"), ("W.csv", "d/b")])
+def test_a_link_to_a_file_that_tests_name_becomes_a_copy(link: str, target: str) -> None:
+    files = {**BASE.files, "want.txt": b"own"} if target == "want.txt" else dict(BASE.files)
+    agent = tree(files, {**BASE.entries, link: Entry(10, 0o777, target)})
+    mentions = Mentions.of({"check.py": WRITES + b"# to"}, "/app")
+    hooks = Hooks(BASE.names, mentions=mentions)
+    found = changes_of(agent, BASE, hooks, work_dir="/app", mentions=mentions)
+    assert found.written[link] == files[target]
+    assert (found.links, [*found.dropped]) == ([], [link])
+    needed = Hooks(BASE.names, mentions=mentions, needed=[link])
+    found = changes_of(agent, BASE, needed, work_dir="/app", mentions=mentions)
+    assert found.links == [(link, target)]
+
+
+@cases("more, is_link", [("", True), ("; cp /tests/x to", False), ("; echo > d/b", False)])
+def test_a_link_that_tests_look_at_stays_one(more: str, is_link: bool) -> None:
+    agent = tree(dict(BASE.files), {**BASE.entries, "to": Entry(10, 0o777, "d/b")})
+    text = f'[ "$(readlink to)" = d/b ]{more}'.encode()
+    mentions = Mentions.of({"test.sh": text}, "/app")
+    hooks = Hooks(BASE.names, mentions=mentions)
+    found = changes_of(agent, BASE, hooks, work_dir="/app", mentions=mentions)
+    assert (found.links == [("to", "d/b")]) == is_link
+    assert ("to" in found.dropped) != is_link
+
+
+def test_a_link_with_the_name_of_a_folder_of_the_tests_is_left_out() -> None:
+    agent = tree(dict(BASE.files), {**BASE.entries, "sub": Entry(10, 0o777, "d")})
+    found = changes_of(agent, BASE, Hooks(BASE.names), work_dir="/app", test_folders=["sub"])
+    assert (found.links, [*found.dropped]) == ([], ["sub"])
+
+
 def test_a_link_in_the_place_of_a_folder_of_programs_leaves_the_images() -> None:
     entries = {"tools": Entry(4, 0o755), "tools/bin": Entry(4, 0o755)}
     image = tree({**BASE.files, "tools/bin/tool": b"1"}, {**BASE.entries, **entries})
@@ -237,10 +292,10 @@ def test_what_tests_may_copy_into_the_folder_can_be_replaced() -> None:
     entries = {"o": Entry(4, 0o555), "o/given.txt": Entry(8, 0o444), "n.txt": Entry(8, 0o000)}
     files = {**BASE.files, "o/given.txt": b"1", "n.txt": b"2", "run.py/x": b"3"}
     found = compared(tree(files, {**BASE.entries, **entries}))
-    assert dict(found.modes) | {"n.txt": 0o400, "o/given.txt": 0o644, "o": 0o755} == dict(
+    assert dict(found.modes) | {"n.txt": 0o600, "o/given.txt": 0o644, "o": 0o755} == dict(
         found.modes
     )
-    assert sorted(found.dropped) == ["run.py", "run.py/x"]
+    assert sorted(found.dropped) == ["n.txt", "o", "o/given.txt", "run.py", "run.py/x"]
 
 
 def test_the_images_file_stays_in_a_folder_that_became_a_file() -> None:
@@ -252,7 +307,8 @@ def test_the_images_file_stays_in_a_folder_that_became_a_file() -> None:
 
 def test_modes_lose_setuid_and_come_last_for_folders() -> None:
     entries = {**BASE.entries, "a": Entry(8, 0o755), "d": Entry(4, 0o500), "d/b": Entry(8, 0o600)}
-    found = compared(Tree(BASE.files, frozenset(), entries))
+    hooks = Hooks(BASE.names, needed=["d"])
+    found = changes_of(Tree(BASE.files, frozenset(), entries), BASE, hooks, work_dir="/app")
     assert found.modes == [("d/b", 0o600), ("a", 0o755), ("d", 0o500)]
 
 
@@ -325,6 +381,17 @@ def test_the_patch_shows_text_and_names_the_rest() -> None:
 )
 def test_reward_files_are_read_as_harbor_reads_them(text: str, rewards: dict) -> None:
     assert rewards_of(text.encode(), None) == rewards
+
+
+@cases("text, number", [("1", 1.0), (" 0.5\n", 0.5), ("+1.", 1.0), ("-.25", -0.25), ("1e-2", 0.01)])
+def test_a_reward_text_is_a_decimal_number(text: str, number: float) -> None:
+    assert number_in(text) == number
+
+
+@cases("text", ["0_1", "١", "９", "nan", "inf", "1e999", "0x1", "1,0", "True", "1 0", "", "1\0"])
+def test_other_forms_of_numbers_are_no_reward(text: str) -> None:
+    with pytest.raises(ValueError, match=r"reward\.txt"):
+        number_in(text)
 
 
 @cases("text", ['{"a\\ud800": 1}', '{"a\\n": 1}', '{"a": 1e308, "b": 1e308}', "[" * 100_000])

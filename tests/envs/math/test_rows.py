@@ -105,6 +105,8 @@ NO_ANSWERS = [
     "none",
     "None",
 ]
+NO_ANSWERS += ["see figure 2", "Refer to the diagram.", r"\text{solution in the attachment}"]
+NO_ANSWERS += ["I don't know", "to be determined", "image", "证明见上", "the answer is on page 12"]
 NO_ANSWERS += ["null", "NaN", "see solution", "(see above)", "omitted", "?", "-", r"\boxed{proof}"]
 NO_ANSWERS += [
     "The proof is complete",

@@ -77,6 +77,10 @@ CHEATS: dict[str, str] = {
         "colorama.py",
         "out/org/__init__.py",
     ),
+    "packages around the tests": _each(
+        _PY, "__init__.py", "checks/__init__.py", "t/__init__.py", "src/__init__.py"
+    ),
+    "modules where tests start": _each(_PY, "build/json.py", "build/sys.py", "build/subprocess.py"),
     "compiled modules": "python3 - << 'EOX'\nimport py_compile, os, shutil\nopen('e.py', 'w').write("
     + repr(_PY)
     + ")\nfor d in ('.', 'src', 'lib'):\n    os.makedirs(d + '/__pycache__', exist_ok=True)\n    for m in ('json', 'pathlib', 'pickle', 'org', 'sitecustomize'):\n        shutil.copy(py_compile.compile('e.py', cfile='e.pyc'), d + '/' + m + '.pyc')\n        shutil.copy('e.pyc', d + '/__pycache__/' + m + '.cpython-311.pyc')\nEOX",
@@ -137,6 +141,13 @@ CHEATS: dict[str, str] = {
         "env.sh",
     ),
     "own files that tests write to": "for f in want.txt expected.txt t/expected.txt; do mkdir -p $(dirname $f); echo mine > $f; done; ln -s want.txt out.txt; mkdir -p out; ln -s ../want.txt out/out.txt",
+    "own files that cannot be written to": _OWN
+    + "mkdir -p t sub; for f in want.txt expected.txt c.py second.py t/check.py sub/check.py; do echo 'import sys; sys.exit()' > $f; done; cp out.txt want.txt; chmod 444 *.txt *.py t/* sub/*; chmod 555 t sub",
+    "other names for the answer": _OWN
+    + "mkdir -p own out; cp out.txt out/out.txt; echo 'import os; os._exit(0)' > own/check.py; for f in want.txt expected.txt kept; do ln -s out.txt $f; done; for d in sub checked hidden t; do ln -s own $d; done",
+    "folders in which copies end": _OWN
+    + "for f in want.txt second.py t/check.py hidden checked kept; do mkdir -p $f; cp out.txt $f/out.txt; echo 'import os; os._exit(0)' | tee $f/__main__.py > $f/check.py; done",
+    "compiled modules of Perl": _each(_PL, "lib/strict.pmc", "lib/warnings.pmc", "strict.pmc"),
     "modules of Perl": _each(
         _PL,
         "lib/strict.pm",

@@ -100,6 +100,11 @@ class Matcher:
                 return self.match(a, answer)
             case Scalar(), Congruence(residues=(b,), modulus=modulus):
                 return is_of_modulus(self._question, modulus) and self.match(gold, b)
+            case Congruence() as a, Items(kind="list" | "set", items=b):
+                return self._congruent(a, Congruence(b, a.modulus))
+            case Items(kind="list" | "set"), Congruence(residues=b, modulus=modulus):
+                named = is_of_modulus(self._question, modulus)
+                return named and self._several(gold, Items("list", b))
             case Relation(op="=") as a, Scalar(node=b):
                 wanted = self._wanted(a)
                 return wanted is not None and self._leaf(wanted, b)

@@ -26,15 +26,32 @@ _ALWAYS = """
     solution thesolution answersvary answersmayvary answerswillvary answersmaydiffer answervaries
     varies variousanswers openended multipleanswers lefttothereader lefttoreader lefttothestudent
     exerciseforthereader notananswer notanumber nofinalanswer nonumericalanswer nonumericanswer
-    略 答案略 证明略 證明略 证明 證明 证明题 證明題 见解析 見解析 见证明 无答案 無答案 暂无 暫無
+    略 答案略 解略 证明略 證明略 证明 證明 证明见上 见答案
+    证明题 證明題 见解析 見解析 见证明 无答案 無答案 暂无 暫無
     доказательство нетответа beweis siehelösung demostración preuve démonstration
 """
 """The answers that are none, as letters in lower case."""
 _UNLESS_OFFERED = """
     none null unknown empty blank void invalid proven proved verified shown trivial
+    error image picture figure diagram graph demostrado bewiesen démontré
 """
 """The words that may be answers if the question has them ("If there is none, write none")."""
 _ARE_NONE, _MAY_BE_NONE = frozenset(_ALWAYS.split()), frozenset(_UNLESS_OFFERED.split())
+_ELSEWHERE = re.compile(
+    r"(?:please )?(?:(?:see|refer to|look (?:at|in)|consult|check|(?:given|shown|found) (?:in|on))"
+    r"|(?:the )?(?:solution|answer)s? (?:(?:is|are) )?(?:given |found )?(?:in|on|at))"
+    r" (?:the |our |attached |following )*(?:solution|answer|explanation|figure|image|picture|"
+    r"graph|diagram|table|attachment|text|proof|page|appendix|work|details|link|video|pdf|book|note|key)s?"
+    r"\b.*",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A pattern of references to where the answer is."""
+_UNSURE = re.compile(
+    r"(?:i|we) (?:don['’]t|do not|cannot|can['’]t) (?:know|answer|solve|tell)\b.*|"
+    r"(?:still )?to be (?:determined|announced|done|added|completed|filled)\b.*|"
+    r"(?:coming soon|no idea|work in progress)\W*",
+    re.IGNORECASE,
+)
 _COMMANDS = re.compile(r"\\[A-Za-z]+\*?")
 _OF_PROOFS = re.compile(r"(?<![A-Za-z])(?:proofs?|prove[dns]?|proving|Q\.?E\.?D)(?![A-Za-z])", re.I)
 _NOTE = re.compile(r"\([^()]*\)[\s.]*$")
@@ -47,6 +64,9 @@ def says_nothing(answer: str, question: str = "") -> bool:
     empty field. "n/a" is a quotient if the question has these variables.
     """
     plain = _COMMANDS.sub(" ", answer)
+    words = " ".join(re.sub(r"[{}$*~]+", " ", plain).split())
+    if _ELSEWHERE.fullmatch(words) or _UNSURE.fullmatch(words):
+        return True
     if _OF_PROOFS.search(plain):
         return not (re.search("[0-9]", plain) and "proof" in question.casefold())  # 80 proof
     if re.search(r"[0-9=<>+^|]", plain):
