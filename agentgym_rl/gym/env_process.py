@@ -24,16 +24,15 @@ import weakref
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
-from agentgym_rl.core.chat import Message
+from agentgym_rl.core.chat import Message, ToolSpec
 from agentgym_rl.core.errors import ArlError, ConfigError, EnvError
 from agentgym_rl.gym.verifier.inside.zygote import describe
 from arl_isolation import locks
 
 if TYPE_CHECKING:
     from .env import Step
-    from .sync_env import SyncEnv
 
 START_TIMEOUT_S = 180.0
 """The time for the start: Python, the imports, and the environment's constructor."""
@@ -46,6 +45,17 @@ _END_S, _EXIT_S = 1.0, 5.0
 _MAIN = f"from {__name__} import main; main()"
 
 
+class Remade(Protocol):
+    """The part of a `SyncEnv` that is read to make it in another process."""
+
+    tools: Sequence[ToolSpec]
+    step_timeout_s: float
+    needs_sandboxes: bool
+    holds_sandboxes: bool
+    uses_verifier: bool
+    made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+
 class ProcessEnv:
     """The environment `env`, played in a process of its own: the methods of a `SyncEnv`, blocking.
 
@@ -56,7 +66,7 @@ class ProcessEnv:
         ConfigError: the process cannot make the environment, or not get what it needs.
     """
 
-    def __init__(self, env: SyncEnv, *, timeout_s: float | None = None) -> None:
+    def __init__(self, env: Remade, *, timeout_s: float | None = None) -> None:
         self._name = f"{type(env).__module__}:{type(env).__qualname__}"
         self._recipe = _recipe(env, self._name)
         self._timeout_s = timeout_s
@@ -235,18 +245,17 @@ class _Life:
             return True
 
 
-def _recipe(env: SyncEnv, name: str) -> bytes:
+def _recipe(env: Remade, name: str) -> bytes:
     for flag in ("needs_sandboxes", "holds_sandboxes", "uses_verifier"):
         if getattr(env, flag):
             raise ConfigError(
                 f'executor "process": {name} has {flag}, and a process of its own can use neither '
                 'sandboxes nor the verifier pool; allowed: "inline", "thread"'
             )
-    made_with = cast("tuple[tuple[object, ...], dict[str, object]]", env.made_with)
     problem: object = "it is defined in the program itself, not in a module"
     try:
         if type(env).__module__ != "__main__":
-            return pickle.dumps((type(env), *made_with))
+            return pickle.dumps((type(env), *env.made_with))
     except Exception as error:  # foreign objects
         problem = f"{type(error).__name__}: {error}"
     raise ConfigError(
@@ -274,7 +283,7 @@ def main() -> None:
     os.environ.pop("PYTHONPATH")
     if search is not None:
         os.environ["PYTHONPATH"] = search
-    env: SyncEnv | None = None
+    env: Any = None
     while True:
         try:
             request = line.recv_bytes(MAX_BYTES)
