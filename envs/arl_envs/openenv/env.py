@@ -266,12 +266,14 @@ def _addresses(url: str | Sequence[str]) -> Sequence[str]:
     found = url.split(",") if isinstance(url, str) else list(url)
     addresses = [each.strip().rstrip("/") if isinstance(each, str) else each for each in found]
     if not addresses or not all(isinstance(each, str) and is_url(each) for each in addresses):
+        shown = [each.rpartition("@")[2] if isinstance(each, str) else each for each in addresses]
         raise ConfigError(
-            f"url: got {url!r}, expected the address of an OpenEnv server, as in "
-            "--env openenv:http://localhost:8000, or several with commas between them"
+            f"url: got {', '.join(map(repr, shown))}, expected the address of an OpenEnv server, "
+            "without a user or password, as in --env openenv:http://localhost:8000, or several "
+            "with commas between them"
         )
     if len(set(addresses)) < len(addresses):
-        raise ConfigError(f"url: got {url!r}, expected each server once")
+        raise ConfigError(f"url: got {', '.join(addresses)}, expected each server once")
     return addresses
 
 

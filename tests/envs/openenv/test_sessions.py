@@ -208,6 +208,12 @@ def test_an_address_that_is_none_is_a_config_error(url):
         SPEC.make(url=url)
 
 
+def test_a_password_of_an_address_is_not_shown():
+    with pytest.raises(ConfigError, match="without a user or password") as caught:
+        SPEC.make(url="http://one:8000,http://me:secret@two:8000")
+    assert "secret" not in str(caught.value)
+
+
 @cases("seconds", [0, -1, float("nan"), float("inf"), "5", True])
 def test_a_wait_that_is_no_time_is_a_config_error(seconds):
     with pytest.raises(ConfigError, match="session_timeout_s: got"):
