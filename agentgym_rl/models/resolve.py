@@ -240,9 +240,9 @@ def resolve_model(path: str, *, revision: str | None = None) -> Path:
         return _checked(folder.resolve())
     if folder.is_absolute():
         raise ConfigError(
-            f"no folder {path}: if it was moved, name its new place with --model FOLDER; for the "
-            "other commands on a run whose model it is, in the line path of [model] in the run's "
-            "config.toml"
+            f"no folder {path}, and it is no Hugging Face id (`owner/name`) either; if it was "
+            "moved, name its new place with --model FOLDER; for the other commands on a run whose "
+            "model it is, in the line path of [model] in the run's config.toml"
         )
     if not _HUB_ID.fullmatch(path):
         raise ConfigError(
