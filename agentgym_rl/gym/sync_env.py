@@ -6,14 +6,17 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar, get_args
 
 from agentgym_rl.core.chat import Message, ToolSpec
+from agentgym_rl.core.errors import ConfigError, near_match
 from agentgym_rl.core.task import SeededTasks, Split, TaskSource
 
 from .env import Env, Step
+from .env_process import ProcessEnv
+from .step_clock import OffTheClock
 
-Executor = Literal["inline", "thread"]
+Executor = Literal["inline", "thread", "process"]
 T = TypeVar("T")
 
 
@@ -26,7 +29,14 @@ class SyncEnv(ABC):
     executor: Executor = "inline"
     """The place where steps run. `inline`: on the event loop itself, without overhead, right for
     steps of less than a millisecond. `thread`: in a thread of the instance's own, for steps that
-    block; a step that hangs cannot be ended, so it must bound its own time."""
+    block; a step that hangs cannot be ended, so it must bound its own time. `process`: in the main
+    thread of a process of the instance's own, for steps that may hang or crash, and for libraries
+    with state of the process or its main thread. The process starts at `reset`, makes the
+    environment anew from its class and arguments, serves it until `close`, and is killed with a
+    step that takes too long. The instance here is not played: of its state only `tools` follows."""
+
+    made_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+    """The arguments of the constructor."""
 
     tools: Sequence[ToolSpec] = ()
     max_turns: int | None = None
@@ -35,6 +45,11 @@ class SyncEnv(ABC):
     holds_sandboxes: bool = False
     reward_range: tuple[float, float] | None = (0.0, 1.0)
     uses_verifier: bool = False
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        made.made_with = args, kwargs
+        return made
 
     @abstractmethod
     def reset(
@@ -73,6 +88,9 @@ class AsyncOverSync(Env):
         self.uses_verifier = env.uses_verifier
         self.tools = env.tools
         self._closed = False
+        check_executor(env.executor)
+        self._apart = ProcessEnv(env) if env.executor == "process" else None
+        self._played = self._apart or env
         self._thread = _thread_for(env)
 
     def __getattr__(self, name: str) -> Any:
@@ -90,36 +108,58 @@ class AsyncOverSync(Env):
     ) -> tuple[list[Message], dict[str, Any]]:
         if self._closed:  # any environment may be played again, and closed again
             self._closed, self._thread = False, _thread_for(self.env)
-        found = await self._do(lambda: self.env.reset(seed=seed, options=options))
-        self.tools = self.env.tools
+        if self._apart is not None:
+            with OffTheClock():  # it has a limit of its own
+                await self._do(self._apart.start)
+        found = await self._do(lambda: self._played.reset(seed=seed, options=options))
+        self.tools = self._played.tools
         return found
 
     async def step(self, action: Message) -> Step:
         if self._thread is None:
             return self.env.step(action)
-        return await self._do(lambda: self.env.step(action))
+        return await self._do(lambda: self._played.step(action))
 
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
         try:
-            await self._do(self.env.close)
+            await self._do(self._played.close)
         finally:
             if self._thread is not None:
                 self._thread.shutdown(wait=False, cancel_futures=True)
 
     def solve(self) -> Sequence[Message] | None:
-        return self.env.solve()
+        return self._played.solve()
 
     async def _do(self, work: Callable[[], T]) -> T:
         if self._thread is None:
             return work()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except asyncio.CancelledError:
+            if self._apart is not None:  # its answer may still come, or never
+                self._apart.kill()
+            raise
+
+
+def check_executor(executor: object) -> None:
+    """Check the name of a place where steps run.
+
+    Raises:
+        ConfigError: there is no such place.
+    """
+    known = get_args(Executor)
+    if executor not in known:
+        raise ConfigError(
+            f"executor: got {executor!r}, allowed: {', '.join(known)}"
+            f"{near_match(str(executor), known)}"
+        )
 
 
 def _thread_for(env: SyncEnv) -> ThreadPoolExecutor | None:
-    return ThreadPoolExecutor(1, "sync-env") if env.executor == "thread" else None
+    return None if env.executor == "inline" else ThreadPoolExecutor(1, "sync-env")
 
 
 def to_async(env: SyncEnv) -> Env:

@@ -132,7 +132,7 @@ Frame = tuple[str, int, str]
 """The file, line and function of a stack frame."""
 _ENV_HINT = (
     "Put waiting code behind `await` (asyncio.sleep, asyncio.to_thread, an async client), and "
-    'computing code into a SyncEnv with executor = "thread", or, if it may hang, its own process'
+    'computing code into a SyncEnv with executor = "thread", or "process" if it may hang'
 )
 _AGENT_HINT = (
     "Put waiting code behind `await` (asyncio.sleep, asyncio.to_thread, an async client); an "

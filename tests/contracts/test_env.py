@@ -58,3 +58,11 @@ def test_every_criterion_is_met(id, tmp_path, monkeypatch):
     assert report.failed == [], str(report)
     skipped = {each.id for each in report.results if each.outcome is Outcome.SKIPPED}
     assert skipped <= MAY_SKIP.get(id, set()), str(report)
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own_keeps_the_contract():
+    only = ("close",)  # a process for each of its episodes
+    name = "gymnasium:FrozenLake-v1"
+    report = asyncio.run(check_env(name, episodes=1, only=only, executor="process"))
+    assert report.failed == [], str(report)

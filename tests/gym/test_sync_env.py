@@ -2,14 +2,16 @@
 
 import asyncio
 import copy
+import os
 import threading
 import time
 
 import pytest
 
 from agentgym_rl import Env, Step, SyncEnv, make
-from agentgym_rl.core.errors import EnvError
+from agentgym_rl.core.errors import ConfigError, EnvError
 from agentgym_rl.core.task import SeededTasks
+from agentgym_rl.gym.sync_env import to_async
 from tests.kit.cases import cases
 
 SAY = {"role": "assistant", "content": "7"}
@@ -29,7 +31,8 @@ class Guess(SyncEnv):
 
     def step(self, action):
         right = action["content"] == str(self.number)
-        return Step([], float(right), right, False, {"thread": threading.current_thread().name})
+        where = {"thread": threading.current_thread().name, "pid": os.getpid()}
+        return Step([], float(right), right, False, where)
 
     def close(self):
         self.closed += 1
@@ -46,7 +49,11 @@ class Threaded(Guess):
     executor = "thread"
 
 
-NAMES = {"inline": "Guess", "thread": "Threaded"}
+class Apart(Guess):
+    executor = "process"
+
+
+NAMES = {"inline": "Guess", "thread": "Threaded", "process": "Apart"}
 
 
 @cases("executor", NAMES)
@@ -64,6 +71,7 @@ def test_it_plays_as_any_other(executor):
     step = asyncio.run(play())
     assert (step.reward, step.terminated) == (1.0, True)
     assert step.info["thread"].startswith("sync-env" if executor == "thread" else "MainThread")
+    assert (step.info["pid"] == os.getpid()) == (executor != "process")
 
 
 def test_what_its_author_wrote_is_reached():
@@ -88,7 +96,8 @@ def test_after_close_it_may_be_played_and_closed_again(executor):
         await env.close()
         return reward, env.unwrapped.env.closed
 
-    assert asyncio.run(play()) == (1.0, 2)
+    reward, closed = asyncio.run(play())
+    assert (reward, closed) == (1.0, 0 if executor == "process" else 2)
 
 
 def test_its_limits_hold():
@@ -116,3 +125,10 @@ def test_a_thread_ends_with_its_environment():
     while threading.active_count() != before and time.monotonic() < deadline:
         time.sleep(0.005)
     assert threading.active_count() == before, f"closed was {env}"
+
+
+def test_a_place_that_does_not_exist_is_refused():
+    env = Guess()
+    env.executor = "proces"
+    with pytest.raises(ConfigError, match="allowed: inline, thread, process; did you mean process"):
+        to_async(env)

@@ -8,14 +8,15 @@ import re
 import weakref
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import gymnasium
 
 from agentgym_rl import ConfigError, Message, Step, SyncEnv, TaskSource
 from agentgym_rl.core.task import Split, checked_task
 from agentgym_rl.gym.data import derived_number
-from agentgym_rl.gym.sync_env import Executor
+from agentgym_rl.gym.env_process import ProcessEnv
+from agentgym_rl.gym.sync_env import Executor, check_executor
 from agentgym_rl.gym.tool_env import listed, reply_to, text_of
 
 from .actions import actions_of
@@ -41,7 +42,8 @@ class GymnasiumEnv(SyncEnv):
     `actions` names the actions of a Discrete space (those of the toy-text environments, and of
     environments with an enum `actions` such as MiniGrid's, have names); `render="ansi"` puts the
     drawing of the environment before each observation, or in the place of one that is too large to
-    be put into words; `executor="thread"` is for an environment with slow steps.
+    be put into words; `executor="thread"` is for an environment with slow steps,
+    `executor="process"` for one that may hang, crash, or that lives once in a process.
 
     Raises:
         ConfigError: Gymnasium cannot make it, or it cannot be played in text.
@@ -60,10 +62,7 @@ class GymnasiumEnv(SyncEnv):
         executor: Executor = "inline",
         **options: Any,
     ) -> None:
-        if executor not in get_args(Executor):
-            raise ConfigError(
-                f"executor: got {executor!r}, allowed: {', '.join(get_args(Executor))}"
-            )
+        check_executor(executor)
         if render not in (None, "ansi"):
             raise ConfigError(f'render: got {render!r}, allowed: "ansi"')
         self.executor = executor
@@ -88,7 +87,9 @@ class GymnasiumEnv(SyncEnv):
     @classmethod
     def task_source(cls, split: Split, *, seed: int, **options: Any) -> TaskSource:
         """Return endless tasks, one per seed; see `tasks`."""
-        env = cls(**options)
+        made = cls(**options)
+        apart = made.executor == "process"
+        env = ProcessEnv(made, timeout_s=made.step_timeout_s) if apart else made
 
         def opening(seed: int) -> str:
             return json.dumps(env.reset(seed=seed)[0])

@@ -1,8 +1,8 @@
 """Environments behind an OpenEnv server: `openenv:http://localhost:8000`.
 
 env      the environment: replies or tool calls to actions, observations to messages
-actions  the form of an action, from the server's schema
 session  one WebSocket, one session of the server
+servers  the servers, their sessions, and the episodes that wait for one
 """
 
 from agentgym_rl import EnvSpec

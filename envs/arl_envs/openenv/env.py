@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from agentgym_rl.core.chat import is_url
 from agentgym_rl.gym.tool_env import listed, reply_to, text_of
 from agentgym_rl.runtime.http_client import read_json
 
+from .servers import line_here
 from .session import BadAction, Session, schema
 
 TOOL = "act"
@@ -77,13 +78,17 @@ _SEEDS = 2**31
 class OpenEnvEnv(Env):
     """An environment at `url`; each instance is a session of the server.
 
+    Several servers of the same environment (`url` is a list, or has commas) share the episodes. If
+    all their sessions are in use, `reset` waits for one, outside the limit of a step: until none
+    has become free for `session_timeout_s`.
+
     If an action is one text, the reply is the action; else the agent calls the tool `act`, whose
     arguments are the fields of the server's action schema (`tool=True`: in any case). An action
     that the server refuses costs a turn. OpenEnv has no truncation: `done` terminates.
     `instructions` is the system message, `reset_options` go to the server's `reset`.
 
     Raises:
-        ConfigError: `url` is no http(s) address.
+        ConfigError: `url` has no http(s) address, or one twice; or the timeout is no time.
     """
 
     max_turns = 50
@@ -92,21 +97,25 @@ class OpenEnvEnv(Env):
     def __init__(
         self,
         *,
-        url: str = "",
+        url: str | Sequence[str] = "",
+        session_timeout_s: float = 600.0,
         instructions: str = "",
         reset_options: Mapping[str, Any] | None = None,
         tool: bool = False,
     ) -> None:
-        if not is_url(url):
+        self._urls = _addresses(url)
+        if not _is_time(session_timeout_s):
             raise ConfigError(
-                f"url: got {url.rpartition('@')[2]!r}, expected the address of an OpenEnv server, "
-                "without a user or password, as in --env openenv:http://localhost:8000"
+                f"session_timeout_s: got {session_timeout_s!r}, expected the longest wait for a "
+                "free session in seconds, above 0"
             )
-        self._url = url.rstrip("/")
+        self._session_timeout_s = session_timeout_s
         self._instructions = instructions
         self._reset_options = dict(reset_options or {})
         self._as_tool = tool
         self._form: ActionForm | None = None
+        self._form_of: str = ""
+        """The server whose form of actions that is."""
         self._session: Session | None = None
         self._info: dict[str, Any] = {}
         self._invalid = 0
@@ -118,7 +127,8 @@ class OpenEnvEnv(Env):
 
         Raises:
             EnvError: the environment's own code raised, or the options are unknown.
-            InfraError: the server failed, cannot be reached, or has no session left.
+            InfraError: a server failed, none can be reached, or no session became free.
+            ConfigError: the servers have different actions.
         """
         options = dict(options or {})
         task = options.pop("task", None)
@@ -126,14 +136,11 @@ class OpenEnvEnv(Env):
             raise EnvError(f"reset options: got {sorted(options)}, task {task!r}; allowed: a task")
         seed = seed if task is None else task.seed
         data = self._reset_options | ({} if seed is None else {"seed": seed % _SEEDS})
-        if self._form is None:
-            self._form = form_of(await schema(self._url))
-            by_tool = self._as_tool or self._form.text_field is None
-            self.tools = (self._form.tool,) if by_tool else ()
         try:
-            found = await self._call("reset", data)
+            found = await self._begin(data)
         except BadAction as error:
-            raise EnvError(f"reset at {self._url} with {data}: {error}") from error
+            where = ", ".join(self._urls)
+            raise EnvError(f"reset at {where} with {data}: {error}") from error
         self._info = {} if task is None else {"task_id": task.id}
         self._invalid = 0
         first = [{"role": "system", "content": self._instructions}] if self._instructions else []
@@ -225,10 +232,26 @@ class OpenEnvEnv(Env):
             info["stop_reason"] = "done"
         return Step(replies, reward, done, False, info)
 
+    async def _begin(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Reset this instance's session, or begin a new one."""
+        if self._session is not None:
+            return await self._call("reset", data)
+        self._session, found = await line_here().begin(
+            self._urls, data, timeout_s=self._session_timeout_s, prepare=self._learn_form
+        )
+        return found
+
+    async def _learn_form(self, url: str) -> ActionForm:
+        """Read the form of actions at a server."""
+        if self._form is None or self._form_of != url:
+            self._form, self._form_of = form_of(await schema(url)), url
+        by_tool = self._as_tool or self._form.text_field is None
+        self.tools = (self._form.tool,) if by_tool else ()
+        return self._form
+
     async def _call(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Send a call in this instance's session, or in a new one after a failure."""
-        if self._session is None:
-            self._session = await Session.open(self._url)
+        """Send a call in this instance's session, which ends if the call fails."""
+        assert self._session is not None
         try:
             return await self._session.call(kind, data)
         except (BadAction, EnvError):
@@ -237,6 +260,26 @@ class OpenEnvEnv(Env):
             session, self._session = self._session, None
             await session.close()
             raise
+
+
+def _addresses(url: str | Sequence[str]) -> Sequence[str]:
+    found = url.split(",") if isinstance(url, str) else list(url)
+    addresses = [each.strip().rstrip("/") if isinstance(each, str) else each for each in found]
+    if not addresses or not all(isinstance(each, str) and is_url(each) for each in addresses):
+        shown = [each.rpartition("@")[2] if isinstance(each, str) else each for each in addresses]
+        raise ConfigError(
+            f"url: got {', '.join(map(repr, shown))}, expected the address of an OpenEnv server, "
+            "without a user or password, as in --env openenv:http://localhost:8000, or several "
+            "with commas between them"
+        )
+    if len(set(addresses)) < len(addresses):
+        raise ConfigError(f"url: got {', '.join(addresses)}, expected each server once")
+    return addresses
+
+
+def _is_time(seconds: Any) -> bool:
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    return is_number and 0 < seconds <= sys.float_info.max
 
 
 def _reward(found: Mapping[str, Any]) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentgym_rl import ConfigError, EnvError, InfraError
@@ -22,6 +22,17 @@ CONNECT_TIMEOUT_S = 15.0
 
 class BadAction(Exception):
     """A refusal of an action by a server that works otherwise."""
+
+
+class NoSession(InfraError):
+    """The refusal of a session by a server that holds as many as it can."""
+
+    def __init__(self, message: str, active: int | None = None, most: int | None = None) -> None:
+        super().__init__(message)
+        self.active = active
+        """The number of sessions that it holds, as it says; None: it does not say."""
+        self.most = most
+        """The number of sessions that it can hold, as it says; None: it does not say."""
 
 
 async def schema(url: str) -> Mapping[str, Any]:
@@ -54,6 +65,8 @@ class Session:
     def __init__(self, url: str, socket: Any) -> None:
         self._url = url
         self._socket = socket
+        self.on_close: Callable[[], None] = _nothing
+        """The function to call once the session is closed."""
 
     @classmethod
     async def open(cls, url: str) -> Session:
@@ -91,7 +104,8 @@ class Session:
         Raises:
             BadAction: the server does not take this data.
             EnvError: the environment's code raised.
-            InfraError: the connection or the server failed, or has no session left.
+            NoSession: the server holds as many sessions as it can.
+            InfraError: the connection or the server failed.
         """
         from websockets.exceptions import ConnectionClosed, WebSocketException
 
@@ -118,8 +132,16 @@ class Session:
                 )
 
     async def close(self) -> None:
-        await self._socket.close()
-        await self._socket.wait_closed()
+        on_close, self.on_close = self.on_close, _nothing
+        try:
+            await self._socket.close()
+            await self._socket.wait_closed()
+        finally:
+            on_close()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _error(what: str, found: Mapping[str, Any]) -> Exception:
@@ -134,7 +156,17 @@ def _error(what: str, found: Mapping[str, Any]) -> Exception:
         return BadAction("; ".join(problems) or str(message))
     if code == "EXECUTION_ERROR":
         return EnvError(f"{what}: {message}")
+    if code == "CAPACITY_REACHED":
+        most = _at_least(1, found.get("max_sessions"))
+        active = _at_least(0, found.get("active_sessions"))
+        return NoSession(f"{what}: {code}: {message}", active, most)
     return InfraError(f"{what}: {code}: {message}")
+
+
+def _at_least(least: int, number: Any) -> int | None:
+    """Return a count of the server, None if it is none."""
+    is_count = isinstance(number, int) and not isinstance(number, bool)
+    return number if is_count and least <= number < 1 << 31 else None
 
 
 def _place(loc: Any) -> str:

@@ -230,7 +230,7 @@ def test_a_graph_is_a_line_a_part():
         ({"id": "FrozenLake-v1", "actions": ["a", "b", "c", " A"]}, "expected 4 different names"),
         ({"id": "toys/speller-v0", "actions": ["a"]}, "names are for a Discrete"),
         ({"id": "FrozenLake-v1", "render": "human"}, 'allowed: "ansi"'),
-        ({"id": "FrozenLake-v1", "executor": "process"}, "allowed: inline, thread"),
+        ({"id": "FrozenLake-v1", "executor": "proces"}, "did you mean process"),
     ],
     ids=range(10),
 )
@@ -250,11 +250,20 @@ def test_kwargs_go_to_gymnasium():
     assert "SFFFFFFF\n" in user["content"]
 
 
-def test_in_a_thread_it_is_the_same():
-    inline, thread = (
-        play("Taxi-v4", ["south", "pickup"], executor=where) for where in ("inline", "thread")
+def test_in_a_thread_or_process_it_is_the_same():
+    inline, *others = (
+        play("Taxi-v4", ["south", "pickup"], executor=where)
+        for where in ("inline", "thread", "process")
     )
-    assert inline == thread
+    assert others == [inline, inline]
+
+
+def test_tasks_of_a_process_are_the_same():
+    ids = [
+        [SPEC.task_source("train", seed=3, id="Taxi-v4", executor=where)[i].id for i in range(3)]
+        for where in ("inline", "process")
+    ]
+    assert ids[0] == ids[1]
 
 
 def test_a_task_is_a_seed():

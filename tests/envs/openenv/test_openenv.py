@@ -18,7 +18,7 @@ import pytest
 from arl_envs.openenv import SPEC
 from arl_envs.openenv.env import form_of
 
-from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
+from agentgym_rl.core.errors import EnvError, InfraError
 from agentgym_rl.gym.env import Env, Step
 from tests.exhaustive import REQUIRED
 from tests.kit.cases import cases
@@ -169,26 +169,31 @@ def test_the_environments_own_failure_is_its_own(guess):
         play(guess, guesses(666))
 
 
-async def until_there_is_room(env: Env) -> Env:
-    """The server takes a moment to notice that a session is over."""
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                await env.reset(seed=1)
-                return env
-            except InfraError:
-                await asyncio.sleep(0.1)
+async def guessed(url: str, seed: int) -> bool:
+    env = SPEC.make(url=url)
+    await env.reset(seed=seed)
+    step = await env.step(guesses(*range(1, 10)))
+    await env.close()
+    return step.terminated
 
 
-def test_no_slot_is_the_servers_failure_and_close_frees_one(guess):
+def test_episodes_beyond_the_servers_sessions_wait(guess):
+    async def seven() -> list[bool]:
+        return await asyncio.gather(*(guessed(guess, seed) for seed in range(7)))
+
+    assert asyncio.run(seven()) == [True] * 7
+
+
+def test_close_frees_a_session_and_a_wait_has_an_end(guess):
     async def three() -> None:
-        one, two, late = (SPEC.make(url=guess) for _ in range(3))
-        await until_there_is_room(one)
-        await until_there_is_room(two)
-        with pytest.raises(InfraError, match="CAPACITY_REACHED"):
+        one, two, late = (SPEC.make(url=guess, session_timeout_s=n) for n in (60, 60, 0.5))
+        await one.reset(seed=1)
+        await two.reset(seed=1)
+        with pytest.raises(InfraError, match=f"{guess} holds 2 at once, 2 of them are this"):
             await late.reset(seed=1)
         await one.close()
-        await until_there_is_room(late)
+        late = SPEC.make(url=guess)
+        await late.reset(seed=1)
         await two.close()
         await late.close()
 
@@ -198,12 +203,6 @@ def test_no_slot_is_the_servers_failure_and_close_frees_one(guess):
 def test_no_server_is_infrastructure():
     with pytest.raises(InfraError, match="is an OpenEnv server there"):
         asyncio.run(SPEC.make(url="http://127.0.0.1:9").reset(seed=1))
-
-
-@pytest.mark.parametrize("url", ["", "localhost:8000", "ws://localhost"])
-def test_what_is_no_address_is_a_config_error(url):
-    with pytest.raises(ConfigError, match="openenv:http://localhost:8000"):
-        SPEC.make(url=url)
 
 
 @cases(
