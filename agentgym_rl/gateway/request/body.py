@@ -56,13 +56,17 @@ def key_of(scope: Scope) -> str:
     return key.strip() if scheme.lower() == "bearer" else header(scope, b"x-api-key")
 
 
-async def body_of(receive: Receive, *, limit_bytes: int) -> bytes:
+async def body_of(scope: Scope, receive: Receive, *, limit_bytes: int) -> bytes:
     """Return the complete body.
 
     Raises:
-        ApiError: 413, the body is longer than `limit_bytes`; 408, it did not arrive in time.
+        ApiError: 415, it is compressed; 413, the body is longer than `limit_bytes`; 408, it did not arrive in time.
         ConnectionError: the client went away before the end.
     """
+    packed = header(scope, b"content-encoding").strip().lower()
+    if packed not in ("", "identity"):
+        why = f"content-encoding: got {packed!r:.40}, but bodies are read as they are: send JSON "
+        raise ApiError(415, f"{why}without compression.", code="unsupported_encoding")
     try:
         async with asyncio.timeout(_READ_TIMEOUT_S):
             return await read_body(receive, limit_bytes=limit_bytes)
