@@ -60,7 +60,8 @@ async def body_of(scope: Scope, receive: Receive, *, limit_bytes: int) -> bytes:
     """Return the complete body.
 
     Raises:
-        ApiError: 415, it is compressed; 413, the body is longer than `limit_bytes`; 408, it did not arrive in time.
+        ApiError: 415, it is compressed; 413, it is longer than `limit_bytes`; 408, it did not
+            arrive in time.
         ConnectionError: the client went away before the end.
     """
     packed = header(scope, b"content-encoding").strip().lower()
