@@ -252,7 +252,9 @@ def test_a_number_of_more_digits_than_python_reads_refuses_its_row_alone(tmp_pat
     (file := tmp_path / f"rows.{suffix}").write_text(
         "\n".join(lines) if suffix == "jsonl" else f"[{','.join(lines)}]"
     )
-    told = row_tasks("train", Rows(path=str(file), weight_field="weight", **EVERYTHING), whole).describe()
+    told = row_tasks(
+        "train", Rows(path=str(file), weight_field="weight", **EVERYTHING), whole
+    ).describe()
     assert (told["tasks_train"], told["rows_refused"]) == (1, 3)
     assert "cannot be written as JSON (Exceeds the limit" in told["reasons"][0]
     assert "weight: got int" in told["reasons"][1]
