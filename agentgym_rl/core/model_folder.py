@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from .chat import is_dict
+from .chat import is_dict, is_list
 from .errors import ConfigError, WeightsError
 
 
@@ -101,8 +101,8 @@ def end_ids(folder: Path, *files: str) -> list[int]:
         ConfigError: a file cannot be read, or an id is no number of a token.
     """
     for name in files:
-        found = read_json(folder / name).get("eos_token_id")
-        ids = found if isinstance(found, list) else [] if found is None else [found]
+        found: Any = read_json(folder / name).get("eos_token_id")
+        ids: list[Any] = found if is_list(found) else [] if found is None else [found]
         for id in ids:
             if type(id) is not int or not 0 <= id < 1 << 31:
                 raise ConfigError(

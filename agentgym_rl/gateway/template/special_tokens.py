@@ -74,8 +74,9 @@ def add_special_tokens(tokenizer: Tokenizer, folder: Path) -> None:
         ConfigError: a file cannot be read.
     """
     settings = _settings(folder)
-    decoder = settings.get(_DECODER)
-    ids = list(decoder) if is_dict(decoder) else []
+    table = settings.get(_DECODER)
+    decoder = table if is_dict(table) else {}
+    ids = list(decoder)
     if wrong := [id for id in ids if not (id.isascii() and id.isdigit() and len(id) < 20)]:
         raise ConfigError(f"{folder}: {_DECODER} has the id {wrong[0]!r:.40}, expected numbers")
     values = [decoder[id] for id in sorted(ids, key=int)]
