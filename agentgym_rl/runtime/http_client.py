@@ -75,12 +75,12 @@ class Body:
             ConnectionError: it cannot be unpacked.
         """
         if self._unpack is not None:
+            if self._unpack.eof and piece:
+                raise ConnectionError("the answer goes on after the end of what was packed")
             self._began = self._began or bool(piece)
             self._packed_left -= len(piece)
             if self._packed_left < 0:
                 raise AnswerTooLarge.of(max_bytes=self._max_bytes)
-            if self._unpack.eof and piece:
-                raise ConnectionError("the answer goes on after the end of what was packed")
             try:
                 piece = self._unpack.decompress(piece, self._left + 1)
             except zlib.error as error:

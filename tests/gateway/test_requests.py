@@ -121,6 +121,13 @@ def test_a_compressed_body_is_refused_by_name(stage, packed, path):
     assert (answer.status, packed.lower() in answer.error["message"]) == (415, True)
 
 
+def test_half_a_character_is_named(stage):
+    """JavaScript cuts texts by UTF-16, and writes such halves."""
+    scene = stage([])
+    answer = asyncio.run(scene.post(scene.open(), b'{"messages": "cut \\ud83d"}'))
+    assert (answer.status, "\\ud83d is half a character" in answer.error["message"]) == (400, True)
+
+
 def test_a_body_over_the_limit_is_413(stage):
     scene = stage([], config=GatewayConfig(max_body_bytes=1000))
     answer = asyncio.run(scene.post(scene.open(), body=b" " * 1001))

@@ -36,6 +36,8 @@ no thread can be interrupted; requests with more are not parsed at all."""
 _READ_TIMEOUT_S = 30.0
 _NOT_KNOWN = "this endpoint does not know it"
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
+_HALF = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
+"""The first half of a character in two parts, alone: of a text that was cut inside it."""
 _UNKNOWN = re.compile(r"unknown field `(.*?)`")
 _THREADS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="gateway")
 """The executor, with few threads: each takes a share of the interpreter from the event loop."""
@@ -119,7 +121,9 @@ def json_object(body: bytes) -> dict[str, Any]:
     try:
         raw = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise bad_request(f"The request body is not valid JSON: {error}") from error
+        half = _HALF.search(body)
+        why = f"{half[0].decode()} is half a character: cut texts between two" if half else error
+        raise bad_request(f"The request body is not valid JSON: {why}") from error
     if not isinstance(raw, dict):
         raise bad_request("The request body must be a JSON object.")
     return raw
