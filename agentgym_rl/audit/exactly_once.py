@@ -13,14 +13,15 @@ import contextlib
 import hashlib
 import json
 import sqlite3
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentgym_rl.config import LaterVersion, check_format
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.parse import parse_json, parse_toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +88,14 @@ def audit_ledger(run: Path) -> dict[str, Any]:
         ConfigError: the folder holds no run, or none that can be read.
     """
     try:
-        config = tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))
+        config = parse_toml((run / "config.toml").read_text(encoding="utf-8"))
+        check_format(config.get("format", 0), run / "config.toml")
         ledger = Ledger(run, config["rollout"]["groups_per_batch"], config["steps"])
         path = run / "episodes.db"
         mode = "mode=ro" if path.with_name("episodes.db-wal").exists() else "immutable=1"
         url = f"{path.absolute().as_uri()}?{mode}"
         with contextlib.closing(sqlite3.connect(url, uri=True)) as log:
+            check_format(log.execute("PRAGMA user_version").fetchone()[0], path)
             log.execute("BEGIN")  # a consistent snapshot of a living run
             _read_steps(ledger, log)
             groups = _read_groups(log)
@@ -100,6 +103,8 @@ def audit_ledger(run: Path) -> dict[str, Any]:
             if ledger.has_curriculum:
                 found = log.execute("SELECT task_index FROM draws")
                 ledger.drawn = frozenset(index for (index,) in found)
+    except LaterVersion:
+        raise
     except (OSError, sqlite3.Error, KeyError, ValueError) as error:
         raise ConfigError(f"{run}: no run whose ledger can be read: {error!r}") from error
     ledger.statuses = Counter(group["status"] for group in groups.values())
@@ -129,7 +134,7 @@ def _read_steps(ledger: Ledger, log: sqlite3.Connection) -> None:
         ledger.trained = {step: b for step, b in ledger.trained.items() if step < start}
         query = "SELECT step, group_ids, parameters FROM steps WHERE incarnation = ? ORDER BY 1"
         for step, names, parameters in log.execute(query, (number,)):
-            batch = Trained(number, tuple(json.loads(names)), parameters)
+            batch = Trained(number, tuple(parse_json(names)), parameters)
             ledger.trained[step] = batch
             if step in lost:
                 _check_again(ledger, step, lost[step], batch)
@@ -155,7 +160,7 @@ def _read_groups(log: sqlite3.Connection) -> dict[str, dict[str, Any]]:
     for group_id, episode_id in log.execute("SELECT group_id, episode_id FROM trajectories"):
         episodes.setdefault(group_id, set()).add(episode_id)
     for name, group in found.items():
-        group["whole"] = set(json.loads(group["members"])) <= episodes.get(name, set())
+        group["whole"] = set(parse_json(group["members"])) <= episodes.get(name, set())
     return found
 
 
@@ -243,7 +248,7 @@ def _check_checkpoints(ledger: Ledger, groups: Mapping[str, Mapping[str, Any]]) 
             given.setdefault(group["step"], set()).add(name)
     for path in sorted((ledger.run / "checkpoints").glob("step-*/manifest.json")):
         try:
-            manifest = json.loads(path.read_text())
+            manifest = parse_json(path.read_text())
         except ValueError:
             continue  # cut short: no checkpoint, and resuming passes it over
         chain = ""
@@ -276,7 +281,7 @@ def _metrics(run: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for line in lines:
         with contextlib.suppress(ValueError):  # the last line, cut short by a crash
-            found.append(json.loads(line))
+            found.append(parse_json(line))
     return found
 
 

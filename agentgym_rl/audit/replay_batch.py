@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentgym_rl.config import AlgoConfig, load_config
 from agentgym_rl.controller.batches import split_batch
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.parse import parse_json
 from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.storage.checkpoints import newest_checkpoint, read_manifest
+from agentgym_rl.storage.episode_reader import explained, open_to_read
 from agentgym_rl.storage.recovery import batches
-from agentgym_rl.storage.run_folder import config_of, shown
+from agentgym_rl.storage.run_folder import build, config_of, shown
 
 LOSS_TOLERANCE = 1e-4
 """The tolerance, relative and absolute, for a run of several ranks, equal only up to rounding."""
+_OTHER_CODE = 1e-6
+"""The absolute tolerance for a batch that other code trained. A loss is a small difference of large
+parts: other minibatches, for one, change more of it."""
 
 
 def replay(
@@ -86,37 +90,48 @@ def _whole(step: int, found: dict[int, Any], algo: AlgoConfig, *, num_minibatche
     return shard
 
 
-def _recorded(log: Path) -> dict[int, dict[str, Any]]:
-    """Return loss, weights and ranks of every batch that became a version, as last trained."""
+class _Was(NamedTuple):
+    """The record of a batch that became a version, as last trained."""
+
+    loss: float | None
+    parameters: str
+    num_ranks: int
+    build: str
+    """The version of the package that trained it, with a digest of its code; "": an early one."""
+    is_old: bool
+    """Whether the hash of the weights was computed in the way of format 0."""
+
+
+def _recorded(log: Path) -> dict[int, _Was]:
     query = """
-        SELECT steps.step, metrics, parameters, num_ranks FROM steps JOIN incarnations
+        SELECT steps.step, metrics, parameters, incarnations.* FROM steps JOIN incarnations
         USING (incarnation) ORDER BY incarnation"""
-    if not log.is_file():
-        raise ConfigError(f"no episode log {log}")
-    url = f"{log.absolute().as_uri()}?mode=ro"
-    with contextlib.closing(sqlite3.connect(url, uri=True)) as db:
-        try:
-            rows = db.execute(query).fetchall()
-        except sqlite3.Error as error:
-            raise ConfigError(
-                f"{log}: {error}; was the run made by an earlier version of this package?"
-            ) from error
-    return {
-        step: {"loss": json.loads(metrics).get("loss"), "parameters": hashed, "num_ranks": ranks}
-        for step, metrics, hashed, ranks in rows
-    }
+    found: dict[int, _Was] = {}
+    with contextlib.closing(open_to_read(log)) as db, explained(log):
+        db.row_factory = sqlite3.Row
+        for row in db.execute(query):
+            known = dict(row)  # logs of format 0 have no format and no build
+            loss = parse_json(known["metrics"]).get("loss")
+            of = known["num_ranks"], known.get("build", ""), not known.get("format", 0)
+            found[known["step"]] = _Was(loss, known["parameters"], *of)
+    return found
 
 
-def _compared(step: int, was: dict[str, Any], loss: float, parameters: str) -> dict[str, Any]:
-    exact = was["parameters"] == parameters and was["loss"] == loss
-    near = was["loss"] is not None and math.isclose(
-        was["loss"], loss, rel_tol=LOSS_TOLERANCE, abs_tol=LOSS_TOLERANCE
+def _compared(step: int, was: _Was, loss: float, parameters: str) -> dict[str, Any]:
+    """Return the comparison of a batch. Other code may round otherwise, so weights have to be equal
+    only where the same build computes them, on the same number of ranks."""
+    exact = was.parameters == parameters and was.loss == loss
+    least = LOSS_TOLERANCE if was.num_ranks > 1 else _OTHER_CODE
+    near = was.loss is not None and math.isclose(
+        was.loss, loss, rel_tol=LOSS_TOLERANCE, abs_tol=least
     )
     return {
         "step": step,
-        "num_ranks": was["num_ranks"],
-        "loss": [was["loss"], loss],
-        "parameters": [was["parameters"], parameters],
+        "num_ranks": was.num_ranks,
+        "loss": [was.loss, loss],
+        "parameters": [was.parameters, parameters],
+        "builds": [was.build or f"an earlier version (format {int(not was.is_old)})", build()],
+        "other_hash": was.is_old,
         "bit_for_bit": exact,
-        "passed": exact or (was["num_ranks"] > 1 and near),
+        "passed": exact or ((was.num_ranks > 1 or was.build != build()) and near),
     }

@@ -7,7 +7,7 @@ import difflib
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from agentgym_rl import __version__
 from agentgym_rl.cli import help_texts
@@ -15,9 +15,39 @@ from agentgym_rl.core.errors import ConfigError
 
 from .config_keys import key_help, key_table
 
+_ONCE = frozenset({"data", "out", "preset", "resume", "run"})
+"""Flags of files and recipes: a second one reads like a further one, and none of theirs may be
+dropped in silence. A later value of another flag takes the place of an earlier one, as a later
+`--section.key=value` does, so that a script's flags can be overridden behind them."""
+
+
+class _Once(argparse.Action):
+    """A flag that takes one value."""
+
+    def __call__(
+        self,
+        parser: ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        given = namespace.__dict__.setdefault("_given", {})
+        if self.dest in _ONCE and option_string and given.get(self.dest, values) != values:
+            parser.error(
+                f"{option_string} is given twice, as {given[self.dest]} and as {values}: leave "
+                "one of them out"
+            )
+        given[self.dest] = values
+        setattr(namespace, self.dest, values)
+
 
 class _Parser(ArgumentParser):
     """A parser that raises ConfigErrors for mistakes, like the rest of the package."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.register("action", None, _Once)
+        self.register("action", "store", _Once)
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; `{self.prog} --help` shows the flags")
@@ -407,7 +437,13 @@ def _json(parser: ArgumentParser) -> None:
 
 def _keys(parser: ArgumentParser) -> None:
     parser.epilog = key_table()
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML configuration")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="TOML configuration; again for a file on top",
+    )
 
 
 def _config(parser: ArgumentParser, *, action: str = "store") -> None:

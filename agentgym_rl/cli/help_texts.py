@@ -232,7 +232,8 @@ The command loads the newest checkpoint before this batch (or the initial model
 of the run), trains the batches up to STEP again from the log, and compares loss
 and weights of each with the run's records. A run with one rank must agree bit
 for bit on the same machine. A run with several ranks agrees up to rounding, and
-only its loss is compared. The run is only read.
+only its loss is compared, as for a batch that another version of this package
+trained, which is then named. The run is only read.
 
   arl replay runs/NAME --step 12
 

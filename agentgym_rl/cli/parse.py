@@ -47,6 +47,9 @@ def parse(argv: Sequence[str]) -> Namespace:
             parser.error(f"unknown argument {rest[0]!r} before the command")
         parser.print_help()
         raise SystemExit(2)
+    args.__dict__.pop("_given", None)
+    if getattr(args, "config", None) is not None:
+        args.config = _layered(args.config)
     args.overrides = dotted_keys(
         rest,
         commands[args.command],
@@ -54,6 +57,16 @@ def parse(argv: Sequence[str]) -> Namespace:
         commands_with=commands_with,
     )
     return args
+
+
+def _layered(files: Sequence[Path]) -> Path | dict[str, Any]:
+    """Return the one file of --config, or the tables of several, each on top of those before it."""
+    if len(files) == 1:
+        return files[0]
+    from agentgym_rl.config import Config
+    from agentgym_rl.config.file import layered
+
+    return layered(Config, files)
 
 
 def load_configuration(args: Namespace) -> Config:
@@ -104,6 +117,7 @@ def _warms_up(args: Namespace) -> bool:
     if method is None and args.config is not None:
         from agentgym_rl.config.file import read_toml
 
-        section = read_toml(Path(args.config)).get("init")
+        values = read_toml(args.config) if isinstance(args.config, Path) else args.config
+        section = values.get("init")
         method = section.get("method") if isinstance(section, dict) else None
     return isinstance(method, str) and method.strip("\"'") == "sft"

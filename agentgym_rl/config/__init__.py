@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import tomli_w
 from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from agentgym_rl.core.chat import is_mapping
 from agentgym_rl.core.engine import ADAPTER_INTERRUPTS
@@ -52,6 +53,7 @@ from .engine import (
 from .file import load, preset_names
 from .gateway import GatewayConfig, ServeConfig
 from .model import InitConfig, LoraConfig, ModelConfig
+from .records import FORMAT, LaterVersion, check_format, head_of
 from .rollout import (
     AgentConfig,
     EnvConfig,
@@ -61,11 +63,13 @@ from .rollout import (
     VerifierConfig,
 )
 from .section import (
+    SECRET,
     Anytime,
     InEval,
     OnResume,
     Section,
     free_keys,
+    secret_in,
     section_types,
     unset_keys,
     without,
@@ -73,16 +77,60 @@ from .section import (
 from .trainer import TrainerConfig, WeightsConfig
 
 __all__ = [
-    "AgentConfig", "AlgoConfig", "ClampCorrection", "ClusterConfig", "Config", "Correction",
-    "CovarianceConfig", "CriticConfig", "EmbeddedEngineConfig", "EndpointConfig", "EngineConfig",
-    "EnvConfig", "EvalConfig", "GatewayConfig", "InitConfig", "KlConfig", "LiteLLMEngineConfig",
-    "LoggingConfig", "LoraConfig", "MaskCorrection", "ModelConfig", "MomentMaskCorrection",
-    "NoCorrection", "OpenAIEngineConfig", "OwnEngineConfig", "RewardConfig", "RolloutConfig",
-    "SandboxConfig", "SapoConfig", "Section", "SequenceMaskCorrection", "ServeConfig",
-    "ServerEngineConfig", "SglangEngineConfig", "StdConfig", "TeacherConfig", "TeacherModel",
-    "TrainerConfig", "VerifierConfig",
-    "VespoConfig", "VllmEngineConfig", "WeightsConfig", "WhitenConfig", "dump_toml", "free_keys",
-    "load_config", "may_use_gpu", "preset_names", "section_types", "unset_keys",
+    "FORMAT",
+    "AgentConfig",
+    "AlgoConfig",
+    "ClampCorrection",
+    "ClusterConfig",
+    "Config",
+    "Correction",
+    "CovarianceConfig",
+    "CriticConfig",
+    "EmbeddedEngineConfig",
+    "EndpointConfig",
+    "EngineConfig",
+    "EnvConfig",
+    "EvalConfig",
+    "GatewayConfig",
+    "InitConfig",
+    "KlConfig",
+    "LaterVersion",
+    "LiteLLMEngineConfig",
+    "LoggingConfig",
+    "LoraConfig",
+    "MaskCorrection",
+    "ModelConfig",
+    "MomentMaskCorrection",
+    "NoCorrection",
+    "OpenAIEngineConfig",
+    "OwnEngineConfig",
+    "RewardConfig",
+    "RolloutConfig",
+    "SandboxConfig",
+    "SapoConfig",
+    "Section",
+    "SequenceMaskCorrection",
+    "ServeConfig",
+    "ServerEngineConfig",
+    "SglangEngineConfig",
+    "StdConfig",
+    "TeacherConfig",
+    "TeacherModel",
+    "TrainerConfig",
+    "VerifierConfig",
+    "VespoConfig",
+    "VllmEngineConfig",
+    "WeightsConfig",
+    "WhitenConfig",
+    "check_format",
+    "dump_record",
+    "dump_toml",
+    "free_keys",
+    "load_config",
+    "may_use_gpu",
+    "preset_names",
+    "section_types",
+    "unset_keys",
 ]  # fmt: skip
 
 
@@ -138,6 +186,21 @@ class Config(Section):
             "and log-probs that a trainer could learn from, and takes no weights; use "
             "--engine=embedded or --engine=vllm (or sglang) here"
         )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_secrets(cls, values: Any) -> Any:
+        """Refuse a URL with a password or key: a run writes its configuration, and names made of
+        it, into files, logs, metrics and errors."""
+        if key := secret_in(values):
+            raise PydanticCustomError(
+                SECRET,
+                "{key}: a URL with a password or key in it, which would be written into the "
+                "run's files and logs (the value is not shown). Use a URL without it: of a "
+                "server that asks for none, or of a proxy on this machine that adds it",
+                {"key": key},
+            )
+        return values
 
     @field_validator("engine", mode="before")
     @classmethod
@@ -367,3 +430,9 @@ def dump_toml(config: BaseModel) -> str:
     """Return the resolved configuration as TOML (None is written as an absent key)."""
     values = config.model_dump(exclude_none=True)
     return tomli_w.dumps(values)
+
+
+def dump_record(config: BaseModel, folder: Path | None = None) -> str:
+    """Return the text of a run's own file: the resolved configuration, its format, and the folder
+    it is in."""
+    return head_of(folder) + dump_toml(config)

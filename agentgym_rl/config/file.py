@@ -7,7 +7,6 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -18,9 +17,11 @@ from pydantic.fields import FieldInfo
 
 from agentgym_rl.core.chat import is_dict, is_list, is_mapping
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.parse import parse_toml
 
 from .allocation import expanded
-from .section import SECRET, Section, flat, section_types, without
+from .records import brought_up, is_record
+from .section import SECRET, Section, flat, reached, section_types, without
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -38,8 +39,27 @@ def load(
         ConfigError: an unreadable file, an unknown preset or key, or a bad value.
     """
     values = read_toml(source) if isinstance(source, Path) else deepcopy(dict(source or {}))
+    if isinstance(source, Path) and is_record(source, values):
+        values = brought_up(model, values, source)
+        try:
+            return _load(model, values, overrides, preset="")  # it has all values of its preset
+        except ConfigError as error:
+            try:
+                model.model_validate(values)
+            except ValidationError:
+                raise ConfigError(
+                    f"{source} was written by another version of agentgym-rl, and this one refuses "
+                    f"it: {error}\nUse the version that began the run"
+                ) from error
+            raise  # the overrides are to blame
+    return _load(model, values, overrides, preset=str(values.get("preset", "")))
+
+
+def _load(
+    model: type[M], values: dict[str, Any], overrides: Mapping[str, Any], *, preset: str
+) -> M:
     chosen = {*flat(values), *flat(overrides)}
-    preset = str(overrides.get("preset", values.get("preset", "")))
+    preset = str(overrides.get("preset", preset))
     below: dict[str, Any] = {}
     if preset:
         below = read_toml(_preset_file(str(_literal(model, ["preset"], preset))))
@@ -85,9 +105,25 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: it cannot be read, or is not TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        return parse_toml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValueError) as error:
         raise ConfigError(f"cannot read configuration {path}: {error}") from error
+
+
+def layered(model: type[BaseModel], files: Iterable[Path]) -> dict[str, Any]:
+    """Return the tables of several files, each on top of those before it.
+
+    Raises:
+        ConfigError: a file cannot be read, or is not TOML.
+    """
+    values: dict[str, Any] = {}
+    for file in files:
+        above = read_toml(file)
+        if is_record(file, above):
+            above = brought_up(model, above, file)
+        _switch_rows(values, above)
+        values = _on_top(values, above)
+    return values
 
 
 def _on_top(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,24 +169,13 @@ def _drop_moot(
     """Drop the values of a preset that do nothing beside those that the user has `chosen`: the
     user's own would be refused."""
     for rule in model.needs if issubclass(model, Section) else ():
-        if rule.key in preset and not rule.fits(_value(model, values, rule.other)):
+        if rule.key in preset and not rule.fits(reached(model, values, rule.other)):
             said = flat({rule.key: preset[rule.key]})
             without(values, [name for name in said if f"{prefix}{name}" not in chosen])
     for name, field in model.model_fields.items():
         kinds, table, below = section_types(field), values.get(name), preset.get(name)
         if len(kinds) == 1 and is_dict(table) and is_dict(below):
             _drop_moot(kinds[0], table, below, chosen=chosen, prefix=f"{prefix}{name}.")
-
-
-def _value(model: type[BaseModel], values: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a dotted key, or its default."""
-    first, _, rest = name.partition(".")
-    default = model.model_fields[first].get_default(call_default_factory=True)
-    found = values.get(first, default)
-    if not rest:
-        return found
-    (section,) = section_types(model.model_fields[first])
-    return _value(section, found, rest) if is_dict(found) else getattr(default, rest)
 
 
 _ROWS_OF: Mapping[str, Sequence[str]] = {
@@ -211,8 +236,8 @@ def _literal(model: type[BaseModel], keys: Sequence[str], text: str) -> Any:
 def _plain(text: str) -> Any:
     """Parse `text` as TOML; return it unchanged if it is not TOML."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {text}")["value"]
+    except ValueError:
         return text
 
 
@@ -291,7 +316,7 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
             near = difflib.get_close_matches(got, re.findall(r"'([^']*)'", said), n=1)
             said += f"; did you mean {near[0]!r}?" if near else ""
         if item["type"] == SECRET:
-            lines.append(f"  {where}: {said}")
+            lines.append(f"  {where}: {said}" if where else f"  {said}")
             continue
         # Without a place the error is about several sections: the input would be the whole file.
         lines.append(f"  {where}: {said} (got {got!r})" if where else f"  {said}")

@@ -8,6 +8,7 @@ what is played and learned.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
@@ -15,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar,
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from agentgym_rl.core.chat import is_mapping
+from agentgym_rl.core.chat import is_list, is_mapping, is_tuple
 
 SECRET = "secret"
 """The type of errors whose input is not shown, since it may be a key."""
@@ -139,6 +140,18 @@ def section_types(field: FieldInfo) -> Sequence[type[BaseModel]]:
     return (default, *(kind for kind in get_args(field.annotation) if kind is not default))
 
 
+def reached(model: type[BaseModel], values: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a dotted key in `values`, or its default."""
+    first, _, rest = name.partition(".")
+    field = model.model_fields[first]
+    usual = field.get_default(call_default_factory=True)
+    found = values.get(first, usual)
+    if not rest:
+        return found
+    (section,) = section_types(field)
+    return reached(section, found, rest) if is_mapping(found) else getattr(usual, rest)
+
+
 def free_keys(section: type[BaseModel], occasion: Occasion) -> Iterator[str]:
     """Yield the dotted names of the keys and sections that may change on an occasion."""
     for name, field in section.model_fields.items():
@@ -188,6 +201,29 @@ def differences(
         if before.get(key) != after.get(key)
         and not any(key == name or key.startswith(f"{name}.") for name in allowed)
     ]
+
+
+_SECRET_IN_URL = re.compile(
+    r"[a-z][a-z0-9+.-]*://(?:[^/\s?#@]*@|\S*[?&](?:[\w-]*[_-])?(?:api)?(?:key|token|secret|passw\w*|sig\w*)=)",
+    re.I,
+)
+
+
+def secret_in(value: Any, place: str = "") -> str:
+    """Return the dotted name of a value, below `place`, that is a URL with a user, a password or a
+    key; "" if there is none."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
+    if is_mapping(value):
+        inside = ((it, f"{place}.{name}".lstrip(".")) for name, it in value.items())
+        return secret_in(list(map(str, value)), place) or _first(inside)
+    if is_list(value) or is_tuple(value):
+        return _first((it, place) for it in value)
+    return place if isinstance(value, str) and _SECRET_IN_URL.search(value) else ""
+
+
+def _first(values: Iterable[tuple[Any, str]]) -> str:
+    return next((found for value, place in values if (found := secret_in(value, place))), "")
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -137,6 +137,11 @@ class Buffer:
         self.dropped[cause] += 1
         self.changes.notify()
 
+    def withdraw(self) -> None:
+        """Return the budget of a running group of which there is nothing yet."""
+        self.running -= 1
+        self.changes.notify()
+
     def publish(self, version: int) -> None:
         """Record that every engine has policy `version`."""
         self.version = version
@@ -160,6 +165,11 @@ class Buffer:
         """Return whether a complete batch waits (stale groups included until they are dropped),
         or a leased batch is to be handed out again."""
         return self.version in self._leased or len(self._waiting) >= self.config.groups_per_batch
+
+    @property
+    def is_starved(self) -> bool:
+        """Return whether the trainer waits for groups: it neither has a batch nor finds one."""
+        return self.accepted < (self.version + 1) * self.config.groups_per_batch
 
     def lease_again(self, batches: Mapping[int, list[Group]]) -> None:
         """Set the batches, by step, that were handed out and are to be handed out again."""

@@ -34,13 +34,14 @@ def is_list(value: object) -> TypeIs[list[Any]]:
 
 def is_url(text: str) -> bool:
     """Return whether a text is the URL of a server: http or https, a host, and a port that exists,
-    if there is one."""
+    if there is one; no user or password, which would be shown and recorded with the URL."""
     try:
         parts = urlsplit(text)
         has_port = parts.port is None or parts.port > 0
     except ValueError:  # a port beyond 65535, or no number; half of an IPv6 address
         return False
-    return bool(re.match(r"https?://\S+$", text) and parts.hostname and has_port)
+    is_plain = bool(re.match(r"https?://\S+$", text)) and "@" not in parts.netloc
+    return bool(is_plain and parts.hostname and has_port)
 
 
 Message = Mapping[str, Any]

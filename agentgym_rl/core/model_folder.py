@@ -23,6 +23,7 @@ import numpy as np
 
 from .chat import is_dict, is_list
 from .errors import ConfigError, WeightsError
+from .parse import parse_json
 
 
 class TensorHead(NamedTuple):
@@ -80,12 +81,12 @@ def read_json(file: Path) -> dict[str, Any]:
     """
     try:
         text = read_small(file)
-        found = json.loads(text)
+        found = parse_json(text)
         if _SURROGATE.search(text):
             json.dumps(found, ensure_ascii=False).encode()
     except FileNotFoundError:
         return {}
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ConfigError(
             f"cannot read {file} ({type(error).__name__}: {error}): copy or download it again"
         ) from error
@@ -124,7 +125,7 @@ def weight_files(folder: Path) -> list[Path]:
     if not index.is_file():
         return [single] if single.is_file() else []
     try:
-        names = {str(name) for name in json.loads(index.read_text())["weight_map"].values()}
+        names = {str(name) for name in parse_json(index.read_text())["weight_map"].values()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"cannot read the weight_map of {index}: {error!r}") from error
     if single.is_file() and single.name not in names:
@@ -160,7 +161,7 @@ def tensor_heads(folder: Path) -> dict[str, TensorHead]:
             heads[name] = head
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        promised = json.loads(index.read_text())["weight_map"]
+        promised = parse_json(index.read_text())["weight_map"]
         absent = sorted(
             name
             for name, file in promised.items()
@@ -300,10 +301,10 @@ def text_settings(folder: Path) -> dict[str, Any]:
     """
     file = folder / "config.json"
     try:
-        found = json.loads(read_small(file))
+        found = parse_json(read_small(file))
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ConfigError(
             f"cannot read the model: {file} is no JSON ({error}): copy or download it again"
         ) from error
@@ -329,7 +330,7 @@ def read_header(file: Path, opened: BinaryIO | RawIOBase) -> tuple[dict[str, str
         raise ConfigError(f"{file} is cut short: {size} bytes end inside its header. {again}")
     begin = 8 + length
     try:
-        header: dict[str, Any] = json.loads(text)
+        header: dict[str, Any] = parse_json(text)
         metadata = dict(header.pop("__metadata__", None) or {})
         heads = {
             name: TensorHead(

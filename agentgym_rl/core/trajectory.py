@@ -15,6 +15,7 @@ import numpy.typing as npt
 from .chat import is_list, is_mapping, is_tuple
 from .choices import Choices, Experts, Runs, Told, repeated, runs_of
 from .credit import NO_CREDIT, Credit
+from .parse import parse_json
 
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
@@ -403,7 +404,7 @@ class Trajectory:
     @property
     def actions(self) -> list[dict[str, Any]] | None:
         """Return the assistant messages exactly as given to `env.step`; None: not recorded."""
-        return None if self.actions_json is None else [json.loads(a) for a in self.actions_json]
+        return None if self.actions_json is None else [parse_json(a) for a in self.actions_json]
 
     @property
     def num_tokens(self) -> int:

@@ -24,7 +24,7 @@ from agentgym_rl.config import (
     LiteLLMEngineConfig,
     ModelConfig,
     ServerEngineConfig,
-    dump_toml,
+    dump_record,
 )
 from agentgym_rl.core.errors import ConfigError, EpisodeError, cause_of
 from agentgym_rl.core.task import Task
@@ -351,7 +351,7 @@ async def serving_model(
             model, model_dir = ModelConfig(path=str(exported)), exported
             config = config.model_copy(update={"model": model})
         config_file = temporary / "config.toml"
-        config_file.write_text(dump_toml(config), encoding="utf-8")
+        config_file.write_text(dump_record(config), encoding="utf-8")
         async with LocalProcesses(
             logs or temporary / "logs",
             stop_timeout_s=config.cluster.stop_timeout_s,

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import json
 import os
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,12 +21,15 @@ from agentgym_rl.config import (
     EndpointConfig,
     EnvConfig,
     EvalConfig,
+    LaterVersion,
+    dump_record,
     dump_toml,
     free_keys,
     load_config,
 )
 from agentgym_rl.config.section import differences as config_differences
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.parse import parse_json, parse_toml
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.models.resolve import model_name, resolve_paths
 from agentgym_rl.runtime.atomic_file import replace_text
@@ -108,7 +110,7 @@ def open_folder(path: Path, asked: Asked) -> Iterator[EvalFolder]:
             else:
                 (path / MODEL).write_text(json.dumps(_identity(asked)) + "\n", encoding="utf-8")
                 part = path / f"{MARK}.part"
-                replace_text(path / MARK, dump_toml(asked.resolved), part=part)
+                replace_text(path / MARK, dump_record(asked.resolved, path), part=part)
         except BlockingIOError as error:
             raise ConfigError(f"--out {path}: another `arl eval` uses this folder") from error
         except OSError as error:
@@ -138,7 +140,7 @@ def _identity(asked: Asked) -> dict[str, str]:
 
 def _read_identity(path: Path) -> dict[str, str]:
     try:
-        found = json.loads((path / MODEL).read_text(encoding="utf-8"))
+        found = parse_json((path / MODEL).read_text(encoding="utf-8"))
         return {key: str(found[key]) for key in ("model", "checkpoint")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
@@ -150,7 +152,7 @@ def kept_date(path: Path) -> str | None:
     """Return the date in the prompts of the evaluation kept in a folder, "" if it records none;
     None if there is no evaluation."""
     try:
-        kept = tomllib.loads((path / MARK).read_text(encoding="utf-8"))
+        kept = parse_toml((path / MARK).read_text(encoding="utf-8"))
         return str(kept.get("gateway", {}).get("date", ""))
     except (OSError, ValueError, AttributeError):  # `_check_same` names what is damaged
         return None
@@ -168,10 +170,13 @@ def _check_same(path: Path, asked: Asked) -> None:
             f"(--run {path} evaluates the result of the run)"
         )
     try:
-        kept = tomllib.loads((path / MARK).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        kept = load_config(path / MARK)
+    except LaterVersion:
+        raise
+    except ConfigError as error:
         raise _damaged(path, f"{MARK} is damaged ({error})") from error
-    different = differences(kept, tomllib.loads(dump_toml(asked.resolved)))
+    now = asked.resolved
+    different = differences(*(parse_toml(dump_toml(config)) for config in (kept, now)))
     is_now, was = _identity(asked)["checkpoint"], _read_identity(path)["checkpoint"]
     if is_now != was:
         different.insert(0, f"the checkpoint is {is_now or 'none'}, not {was or 'none'}")

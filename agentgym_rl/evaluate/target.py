@@ -73,8 +73,7 @@ def config_of_run(run: Path, config: object = None) -> Path:
     """
     if config is not None:
         raise ConfigError(
-            f"--run {run} and --config {config}: give one of them; --run takes the "
-            "configuration of that run"
+            f"--run {run} and --config: give one of them; --run takes the configuration of that run"
         )
     return config_of(run, f"--run {run}")
 

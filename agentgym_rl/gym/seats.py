@@ -10,9 +10,10 @@ As an ordinary environment a game is played from one seat, and plays the others 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Any
 
 from agentgym_rl.core.chat import Message
@@ -135,8 +136,10 @@ def _seed(seed: int | None, options: Mapping[str, Any] | None) -> int:
 class Table:
     """One game with all of its players; those of `own` seats are the game's, and act at once.
 
-    One event loop only. Waits for the turn of a seat end with the other agents, each of which has
-    the deadlines of an episode; they do not count for the time limit of a step.
+    One event loop only. Waits for the turn of a seat do not count for the time limit of a step, and
+    end with the other agents, each of which has the deadlines of an episode: whoever runs the
+    agents calls `leave` when one of them ends, however it ends. A game that fails once has failed
+    for all seats.
     """
 
     def __init__(self, game: MultiSeatEnv, own: Mapping[str, str]) -> None:
@@ -146,6 +149,8 @@ class Table:
         self._own = own
         self._starting = asyncio.Lock()
         self._started = False
+        self._failure = ""
+        """The reason for which the game cannot go on; empty: it can."""
         self._changed = asyncio.Event()
 
     @property
@@ -157,13 +162,15 @@ class Table:
         """Start the game, unless the agent of another seat has done so.
 
         Raises:
-            EnvError: the game breaks its contract.
+            EnvError: the game breaks its contract, or has failed at another seat.
         """
         async with self._starting:
+            self._check_alive()
             if self._started:
                 return
-            await self.game.start(seed=seed, options=options)
-            await self._play_own()
+            with self._whole("the game could not start"):
+                await self.game.start(seed=seed, options=options)
+                await self._play_own()
             self._started = True
         self._tell()
 
@@ -171,28 +178,76 @@ class Table:
         """Play an action of the seat whose turn it is, and those of the game's own players.
 
         Raises:
-            EnvError: the game breaks its contract.
+            EnvError: the game breaks its contract, or has failed at another seat.
         """
+        self._check_alive()
         if self.is_over:
             return {}
         if self.game.turn != seat:
             raise EnvError(f"seat {seat} acted at the turn of seat {self.game.turn}")
-        info = await self.game.act(seat, action)
-        await self._play_own()
+        with self._whole(f"it failed when seat {seat} acted"):
+            info = await self.game.act(seat, action)
+            await self._play_own()
         self._tell()
         return info
 
+    def observe(self, seat: str) -> list[Message]:
+        """Return the messages since the seat observed last.
+
+        Raises:
+            EnvError: the game changes the turn at a look, of which no other seat would hear.
+        """
+        turn = self.game.turn
+        with self._whole(f"it failed when seat {seat} looked"):
+            seen = self.game.observe(seat)
+            if self.game.turn != turn:
+                raise EnvError(
+                    f"observe changed the turn from {turn!r} to {self.game.turn!r}: act alone may"
+                )
+        return seen
+
     async def wait_turn(self, seat: str) -> None:
-        """Wait until it is the seat's turn, or the game is over."""
+        """Wait until it is the seat's turn, or the game is over.
+
+        Raises:
+            EnvError: the game has failed at another seat.
+        """
         with OffTheClock():
-            while not self.is_over and not (self._started and self.game.turn == seat):
+            while not (self._failure or self.is_over or self._is_turn(seat)):
                 await self._changed.wait()
+        self._check_alive()
+
+    def _is_turn(self, seat: str) -> bool:
+        return self._started and self.game.turn == seat
 
     def leave(self, seat: str) -> None:
         """End the game because the agent of a seat is done; without effect once it is over."""
         if not self.is_over and not self.left:
             self.left = seat
+        self._tell()
+
+    @contextlib.contextmanager
+    def _whole(self, what: str) -> Generator[None]:
+        """Let an error in this context, a cancellation too, be the end of the game for all seats:
+        nobody knows in which state it left the game."""
+        try:
+            yield
+        except BaseException as error:
+            cut = isinstance(error, asyncio.CancelledError)
+            why = "it was cut off in the middle (a time limit, or the end of the agent)"
+            why = why if cut else f"{type(error).__name__}: {error}"
+            self._failure = f"{what}: {why}"
             self._tell()
+            raise
+
+    def _check_alive(self) -> None:
+        """Refuse to go on with a game that has failed.
+
+        Raises:
+            EnvError: it has.
+        """
+        if self._failure:
+            raise EnvError(f"the game is over for all seats: {self._failure}")
 
     async def _play_own(self) -> None:
         self._check()
@@ -253,7 +308,7 @@ class SeatEnv(Env):
         if self.table.is_over:
             self._paid = game.rewards[self._seat]
             info |= {"over": self._paid} | (game.ending(self._seat) if game.turn is None else {})
-        return game.observe(self._seat), info
+        return self.table.observe(self._seat), info
 
     async def step(self, action: Message) -> Step:
         info = dict(await self.table.act(self._seat, action))
@@ -269,7 +324,8 @@ class SeatEnv(Env):
             info["stop_reason"] = LEFT
         if is_over:
             info |= game.ending(self._seat)
-        return Step(game.observe(self._seat), reward, not is_cut and is_over, is_cut, info)
+        seen = self.table.observe(self._seat)
+        return Step(seen, reward, not is_cut and is_over, is_cut, info)
 
     async def close(self) -> None:
         self.table.leave(self._seat)

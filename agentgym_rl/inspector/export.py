@@ -189,7 +189,7 @@ def _of(
 ) -> tuple[dict[str, Any], int]:
     while run.index.read_more():
         pass
-    base = f"/api/runs/{quote(run.id, safe='')}"
+    base = f"/api/runs/{_component(run.id)}"
     summaries = list(_summaries(run))
     chosen = _evenly(summaries, most)
     answers: dict[str, Any] = {
@@ -200,12 +200,18 @@ def _of(
         f"{base}/episodes": {"total": len(summaries), "episodes": summaries, "complete": True},
     }
     for summary in chosen:
-        path = f"{base}/episodes/{quote(summary['id'], safe='')}"
+        path = f"{base}/episodes/{_component(summary['id'])}"
         answers[path] = episode_detail(run, summary["id"])
         on_progress(1)
     for group in dict.fromkeys(summary["group"] for summary in chosen):
-        answers[f"{base}/groups/{quote(group, safe='')}"] = group_detail(run, group)
+        answers[f"{base}/groups/{_component(group)}"] = group_detail(run, group)
     return answers, len(summaries) - len(chosen)
+
+
+def _component(text: str) -> str:
+    """Return a text as the page writes it into an address: JavaScript's `encodeURIComponent`, which
+    keeps more characters than Python's `quote`."""
+    return quote(text, safe="!~*'()")
 
 
 def _summaries(run: InspectedRun) -> Iterable[dict[str, Any]]:

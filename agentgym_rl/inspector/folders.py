@@ -3,9 +3,7 @@ texts of their tokens. Growing files of JSON lines are read once, line by line."
 
 from __future__ import annotations
 
-import json
 import threading
-import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.parse import parse_json, parse_toml
 from agentgym_rl.models.resolve import BUNDLED, BUNDLED_MODELS
 from agentgym_rl.storage.episode_reader import EpisodeReader
 from agentgym_rl.storage.evaluations import LINES
@@ -133,7 +132,7 @@ class GrowingLines:
 
     def _object(self, line: bytes) -> Mapping[str, Any]:
         try:
-            found = json.loads(line)
+            found = parse_json(line)
         except ValueError as error:
             raise ConfigError(f"{self._path} has a line that is no JSON: {error}") from error
         if not isinstance(found, dict):
@@ -161,8 +160,8 @@ class InspectedRun:
 
     def config(self) -> Mapping[str, Any]:
         try:
-            return tomllib.loads(self.config_text())
-        except tomllib.TOMLDecodeError as error:
+            return parse_toml(self.config_text())
+        except ValueError as error:
             raise ConfigError(f"{self.folder / MARK} is no TOML: {error}") from error
 
     def metrics(self, *, after: int = -1) -> dict[str, Any]:

@@ -6,7 +6,6 @@ are there at once. Later, only new episodes and the states of the groups are rea
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import threading
 import time
@@ -15,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from agentgym_rl.core.parse import parse_json
 from agentgym_rl.storage.episode_reader import EpisodeReader, Facts
 
 from .query import STATUS, Query, missing
@@ -100,7 +100,7 @@ class EpisodeIndex:
 
             forks: dict[str, int] = {}
             for text, episodes in counts("e.forks").items():
-                for cause in json.loads(text):
+                for cause in parse_json(text):
                     forks[cause] = forks.get(cause, 0) + episodes
             ranges = "min(reward), max(reward), min(tokens), max(tokens), count(*)"
             ((low, high, few, many, total),) = db.execute(f"SELECT {ranges} FROM episodes")
@@ -211,7 +211,7 @@ class EpisodeIndex:
 
 def _summary(row: tuple[Any, ...]) -> dict[str, Any]:
     found = dict(zip(_KEYS, row, strict=True))
-    found["forks"] = json.loads(found["forks"])
+    found["forks"] = parse_json(found["forks"])
     return found
 
 

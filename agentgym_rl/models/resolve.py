@@ -225,6 +225,12 @@ def resolve_model(path: str, *, revision: str | None = None) -> Path:
     folder = Path(os.path.expanduser(path))
     if folder.exists():
         return _checked(folder.resolve())
+    if folder.is_absolute():
+        raise ConfigError(
+            f"no folder {path}, and it is no Hugging Face id (`owner/name`) either; if it was "
+            "moved, name its new place with --model FOLDER; for the other commands on a run whose "
+            "model it is, in the line path of [model] in the run's config.toml"
+        )
     if not _HUB_ID.fullmatch(path):
         raise ConfigError(
             f"no folder {path!r} here (in {Path.cwd()}), and it is no Hugging Face id either: "
@@ -306,6 +312,20 @@ def _family(env_id: str) -> str:
 def weights_size(folder: Path) -> int:
     """Return the bytes of a model folder's safetensors files; 0 if it has none."""
     return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+
+_COMPARED_BYTES = 1 << 20
+
+
+def model_digests(folder: Path) -> dict[str, str]:
+    """Return digests of a model's `tokenizer`, with its chat template, and of its `weights`: their
+    sizes and the first MiB of each file, which has names, shapes and the first numbers."""
+    digest = hashlib.blake2b(digest_size=16)
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as opened:
+            head = opened.read(_COMPARED_BYTES)
+        digest.update(f"{file.name} {file.stat().st_size}\n".encode() + head)
+    return {"tokenizer": tokenizer_hash(folder), "weights": digest.hexdigest()}
 
 
 def tokenizer_hash(folder: Path) -> str:

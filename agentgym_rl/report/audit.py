@@ -132,13 +132,21 @@ def ledger_text(report: Mapping[str, Any]) -> str:
 def replay_text(report: Mapping[str, Any]) -> str:
     """Return the comparison batch by batch; `report` is the object that `--json` prints."""
     lines = [f"from {report['checkpoint'] or 'the model that the run began with'}"]
+    others: dict[str, str] = {}
     for row in report["batches"]:
         was, now = row["loss"]
         before, after = row["parameters"]
         verdict = "bit for bit" if row["bit_for_bit"] else f"recorded {was!r}, {before}"
         ranks = f" (the run had {row['num_ranks']} ranks)" if row["num_ranks"] > 1 else ""
         lines.append(f"step {row['step']:>4}  loss {now!r}  weights {after}  {verdict}{ranks}")
-    return "\n".join([*lines, "the same" if report["passed"] else "NOT the same"])
+        then, here = row["builds"]
+        if then != here and not row["bit_for_bit"]:
+            hashes = ", which hashed weights in another way" if row["other_hash"] else ""
+            others[then] = f"the run was trained by {then}{hashes}; this is {here}"
+    verdict = "the same" if report["passed"] else "NOT the same"
+    if report["passed"] and not report["bit_for_bit"]:
+        verdict = "the same loss, up to rounding"
+    return "\n".join([*lines, *others.values(), verdict])
 
 
 _LISTED = 20

@@ -9,9 +9,10 @@ A game is one episode: it is logged, trained and played again as a whole, or not
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -65,11 +66,14 @@ class GamePlayer(Player):
             async with asyncio.TaskGroup() as tasks:
                 playing = {
                     seat: tasks.create_task(
-                        self._at(game, seat, seats[seat]).play(
-                            task,
-                            episode_id=f"{episode_id}.{seat}",
-                            group_id=group_id,
-                            sampling=_sampling(sampling, seat, seats[seat]),
+                        game.left_after(
+                            seat,
+                            self._at(game, seat, seats[seat]).play(
+                                task,
+                                episode_id=f"{episode_id}.{seat}",
+                                group_id=group_id,
+                                sampling=_sampling(sampling, seat, seats[seat]),
+                            ),
                         ),
                         name=f"seat {seat} of {episode_id}",
                     )
@@ -136,6 +140,8 @@ class _Game:
         """The seats that agents play."""
         self.env: Env | None = None
         self._table: Table | None = None
+        self._gone = list[str]()
+        """The seats that were given up already."""
 
     def env_of(self, seat: str) -> Env:
         """Return the environment of a seat, in the wrappers of the configured environment."""
@@ -146,7 +152,19 @@ class _Game:
             raise EnvError(f"{game!r} has no seats")
         if self._table is None:
             self._table = Table(game, self._own)
+            for gone in self._gone:
+                self._table.leave(gone)
         return wrapped(SeatEnv(self._table, seat), spec)
+
+    async def left_after(self, seat: str, playing: Coroutine[Any, Any, Trajectory]) -> Trajectory:
+        """Return what comes of `playing`, and end the game for the other seats with it: no failure
+        of an environment to be made or closed may let them wait for a seat that nobody plays."""
+        try:
+            return await playing
+        finally:
+            if self._table is not None:
+                self._table.leave(seat)
+            self._gone.append(seat)
 
 
 def _sampling(sampling: SessionSampling, seat: str, who: str) -> SessionSampling:

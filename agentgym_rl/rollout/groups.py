@@ -389,6 +389,12 @@ class OpenGroups:
         self.buffer.admit()
         self._groups[group.id] = group
 
+    def withdraw(self, group: OpenGroup) -> None:
+        """Give back the room of a group without members; it may be admitted again."""
+        assert not group.members, "a group with members is finished, not withdrawn"
+        if self._groups.pop(group.id, None) is not None:
+            self.buffer.withdraw()
+
     async def add(self, group: OpenGroup, member: Trajectory, *, logs_task: bool = False) -> bool:
         """Take a member that has ended: if it trains, teachers are asked for its tokens, and the
         log has it before it counts. Return whether the group is now whole and has to be finished.

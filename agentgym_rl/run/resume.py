@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sqlite3
-import tomllib
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.config import Config, dump_toml, free_keys, load_config, unset_keys
+from agentgym_rl.config import Config, LaterVersion, dump_toml, free_keys, load_config, unset_keys
 from agentgym_rl.config.section import differences, flat
 from agentgym_rl.core.errors import ConfigError, TrainerError
+from agentgym_rl.core.parse import parse_json, parse_toml
 from agentgym_rl.core.task import Task, TaskSource
 from agentgym_rl.gym.data import CONTENT, content_of, without_end
 from agentgym_rl.models.fitted import fitted
-from agentgym_rl.models.resolve import model_folder, resolve_paths
+from agentgym_rl.models.resolve import model_digests, model_folder, resolve_paths
 from agentgym_rl.storage.checkpoints import (
     checksums,
     list_checkpoints,
@@ -25,10 +26,19 @@ from agentgym_rl.storage.checkpoints import (
     read_manifest,
 )
 from agentgym_rl.storage.episode_log import EpisodeLog, check_log
+from agentgym_rl.storage.episode_reader import explained
 from agentgym_rl.storage.evaluations import EvalRecords
 from agentgym_rl.storage.metrics import finite, rewrite_metrics
 from agentgym_rl.storage.recovery import NOTHING, Recovered, first_absent, recover
-from agentgym_rl.storage.run_folder import EPISODES, MARK, TASKS, WARMED_UP, config_of, shown
+from agentgym_rl.storage.run_folder import (
+    EPISODES,
+    MARK,
+    MODEL,
+    TASKS,
+    WARMED_UP,
+    config_of,
+    shown,
+)
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +50,7 @@ def kept_config(folder: Path) -> dict[str, Any]:
         ConfigError: the file is damaged, or cut short.
     """
     try:
-        before = tomllib.loads((folder / MARK).read_text(encoding="utf-8"))
+        before = parse_toml((folder / MARK).read_text(encoding="utf-8"))
         if cut := {"steps", "model", "rollout", "trainer", "logging"} - before.keys():
             raise ValueError(f"it has no {', '.join(sorted(cut))}")
     except (OSError, ValueError) as error:
@@ -59,6 +69,9 @@ def resumed_config(
     """Return the configuration `source`, or else that of the run in `folder`, with `overrides`, to
     resume that run with.
 
+    A key that is newer than the run, and that `source` does not name, has the value that it had in
+    effect when the run began.
+
     Raises:
         ConfigError: there is no run, or it cannot resume with that configuration.
     """
@@ -67,13 +80,25 @@ def resumed_config(
     file = config_of(folder, f"--resume {folder}")
     check_begun_with(folder)
     config = load_config(file if source is None else source, overrides)
-    kept = flat(kept_config(folder))  # with what was fitted when the run began
-    kept.setdefault("gateway.date", "")  # of a run that recorded none: that of each session
-    recorded = {key: kept[key] for key in unset_keys(config) if key in kept}
+    text = kept_config(folder)
+    kept = flat(_complete(folder))  # with what was fitted when the run began
+    named = flat(config.model_dump(exclude_unset=True))
+    newer = kept.keys() - flat(text).keys() - named.keys()
+    recorded = {key: kept[key] for key in {*unset_keys(config), *newer} if key in kept}
     config = resolve_paths(load_config(config, recorded))
     config = fitted(config, model_folder(config.model, config.env.id))
     check_resumable(folder, config)
     return config
+
+
+def _complete(folder: Path) -> dict[str, Any]:
+    """Return the configuration of the run in `folder` with the keys that are newer than it.
+
+    Raises:
+        ConfigError: see `kept_config` and `load_config`.
+    """
+    kept_config(folder)
+    return parse_toml(dump_toml(load_config(folder / MARK)))
 
 
 def check_resumable(folder: Path, config: Config) -> None:
@@ -84,10 +109,10 @@ def check_resumable(folder: Path, config: Config) -> None:
     Raises:
         ConfigError: the configuration differs; the message names the keys.
     """
-    before = kept_config(folder)
+    before = _complete(folder)
     longer = config.trainer.schedule == "constant" and config.steps >= before["steps"]
-    free = (*free_keys(Config, "resume"), *(("steps",) if longer else ()))
-    different = differences(before, tomllib.loads(dump_toml(config)), free=free)
+    free = (*free_keys(Config, "resume"), *(("steps",) if longer else ()), *_gone(before))
+    different = differences(before, parse_toml(dump_toml(config)), free=free)
     if different:
         hint = ""
         if config.steps != before["steps"] and not longer:
@@ -98,13 +123,21 @@ def check_resumable(folder: Path, config: Config) -> None:
         )
 
 
+def _gone(before: Mapping[str, Any]) -> list[str]:
+    """Return the keys of files and folders that are not where they were: the user may name their
+    new place. What is in them is compared (`_check_model`, `_check_tasks`)."""
+    paths = {key: value for key, value in flat(before).items() if isinstance(value, str)}
+    return [key for key, it in paths.items() if os.path.isabs(it) and not os.path.exists(it)]
+
+
 def check_begun_with(folder: Path) -> None:
     """Refuse a run whose own warmed-up initial model (`--init sft`) has changed.
 
     Raises:
         ConfigError: files of the model are missing or damaged.
     """
-    model = Path(kept_config(folder)["model"]["path"])
+    kept_config(folder)
+    model = Path(load_config(folder / MARK).model.path)
     if not model.is_relative_to(folder.resolve()):
         return
     was = _told(folder / WARMED_UP).get("checksums", {})
@@ -138,10 +171,35 @@ def check_kept(folder: Path, config: Config, tasks: TaskSource | None) -> Path |
     if step >= config.steps:
         _check_unfinished(folder, config.steps, evaluates=config.eval.num_tasks > 0)
     _check_log(folder, step)
+    uses_first = bool(config.lora.rank) or config.algo.kl.reference == "initial"
+    model_dir = model_folder(config.model, config.env.id)
+    _check_model(folder, model_dir, needed=checkpoint is None or uses_first)
     if tasks is not None:
         order = without_end(tasks, seed=config.seed, shuffle=config.rollout.shuffle)
         _check_tasks(folder, tasks, order, env_id=config.env.id)
     return checkpoint
+
+
+def record_model(folder: Path, model_dir: Path) -> None:
+    """Write the digests of the model that a run begins with to `model.json`."""
+    (folder / MODEL).write_text(json.dumps(model_digests(model_dir)) + "\n", encoding="utf-8")
+
+
+def _check_model(folder: Path, model_dir: Path, *, needed: bool) -> None:
+    """Refuse another model than the run began with. Other weights do no harm unless they are
+    `needed`, if a checkpoint takes their place; runs of earlier versions recorded nothing to
+    compare."""
+    was, now = _told(folder / MODEL), model_digests(model_dir)
+    differ = [name for name in now if was.get(name, now[name]) != now[name]]
+    if not differ:
+        return
+    said = f"{shown(model_dir)} has other {' and '.join(differ)} than the model the run began with"
+    if needed or "tokenizer" in differ:
+        raise ConfigError(
+            f"--resume {shown(folder)}: {said}: put that model back, or name its place (--model "
+            f"FOLDER){_anew(folder)}"
+        )
+    log.warning("%s; those of the checkpoint take their place", said)
 
 
 def _check_unfinished(folder: Path, steps: int, *, evaluates: bool) -> None:
@@ -164,9 +222,13 @@ def _check_log(folder: Path, step: int) -> None:
     if log.exists():
         try:
             check_log(log, from_step=step)
+        except LaterVersion:
+            raise
         except ConfigError as error:
             raise _log_lost(folder, str(error)) from error
-        if _is_begun(log):
+        with explained(log):
+            is_begun = _is_begun(log)
+        if is_begun:
             return _check_batches(folder, step)
     later = any((folder / name).exists() for name in _WRITTEN_LATER)
     if later or list_checkpoints(folder / "checkpoints"):
@@ -244,9 +306,9 @@ def _changed_task(log: Path, order: TaskSource) -> int | None:
     """Return the index of a played task that differs from the current one, or None."""
     if not log.exists() or not _is_begun(log):
         return None
-    with closing(sqlite3.connect(log)) as db:
+    with explained(log), closing(sqlite3.connect(log)) as db:
         for index, id, seed, data in db.execute(_PLAYED, (_COMPARED_GROUPS,)):
-            if _identity(order[index]) != (id, seed, content_of(json.loads(data))):
+            if _identity(order[index]) != (id, seed, content_of(parse_json(data))):
                 return index
     return None
 
@@ -258,7 +320,7 @@ def _identity(task: Task) -> tuple[str, int, str]:
 def _told(file: Path) -> dict[str, Any]:
     """Return the JSON object in `file`; {} if none can be read."""
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        told = parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return told if isinstance(told, dict) else {}

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from agentgym_rl.cluster.forking import Forks, ForkServer
 from agentgym_rl.cluster.processes import Processes, children, cluster_of
-from agentgym_rl.config import Config, WeightsConfig, dump_toml
+from agentgym_rl.config import Config, WeightsConfig, dump_record
 from agentgym_rl.controller.api import ControllerApi
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.controller.concurrency import adapt
@@ -66,7 +66,7 @@ from agentgym_rl.workers.elastic import ElasticWorkers
 
 from .admin_api import ElasticApi, told
 from .result import Played, TrainResult, summarize_training
-from .resume import begin, check_kept
+from .resume import begin, check_kept, record_model
 from .trainer_ranks import TrainerGroup, try_model
 from .warmup import warmed_up
 
@@ -111,7 +111,7 @@ async def training(
             run_dir, config_file = resume, resume / MARK
             stack.enter_context(held(run_dir))
             checkpoint = await asyncio.to_thread(lambda: check_kept(run_dir, config, tasks()))
-            replace_text(config_file, dump_toml(config))
+            replace_text(config_file, dump_record(config, run_dir))
         forks = await stack.enter_async_context(Forks(server)) if server else None
         trackers = open_trackers(config.logging, run_dir, settings=config.model_dump(mode="json"))
         stack.callback(trackers.close)
@@ -133,8 +133,10 @@ async def training(
                 evaluates=kind.evaluates,
                 forks=forks,
             )
-            replace_text(config_file, dump_toml(config))
+            replace_text(config_file, dump_record(config, run_dir))
             model_dir = model_folder(config.model, config.env.id)
+        if resume is None:
+            record_model(run_dir, model_dir)
         weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
         weights_dir = stack.enter_context(
             _weights_folder(

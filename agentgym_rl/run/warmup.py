@@ -28,6 +28,7 @@ from agentgym_rl.cluster.spec import ProcessSpec, free_port
 from agentgym_rl.config import Config, GatewayConfig, InitConfig
 from agentgym_rl.core.chat import RENDERED
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.parse import parse_json
 from agentgym_rl.core.trajectory import IGNORED, Row, pack_row
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import model_name
@@ -107,7 +108,7 @@ def _lines(data: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _object(text: str, said: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        found = parse_json(text)
     except ValueError as error:
         raise ConfigError(f"{said} is no JSON: {error}") from error
     if not isinstance(found, dict):
@@ -245,7 +246,7 @@ async def warmed_up(
             await ranks.start(spec)
         watch = tasks.create_task(ranks.watch(), name="watch warm-up")
         await _follow(watch, run_dir / STEPS, progress, limit_s=config.trainer.batch_timeout_s)
-    losses = [json.loads(step)["loss"] for step in _steps(run_dir / STEPS)]
+    losses = [parse_json(step)["loss"] for step in _steps(run_dir / STEPS)]
     progress.phase(f"warmed up: loss {losses[0]:.3f} → {losses[-1]:.3f} in {len(losses)} steps")
     name = model_name(config.model, config.env.id)
     await asyncio.to_thread(_record, init, name, run_dir, rows)
@@ -309,7 +310,7 @@ async def _follow(
                 f"the warm-up made no step in {limit_s:g} s (trainer.batch_timeout_s)"
             )
         if seen > told and now - shown > _SHOW_S:
-            told, shown, step = seen, now, json.loads(steps[-1])
+            told, shown, step = seen, now, parse_json(steps[-1])
             done = f"{step['step'] + 1} of {step['steps']} steps"
             progress.phase(f"warming up: {done}, loss {step['loss']:.3f}")
 

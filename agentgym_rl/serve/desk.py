@@ -3,7 +3,9 @@
 Sessions that name the same task are the members of a group, as many as `rollout.group_size`, and
 are compared with each other. A group is admitted with its first session, as the staleness bound
 allows; it trains when all its members are closed. A session that fails, or that is not used any
-more, gives its seat back; a group that does not fill in time is dropped.
+more, gives its seat back, and the last one of a group without members the room of the group. A
+group that does not fill in time is dropped; so is the one that was left alone the longest, if
+groups that nobody fills take all the room.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import logging
 import secrets
 from collections.abc import Iterator, Mapping
@@ -32,7 +35,12 @@ log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.5
 _REMEMBERED = 10_000
-"""The number of closed sessions whose results are kept for requests."""
+"""The number of closed sessions whose results are kept for requests, and of groups whose sessions
+have all failed."""
+_REMEMBERED_CHARS = 100_000_000
+"""The characters of their errors, and of the data of their tasks."""
+ABANDONED_S = 60.0
+"""The time without a session after which an incomplete group may be dropped for another one."""
 CLOSED_AS = (Outcome.COMPLETED, Outcome.TRUNCATED, Outcome.AGENT_ERROR, Outcome.ENV_ERROR)
 """The outcomes that a program may report; infrastructure errors are detected by the gateway."""
 
@@ -63,6 +71,8 @@ class SessionGroup(OpenGroup):
     """A group whose `names` are those of its closed sessions that train, as they are closed."""
 
     opened_s: float = 0.0
+    left_s: float = 0.0
+    """The time at which its last session was closed."""
     seats: set[Seat] = field(default_factory=set)
     numbers: itertools.count[int] = field(default_factory=itertools.count)
 
@@ -94,13 +104,23 @@ class Desk:
         self._filling: dict[str, SessionGroup] = {}
         """The admitted groups that are not full, by their task's name."""
         self._seats: dict[str, Seat] = {}
-        self._closed: LruDict[str, dict[str, Any]] = LruDict(_REMEMBERED)
+        self._closed: LruDict[str, dict[str, Any]] = LruDict(
+            _REMEMBERED, most_size=_REMEMBERED_CHARS, size_of=lambda result: len(result["error"])
+        )
+        self._empty: LruDict[str, SessionGroup] = LruDict(
+            _REMEMBERED,
+            most_size=_REMEMBERED_CHARS,
+            size_of=lambda group: len(json.dumps(dict(group.task.data))),
+        )
+        """The groups without room, since all of their sessions failed, by their task's name."""
         self._begun = {group.task.id: group for group in _begun(groups)}
         for group in self._begun.values():
             for member in group.members.values():
                 self._remember(member)
         known = {*recovered.logged, *(group.index for group in self._begun.values())}
         self._indices = itertools.count(max(known, default=-1) + 1)
+        self._wanted = False
+        """Whether a group was refused for lack of room since the last look."""
         self._failure: Exception | None = None
         self._warnings = Repeated(log)
         self._failed = asyncio.Event()
@@ -123,7 +143,7 @@ class Desk:
         if len(self._seats) >= self._config.max_sessions:
             raise NoRoom(f"{len(self._seats)} sessions are open (serve.max_sessions)")
         name = task if task is not None else f"session-{secrets.token_hex(4)}"
-        known = self._filling.get(name) or self._begun.get(name)
+        known = self._filling.get(name) or self._begun.get(name) or self._empty.get(name)
         if known is not None and data and dict(data) != dict(known.task.data):
             raise Refused(
                 f"data: the group of task {name!r} was opened with other data; the sessions of a "
@@ -191,11 +211,14 @@ class Desk:
             )
         return await self._leave(seat, outcome, error)
 
-    async def _leave(self, seat: Seat, outcome: Outcome, error: str) -> dict[str, Any]:
+    async def _leave(
+        self, seat: Seat, outcome: Outcome, error: str, *, keeps_room: bool = False
+    ) -> dict[str, Any]:
         session, group = seat.session, seat.group
         record = self._gateway.close_session(session)
         del self._seats[session.id]
         group.seats.discard(seat)
+        group.left_s = ENGINES.time()
         if record.infra_error:
             outcome, error = Outcome.INFRA_ERROR, record.infra_error
         elif outcome.trains and record.too_long:
@@ -227,6 +250,9 @@ class Desk:
                 if await self._groups.add(group, trajectory, logs_task=True):
                     await self._groups.finish(group)
             else:
+                empty = not (group.seats or group.names or outcome is Outcome.TOO_LONG)
+                if empty and not keeps_room:
+                    self._withdraw(group)
                 self._groups.finished.count(trajectory)
         if outcome is Outcome.TOO_LONG:
             await self._give_up(group, f"a member of its group is too long: {error}", outcome.value)
@@ -248,19 +274,50 @@ class Desk:
     # ------------------------------------------------------------------ groups
     def _admit(self, name: str, data: Mapping[str, Any]) -> SessionGroup:
         if self._groups.buffer.capacity < 1:
-            raise NoRoom(
-                "the trainer is behind: no more groups are admitted under the staleness bound "
-                "(rollout.max_staleness) until it has published its next version"
-            )
-        group = self._begun.pop(name, None)
+            self._wanted = True
+            raise NoRoom(self._why_full())
+        group = self._begun.pop(name, None) or self._empty.remove(name)
         if group is None:
             index = next(self._indices)
             task = Task(id=name, seed=derived_number(name, bits=56), data=data)
             group = SessionGroup(f"g{index}{self._suffix}", index, task, [], {})
-        group.opened_s = ENGINES.time()
+        group.opened_s = group.left_s = ENGINES.time()
         self._groups.admit(group)
         self._filling[name] = group
         return group
+
+    def _why_full(self) -> str:
+        """Return the reason for which no group is admitted now."""
+        alone = [group for group in self._filling.values() if not group.seats]
+        if not alone or not self._groups.buffer.is_starved:
+            return (
+                "the trainer is behind: no more groups are admitted under the staleness bound "
+                "(rollout.max_staleness) until it has published its next version"
+            )
+        size, first = self._rollout.group_size, min(alone, key=lambda group: group.left_s)
+        return (
+            f"{len(alone)} groups wait for more sessions, such as that of task {first.task.id!r}, "
+            f"with {len(first.names)} of {size}: open sessions that name those tasks "
+            f"(rollout.group_size {size}); where none is open at all, the oldest makes room"
+        )
+
+    def _withdraw(self, group: SessionGroup) -> None:
+        """Give back the room of a group whose sessions have all failed; its task is remembered."""
+        del self._filling[group.task.id]
+        self._groups.withdraw(group)
+        self._empty[group.task.id] = group
+
+    async def _make_room(self, now: float) -> None:
+        """Drop the group that was left alone the longest, if another one was refused for lack of
+        room and nothing that goes on could make some: no session is open, no batch is trained."""
+        wanted, self._wanted = self._wanted, False
+        buffer = self._groups.buffer
+        if not wanted or self._seats or buffer.capacity >= 1 or not buffer.is_starved:
+            return
+        oldest = min(self._filling.values(), key=lambda group: group.left_s, default=None)
+        if oldest is not None and now - oldest.left_s > ABANDONED_S:
+            why = f"no session of it came for {ABANDONED_S:g} s, and others need its room"
+            await self._give_up(oldest, why, "incomplete")
 
     async def _go_on(self) -> None:
         """Admit groups that were begun before the run was killed, as far as there is room."""
@@ -283,6 +340,7 @@ class Desk:
                 async with asyncio.timeout(_LOOK_EVERY_S):
                     await self._failed.wait()
             await self._look(ENGINES.time())
+            await self._make_room(ENGINES.time())
             await self._go_on()
         raise self._failure
 
@@ -312,7 +370,7 @@ class Desk:
 
     async def _give_up(self, group: SessionGroup, why: str, cause: str) -> None:
         for seat in [*group.seats]:
-            await self._leave(seat, Outcome.ABORTED, why)
+            await self._leave(seat, Outcome.ABORTED, why, keeps_room=True)
         if self._filling.get(group.task.id) is group:
             have, want = len(group.names), self._rollout.group_size
             self._warnings.warn(

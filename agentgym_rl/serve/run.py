@@ -15,6 +15,7 @@ from pathlib import Path
 from agentgym_rl.cluster.forking import ForkServer
 from agentgym_rl.config import Config, ServeConfig
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.parse import parse_json
 from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.report.progress import Progress
 from agentgym_rl.rollout.player import check_policy, check_port, policy_gateway
@@ -86,7 +87,7 @@ def admin_key(config: ServeConfig, *, host: str, before: Path | None = None) -> 
 def _told_key(file: Path | None) -> str:
     """Return the key in a resumed run's serve.json, so programs keep theirs; "" without one."""
     try:
-        return str(json.loads(file.read_text(encoding="utf-8"))["admin_key"]) if file else ""
+        return str(parse_json(file.read_text(encoding="utf-8"))["admin_key"]) if file else ""
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

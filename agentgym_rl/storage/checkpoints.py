@@ -26,8 +26,12 @@ from io import FileIO
 from pathlib import Path
 from typing import Self
 
-from agentgym_rl.config import TrainerConfig
+import msgspec
+
+from agentgym_rl.config import LaterVersion, TrainerConfig, check_format
+from agentgym_rl.core.chat import is_dict
 from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core.parse import parse_json
 
 from .evaluations import EvalRecord, EvalRecords
 
@@ -66,6 +70,8 @@ class Manifest:
     """The sizes, in bytes, of the files beside the manifest."""
     checksums: dict[str, str] = field(default_factory=dict[str, str])
     """The CRC-32 of the same files, in hex; empty in a checkpoint of an earlier release."""
+    format: int = 0
+    """The format of the run's files (`config.FORMAT`); earlier versions wrote none."""
 
     def sealed(self) -> str:
         """Return the text of `manifest.json`, with a checksum of its own."""
@@ -86,17 +92,23 @@ def read_manifest(path: Path) -> Manifest:
 
     Raises:
         TrainerError: there is none, or it is damaged, or a file it names is absent or cut short.
+        LaterVersion: a later version of the package wrote it.
     """
     try:
-        head = json.loads((path / MANIFEST).read_text())
+        head = parse_json((path / MANIFEST).read_text())
+        if not is_dict(head):
+            raise ValueError(f"{MANIFEST} is no JSON object")
+        check_format(head.get("format", 0), path / MANIFEST)
         if head.pop(_SEAL, "") not in ("", _seal(head)):
             raise ValueError(f"{MANIFEST} is not what was written")
-        manifest = Manifest(**head)
+        manifest = msgspec.convert(head, Manifest)
         for name, size in manifest.files.items():
             found = (path / name).stat().st_size
             if found != size:
                 raise ValueError(f"{name} has {found} bytes, its manifest says {size}")
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except LaterVersion:
+        raise
+    except (OSError, ValueError) as error:
         raise TrainerError(f"{path} is no complete checkpoint: {error}") from error
     return manifest
 

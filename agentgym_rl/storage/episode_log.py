@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sqlite3
 import threading
 import time
@@ -19,13 +20,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from agentgym_rl.config import FORMAT, LaterVersion
 from agentgym_rl.core.batch import StepReport
 from agentgym_rl.core.errors import ConfigError, StorageError
 from agentgym_rl.core.group import Group
+from agentgym_rl.core.parse import parse_json
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Trajectory, forks_json
 
 from .batched_commits import GroupCommit, Statement, merged
+from .episode_reader import check_log_format
+from .run_folder import build
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +52,8 @@ CREATE TABLE IF NOT EXISTS versions (
     checkpoint TEXT NOT NULL DEFAULT '');
 CREATE TABLE IF NOT EXISTS incarnations (
     incarnation INTEGER PRIMARY KEY, step INTEGER NOT NULL, checkpoint TEXT NOT NULL,
-    num_ranks INTEGER NOT NULL, started_s REAL NOT NULL, ready_s REAL);
+    num_ranks INTEGER NOT NULL, started_s REAL NOT NULL, ready_s REAL,
+    format INTEGER NOT NULL DEFAULT 0, build TEXT NOT NULL DEFAULT '');
 CREATE TABLE IF NOT EXISTS steps (
     incarnation INTEGER NOT NULL, step INTEGER NOT NULL, group_ids TEXT NOT NULL,
     parameters TEXT NOT NULL, metrics TEXT NOT NULL, finished_s REAL NOT NULL,
@@ -56,6 +62,7 @@ CREATE TABLE IF NOT EXISTS draws (task_index INTEGER PRIMARY KEY, key TEXT NOT N
 CREATE INDEX IF NOT EXISTS groups_by_status ON groups (status, step);
 CREATE INDEX IF NOT EXISTS trajectories_by_group ON trajectories (group_id);
 """
+_TABLES = frozenset(re.findall(r"TABLE IF NOT EXISTS (\w+)", _SCHEMA))
 
 
 _ADDED = (
@@ -65,6 +72,8 @@ _ADDED = (
     ("trajectories", "env_id", "TEXT"),
     ("trajectories", "forks", "TEXT"),
     ("trajectories", "crc", "INTEGER"),
+    ("incarnations", "format", "INTEGER NOT NULL DEFAULT 0"),
+    ("incarnations", "build", "TEXT NOT NULL DEFAULT ''"),
 )
 """The columns added by later versions: table, name, type. NULL: the value is only in the record."""
 
@@ -94,9 +103,14 @@ def check_log(path: Path, *, from_step: int | None = None) -> None:
     """
     try:
         with closing(sqlite3.connect(path)) as db:
+            check_log_format(db, path)
             ((found,),) = db.execute("PRAGMA integrity_check(1)")
             if found != "ok":
                 raise ValueError(" ".join(found.split()))  # SQLite writes several lines
+            (number,) = db.execute("PRAGMA user_version").fetchone()
+            there = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+            if number and (lost := _TABLES - there):  # earlier versions had fewer
+                raise ValueError(f"it lacks the table {', '.join(sorted(lost))}")
             columns = [name for _, name, *_ in db.execute("PRAGMA table_info(trajectories)")]
             if "crc" not in columns:  # an empty file, or one of an earlier version
                 return
@@ -104,6 +118,8 @@ def check_log(path: Path, *, from_step: int | None = None) -> None:
             for name, data, crc in db.execute(_CHECKSUMS + needed):
                 if crc is not None and zlib.crc32(data) != crc:
                     raise ValueError(f"the record of episode {name} is not what was written")
+    except LaterVersion:
+        raise
     except (sqlite3.Error, ValueError, TypeError) as error:
         raise ConfigError(f"{path.name} is damaged ({error})") from error
 
@@ -118,19 +134,40 @@ class EpisodeLog:
     write raise StorageError if the disk is full or broken."""
 
     def __init__(self, path: Path) -> None:
+        """Open the file, which is made if there is none.
+
+        Raises:
+            StorageError: it can be neither opened nor made.
+            LaterVersion: a later version of the package made it.
+        """
         self.path = path
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.execute(f"PRAGMA page_size={_PAGE_BYTES}")  # only affects a new file
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
-        self._db.executescript(_SCHEMA)
-        self._add_columns()
+        try:
+            self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            try:
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
+        except sqlite3.Error as error:
+            raise StorageError(
+                f"{path} cannot be opened or made: {error}. Its place has to be a file, or free, "
+                "in a folder that can be written, on a disk with room"
+            ) from error
         self._is_broken = False
         self._incarnation = 0
         self._logged_members: set[str] = set()
         """The ids of logged episodes whose groups are not complete."""
         self._turn = threading.Lock()
         self._commits = GroupCommit(lambda actions, durably: self._run(actions, durably=durably))
+
+    def _prepare(self) -> None:
+        check_log_format(self._db, self.path)
+        self._db.execute(f"PRAGMA page_size={_PAGE_BYTES}")  # only affects a new file
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
+        self._db.executescript(_SCHEMA)
+        self._add_columns()
+        self._db.execute(f"PRAGMA user_version={FORMAT}")
 
     def _add_columns(self) -> None:
         """Add the columns that files of earlier versions lack, with their old default values."""
@@ -152,10 +189,10 @@ class EpisodeLog:
             "WHERE g.group_id IS NULL"
         )
         self._logged_members = {name for (name,) in known}
-        begun = (self._incarnation, step, checkpoint, num_ranks, time.time())
+        begun = (self._incarnation, step, checkpoint, num_ranks, time.time(), FORMAT, build())
         self._run(
             [
-                ("INSERT INTO incarnations VALUES (?, ?, ?, ?, ?, NULL)", begun),
+                (_BEGIN, begun),
                 (_CONSUME, (step,)),
                 ("UPDATE groups SET status = 'leased' WHERE step >= ?", (step,)),
                 ("DELETE FROM versions WHERE version > ?", (step,)),
@@ -171,9 +208,8 @@ class EpisodeLog:
         Versions that the trainer had published stay: engines serve them.
         """
         self._incarnation += 1
-        begun = (self._incarnation, step, checkpoint, num_ranks, time.time())
-        insert = "INSERT INTO incarnations VALUES (?, ?, ?, ?, ?, NULL)"
-        await self._transact([(insert, begun), (_CONSUME, (step,))], durably=True)
+        begun = (self._incarnation, step, checkpoint, num_ranks, time.time(), FORMAT, build())
+        await self._transact([(_BEGIN, begun), (_CONSUME, (step,))], durably=True)
         return self._incarnation
 
     async def ready(self) -> None:
@@ -310,7 +346,7 @@ class EpisodeLog:
         if found is None:
             return None
         seed, data, split, weight = found
-        return Task(task_id, seed, json.loads(data), split, weight)
+        return Task(task_id, seed, parse_json(data), split, weight)
 
     @property
     def num_groups(self) -> int:
@@ -395,6 +431,10 @@ def _update_trajectory(member: Trajectory) -> Statement:
 
 
 # The columns are named, because logs of earlier versions have them in another order.
+_BEGIN = (
+    "INSERT INTO incarnations (incarnation, step, checkpoint, num_ranks, started_s, format, build) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
 _INSERT = (
     "INSERT INTO trajectories (episode_id, group_id, outcome, reward, num_turns, num_tokens, "
     "env_id, forks, data, crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"

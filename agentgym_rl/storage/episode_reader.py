@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from agentgym_rl.config import check_format
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.parse import parse_json
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Trajectory, forks_json
 
@@ -59,19 +60,59 @@ class _Head(msgspec.Struct):
     group_reward: float | None = None
 
 
+@contextmanager
+def explained(path: Path) -> Generator[None]:
+    """Turn an error of SQLite in this context into one about the log in `path`.
+
+    Raises:
+        ConfigError: the file is no log, lacks a table, or is damaged.
+    """
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise ConfigError(
+            f"{path} is no readable episode log: {error}; put it back from a copy"
+        ) from error
+
+
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """Return a connection that only reads a log, of a living run or not. Without a -wal file no run
+    has the file open; `immutable` then leaves no files behind, and can read from folders without
+    write permission.
+
+    Raises:
+        ConfigError: there is no such file, it is no log, or that of a later version.
+    """
+    if not path.is_file():
+        raise ConfigError(f"no episode log {path}: the run has not begun, or it was removed")
+    options = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+    with explained(path):
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True)
+        try:
+            check_log_format(db, path)
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+def check_log_format(db: sqlite3.Connection, path: Path) -> None:
+    """Refuse the log of a later version of the package.
+
+    Raises:
+        ConfigError: see `config.check_format`.
+    """
+    ((found,),) = db.execute("PRAGMA user_version")
+    check_format(found, path)
+
+
 class EpisodeReader:
     """A read-only reader of `episodes.db` of a run, live or not. All methods may raise ConfigError:
     the file is not an episode log, or this version of the package cannot read it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        if not path.is_file():
-            raise ConfigError(f"no episode log {path}: the run has not begun, or it was removed")
-        # Without a -wal file no run has the file open; `immutable` then leaves no files
-        # behind, and can read from folders without write permission.
-        options = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
-        with self._explained():
-            self._db = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True)
+        self._db = open_to_read(path)
 
     def episode_ids(self, *, untrained: bool = False) -> list[str]:
         """Return the episodes of the groups that were handed to the trainer (`untrained`: of all
@@ -178,7 +219,7 @@ class EpisodeReader:
         """Return the metrics of each trained batch, by step."""
         query = "SELECT step, metrics FROM steps ORDER BY incarnation, step"
         with self._explained():
-            return {step: json.loads(found) for step, found in self._db.execute(query)}
+            return {step: parse_json(found) for step, found in self._db.execute(query)}
 
     def groups(self) -> list[GroupFacts]:
         """Return all complete groups."""
@@ -195,9 +236,9 @@ class EpisodeReader:
         episodes."""
         query = "SELECT step, group_ids FROM steps ORDER BY incarnation, step"
         with self._explained():
-            steps = {step: json.loads(groups) for step, groups in self._db.execute(query)}
+            steps = {step: parse_json(groups) for step, groups in self._db.execute(query)}
             found = self._db.execute("SELECT group_id, members FROM groups")
-            members = {group: json.loads(names) for group, names in found}
+            members = {group: parse_json(names) for group, names in found}
         return {
             step: {group: members[group] for group in groups if members.get(group)}
             for step, groups in sorted(steps.items())
@@ -212,7 +253,7 @@ class EpisodeReader:
             raise ConfigError(f"task {task_id} is not in {self._path}: the log is incomplete")
         row: dict[str, Any] = {"weight": 1.0} | dict(zip(names, found, strict=True))
         try:
-            data = json.loads(row["data"])
+            data = parse_json(row["data"])
             return Task(task_id, row["seed"], data, row["split"], row["weight"])
         except ValueError as error:
             raise ConfigError(f"task {task_id} in {self._path} cannot be read: {error}") from error
@@ -227,9 +268,5 @@ class EpisodeReader:
         """Close the file; idempotent."""
         self._db.close()
 
-    @contextmanager
-    def _explained(self) -> Generator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise ConfigError(f"{self._path} is no readable episode log: {error}") from error
+    def _explained(self) -> AbstractContextManager[None]:
+        return explained(self._path)

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from agentgym_rl.core.parse import parse_json
 from agentgym_rl.runtime.atomic_file import replace_text
 
 log = logging.getLogger(__name__)
@@ -104,4 +105,4 @@ class EvalRecords:
 
 
 def _record(path: Path) -> EvalRecord:
-    return EvalRecord(**json.loads(path.read_text(encoding="utf-8")))
+    return EvalRecord(**parse_json(path.read_text(encoding="utf-8")))

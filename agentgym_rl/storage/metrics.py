@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from agentgym_rl.core.errors import ConfigError, StorageError
+from agentgym_rl.core.parse import parse_json
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.runtime.atomic_file import replace_text
 
@@ -206,8 +207,8 @@ def read_metrics(path: Path) -> list[dict[str, float | None]]:
     steps: list[dict[str, float | None]] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            steps.append(json.loads(line))
-        except json.JSONDecodeError:
+            steps.append(parse_json(line))
+        except ValueError:
             break
     return steps
 
@@ -266,7 +267,7 @@ def read_phases(folder: Path) -> Iterator[StepPhases]:
         raise ConfigError(f"no phases of the trainer in {folder}: {error}") from error
     for line in lines[:-1]:
         try:
-            found = json.loads(line)
+            found = parse_json(line)
             others = {str(name): _intervals(it) for name, it in found.get("others", {}).items()}
             yield StepPhases(int(found["step"]), _intervals(found["phases"]), others)
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -17,7 +17,6 @@ short ones; if their tokens were drawn anew, the episodes that are trained would
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import sqlite3
 import sys
@@ -29,9 +28,11 @@ from pathlib import Path
 
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.group import Group
+from agentgym_rl.core.parse import parse_json
 from agentgym_rl.core.trajectory import Trajectory
 
 from .episode_log import EVALUATED
+from .episode_reader import explained, open_to_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ class Recovered:
     history: Sequence[Mapping[str, float]] = ()
     """The metrics of the first `step` batches."""
     parameters: Mapping[int, str] = field(default_factory=dict[int, str])
-    """The hashes of the weights that later batches had produced, by step."""
+    """The hashes of the weights that later batches had produced, by step; without those of format
+    0, which were computed otherwise."""
 
 
 NOTHING = Recovered()
@@ -95,10 +97,10 @@ def recover(log: Path, *, step: int, checkpoint: Path | None, incarnation: int) 
     Raises:
         ConfigError: the log is damaged.
     """
-    with contextlib.closing(sqlite3.connect(log)) as db:
+    with contextlib.closing(open_to_read(log)) as db:
         try:
             steps = db.execute(_LAST, ()).fetchall()
-            metrics = {number: json.loads(text) for number, text, _ in steps}
+            metrics = {number: parse_json(text) for number, text, *_ in steps}
             indices = db.execute("SELECT task_index FROM groups WHERE task_index >= 0")
             return Recovered(
                 step=step,
@@ -112,7 +114,9 @@ def recover(log: Path, *, step: int, checkpoint: Path | None, incarnation: int) 
                 results=list(_results(db, drawn)),
                 dropped=Counter(dict(db.execute(_DROPPED, (EVALUATED,)))),
                 history=[_numbers(metrics[number]) for number in range(step)],
-                parameters={number: found for number, _, found in steps if number >= step},
+                parameters={
+                    number: found for number, _, found, of in steps if number >= step and of
+                },
             )
         except (sqlite3.Error, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{log} cannot be resumed from: {error}") from error
@@ -120,14 +124,15 @@ def recover(log: Path, *, step: int, checkpoint: Path | None, incarnation: int) 
 
 def first_absent(log: Path) -> int:
     """Return the first batch that, according to the log, has not become a version."""
-    with contextlib.closing(sqlite3.connect(log)) as db:
+    with contextlib.closing(open_to_read(log)) as db, explained(log):
         known = {step for (step,) in db.execute("SELECT DISTINCT step FROM steps")}
     return next(step for step in count() if step not in known)
 
 
 _LAST = """
-    SELECT step, metrics, parameters FROM steps s WHERE incarnation =
-        (SELECT max(incarnation) FROM steps WHERE step = s.step) ORDER BY step"""
+    SELECT s.step, metrics, parameters, i.format
+    FROM steps s JOIN incarnations i USING (incarnation) WHERE incarnation =
+        (SELECT max(incarnation) FROM steps WHERE step = s.step) ORDER BY s.step"""
 _DROPPED = """
     SELECT cause, count(*) FROM groups WHERE status = 'dropped' AND cause != ? GROUP BY cause"""
 _GROUPS = """
@@ -143,7 +148,7 @@ def batches(log: Path, *, first: int, last: int) -> dict[int, list[Group]]:
     Raises:
         ConfigError: the log is damaged.
     """
-    with contextlib.closing(sqlite3.connect(f"{log.absolute().as_uri()}?mode=ro", uri=True)) as db:
+    with contextlib.closing(open_to_read(log)) as db:
         try:
             return _batches(db, first, last)
         except (sqlite3.Error, ValueError, KeyError) as error:
@@ -164,8 +169,8 @@ def _groups(db: sqlite3.Connection, where: str, *values: int) -> list[tuple[int,
     for at, group_id, task_id, weight, index, members, data in rows:
         rows = db.execute("SELECT data FROM trajectories WHERE group_id = ?", (group_id,))
         by_id = {t.episode_id: t for t in (Trajectory.unpack(data) for (data,) in rows)}
-        episodes = [by_id[name] for name in json.loads(members)]
-        found.append((at, Group(group_id, task_id, episodes, weight, index, json.loads(data))))
+        episodes = [by_id[name] for name in parse_json(members)]
+        found.append((at, Group(group_id, task_id, episodes, weight, index, parse_json(data))))
     return found
 
 

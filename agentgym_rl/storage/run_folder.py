@@ -10,9 +10,12 @@ import shutil
 import socket
 import time
 from collections.abc import Generator
+from functools import cache
+from hashlib import blake2b
+from importlib.metadata import version
 from pathlib import Path
 
-from agentgym_rl.config import Config, dump_toml
+from agentgym_rl.config import Config, dump_record
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import TaskSource
 
@@ -22,12 +25,24 @@ from .evaluations import LINES as EVALUATION_LINES
 MARK = "config.toml"
 EPISODES = "episodes.db"
 TASKS = "tasks.json"
+MODEL = "model.json"
+"""The file with the digests of the model that a run begins with."""
 WARMED_UP = "init/warmup.json"
 """The file that records how the model of `--init sft` was made."""
 LOCK = "lock"
 """The lock file, held through the kernel; it names the last holder's process and machine."""
 TOLD = "serve.json"
 """The file with the endpoint and the admin key of `arl serve`, which open sessions."""
+
+
+@cache
+def build() -> str:
+    """Return the version of this package with a digest of its code, as runs record it."""
+    package = Path(__file__).parents[1]
+    digest = blake2b(digest_size=4)
+    for file in sorted(package.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return f"{version('agentgym-rl')}+{digest.hexdigest()}"
 
 
 def create_run_dir(config: Config, *, kind: str = "") -> tuple[Path, Path]:
@@ -40,14 +55,13 @@ def create_run_dir(config: Config, *, kind: str = "") -> tuple[Path, Path]:
     Raises:
         ConfigError: `config.run` holds a run already, or cannot be written.
     """
-    text = dump_toml(config)
     for folder in _candidates(config.run, kind or kind_of(config.env.id, config.agent.id)):
         if _has_run(folder):
             continue
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / MARK).open("x", encoding="utf-8") as file:
-                file.write(text)
+                file.write(dump_record(config, folder))
         except FileExistsError:
             continue
         except OSError as error:
@@ -117,10 +131,11 @@ def release_if_unused(folder: Path) -> None:
     files = [folder / name for name in ("metrics.jsonl", "phases.jsonl")]
     if not any(file.exists() and file.stat().st_size for file in files):
         for name in (
-            *(MARK, TASKS, TOLD, "metrics.jsonl", "phases.jsonl", LOCK, EVALUATION_LINES),
+            *(MARK, TASKS, MODEL, TOLD, "metrics.jsonl", "phases.jsonl", LOCK, EVALUATION_LINES),
             *(EPISODES, f"{EPISODES}-wal", f"{EPISODES}-shm"),
         ):
-            (folder / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a folder that the run could not write to
+                (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / EVALUATIONS, ignore_errors=True)
 
 
@@ -131,7 +146,11 @@ def held(folder: Path) -> Generator[None]:
     Raises:
         ConfigError: a living run holds the folder.
     """
-    with (folder / LOCK).open("a") as lock:
+    try:
+        opened = (folder / LOCK).open("a")
+    except OSError as error:
+        raise ConfigError(f"the run folder {shown(folder)} cannot be written: {error}") from error
+    with opened as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

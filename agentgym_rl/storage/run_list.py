@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any, Literal
 
 from agentgym_rl.config.section import differences
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.parse import parse_json, parse_toml
 from agentgym_rl.runtime.frozen import state
 
 from .evaluations import LINES
@@ -93,7 +92,7 @@ def summary(folder: Path) -> RunSummary:
     steps: list[Mapping[str, Any]] = []
     evaluations: list[Mapping[str, Any]] = []
     try:
-        config = tomllib.loads((folder / MARK).read_text(encoding="utf-8"))
+        config = parse_toml((folder / MARK).read_text(encoding="utf-8"))
         steps = _lines(folder / "metrics.jsonl")
         evaluations = _lines(folder / LINES)
     except (OSError, ValueError) as caught:
@@ -147,7 +146,7 @@ def _lines(file: Path) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = []
     for number, line in enumerate(lines, 1):
         try:
-            found.append(json.loads(line))
+            found.append(parse_json(line))
         except ValueError as error:
             if number < len(lines):
                 raise ValueError(f"{file.name}, line {number}: {error}") from None

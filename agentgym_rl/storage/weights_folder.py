@@ -41,6 +41,7 @@ from agentgym_rl.core.model_folder import (
     read_stored,
     tensor_heads,
 )
+from agentgym_rl.core.parse import parse_json
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ def read_index(version: Path) -> dict[str, Any]:
         WeightsError: it is missing, damaged, or not one of a version.
     """
     try:
-        found = json.loads((version / INDEX).read_text(encoding="utf-8"))
+        found = parse_json((version / INDEX).read_text(encoding="utf-8"))
         intact = found["metadata"].pop("seal") == seal(found) and "digests" in found
     except (OSError, ValueError) as error:
         raise unreadable(version, error) from error

@@ -35,7 +35,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
-from agentgym_rl.config import Config, dump_toml
+from agentgym_rl.config import FORMAT, Config, dump_toml
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.runtime.atomic_file import beside, put, remove
 from agentgym_rl.storage.checkpoints import (
@@ -120,6 +120,7 @@ class Checkpoints:
             parameters=parameters,
             base=_base(self.policy),
             lineage=lineage,
+            format=FORMAT,
         )
         path = self.folder / f"step-{step}"
         part = beside(path)

@@ -17,6 +17,7 @@ from torch import Tensor
 from agentgym_rl.config import LoraConfig, load_config
 from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.core.model_folder import tensor_heads
+from agentgym_rl.core.parse import parse_json
 from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.runtime.atomic_file import replacing
 from agentgym_rl.storage.checkpoints import (
@@ -135,7 +136,7 @@ def _copy_others(source: Path, target: Path) -> None:
 def _set_dtype(config_file: Path, state: Mapping[str, Tensor]) -> None:
     """Set the dtype of the weights: from_pretrained would otherwise round them to the model's first
     dtype."""
-    config = json.loads(config_file.read_text())
+    config = parse_json(config_file.read_text())
     config.pop("torch_dtype", None)
     dtypes = {kind.dtype for kind in kinds_of(state).values() if kind.dtype.is_floating_point}
     config["dtype"] = str(dtypes.pop() if len(dtypes) == 1 else torch.float32).split(".")[-1]

@@ -6,7 +6,6 @@ The readers of a version or an export, for example vLLM, expect the folder's ten
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -24,6 +23,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.core.model_folder import tensor_heads
+from agentgym_rl.core.parse import parse_json
 
 from .files import Kind, LazyTensors, block_of, kinds_of
 
@@ -141,7 +141,7 @@ def set_own_attention(model: Any) -> str:
 
 def _check_plain(folder: Path, dtypes: set[str]) -> None:
     """Check that the weights are not quantized, as those cannot be trained or published."""
-    config = json.loads((folder / "config.json").read_text())
+    config = parse_json((folder / "config.json").read_text())
     quantized = config.get("quantization_config") or {}
     odd = sorted(dtypes - {*_FLOATS, *_INTEGERS})
     if quantized or odd:

@@ -18,7 +18,7 @@ from agentgym_rl.cli import eval_targets as eval_arguments
 from agentgym_rl.cli import main as cli
 from agentgym_rl.cli.commands import showing
 from agentgym_rl.cli.config_keys import key_help
-from agentgym_rl.cli.parse import overrides_of, parse
+from agentgym_rl.cli.parse import load_configuration, overrides_of, parse
 from agentgym_rl.config import Config, section_types
 from agentgym_rl.core.errors import ConfigError, EngineError, ProcessDied
 from tests.kit.cases import cases
@@ -468,3 +468,30 @@ def test_matrices_get_large_pages_unless_the_user_says_so(monkeypatch, set_by_us
     with pytest.raises(SystemExit):
         cli.main(["--version"])
     assert os.environ[name] == (set_by_user or "1")
+
+
+def test_of_several_configuration_files_the_later_one_is_on_top(arl, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a.toml").write_text("seed = 3\n[rollout]\ngroup_size = 16\nmax_retries = 1\n")
+    Path("b.toml").write_text("seed = 7\n[rollout]\ngroup_size = 4\n")
+    args = parse(["train", "--config", "a.toml", "--config", "b.toml", "--rollout.group_size=2"])
+    config = load_configuration(args)
+    found = config.seed, config.rollout.group_size, config.rollout.max_retries
+    assert found == (7, 2, 1)
+    code, _, said = arl("train", "--config", "no.toml", "--config", "b.toml", "--dry-run")
+    assert (code, "cannot read configuration no.toml" in said) == (2, True)
+
+
+@cases("flag, one, other", [("data", "a", "b"), ("preset", "dapo", "grpo"), ("run", "a", "b")])
+def test_a_flag_that_is_given_twice_is_refused(flag, one, other):
+    with pytest.raises(ConfigError, match=f"--{flag} is given twice, as {one} and as {other}"):
+        parse(["train", f"--{flag}", one, f"--{flag}={other}"])
+    assert vars(parse(["train", f"--{flag}", one, f"--{flag}={one}"])).keys() <= {
+        *vars(parse(["train"])).keys()
+    }
+
+
+def test_a_later_value_takes_the_place_of_a_script_s():
+    args = parse(["train", "--env", "math", "--steps=4", "--env", "code", "--steps", "2"])
+    config = load_configuration(args)
+    assert (config.env.id, config.steps) == ("code", 2)

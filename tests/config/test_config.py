@@ -1,6 +1,7 @@
 """The configuration: near matches, overrides, round trips, explained errors, no dead keys."""
 
 import ast
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -572,3 +573,35 @@ def _paths(section: type[BaseModel]) -> Iterator[tuple[str, ...]]:
         yield (name,)
         for kind in section_types(field):
             yield from ((name, *inner) for inner in _paths(kind))
+
+
+SECRETS = (
+    "http://user:secret7@host/v1",
+    "http://secret7@host:80",
+    "https://host/v1?api_key=secret7",
+)
+
+
+@cases("url", SECRETS)
+@cases(
+    "key, form",
+    [
+        ("env.id", "openenv:{}"),
+        ("rollout.seats", {"x": "policy", "o": "url:{}#name"}),
+        ("algo.teacher.models", ["{}"]),
+        ("engine.urls", ["{}"]),
+        ("env.options", {"judge": {"base_url": "{}"}}),
+        ("env.options", {"{}": 1}),
+        ("run", "runs/{}"),
+    ],
+)
+def test_a_password_in_a_url_is_refused_and_not_shown(key, form, url):
+    value = json.loads(json.dumps(form).replace("{}", url))
+    said = refusal({key: value, **({"engine.type": "vllm"} if key == "engine.urls" else {})})
+    assert "a URL with a password or key in it" in said
+    assert "secret7" not in said
+
+
+def test_urls_without_secrets_are_kept():
+    for url in ("http://host:80/v1#m", "https://host/a@b", "https://host/?monkey=1&page=2"):
+        assert load_config(None, {"env.options.url": url}).env.options["url"] == url

@@ -5,7 +5,9 @@ import base64
 import gzip
 import json
 import re
+import shutil
 import time
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -117,6 +119,21 @@ def test_one_file_has_the_answers(run, ask, page, tmp_path):
     assert answers["/api/runs/first/groups/g0"] == ask("/api/runs/first/groups/g0")
     with pytest.raises(ConfigError, match="the file exists"):
         written(run, page, tmp_path, episodes=200)
+
+
+@cases(
+    "name, component",
+    [
+        ("run (1)", "run%20(1)"),
+        ("it's *new*!~", "it's%20*new*!~"),
+        ("a+b&c=d#e%f", "a%2Bb%26c%3Dd%23e%25f"),
+        ("größe 模型", "gr%C3%B6%C3%9Fe%20%E6%A8%A1%E5%9E%8B"),
+    ],
+)
+def test_answers_are_where_the_page_asks_for_them(run, page, tmp_path, name, component):
+    odd = Path(shutil.copytree(run, tmp_path / name))
+    answers = written(odd, page, tmp_path, episodes=2)[2]["answers"]
+    assert {path.split("/")[3] for path in answers if path.count("/") > 3} == {component}
 
 
 def test_one_file_leaves_episodes_out(run, page, tmp_path):

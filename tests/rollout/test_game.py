@@ -23,7 +23,8 @@ from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gym.registry import spec
 from agentgym_rl.gym.seats import LEFT
-from agentgym_rl.gym.specs import EnvSpec, wrapped
+from agentgym_rl.gym.specs import EnvSpec, WrapperSpec, wrapped
+from agentgym_rl.gym.wrappers import Wrapper
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.rollout.episode import Deadlines, Player
 from agentgym_rl.rollout.game import _whole, check_alone, check_seats, seated
@@ -46,6 +47,7 @@ class Stage:
 
     def __init__(self, chat, **replies):
         self.chat, self.stack = chat, contextlib.AsyncExitStack()
+        self.limits = Deadlines(episode_s=200, turn_s=100)
         self.engines = {name: ScriptedEngine(self._said(of)) for name, of in replies.items()}
 
     def _said(self, replies):
@@ -59,8 +61,8 @@ class Stage:
         )
         url = await self.stack.enter_async_context(gateway.serve())
         clients = await self.stack.enter_async_context(AgentClients(url))
-        limits = Deadlines(episode_s=200, turn_s=100)
-        return Player(lambda: wrapped(env(), env_spec), agent, gateway, clients, name, limits)
+        make = lambda: wrapped(env(), env_spec)  # noqa: E731
+        return Player(make, agent, gateway, clients, name, self.limits)
 
     async def player(self, seats, env=TicTacToe, agent=React, env_spec=SPEC, **options):
         found = {name: await self.alone(name, env, agent, env_spec) for name in self.engines}
@@ -287,9 +289,84 @@ def test_unequal_players_rotate_over_all_seats(chat):
     assert {at for one in found for at, who in one.items() if who == "env:random"} == {*seats}
 
 
-def test_a_game_that_is_not_zero_sum_as_promised_fails(chat):
-    found = play(chat, env=Unfair, policy=X_WINS)
-    assert (found.outcome, "zero_sum" in found.error) == (Outcome.ENV_ERROR, True)
+class HangsAtItsEnd(TicTacToe):
+    """A game whose last move is cut off by the time limit of a step, when it is already over."""
+
+    step_timeout_s = 0.05
+
+    async def act(self, seat, action):
+        info = await super().act(seat, action)
+        if self.turn is None:
+            await asyncio.Event().wait()
+        return info
+
+
+class TurnsAtALook(TicTacToe):
+    def observe(self, seat):
+        self.turn = "x"
+        return super().observe(seat)
+
+
+def played_without_limit(chat, **kind):
+    """A game whose seats have no time limit as long as they step, as by default."""
+
+    async def main():
+        stage = Stage(chat, policy=X_WINS)
+        stage.limits = Deadlines(None, turn_s=60)
+        async with stage.stack, asyncio.timeout(60):
+            player = await stage.player(SELF_PLAY, **kind)
+            return await player.play(GAME, episode_id="e", group_id="g", sampling=SAMPLING)
+
+    return asyncio.run(main())
+
+
+@cases(
+    "game, said",
+    [
+        (Unfair, "zero_sum"),
+        (HangsAtItsEnd, "cut off in the middle"),
+        (TurnsAtALook, "observe changed the turn from 'o' to 'x'"),
+    ],
+)
+def test_a_game_that_breaks_ends_for_all_seats_at_once(chat, game, said):
+    found = played_without_limit(chat, env=game)
+    assert [seat.outcome for seat in found.seats] == [Outcome.ENV_ERROR] * 2
+    assert any(said in seat.error for seat in found.seats), found.error
+
+
+class Stays(Wrapper):
+    """A wrapper of a user that fails where seat x should leave the game."""
+
+    async def close(self):
+        raise RuntimeError("it does not close")
+
+
+STAYS = WrapperSpec(entry_point=f"{__name__}:Stays")
+
+
+def test_a_seat_whose_environment_does_not_close_is_left(chat):
+    wraps = EnvSpec(id="game", entry_point="", wrappers=(STAYS,), max_turns=1)
+    found = played_without_limit(chat, env_spec=wraps)
+    assert (found.outcome, found.num_turns) == (Outcome.TRUNCATED, 2)
+
+
+class MadeOnce(TicTacToe):
+    """A game whose second seat cannot be made."""
+
+    made = 0
+
+    @property
+    def unwrapped(self):
+        type(self).made += 1
+        if self.made > 1:
+            raise RuntimeError("no second seat")
+        return self
+
+
+def test_a_seat_that_cannot_be_made_is_left(chat):
+    MadeOnce.made = 0
+    found = played_without_limit(chat, env=MadeOnce)
+    assert [seat.outcome for seat in found.seats] == [Outcome.TRUNCATED, Outcome.ENV_ERROR]
 
 
 def test_a_seat_at_its_limit_of_turns_truncates_the_game(chat):

@@ -39,7 +39,11 @@ def write(path: Path, rows) -> None:
 
 
 def tasks_of(folder: Path) -> TaskSource:
-    rows = Rows(path=str(folder / "train*.jsonl"), eval_path=str(folder / "eval.jsonl"))
+    rows = Rows(
+        path=str(folder / "train*.jsonl"),
+        eval_path=str(folder / "eval.jsonl"),
+        weight_field="weight",
+    )
     return row_tasks("train", rows, choose, seed=1)
 
 

@@ -7,9 +7,10 @@ import pytest
 
 from agentgym_rl.config import load_config
 from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.core.trajectory import Outcome
 from agentgym_rl.rollout.groups import OpenGroups
 from agentgym_rl.serve.app import AdminApp
-from agentgym_rl.serve.desk import Desk
+from agentgym_rl.serve.desk import ABANDONED_S, Desk
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.recovery import NOTHING, recover
 from tests.kit.cases import cases
@@ -158,6 +159,82 @@ def test_a_failed_session_gives_its_seat_back(office):
     assert [member.reward for member in group.members] == [1.0, 0.0]
 
 
+ALONE = {
+    "rollout.group_size": 1,
+    "algo.baseline": "batch_mean",
+    "algo.scale": "batch_std",
+    "rollout.max_staleness": 0,
+}
+
+
+@cases("size", [1, 2])
+def test_failed_sessions_take_no_room(office, size):
+    one = office(**ALONE | {"rollout.group_size": size})
+
+    async def play():
+        for number in range(12):
+            opened = await one.open(f"t{number}")
+            assert (await one.ask("POST", "sessions", task="other")).status == 429
+            if number % 2:
+                failed = {"outcome": "env_error", "error": "it broke"}
+                await one.ask("POST", f"sessions/{opened['id']}/close", **failed)
+            else:
+                await one.desk._leave(one.desk.find(opened["id"]), Outcome.ABORTED, "not used")
+            assert one.buffer.running == 0
+        return await one.open("t0")
+
+    assert asyncio.run(play())["group"] == "g0"  # a group goes on where it failed
+
+
+def test_a_failed_group_remembers_the_data_of_its_task(office):
+    one = office()
+
+    async def play():
+        opened = (await one.ask("POST", "sessions", task="t", data={"n": 1})).body
+        await one.ask("POST", f"sessions/{opened['id']}/close", outcome="agent_error")
+        other = await one.ask("POST", "sessions", task="t", data={"n": 2})
+        again = (await one.ask("POST", "sessions", task="t")).body
+        return other.status, one.desk.find(again["id"]).group.task.data, again["id"]
+
+    assert asyncio.run(play()) == (400, {"n": 1}, "g0-1")
+
+
+def test_the_group_left_alone_the_longest_makes_room_where_nothing_else_can(office):
+    one = office(**{"rollout.max_staleness": 0, "rollout.groups_per_batch": 2})
+
+    async def play():
+        for task in ("a", "b"):
+            await one.play(1, task)
+        refused = await one.ask("POST", "sessions", task="c")
+        now = one.desk._filling["b"].left_s
+        dropped = []
+        for later, wanted in ((ABANDONED_S - 1, True), (ABANDONED_S + 1, False)):
+            await one.desk._make_room(now + later)
+            dropped.append(dict(one.buffer.dropped))
+            one.desk._wanted = not wanted
+        await one.desk._make_room(now + ABANDONED_S + 1)
+        return refused.error["message"], [*one.desk._filling], dropped
+
+    said, left, dropped = asyncio.run(play())
+    assert "2 groups wait for more sessions, such as that of task 'a', with 1 of 2" in said
+    assert (left, dropped) == (["b"], [{}, {}])
+    assert dict(one.buffer.dropped) == {"incomplete": 1}
+
+
+def test_an_open_session_or_a_busy_trainer_keeps_incomplete_groups(office):
+    one = office(**{"rollout.max_staleness": 0, "rollout.groups_per_batch": 2})
+
+    async def play():
+        await one.play(1, "a")
+        await one.open("b")
+        said = await one.ask("POST", "sessions", task="c")
+        await one.desk._make_room(1e9)
+        return said.error["message"]
+
+    asyncio.run(play())
+    assert ([*one.desk._filling], dict(one.buffer.dropped)) == (["a", "b"], {})
+
+
 def test_a_program_that_fails_by_the_models_fault_still_trains(office):
     one = office()
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
@@ -203,7 +280,7 @@ def test_an_engine_that_fails_is_nobodys_reward(office, words, spell):
     one.scene.engine._script = lambda _: say
     answer = asyncio.run(one.play(1))
     assert answer.body["outcome"] == "infra_error"
-    assert one.buffer.running == 1
+    assert (one.buffer.running, dict(one.buffer.dropped)) == (0, {})
 
 
 def test_a_session_whose_first_prompt_is_too_long_is_no_reward_of_0(office):

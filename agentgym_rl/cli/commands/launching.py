@@ -14,7 +14,7 @@ from pathlib import Path
 from agentgym_rl.cluster import slurm
 from agentgym_rl.cluster.demand import Node, check, demands, table
 from agentgym_rl.cluster.processes import cluster_of
-from agentgym_rl.config import Config, ServerEngineConfig, dump_toml, may_use_gpu
+from agentgym_rl.config import Config, ServerEngineConfig, dump_record, may_use_gpu
 from agentgym_rl.core.engine import version_label
 from agentgym_rl.engines.launch import engine_process
 from agentgym_rl.models.fitted import fitted
@@ -110,7 +110,7 @@ def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> i
     if args.dry_run:
         print_json({"script": text}) if args.json else print(text)
         return 0
-    job = slurm.write_job(run_dir, text, config=dump_toml(config))
+    job = slurm.write_job(run_dir, text, config=dump_record(config))
     said = slurm.submit(job)
     if args.json:
         print_json({"job": str(job), "submitted": said})

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.core.errors import ConfigError, EngineError
+from agentgym_rl.core.parse import parse_json
 from agentgym_rl.runtime.http_client import call
 
 from .showing import print_json
@@ -58,7 +59,7 @@ class _Run:
         if not (folder / "config.toml").exists():
             raise ConfigError(f"{folder} is not the folder of a run (it has no config.toml)")
         try:
-            told = json.loads((folder / file).read_text(encoding="utf-8"))
+            told = parse_json((folder / file).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ConfigError(
                 f"{folder}: the run is not running, or is still starting (no {file})"
@@ -85,7 +86,7 @@ class _Run:
                 headers={"Authorization": f"Bearer {self._token}"},
                 timeout_s=_LOOK_TIMEOUT_S if body is None else self._timeout_s,
             )
-            found = json.loads(answer)
+            found = parse_json(answer)
         except (OSError, ValueError) as error:
             raise EngineError(
                 f"{self._folder}: the run does not answer at {self._url} ({error}); if it has "

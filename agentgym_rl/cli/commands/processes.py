@@ -60,7 +60,7 @@ def engine(args: Namespace) -> int:
 
     adapters: dict[str, Any] = {
         "lora": config.lora,
-        "run_dir": args.config.parent if args.config else None,
+        "run_dir": args.config.parent if isinstance(args.config, Path) else None,
     }
     if engine.type == "sglang":
         argv, env = sglang_command(

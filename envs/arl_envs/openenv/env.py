@@ -99,8 +99,8 @@ class OpenEnvEnv(Env):
     ) -> None:
         if not is_url(url):
             raise ConfigError(
-                f"url: got {url!r}, expected the address of an OpenEnv server, as in "
-                "--env openenv:http://localhost:8000"
+                f"url: got {url.rpartition('@')[2]!r}, expected the address of an OpenEnv server, "
+                "without a user or password, as in --env openenv:http://localhost:8000"
             )
         self._url = url.rstrip("/")
         self._instructions = instructions
