@@ -81,11 +81,12 @@ def read_json(file: Path) -> dict[str, Any]:
     """
     try:
         text = read_small(file)
+    except FileNotFoundError:
+        return {}
+    try:
         found = parse_json(text)
         if _SURROGATE.search(text):
             json.dumps(found, ensure_ascii=False).encode()
-    except FileNotFoundError:
-        return {}
     except ValueError as error:
         raise ConfigError(
             f"cannot read {file} ({type(error).__name__}: {error}): copy or download it again"
@@ -301,17 +302,19 @@ def text_settings(folder: Path) -> dict[str, Any]:
     """
     file = folder / "config.json"
     try:
-        found = parse_json(read_small(file))
+        text = read_small(file)
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error}") from error
+    try:
+        found = parse_json(text)
     except ValueError as error:
         raise ConfigError(
             f"cannot read the model: {file} is no JSON ({error}): copy or download it again"
         ) from error
     if not is_dict(found):
         raise ConfigError(f"{file} is a {type(found).__name__}, no model's keys")
-    text = found.get("text_config")
-    return text if is_dict(text) else found
+    inner = found.get("text_config")
+    return inner if is_dict(inner) else found
 
 
 def read_header(file: Path, opened: BinaryIO | RawIOBase) -> tuple[dict[str, str], Heads]:
