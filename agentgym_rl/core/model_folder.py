@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from .chat import is_dict
+from .chat import is_dict, is_list
 from .errors import ConfigError, WeightsError
 from .parse import parse_json
 
@@ -43,6 +44,75 @@ Heads = dict[str, TensorHead]
 Shapes = Mapping[str, tuple[int, ...]]
 """The shapes of tensors by name."""
 _SHOWN = 3
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_MOST_BYTES = 64 << 20
+"""The largest file of settings that is read."""
+
+
+def read_small(file: Path) -> str:
+    """Return the text of one of a model folder's files beside the weights.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ConfigError: it cannot be read, is no regular file, is larger than 64 MiB, or is no UTF-8.
+    """
+    if file.exists() and not file.is_file():
+        raise ConfigError(f"{file} is no regular file: copy or download it again")
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error}") from error
+    if len(data) > _MOST_BYTES:
+        raise ConfigError(f"{file} has more than {_MOST_BYTES:,} bytes: copy or download it again")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is no UTF-8 ({error}): save it as UTF-8") from error
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Read a JSON object from a file; return an empty one if there is no such file.
+
+    Raises:
+        ConfigError: it cannot be read, or is none.
+    """
+    try:
+        text = read_small(file)
+    except FileNotFoundError:
+        return {}
+    try:
+        found = parse_json(text)
+        if _SURROGATE.search(text):
+            json.dumps(found, ensure_ascii=False).encode()
+    except ValueError as error:
+        raise ConfigError(
+            f"cannot read {file} ({type(error).__name__}: {error}): copy or download it again"
+        ) from error
+    if not is_dict(found):
+        raise ConfigError(f"{file} is a {type(found).__name__}, no JSON object")
+    return found
+
+
+def end_ids(folder: Path, *files: str) -> list[int]:
+    """Return the ids that end a reply, as the first of a folder's files that names some has them.
+
+    Raises:
+        ConfigError: a file cannot be read, or an id is no number of a token.
+    """
+    for name in files:
+        found: Any = read_json(folder / name).get("eos_token_id")
+        ids: list[Any] = found if is_list(found) else [] if found is None else [found]
+        for id in ids:
+            if type(id) is not int or not 0 <= id < 1 << 31:
+                raise ConfigError(
+                    f"{folder / name}: eos_token_id is {found!r:.60}, expected ids of tokens"
+                )
+        if ids:
+            return ids
+    return []
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -232,17 +302,19 @@ def text_settings(folder: Path) -> dict[str, Any]:
     """
     file = folder / "config.json"
     try:
-        found = parse_json(file.read_text(encoding="utf-8"))
+        text = read_small(file)
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error}") from error
+    try:
+        found = parse_json(text)
     except ValueError as error:
         raise ConfigError(
             f"cannot read the model: {file} is no JSON ({error}): copy or download it again"
         ) from error
     if not is_dict(found):
         raise ConfigError(f"{file} is a {type(found).__name__}, no model's keys")
-    text = found.get("text_config")
-    return text if is_dict(text) else found
+    inner = found.get("text_config")
+    return inner if is_dict(inner) else found
 
 
 def read_header(file: Path, opened: BinaryIO | RawIOBase) -> tuple[dict[str, str], Heads]:
@@ -331,11 +403,8 @@ def writes_date(folder: Path) -> bool:
     """
     others = [folder / name for name in ("tokenizer_config.json", "chat_template.json")]
     for file in (*template_files(folder).values(), *others):
-        try:
-            if file.exists() and b"strftime_now" in file.read_bytes():
-                return True
-        except OSError as error:
-            raise ConfigError(f"cannot read {file}: {error}") from error
+        if file.exists() and "strftime_now" in read_small(file):
+            return True
     return False
 
 

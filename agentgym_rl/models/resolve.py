@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import re
@@ -15,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 from agentgym_rl.config import AlgoConfig, Config, KlConfig, ModelConfig, TeacherConfig
 from agentgym_rl.core.chat import is_dict
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.model_folder import template_files, text_settings
+from agentgym_rl.core.model_folder import (
+    end_ids,
+    read_json,
+    read_small,
+    template_files,
+    text_settings,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -167,12 +172,13 @@ def _other_prompts(
 def _template(folder: Path) -> str:
     """Return the chat template of a model folder; "" if it has none."""
     if (file := template_files(folder).get("default")) is not None:
-        return file.read_text(encoding="utf-8", errors="replace").strip()
-    for name in ("chat_template.json", "tokenizer_config.json"):
-        found: Any = _settings(folder / name).get("chat_template")
+        return read_small(file).strip()
+    for name in ("tokenizer_config.json", "chat_template.json"):
+        found: Any = read_json(folder / name).get("chat_template")
         if isinstance(found, list):  # several, by name
-            named = {one.get("name"): one.get("template") for one in found if is_dict(one)}
-            found = named.get("default") or next(iter(named.values()), "")
+            found = {one.get("name"): one.get("template") for one in found if is_dict(one)}
+        if is_dict(found):
+            found = found.get("default") or next(iter(found.values()), "")
         if isinstance(found, str) and found.strip():
             return found.strip()
     return ""
@@ -180,30 +186,11 @@ def _template(folder: Path) -> str:
 
 def _ends(folder: Path, tokenizer: Tokenizer) -> set[int]:
     """Return the ids that end a reply, as a model folder says."""
-    names = ("generation_config.json", "config.json")
-    found = next((v for n in names if (v := _settings(folder / n).get("eos_token_id"))), [])
-    ids = {id for id in (found if isinstance(found, list) else [found]) if isinstance(id, int)}
-    token = _settings(folder / "tokenizer_config.json").get("eos_token")
+    ids = set(end_ids(folder, "generation_config.json", "config.json"))
+    token = read_json(folder / "tokenizer_config.json").get("eos_token")
     text = token.get("content") if is_dict(token) else token
     named = tokenizer.token_to_id(text) if isinstance(text, str) else None
     return ids if named is None else {*ids, named}
-
-
-def _settings(file: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; {} if there is no such file.
-
-    Raises:
-        ConfigError: it holds none.
-    """
-    if not file.exists():
-        return {}
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"cannot read {file}: {error}; copy or download it again") from error
-    if not is_dict(found):
-        raise ConfigError(f"{file} is a {type(found).__name__}, no JSON object")
-    return found
 
 
 def _tokenizer(folder: Path) -> Tokenizer:

@@ -63,6 +63,8 @@ class Body:
             raise AnswerTooLarge.of(max_bytes=max_bytes, size=int(length))
         self._max_bytes = max_bytes
         self._left = max_bytes
+        self._packed_left = 2 * max_bytes + (64 << 10)  # a packing may begin and hold nothing
+        self._began = False
         self._unpack = None if is_plain else zlib.decompressobj(wbits=47)
 
     def add(self, piece: bytes) -> bytes:
@@ -75,6 +77,10 @@ class Body:
         if self._unpack is not None:
             if self._unpack.eof and piece:
                 raise ConnectionError("the answer goes on after the end of what was packed")
+            self._began = self._began or bool(piece)
+            self._packed_left -= len(piece)
+            if self._packed_left < 0:
+                raise AnswerTooLarge.of(max_bytes=self._max_bytes)
             try:
                 piece = self._unpack.decompress(piece, self._left + 1)
             except zlib.error as error:
@@ -90,7 +96,7 @@ class Body:
         Raises:
             ConnectionError: it was packed, and ended too early.
         """
-        if self._unpack is not None and not self._unpack.eof and self._left < self._max_bytes:
+        if self._unpack is not None and not self._unpack.eof and self._began:
             raise ConnectionError("the answer is packed, and ended too early")
 
 

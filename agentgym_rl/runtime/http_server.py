@@ -32,6 +32,9 @@ _KEEP_ALIVE_S = 120
 """The seconds for which a used connection stays open for its next request."""
 _HEADERS_TIMEOUT_S = 30.0
 """The time limit for the complete headers of a request; waiting for bodies is the app's task."""
+_MAX_HEAD_BYTES = 64 << 10
+"""The longest request line with all headers, and the longest trailers and extensions of chunks. The
+parser has no limit, and joins the pieces of a long header again and again."""
 _CONTINUE = b"HTTP/1.1 100 "
 _OFFER = (b"upgrade", b"http2-settings")
 """The headers of an offer of another protocol, and the options of `Connection` that name them."""
@@ -210,16 +213,20 @@ async def serving(app: App, *, host: str, port: int) -> AsyncIterator[str]:
 
 
 class _Protocol(HttpToolsProtocol):
-    """The HTTP protocol of uvicorn, with three corrections.
+    """The HTTP protocol of uvicorn, with four corrections.
 
     - The first request of a connection and the end of its headers have a time limit of
       `_HEADERS_TIMEOUT_S`; uvicorn itself waits for ever.
     - An offer of another protocol (`Upgrade`) is ignored, as RFC 9110, 7.8 permits: httptools would
       take the body for that protocol's. So do offers of clients that prefer HTTP/2 (Java, curl).
     - A client of HTTP/1.0 gets no chunks and no `100 Continue`, which it does not know.
+    - What is read beside bodies is limited to `_MAX_HEAD_BYTES`, and trailers are no headers.
     """
 
     _late: asyncio.TimerHandle | None = None
+    _num_unread = 0
+    """The bytes since the last end of a head, piece of a body, or end of a request."""
+    _in_body = False
     _offers = False
     """The flag that the parser has read a request with an offer, which has to be read again."""
 
@@ -233,9 +240,21 @@ class _Protocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         try:
             while data:
+                self._num_unread += len(data)
                 data = self._feed(data)
         except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+            self._refuse("Invalid HTTP request received.")
+        else:
+            if self._num_unread > _MAX_HEAD_BYTES:
+                self._refuse(f"The headers are too long: at most {_MAX_HEAD_BYTES} bytes are read.")
+
+    def _refuse(self, why: str) -> None:
+        """Close the connection, with an answer unless another is being sent."""
+        cycle = self.cycle
+        if self.pipeline or (cycle and cycle.response_started and not cycle.response_complete):
+            self.transport.close()
+        else:
+            self.send_400_response(why)
 
     def _feed(self, data: bytes) -> bytes:
         """Parse data, up to a request with an offer; return what is to be parsed next."""
@@ -251,7 +270,16 @@ class _Protocol(HttpToolsProtocol):
             return again
         return b""
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_body:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._num_unread = 0
+        super().on_body(body)
+
     def on_headers_complete(self) -> None:
+        self._num_unread = 0
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self._offers = True
             return
@@ -259,6 +287,7 @@ class _Protocol(HttpToolsProtocol):
         before, is_old = self.cycle, self.parser.get_http_version() == "1.0"
         self.expect_100_continue = self.expect_100_continue and not is_old
         super().on_headers_complete()
+        self._in_body = True
         if self.cycle is before or self.scope["method"] == "HEAD":  # its reply has no body
             return
         self.cycle.transport = cast("asyncio.Transport", _Corked(self.transport))
@@ -266,6 +295,8 @@ class _Protocol(HttpToolsProtocol):
             _end_by_closing(self.cycle)
 
     def on_message_complete(self) -> None:
+        self._num_unread = 0
+        self._in_body = False
         if not self._offers:
             super().on_message_complete()
 

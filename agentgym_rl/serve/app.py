@@ -149,7 +149,8 @@ class AdminApp(Api):
 
 
 async def _body(request: Request) -> Mapping[str, Any]:
-    return json_object(await body_of(request.receive, limit_bytes=_LIMIT_BYTES) or b"{}")
+    body = await body_of(request.scope, request.receive, limit_bytes=_LIMIT_BYTES)
+    return json_object(body or b"{}")
 
 
 def _known(body: Mapping[str, Any], *names: str) -> None:

@@ -1,6 +1,7 @@
 """What the endpoint refuses, with which status, and what it accepts."""
 
 import asyncio
+import gzip
 import json
 
 import numpy as np
@@ -109,6 +110,22 @@ def test_a_body_that_is_no_request_is_400(scene, body):
     answer = asyncio.run(scene.post(scene.open(), body=body))
     assert answer.status == 400
     assert "JSON" in answer.error["message"]
+
+
+@cases("packed", ["gzip", "zstd", "GZIP, br"])
+@cases("path", ["/v1/chat/completions", "/v1/messages", "/v1/conversations"])
+def test_a_compressed_body_is_refused_by_name(stage, packed, path):
+    scene = stage([])
+    headers = {"content-encoding": packed}
+    answer = asyncio.run(scene.post(scene.open(), gzip.compress(b"{}"), path=path, headers=headers))
+    assert (answer.status, packed.lower() in answer.error["message"]) == (415, True)
+
+
+def test_half_a_character_is_named(stage):
+    """JavaScript cuts texts by UTF-16, and writes such halves."""
+    scene = stage([])
+    answer = asyncio.run(scene.post(scene.open(), b'{"messages": "cut \\ud83d"}'))
+    assert (answer.status, "\\ud83d is half a character" in answer.error["message"]) == (400, True)
 
 
 def test_a_body_over_the_limit_is_413(stage):

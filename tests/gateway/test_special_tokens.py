@@ -1,5 +1,7 @@
 """Special tokens are those that transformers gives to a template, wherever they are named."""
 
+import json
+
 import pytest
 
 from agentgym_rl.core.errors import ConfigError
@@ -73,6 +75,37 @@ def test_a_tokenizer_that_transformers_cannot_load_is_warned_of(folder_with, cap
     folder = folder_with(opening="{{- cls_token -}}", config={"padding_side": "up"})
     ChatFormat.load(folder)
     assert "uses cls_token, which no file of the folder names" in caplog.text
+
+
+ENDS = "generation_config.json"
+
+
+@cases("end", [[[2]], 2.5, True, "2", -1, 10**30])
+def test_an_end_that_is_no_token_is_refused(folder_with, end):
+    folder = folder_with()
+    (folder / ENDS).write_text(json.dumps({"eos_token_id": end}))
+    with pytest.raises(ConfigError, match=f"{ENDS}: eos_token_id is"):
+        ChatFormat.load(folder)
+
+
+@cases("config", [{"bos_token": "\ud800"}, {"added_tokens_decoder": {"x": {"content": "<a>"}}}])
+def test_a_token_that_cannot_be_one_is_refused(folder_with, config):
+    with pytest.raises(ConfigError, match=r"surrogates not allowed|has the id 'x'"):
+        ChatFormat.load(folder_with(config=config))
+
+
+@cases("name", ["chat_template.jinja", "tokenizer_config.json", ENDS])
+def test_a_file_that_is_no_text_is_named(folder_with, name):
+    folder = folder_with()
+    file = folder / name
+    for make in (
+        lambda: file.write_bytes("{}".encode("utf-16")),
+        lambda: file.symlink_to("/dev/zero"),
+    ):
+        file.unlink(missing_ok=True)
+        make()
+        with pytest.raises(ConfigError, match=r"no UTF-8|no regular file|no chat template"):
+            ChatFormat.load(folder)
 
 
 @cases("name", ["tokenizer_config.json", "special_tokens_map.json"])

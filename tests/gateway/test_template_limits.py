@@ -177,3 +177,21 @@ def test_a_template_that_ends_only_at_times_is_the_error_of_a_request(stage, wor
     refused = asyncio.run(ask())
     assert refused.status == 400
     assert "seems never to end" in refused.error["message"]
+
+
+@cases("source", ["{{ [1, 2] | random }}", "{{ lipsum() }}"])
+def test_a_template_that_writes_by_chance_is_refused(source):
+    with pytest.raises((ConfigError, ValueError), match=r"'random'|'lipsum'"):
+        ChatTemplate(source, special_tokens={}).render([{"role": "user", "content": "hi"}])
+
+
+@cases("text", ["messages | map('upper')", "messages[0].items", "raise_exception", "'x'.upper"])
+def test_a_template_that_writes_an_address_is_refused(text):
+    template = ChatTemplate(f"{{{{ {text} }}}}", special_tokens={})
+    with pytest.raises(ValueError, match="whose text differs each time"):
+        template.render([{"role": "user", "content": "hi"}])
+
+
+def test_an_address_in_a_message_is_text():
+    template = ChatTemplate("{{ messages }}", special_tokens={})
+    assert " at 0x7f" in template.render([{"role": "user", "content": "<x at 0x7f>"}])

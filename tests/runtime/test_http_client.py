@@ -150,6 +150,15 @@ def test_packed_answers_that_are_broken_are_named(client):
         asked(client, whole.replace(b"Content-Length: ", b"X: "), whole[-20:] * 10_000)
 
 
+@BOTH
+def test_a_packing_that_holds_nothing_is_bounded_and_has_to_end(client):
+    begun = HEAD + b"Content-Encoding: gzip\r\n\r\n" + packed(b"")[-20:][:10]
+    with pytest.raises(AnswerTooLarge, match="it goes on"):
+        asked(client, begun, b"\0\0\0\xff\xff" * 10_000)
+    with pytest.raises(ConnectionError, match="packed, and ended too early"):
+        asked(client, begun)
+
+
 DRIPS = [
     (HEAD + b"Content-Length: 9999\r\n\r\n", b"x"),
     (HEAD, b"X: y\r\n"),

@@ -1,6 +1,7 @@
 """A server in this process reads what clients send, and is closed however its context ends."""
 
 import asyncio
+import contextlib
 import socket
 
 import pytest
@@ -43,19 +44,19 @@ async def _echo(scope, receive, send):
         await send({"type": "http.response.body", "body": piece, "more_body": more})
 
 
-def _answers(*packets, until=b""):
+def _answers(*packets, until=b"", app=_echo):
     """Return all that a server sends to `packets`, up to its closing; it sends `until` between."""
 
     async def talk():
-        async with serving(_echo, host="127.0.0.1", port=0) as url, asyncio.timeout(20):
+        async with serving(app, host="127.0.0.1", port=0) as url, asyncio.timeout(20):
             reader, writer = await asyncio.open_connection(*url.removeprefix("http://").split(":"))
             got = b""
-            for packet in packets:
-                writer.write(packet)
-                await writer.drain()
-                got += await reader.readuntil(until) if until and not got else b""
-            got += await reader.read()
-            writer.close()
+            with contextlib.closing(writer), contextlib.suppress(ConnectionResetError):
+                for packet in packets:
+                    writer.write(packet)
+                    await writer.drain()
+                    got += await reader.readuntil(until) if until and not got else b""
+                got += await reader.read()
             return got
 
     return asyncio.run(talk())
@@ -129,3 +130,51 @@ def test_what_is_no_request_is_refused(request):
     got = _answers(request)
     assert got.startswith(b"HTTP/1.1 400")
     assert got.count(b"HTTP/1.1") == 1
+
+
+_LONG = b"a" * 700_000
+_TRAILERS = b"Transfer-Encoding: chunked\r\n\r\n"
+_BESIDE = {
+    "a path": b"GET /" + _LONG,
+    "a header": b"GET / HTTP/1.1\r\nA: " + _LONG,
+    "headers": b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 120_000,
+    "an offer": b"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nA: " + _LONG,
+    "behind a request": _post(b"/a", b"") + b"GET / HTTP/1.1\r\nA: " + _LONG,
+    "a trailer": b"POST /a HTTP/1.1\r\n" + _TRAILERS + b"0\r\nA: " + _LONG,
+    "trailers": b"POST /a HTTP/1.1\r\n" + _TRAILERS + b"0\r\n" + b"A: b\r\n" * 120_000,
+    "a chunk's extension": b"POST /a HTTP/1.1\r\n" + _TRAILERS + b"5;" + _LONG,
+}
+
+
+@cases("what", _BESIDE)
+def test_what_is_read_beside_bodies_has_a_bound(what):
+    """The request never ends: without a bound, there would be no answer and no end."""
+    sent = _BESIDE[what]
+    got = _answers(*(sent[start : start + 50_000] for start in range(0, len(sent), 50_000)))
+    assert got.count(b"HTTP/1.1 200 OK") <= (what == "behind a request")
+
+
+def test_headers_that_are_too_long_are_named():
+    got = _answers(b"GET / HTTP/1.1\r\nA: ".ljust((64 << 10) + 1, b"a"))
+    assert got.startswith(b"HTTP/1.1 400")
+    assert got.endswith(b"The headers are too long: at most 65536 bytes are read.")
+
+
+def test_a_trailer_is_no_header():
+    seen = []
+
+    async def app(scope, receive, send):
+        await read_body(receive, limit_bytes=10)
+        seen.extend(name for name, _ in scope["headers"])
+        await reply(send, 200)
+
+    body = b"2\r\nhi\r\n0\r\nX-Arl-Lineage: untrained\r\n\r\n"
+    got = _answers(b"POST / HTTP/1.1\r\n" + _TRAILERS + body + _END, app=app)
+    assert got.count(b"HTTP/1.1 200 OK") == 2
+    assert seen == [b"transfer-encoding", b"host", b"connection"]
+
+
+def test_a_large_body_and_long_headers_are_read():
+    head = b"A: " + b"a" * 60_000 + b"\r\nContent-Length: 900000\r\n\r\n"
+    got = _answers(b"POST /stream HTTP/1.1\r\n" + head + b"b" * 900_000, _END)
+    assert got.count(b"HTTP/1.1 200 OK") == 2

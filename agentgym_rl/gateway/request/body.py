@@ -36,6 +36,8 @@ no thread can be interrupted; requests with more are not parsed at all."""
 _READ_TIMEOUT_S = 30.0
 _NOT_KNOWN = "this endpoint does not know it"
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
+_HALF = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
+"""The first half of a character in two parts, alone: of a text that was cut inside it."""
 _UNKNOWN = re.compile(r"unknown field `(.*?)`")
 _THREADS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="gateway")
 """The executor, with few threads: each takes a share of the interpreter from the event loop."""
@@ -56,13 +58,18 @@ def key_of(scope: Scope) -> str:
     return key.strip() if scheme.lower() == "bearer" else header(scope, b"x-api-key")
 
 
-async def body_of(receive: Receive, *, limit_bytes: int) -> bytes:
+async def body_of(scope: Scope, receive: Receive, *, limit_bytes: int) -> bytes:
     """Return the complete body.
 
     Raises:
-        ApiError: 413, the body is longer than `limit_bytes`; 408, it did not arrive in time.
+        ApiError: 415, it is compressed; 413, it is longer than `limit_bytes`; 408, it did not
+            arrive in time.
         ConnectionError: the client went away before the end.
     """
+    packed = header(scope, b"content-encoding").strip().lower()
+    if packed not in ("", "identity"):
+        why = f"content-encoding: got {packed!r:.40}, but bodies are read as they are: send JSON "
+        raise ApiError(415, f"{why}without compression.", code="unsupported_encoding")
     try:
         async with asyncio.timeout(_READ_TIMEOUT_S):
             return await read_body(receive, limit_bytes=limit_bytes)
@@ -114,7 +121,9 @@ def json_object(body: bytes) -> dict[str, Any]:
     try:
         raw = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise bad_request(f"The request body is not valid JSON: {error}") from error
+        half = _HALF.search(body)
+        why = f"{half[0].decode()} is half a character: cut texts between two" if half else error
+        raise bad_request(f"The request body is not valid JSON: {why}") from error
     if not isinstance(raw, dict):
         raise bad_request("The request body must be a JSON object.")
     return raw

@@ -192,7 +192,7 @@ class SessionServer(ABC):
         self, resources: Resources, path: str, key: str, scope: Scope, receive: Receive
     ) -> bytes:
         session = self._sessions.authenticate(key)
-        body = await body_of(receive, limit_bytes=self._config.max_body_bytes)
+        body = await body_of(scope, receive, limit_bytes=self._config.max_body_bytes)
         check_values(body)
         parts = tuple(path.removeprefix(resources.path).strip("/").split("/"))
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
@@ -241,7 +241,7 @@ class SessionServer(ABC):
         self, route: Route, key: str, scope: Scope, receive: Receive, send: Send
     ) -> None:
         session = self._sessions.authenticate(key)
-        body = await body_of(receive, limit_bytes=self._config.max_body_bytes)
+        body = await body_of(scope, receive, limit_bytes=self._config.max_body_bytes)
         if isinstance(route, Dialect):
             await self._turn(route, session, body, scope, receive, send)
         elif isinstance(route, Question):

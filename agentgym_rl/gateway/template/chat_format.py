@@ -24,6 +24,7 @@ from tokenizers import Encoding, Tokenizer
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.chat import RENDERED, is_rendered
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.model_folder import end_ids
 from agentgym_rl.runtime.lru_dict import LruDict
 
 from .arguments import Arguments
@@ -39,7 +40,7 @@ from .continuation import (
     up_to,
 )
 from .fitting import Fitting, opening_of, textual, with_texts
-from .special_tokens import add_special_tokens, read_json
+from .special_tokens import add_special_tokens
 from .template import NO_KWARGS, ChatTemplate
 
 _log = logging.getLogger(__name__)
@@ -160,8 +161,7 @@ class ChatFormat:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         add_special_tokens(tokenizer, folder)
-        eos = read_json(folder / "generation_config.json").get("eos_token_id", [])
-        ids = [eos] if isinstance(eos, int) else list(eos or [])
+        ids = end_ids(folder, "generation_config.json")
         template = ChatTemplate.load(folder, config.chat_template, now=config.moment)
         named = tokenizer.token_to_id(template.special_tokens.get("eos_token", ""))
         return cls(tokenizer, template, ids if named is None else [*ids, named], config)

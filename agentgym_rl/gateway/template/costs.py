@@ -260,7 +260,7 @@ def _stripped(args: Args, named: Named, made: bool) -> int:
 FREE = frozenset(
     {
         *("abs", "attr", "count", "d", "default", "filesizeformat", "first", "float", "int"),
-        *("items", "last", "length", "random"),
+        *("items", "last", "length"),
     }
 )
 """The filters whose time does not depend on a value's size."""

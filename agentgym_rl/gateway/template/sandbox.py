@@ -86,7 +86,8 @@ class Environment(ImmutableSandboxedEnvironment):
         for name, test in self.tests.items():
             if name not in costs.FREE_TESTS:
                 self.tests[name] = _weighed(test)
-        del self.globals["lipsum"]  # generates random text
+        del self.globals["lipsum"]  # random, as is the filter: no prompt could be made again
+        del self.filters["random"]
         self.globals["dict"] = _Dict()
         self.globals["namespace"] = TemplateNamespace
         self.globals["raise_exception"] = _raise_exception

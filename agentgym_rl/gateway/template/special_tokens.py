@@ -20,7 +20,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from agentgym_rl.core.chat import is_dict
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.model_folder import text_settings
+from agentgym_rl.core.model_folder import read_json, read_small, text_settings
 
 _log = logging.getLogger(__name__)
 
@@ -42,25 +42,6 @@ _LONGEST_S = 180.0
 _SHOWN = 300
 _asked: dict[tuple[str, str], dict[str, str]] = {}
 """What transformers answered, by folder and the texts of its files."""
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Read a JSON object from a file; return an empty one if there is no such file.
-
-    Raises:
-        ConfigError: it cannot be read, or is none.
-    """
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"cannot read {file} ({type(error).__name__}: {error}): copy or download it again"
-        ) from error
-    if not is_dict(found):
-        raise ConfigError(f"{file} is a {type(found).__name__}, no JSON object")
-    return found
 
 
 def special_tokens(folder: Path, wanted: Set[str]) -> dict[str, str]:
@@ -93,8 +74,12 @@ def add_special_tokens(tokenizer: Tokenizer, folder: Path) -> None:
         ConfigError: a file cannot be read.
     """
     settings = _settings(folder)
-    decoder = settings.get(_DECODER)
-    values = [decoder[id] for id in sorted(decoder, key=int)] if is_dict(decoder) else []
+    table = settings.get(_DECODER)
+    decoder = table if is_dict(table) else {}
+    ids = list(decoder)
+    if wrong := [id for id in ids if not (id.isascii() and id.isdigit() and len(id) < 20)]:
+        raise ConfigError(f"{folder}: {_DECODER} has the id {wrong[0]!r:.40}, expected numbers")
+    values = [decoder[id] for id in sorted(ids, key=int)]
     values += [value for _, value in _named(settings)]
     extra = settings.get(_EXTRA) or settings.get(_OLD_EXTRA)
     values += extra if isinstance(extra, list) else []
@@ -146,7 +131,7 @@ def _of_class(folder: Path, names: list[str]) -> dict[str, str]:
     """Return the special tokens that transformers gives a folder's tokenizer; none, with a
     warning, if it cannot load it."""
     files = ("tokenizer_config.json", "special_tokens_map.json", "config.json")
-    texts = (file.read_text(encoding="utf-8") for name in files if (file := folder / name).exists())
+    texts = (read_small(file) for name in files if (file := folder / name).exists())
     key = (str(folder.resolve()), "\0".join(texts))
     if key not in _asked:
         _asked[key] = _ask(folder, names)

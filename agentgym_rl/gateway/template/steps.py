@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from jinja2 import nodes, pass_context
-from jinja2.exceptions import SecurityError
-from jinja2.runtime import Context
+from jinja2.exceptions import SecurityError, TemplateRuntimeError
+from jinja2.runtime import Context, Undefined
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
@@ -214,7 +214,14 @@ def own(context: Context, value: Any) -> Any:
 def _shown(context: Context, value: Any) -> Any:
     """Return a value that is to be written; objects of a template's own are written here."""
     kind = type(value)
-    if kind is str or kind is int or value is None or not isinstance(value, _WRITTEN):
+    if kind is str or kind is int or value is None:
+        return value
+    if not isinstance(value, _WRITTEN):
+        if not isinstance(value, _PLAIN) and " at 0x" in str(value):
+            raise TemplateRuntimeError(
+                f"it writes a {kind.__name__}, whose text differs each time: call it, or make a "
+                "list of it"
+            )
         return value
     pay(context, costs.written(value, made(context)))
     text = str(cast(Any, value))
@@ -225,6 +232,7 @@ def _shown(context: Context, value: Any) -> Any:
 
 _WRITTEN = (list, tuple, dict, Namespace, *costs.VIEWS)
 """The types whose text may be large."""
+_PLAIN = (str, int, float, Undefined)
 
 
 @pass_context

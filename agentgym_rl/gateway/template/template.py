@@ -17,11 +17,11 @@ from typing import Any
 from jinja2 import TemplateError, meta
 
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.model_folder import template_files
+from agentgym_rl.core.model_folder import read_json, read_small, template_files
 from agentgym_rl.gateway.messages import REASONING
 
 from .sandbox import Environment
-from .special_tokens import read_json, special_tokens
+from .special_tokens import special_tokens
 from .steps import STEPS, EndlessTemplate, Steps, endless
 
 RESERVED = frozenset(
@@ -93,7 +93,7 @@ class ChatTemplate:
         """
         tokenizer_config = read_json(folder / "tokenizer_config.json")
         files = template_files(folder)
-        named: Any = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
+        named: Any = {name: read_small(file) for name, file in files.items()}
         named = named or tokenizer_config.get("chat_template")
         named = named or read_json(folder / "chat_template.json").get("chat_template") or {}
         if isinstance(named, str):

@@ -24,6 +24,9 @@ LITELLM = "litellm:"
 """The beginning of the name of a model that LiteLLM reaches."""
 _TRANSIENT = (408, 409, 425, 429)
 """The statuses, besides 5xx, after which the same request may succeed."""
+_OF_NO_TEXT = (401, 402, 404, 405, 407, 410, 421, 426)
+"""The statuses that speak of the key, the account or the address, whatever the text is: they blame
+no text, nor does a status below 400."""
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 8.0
 _SHOWN = 300
@@ -181,7 +184,12 @@ class Endpoint:
         answered = f"it answered {status}: {self._shown(said)}"
         if status in _TRANSIENT or status >= 500:
             return self._failed(answered)
-        return self.refused(answered, said)
+        error = self.refused(answered, said)
+        return EnvError(str(error)) if status < 400 or status in _OF_NO_TEXT else error
+
+    def malformed(self, reply: Mapping[str, Any]) -> InfraError:
+        """Return the error of an answer that is no reply of a chat model."""
+        return self._failed(f"its answer has no message: {self._shown(str(reply))}")
 
     def refused(self, what: str, said: str = "") -> Refused:
         """Return the error of a refusal; `said`: the words of the server."""

@@ -201,6 +201,7 @@ class Judge(Asking):
         Raises:
             NoVerdict: no reply is one.
             Refused: the judge refuses, by a status or in its reply.
+            InfraError: the last answer is no reply at all.
         """
         reply: Mapping[str, Any] = {}
         for _ in range(self._max_asks):
@@ -211,6 +212,8 @@ class Judge(Asking):
                 return score
             if refusal := _refusal(reply):
                 raise self._endpoint.refused(f"it answered {refusal}", refusal)
+        if not _is_reply(reply):
+            raise self._endpoint.malformed(reply)
         raise NoVerdict(
             f"judge {self._endpoint.model}: no verdict in {self._max_asks} replies (max_asks), "
             f'expected {{"score": {question.low} to {question.high}}}; the last one '
@@ -283,6 +286,17 @@ def _content(reply: Mapping[str, Any]) -> Any:
         case {"choices": [{"message": {"content": content}, "finish_reason": "stop"}]}:
             return content
     return None
+
+
+def _is_reply(reply: Mapping[str, Any]) -> bool:
+    """Return whether an answer has the form of a reply, with or without a message."""
+    match reply:
+        case {"choices": [] | None} | {"promptFeedback": _}:
+            return True
+        case {"choices": [{**first}, *_]}:
+            return isinstance(first.get("message"), Mapping | None)
+        case _:
+            return False
 
 
 def _refusal(reply: Mapping[str, Any]) -> str:

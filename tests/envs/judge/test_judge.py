@@ -173,7 +173,7 @@ def test_a_request_that_is_refused_with_any_text_is_a_wrong_setup(status):
 
     with pytest.raises(EnvError, match="no such model"):
         asking(decide, rate())
-    assert len(served) == 2  # once more with a neutral text
+    assert len(served) == (1 if status in (401, 404) else 2)  # once more with a neutral text
 
 
 USAGE = [b'"many"', b"[1]", b'{"prompt_tokens": "9"}', b'{"completion_tokens": -9}']

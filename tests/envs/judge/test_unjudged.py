@@ -124,6 +124,20 @@ def test_a_judge_that_fails_between_is_infrastructure():
         asking(lambda _: next(replies), rate("forbidden"), max_retries=1)
 
 
+@cases("status", [204, 301, 401, 402, 404, 405, 410])
+def test_a_key_or_an_address_is_no_fault_of_a_text(status):
+    """They may be wrong at one of several servers behind a name."""
+    with pytest.raises(EnvError, match=f"it answered {status}"):
+        asking(touchy((status, b"")), rate("forbidden"))
+
+
+@cases("choices", ["x", {"0": 1}, [None], [5], [{"message": "x"}], [{"message": [1]}]])
+def test_an_answer_of_another_form_is_infrastructure(choices):
+    answer = 200, json.dumps({"choices": choices}).encode()
+    with pytest.raises(InfraError, match="its answer has no message"):
+        asking(touchy(answer), rate("forbidden"))
+
+
 def test_a_judge_that_refuses_once_is_asked_again():
     replies = iter([(400, b"no"), score(2), score(4)])
     found, _ = asking(lambda _: next(replies), rate("forbidden"))
