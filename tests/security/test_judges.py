@@ -80,10 +80,10 @@ def test_no_hack_wins_a_comparison():
 @pytest.mark.parametrize("weaker", ["marks", "tokens", "length"])
 def test_each_precaution_is_needed(monkeypatch, weaker):
     """Without it, some hack moves our verdict: the suite can fail."""
-    settings = {"max_chars": 10**9} if weaker == "length" else {}
+    settings = {"max_text_bytes": 10**9} if weaker == "length" else {}
     if weaker == "marks":
         monkeypatch.setattr(question, "_mark", lambda texts: "0" * 32)
     elif weaker == "tokens":
-        monkeypatch.setattr(asking, "defused", lambda text, max_chars: text[:max_chars])
+        monkeypatch.setattr(asking, "defused", lambda text, max_text_bytes: text[:max_text_bytes])
     found = {name: ours(text, **settings) for name, text in HACKS.items()}
     assert any(score > HONEST[WRONG] for score in found.values())

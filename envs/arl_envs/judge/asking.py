@@ -55,7 +55,7 @@ class Verdict:
 class Asking(ABC):
     """A judge, or several: whoever answers questions with numbers."""
 
-    max_chars: int
+    max_text_bytes: int
     """The longest quoted text, in bytes of UTF-8; a longer one loses its middle."""
 
     @property
@@ -175,7 +175,9 @@ class Asking(ABC):
     def _quoted(self, texts: Mapping[str, str]) -> dict[str, str]:
         """Return the texts as they are quoted; an empty reference is left out."""
         shown = {name: text for name, text in texts.items() if text or name != "reference"}
-        return {name: defused(text, max_chars=self.max_chars) for name, text in shown.items()}
+        return {
+            name: defused(text, max_text_bytes=self.max_text_bytes) for name, text in shown.items()
+        }
 
     def _pair(self, criterion: str, head: Mapping[str, str], first: str, second: str) -> Question:
         texts = self._quoted({**head, _FIRST: first, _SECOND: second})

@@ -51,7 +51,7 @@ class Judge(Asking):
         max_retries: int = 3,
         max_asks: int = 3,
         max_concurrent: int = 16,
-        max_chars: int = 24_000,
+        max_text_bytes: int = 24_000,
         cache: str | Path | None = None,
         price_prompt: float | None = None,
         price_completion: float | None = None,
@@ -73,7 +73,7 @@ class Judge(Asking):
             max_retries: The attempts after the first for a server that fails.
             max_asks: The times that the judge is asked until its reply is a verdict.
             max_concurrent: The questions that are under way at once.
-            max_chars: The longest quoted text, in bytes of UTF-8.
+            max_text_bytes: The longest quoted text, in bytes of UTF-8.
             cache: The file of verdicts; None: every question is asked.
             price_prompt, price_completion: The USD per million tokens, both or neither.
             warn_usd: The cost in this process at which a warning is logged.
@@ -87,10 +87,10 @@ class Judge(Asking):
             allowed = ", ".join(get_args(ResponseFormat))
             raise ConfigError(f"response_format {response_format!r}; allowed: {allowed}")
         counts = {"max_tokens": max_tokens, "max_asks": max_asks, "max_concurrent": max_concurrent}
-        for name, value in {**counts, "max_chars": max_chars}.items():
+        for name, value in {**counts, "max_text_bytes": max_text_bytes}.items():
             if value < 1:
                 raise ConfigError(f"{name} {value}: expected a number from 1")
-        self.max_chars = max_chars
+        self.max_text_bytes = max_text_bytes
         self._endpoint = Endpoint(
             model,
             base_url=base_url,
@@ -344,7 +344,7 @@ class Panel(Asking):
             raise ConfigError(f"a panel of {len(judges)} judges: expected at least 2")
         if combine not in get_args(Combine):
             raise ConfigError(f"combine {combine!r}; allowed: {', '.join(get_args(Combine))}")
-        self.max_chars = min(judge.max_chars for judge in judges)
+        self.max_text_bytes = min(judge.max_text_bytes for judge in judges)
         self._judges = judges
         self._combine: Combine = combine
 

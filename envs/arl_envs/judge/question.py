@@ -45,19 +45,19 @@ NEUTRAL = "I do not know the answer."
 """A text that no server refuses for what it says, or for its length."""
 
 
-def defused(text: str, *, max_chars: int) -> str:
+def defused(text: str, *, max_text_bytes: int) -> str:
     """Return the text without invisible characters and special tokens, and not longer than
-    `max_chars` bytes of UTF-8: a longer one loses its middle. A byte is the most that a tokenizer
-    makes a token of."""
+    `max_text_bytes` bytes of UTF-8: a longer one loses its middle. No tokenizer makes more tokens
+    of a text than it has bytes."""
     text = unicodedata.normalize("NFC", _NEWLINES.sub("\n", text))
     shown = [c for c in text if c in _KEPT or _is_seen(c)]
     text = "".join(shown)
     cuts = [found.end() for found in _TOKEN.finditer(text.translate(_ASCII))]
     text = " ".join(text[a:b] for a, b in pairwise([0, *cuts, len(text)]))
     data = text.encode()
-    if len(data) <= max_chars:
+    if len(data) <= max_text_bytes:
         return text
-    half = max_chars // 2
+    half = max_text_bytes // 2
     start, end = (part.decode(errors="ignore") for part in (data[:half], data[len(data) - half :]))
     return f"{start}\n[{len(text) - len(start) - len(end)} characters are left out]\n{end}"
 

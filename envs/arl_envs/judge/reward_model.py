@@ -31,15 +31,16 @@ class RewardModel:
         api_key_env: str | None = None,
         timeout_s: float = 60.0,
         max_retries: int = 3,
-        max_chars: int = 24_000,
+        max_text_bytes: int = 24_000,
         lowest: float = -20.0,
     ) -> None:
-        if model.startswith(LITELLM) or max_chars < 1 or not math.isfinite(lowest):
+        if model.startswith(LITELLM) or max_text_bytes < 1 or not math.isfinite(lowest):
             raise ConfigError(
-                f"reward model {model!r} with max_chars {max_chars} and lowest {lowest}: expected "
-                "a model of the server at base_url, max_chars from 1, and a finite number"
+                f"reward model {model!r} with max_text_bytes {max_text_bytes} and lowest {lowest}: "
+                "expected a model of the server at base_url, max_text_bytes from 1, and a finite "
+                "number"
             )
-        self._max_chars = max_chars
+        self._max_text_bytes = max_text_bytes
         self._lowest = lowest
         self._watch = Watch(model, warn_usd=math.inf)
         self._endpoint = Endpoint(
@@ -74,7 +75,7 @@ class RewardModel:
         `lowest`, or the lowest score so far: else a policy could choose not to be scored.
         """
         *before, last = [
-            {**message, "content": defused(text_of(message), max_chars=self._max_chars)}
+            {**message, "content": defused(text_of(message), max_text_bytes=self._max_text_bytes)}
             for message in messages
         ]
         try:

@@ -43,7 +43,8 @@ class Watch:
                 "blamed",
                 f"gave no verdict on {self._blamed.count(True)} of its last {len(self._blamed)} "
                 "texts, which get the lowest score: if they are as they should be, raise "
-                "max_tokens, lower max_chars (its context), or ask a judge without such a filter",
+                "max_tokens, lower max_text_bytes (its context), or ask a judge without such a "
+                "filter",
             )
 
     def verdict(self, criterion: str, score: int) -> None:
@@ -72,7 +73,7 @@ class Watch:
                 "growth",
                 f"takes {sum(self._last) / _ENOUGH:,.0f} tokens per call by now, and took "
                 f"{self._first / _ENOUGH:,.0f} at first: the judged texts grow, and its cost with "
-                "them (max_chars bounds it)",
+                "them (max_text_bytes bounds it)",
             )
         if self._usd > self._warn_usd:
             self._warn("usd", f"has cost ${self._usd:,.2f} in this process (warn_usd)")

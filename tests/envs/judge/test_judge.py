@@ -106,7 +106,7 @@ def test_a_criterion_needs_a_weight_and_whole_numbers(scale):
 
 @cases("most", [1, 2, 3, 50])
 def test_a_long_text_loses_its_middle_whatever_the_bound(most):
-    kept = re.sub(r"\n.*\n", "", defused("x" * 100, max_chars=most))
+    kept = re.sub(r"\n.*\n", "", defused("x" * 100, max_text_bytes=most))
     assert len(kept) == most - most % 2
 
 

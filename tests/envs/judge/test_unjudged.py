@@ -42,7 +42,7 @@ def rate(answer="four", rubric=(RIGHT,)):
 # ---------------------------------------------------------------- texts
 @cases("char", ["😀", "界", "é", "x", "<", "["])
 def test_a_text_is_bounded_by_its_bytes(char):
-    text = defused(char * 24_000 + "]a", max_chars=1000)
+    text = defused(char * 24_000 + "]a", max_text_bytes=1000)
     assert len(re.sub(r"\n\[\d+ characters are left out\]\n", "", text).encode()) <= 1000
 
 
@@ -66,13 +66,13 @@ def _wide(text):
 def test_no_control_token_of_a_model_stays_whole(form):
     for token in (form(token) for token in TOKENS):
         for text in (token, f"x{token}y", f"{token}{token}"):
-            seen = unicodedata.normalize("NFKC", defused(text, max_chars=1000))
+            seen = unicodedata.normalize("NFKC", defused(text, max_text_bytes=1000))
             assert unicodedata.normalize("NFKC", token) not in seen, token
 
 
 def test_words_and_numbers_in_brackets_are_left_alone():
     text = "a[1] = x[i] + [2, 3] if a < b | c > d else ~e  # see [12], [the page](url)!"
-    assert defused(text, max_chars=1000) == text
+    assert defused(text, max_text_bytes=1000) == text
 
 
 # ---------------------------------------------------------------- refusals
