@@ -224,7 +224,7 @@ def test_nothing_is_left_behind():
         ending(env)
         del env
         gc.collect()
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before  # a thread of an earlier test may end meanwhile
 
 
 def test_closed_and_played_again_it_leaves_nothing_more():

@@ -1,5 +1,6 @@
 """The math environment: gold play, bad answers, hostile input, limits."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -30,7 +31,7 @@ def run(coroutine: Any) -> Any:
 
 def started(task: Task | None = None, **options: Any) -> MathEnv:
     env = MathEnv(**options)
-    run(env.reset(seed=0, options={"task": task} if task else None))
+    asyncio.run(env.reset(seed=0, options={"task": task} if task else None))
     return env
 
 
@@ -44,7 +45,7 @@ def said(*calls: Any, content: Any = None) -> dict[str, Any]:
 
 def test_first_messages() -> None:
     task = MathEnv.task_source("eval", seed=0)[0]
-    messages, info = run(MathEnv().reset(options={"task": task}))
+    messages, info = asyncio.run(MathEnv().reset(options={"task": task}))
     assert [m["role"] for m in messages] == ["system", "user"]
     assert messages[0]["content"] == "Solve the problem. Put the final answer in \\boxed{}."
     assert messages[1]["content"] == task.data["question"]
@@ -53,7 +54,7 @@ def test_first_messages() -> None:
 
 def test_the_system_prompt_is_an_option() -> None:
     for prompt, roles in (("Be brief.", ["system", "user"]), ("", ["user"])):
-        messages, _ = run(MathEnv(system_prompt=prompt).reset(seed=0))
+        messages, _ = asyncio.run(MathEnv(system_prompt=prompt).reset(seed=0))
         assert [message["role"] for message in messages] == roles
         assert messages[0]["content"] == prompt or not prompt
     with pytest.raises(ConfigError, match="system_prompt: got 7, expected text"):
@@ -74,7 +75,7 @@ def test_level_1_tool_is_what_the_bundled_model_knows() -> None:
 def test_gold_play_scores_one(level: int, split) -> None:
     env, tasks = MathEnv(level=level), MathEnv.task_source(split, seed=3, level=level)
     for i in range(500):
-        run(env.reset(options={"task": tasks[i]}))
+        asyncio.run(env.reset(options={"task": tasks[i]}))
         *calls, last = [run(env.step(message)) for message in solve(tasks[i])]
         assert all(step[1:4] == (0.0, False, False) for step in calls)
         assert (last.reward, last.terminated, last.info["verifier"]) == (1.0, True, "ok")
@@ -192,7 +193,7 @@ def test_any_message_gets_an_answer(message: dict[str, Any]) -> None:
 
 def test_an_episode_of_calls_is_truncated() -> None:
     env = registry.make("arl_envs.math:SPEC", max_turns=2)
-    run(env.reset(seed=1))
+    asyncio.run(env.reset(seed=1))
     assert run(env.step(said(call())))[1:4] == (0.0, False, False)
     last = run(env.step(said(call())))
     assert last[1:4] == (0.0, False, True)
@@ -213,17 +214,17 @@ def test_step_needs_an_episode() -> None:
 def test_one_instance_plays_again() -> None:
     tasks, env = MathEnv.task_source("train", seed=0), MathEnv()
     for i in (0, 1, 0):
-        run(env.reset(options={"task": tasks[i]}))
+        asyncio.run(env.reset(options={"task": tasks[i]}))
         assert run(env.step(solve(tasks[i])[-1])).info["metrics"]["tool_calls"] == 0
 
 
 def test_seeded_reset_is_deterministic_and_never_held_out() -> None:
-    first = [run(MathEnv().reset(seed=seed))[0][1]["content"] for seed in range(50)]
-    again = [run(MathEnv().reset(seed=seed))[0][1]["content"] for seed in range(50)]
+    first = [asyncio.run(MathEnv().reset(seed=seed))[0][1]["content"] for seed in range(50)]
+    again = [asyncio.run(MathEnv().reset(seed=seed))[0][1]["content"] for seed in range(50)]
     assert first == again
     train = {MathEnv.task_source("train", seed=s)[0].data["question"] for s in range(50)}
     assert set(first) == train
-    assert run(MathEnv().reset()) != run(MathEnv().reset())
+    assert asyncio.run(MathEnv().reset()) != run(MathEnv().reset())
 
 
 def test_options_are_never_ignored() -> None:
@@ -234,7 +235,7 @@ def test_options_are_never_ignored() -> None:
     with pytest.raises(ConfigError, match="max_turns"):
         registry.make("arl_envs.math:SPEC", max_turns=0)
     with pytest.raises(EnvError, match="speed"):
-        run(MathEnv().reset(options={"speed": 1}))
+        asyncio.run(MathEnv().reset(options={"speed": 1}))
 
 
 def test_tasks_it_cannot_play() -> None:
@@ -243,7 +244,7 @@ def test_tasks_it_cannot_play() -> None:
     bad = [Task("t", 0, good | {"answer": "1+1"}), Task("t", 0, good | {"kind": "word"})]
     for task in (level_2, "task", Task("t", 0), Task("t", 0, good | {"answer": None}), *bad):
         with pytest.raises(EnvError):
-            run(MathEnv().reset(options={"task": task}))
+            asyncio.run(MathEnv().reset(options={"task": task}))
 
 
 def test_questions_of_your_own() -> None:

@@ -1,5 +1,6 @@
 """The tools environment: gold play, one thing wrong at a time, questions, tasks."""
 
+import asyncio
 import itertools
 import json
 import subprocess
@@ -43,7 +44,7 @@ def test_gold_play_scores_one_on_another_seed(level):
 def test_the_gold_fits_into_the_turns(level):
     env = make("arl_envs.tools:SPEC", level=level)
     for task in tasks(level, 15):
-        run(env.reset(options={"task": task}))
+        asyncio.run(env.reset(options={"task": task}))
         assert [run(env.step(m)) for m in env.solve() or ()][-1].reward == 1.0
 
 
@@ -190,7 +191,7 @@ def test_tasks_it_cannot_play():
     changed = Task("t", good.seed, {**good.data, "request": "Hello."})
     for task in (*strange, changed):
         with pytest.raises(EnvError):
-            run(ToolsEnv(level=2).reset(options={"task": task}))
+            asyncio.run(ToolsEnv(level=2).reset(options={"task": task}))
 
 
 def test_instances_share_nothing():
@@ -207,7 +208,7 @@ def test_instances_share_nothing():
 def test_one_instance_plays_again_and_closes_twice():
     env, many = ToolsEnv(level=3), tasks(3, 3)
     for i in (0, 1, 2, 0):
-        run(env.reset(options={"task": many[i]}))
+        asyncio.run(env.reset(options={"task": many[i]}))
         assert gold(env)[-1].reward == 1.0
     for _ in range(2):
         run(env.close())
@@ -246,7 +247,7 @@ def test_level_1_says_what_a_tiny_model_was_taught():
     env = started(tasks(1, 1)[0])
     names = [each["function"]["name"] for each in env.tools]
     assert names == ["find_order", "get_order", "cancel_order", "ship_order", "refund_order"]
-    messages, _ = run(ToolsEnv().reset(seed=1))
+    messages, _ = asyncio.run(ToolsEnv().reset(seed=1))
     prompt = "Use the tools. At the end say Answer: done, or Answer: and the number."
     assert messages[0]["content"] == prompt
     assert len(json.dumps(env.tools)) < 1000
