@@ -224,7 +224,7 @@ def test_seeded_reset_is_deterministic_and_never_held_out() -> None:
     assert first == again
     train = {MathEnv.task_source("train", seed=s)[0].data["question"] for s in range(50)}
     assert set(first) == train
-    assert asyncio.run(MathEnv().reset()) != run(MathEnv().reset())
+    assert asyncio.run(MathEnv().reset()) != asyncio.run(MathEnv().reset())
 
 
 def test_options_are_never_ignored() -> None:
