@@ -52,17 +52,6 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "tests/sandboxes/",
         "tests/security/",
     ),
-    "test-programs": (
-        *_CONTRACTS,
-        "agentgym_rl/cli/",
-        "agentgym_rl/evaluate/",
-        "agentgym_rl/rollout/",
-        "agentgym_rl/run/",
-        "benchmarks/",
-        "examples/loop.py",
-        "scripts/",
-        "tests/programs/",
-    ),
     "test-docker": (
         *_CONTRACTS,
         "sandboxes/",
@@ -157,8 +146,20 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "tests/sglang/",
         "tests/vllm/plain",
     ),
+    "test-programs": (
+        *_CONTRACTS,
+        "agentgym_rl/cli/",
+        "agentgym_rl/evaluate/",
+        "agentgym_rl/rollout/",
+        "agentgym_rl/run/",
+        "benchmarks/",
+        "examples/loop.py",
+        "scripts/",
+        "tests/programs/",
+    ),
 }
-"""What each further suite rests on: beginnings of paths. Cheap suites are first."""
+"""What each further suite rests on: beginnings of paths. Cheap suites are first; last is the one of
+programs that no user runs."""
 FOR_ALL = (
     ".ci/",
     "Makefile",
@@ -174,12 +175,12 @@ NEEDS_S = {
     "docs": 120,
     "test": 900,
     "test-envs": 1200,
-    "test-programs": 1200,
     "test-docker": 1200,
-    "test-agents": 1200,
+    "test-agents": 1500,
     "test-peers": 900,
     "test-vllm": 1500,  # its whole runs are left out where there is no time for them
     "test-sglang": 1600,  # so are these
+    "test-programs": 1200,
 }
 """The seconds that a suite needs on two slow cores, what it installs included."""
 

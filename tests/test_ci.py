@@ -248,8 +248,8 @@ def run(tmp_path):
 
 
 ORDERED = [
-    *("test-envs", "test-programs", "test-docker", "test-agents", "test-peers", "test-vllm"),
-    "test-sglang",
+    *("test-envs", "test-docker", "test-agents", "test-peers", "test-vllm", "test-sglang"),
+    "test-programs",
 ]
 
 
@@ -269,11 +269,11 @@ def test_a_failure_ends_it(run):
 def test_a_suite_without_time_is_said_to_be_not_run(run):
     code, said, calls = run(ARL_EXHAUSTIVE="1", SECONDS="3850")  # bash counts on from there
     shortened = "test-vllm PYTEST_ARGS=--ignore=tests/vllm/test_train.py"
-    further = ["test-envs", "test-programs", "test-docker", "test-agents", "test-peers", shortened]
+    further = ["test-envs", "test-docker", "test-agents", "test-peers", shortened, "test-programs"]
     assert (code, calls[3:]) == (0, further)
     assert said.endswith(", not run: tests/vllm/test_train.py test-sglang\n")
     code, said, calls = run(ARL_EXHAUSTIVE="1", SECONDS="4400")
     assert (code, calls) == (0, ["lint", "docs", "test", "test-peers"])
     assert re.search(r"NOT RUN: test-envs, since it takes 1200 s and (1000|9\d\d) s are left", said)
-    left_out = "test-envs test-programs test-docker test-agents test-vllm test-sglang"
+    left_out = "test-envs test-docker test-agents test-vllm test-sglang test-programs"
     assert said.endswith(f", not run: {left_out}\n")
