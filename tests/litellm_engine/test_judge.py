@@ -72,7 +72,7 @@ def test_a_price_that_nobody_knows_is_not_0(found):
         ("no verdict", "NoVerdict", "no verdict in 2 replies", 8),
         ("hangs", "InfraError", "no answer within 0.2 s", 2),
         ("down", "InfraError", "it answered 503", 2),
-        ("refused", "Refused", "it answered 401", 4),
+        ("refused", "EnvError", "it answered 401", 2),
     ],
 )
 def test_whose_fault_a_failure_is(found, name, error, said, requests):
