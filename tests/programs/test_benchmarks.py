@@ -19,7 +19,7 @@ FLAGS = {name: ("--model", str(BUNDLED)) for name in ("gpu", "real", "weights")}
 HOLDS = {
     "clients": ("inexact", "unexplained"),
     "code": ("reference_accepted", "ignorant_paid"),
-    "coding": ("local: oracle", "local: others", "local: unpaid_after_loss", "local: left_over"),
+    "coding": ("oracle", "others", "unpaid_after_loss", "left_over"),
     "env": ("leaked",),
     "gateway": ("errors",),
     "math": ("hack_fp",),
@@ -49,7 +49,7 @@ def measured(name: str, folder: Path) -> dict:
 def test_a_benchmark_runs_at_toy_size(name, tmp_path):
     result = measured(name, tmp_path)
     assert result["name"] == name
-    assert result.get("rows") or result["parts"]
+    assert result.get("rows") or result.get("parts") or result.get("skipped")
     assert result["goal"]
     assert "met" in result
     assert all(math.isfinite(ratio) for ratio in _said.numeric_ratios(result).values())
