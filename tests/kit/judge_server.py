@@ -5,9 +5,12 @@ import contextlib
 import inspect
 import json
 import queue
+import re
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
+
+from arl_envs.judge import Judge
 
 from agentgym_rl.runtime.http_server import read_body, reply, serving
 
@@ -88,3 +91,16 @@ class ScriptedJudge:
 
 def score(number: Any) -> str:
     return json.dumps({"score": number})
+
+
+def quoted(request, name: str) -> str:
+    """The text that a request quotes under a name."""
+    text = request["messages"][1]["content"]
+    return re.search(rf"BEGIN {name} (\w+)\n(.*)\nEND {name} \1$", text, re.S | re.M)[2]
+
+
+def asking(decide, work, **settings):
+    """The result of `work(judge)` with a scripted judge, and the server."""
+    server = ScriptedJudge(decide)
+    found = server.during(lambda url: work(Judge("m", base_url=f"{url}/v1", **settings)))
+    return found, server

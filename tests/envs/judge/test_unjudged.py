@@ -11,7 +11,7 @@ from arl_envs.judge.question import defused
 
 from agentgym_rl.core.errors import EnvError, InfraError
 from tests.kit.cases import cases
-from tests.kit.judge_server import ScriptedJudge, score
+from tests.kit.judge_server import ScriptedJudge, asking, quoted, score
 
 RIGHT = Criterion("right", "Is it right?")
 BRIEF = Criterion("brief", "Is it brief?", low=1, high=5)
@@ -20,19 +20,6 @@ BRIEF = Criterion("brief", "Is it brief?", low=1, high=5)
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
     monkeypatch.setattr(calls, "_FIRST_WAIT_S", 0.0)
-
-
-def quoted(request, name: str) -> str:
-    """The text that a request quotes under a name."""
-    text = request["messages"][1]["content"]
-    return re.search(rf"BEGIN {name} (\w+)\n(.*)\nEND {name} \1$", text, re.S | re.M)[2]
-
-
-def asking(decide, work, **settings):
-    """The result of `work(judge)` with a scripted judge, and the server."""
-    server = ScriptedJudge(decide)
-    found = server.during(lambda url: work(Judge("m", base_url=f"{url}/v1", **settings)))
-    return found, server
 
 
 def rate(answer="four", rubric=(RIGHT,)):
