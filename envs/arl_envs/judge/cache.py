@@ -24,7 +24,10 @@ _PASSING = (
 
 class VerdictCache:
     """A SQLite file of verdicts by the hash of their question. Each call opens the file, so that
-    threads, forks and other processes may use it at the same time; it has to be on a local disk."""
+    threads, forks and other processes may use it at the same time; it has to be on a local disk.
+
+    The journal is SQLite's default: a change to WAL fails at once, without waiting, while another
+    connection writes (https://www.sqlite.org/c3ref/busy_handler.html)."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
@@ -57,8 +60,10 @@ class VerdictCache:
 
     def _put(self, key: str, score: int) -> int:
         with self._open() as db:
+            db.execute("BEGIN IMMEDIATE")
             db.execute("INSERT OR IGNORE INTO verdicts VALUES (?, ?)", (key, score))
             ((kept,),) = db.execute("SELECT score FROM verdicts WHERE key = ?", (key,))
+            db.execute("COMMIT")
         return kept
 
     @contextlib.contextmanager
@@ -68,8 +73,6 @@ class VerdictCache:
             with contextlib.closing(
                 sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None)
             ) as db:
-                db.execute("PRAGMA journal_mode=WAL")
-                db.execute("PRAGMA synchronous=NORMAL")
                 db.execute("CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, score INT)")
                 yield db
         except sqlite3.Error as error:

@@ -391,6 +391,15 @@ def test_several_processes_keep_one_verdict_for_a_question(tmp_path):
     assert count == 50
 
 
+def test_a_verdict_can_be_read_while_another_process_writes(tmp_path):
+    """A new file, since only the first connection would change its kind of journal."""
+    path = tmp_path / "c.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("CREATE TABLE verdicts (key TEXT PRIMARY KEY, score INT)")
+        other.execute("BEGIN IMMEDIATE")
+        assert asyncio.run(VerdictCache(path).get("question")) is None
+
+
 def test_a_file_that_is_no_cache_is_named(tmp_path):
     (tmp_path / "c.db").write_text("no database, though it is long enough to be read as one" * 9)
     with pytest.raises(EnvError, match=r"c\.db: .*remove the file"):
