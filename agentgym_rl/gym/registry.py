@@ -11,18 +11,17 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, Literal, overload
 
 from pydantic import ValidationError
 
 from agentgym_rl.core.chat import is_mapping
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.extensions import entry_points_of, forget_entry_points
 from agentgym_rl.runtime.imports import import_object
 
 from .agent import Agent
@@ -109,7 +108,7 @@ def spec(id: str, *, kind: Kind = "env") -> Spec:
         return _with_argument(id, kind) or _at(id, kind)
     row = _row(id, kind)
     if row is None:
-        _points.cache_clear()  # a plugin may have been installed since
+        forget_entry_points()  # a plugin may have been installed since
         row = _row(id, kind)
     if row is None:
         known = names(kind)
@@ -165,7 +164,7 @@ def make_sandbox(id: str, **kwargs: Any) -> SandboxBackend:
 def listing(kind: Kind) -> list[Listed]:
     """Return all specs of a kind, registered or of plugins, sorted by id; a broken plugin's row
     carries its error."""
-    _points.cache_clear()
+    forget_entry_points()
     rows = [_row(id, kind) for id in sorted(names(kind))]
     return [row for row in rows if row is not None]
 
@@ -177,20 +176,13 @@ def _row(id: str, kind: Kind) -> Listed | None:
         return None
     if (kind, wanted) in _registered:
         return Listed(wanted, kind, _registered[kind, wanted])
-    return _read_plugin(_points(kind, tuple(sys.path))[wanted], kind)
+    return _read_plugin(entry_points_of(_GROUPS[kind])[wanted], kind)
 
 
 def names(kind: Kind) -> set[str]:
     """Return all ids of a kind, registered here or of plugins, without importing any."""
     here = {id for k, id in _registered if k == kind}
-    return here | _points(kind, tuple(sys.path)).keys()
-
-
-@lru_cache(maxsize=8)
-def _points(kind: Kind, path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Return the plugins that are installed along `path`, which is `sys.path`: slow to find."""
-    found = entry_points(group=f"agentgym_rl.{_GROUPS[kind]}")
-    return {point.name: point for point in reversed(tuple(found))}  # the first of a name wins
+    return here | entry_points_of(_GROUPS[kind]).keys()
 
 
 def _read_plugin(point: EntryPoint, kind: Kind) -> Listed:
