@@ -21,6 +21,20 @@ _FILTERED = (
     *("prohibited_content", "spii", "guardrail_intervened", "sensitive"),
 )
 """The finish reasons of replies that a provider withholds (OpenAI, Gemini, Bedrock, GLM)."""
+_WITHHOLDING = frozenset(
+    {
+        *("content_filter", "content_policy_violation", "invalid_prompt"),
+        *("responsibleaipolicyviolation", "data_inspection_failed"),
+    }
+)
+"""The codes and types, in lower case, of errors in place of a reply that is withheld (OpenAI,
+Azure, Moonshot, Alibaba)."""
+_WITHHOLDING_WORDS = (
+    "content filtering policy",
+    "content management policy",
+    "content exists risk",
+)
+"""The words of such errors without a code of their own (Anthropic, Azure, DeepSeek)."""
 _CALLED = ("tool_calls", "function_call", "tool_use")
 """The finish reasons of replies with calls."""
 _CALL = (
@@ -65,6 +79,20 @@ def oddity(
     if not said or (said.startswith("<think>") and "</think>" not in said):
         return "empty_turns"
     return "text_calls" if names and has_call(spoken(text), names) else None
+
+
+def withholds(error: Any) -> bool:
+    """Return whether an error, as an endpoint's body has it, says that a content filter withholds
+    the reply."""
+    fields = error if is_dict(error) else {"message": error}
+    inner, details = fields.get("innererror"), fields.get("metadata")
+    named = [fields.get("code"), fields.get("type"), inner.get("code") if is_dict(inner) else None]
+    if any(isinstance(name, str) and name.lower() in _WITHHOLDING for name in named):
+        return True
+    if is_dict(details) and "flagged_input" in details:  # OpenRouter's moderation, a 403
+        return True
+    said = str(fields.get("message") or "").lower()
+    return any(words in said for words in _WITHHOLDING_WORDS)
 
 
 def _offered(asked: Mapping[str, Any]) -> Iterator[str]:
