@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from agentgym_rl.core.chat import is_dict, is_list
 from agentgym_rl.gateway.messages import spoken, text_of, thoughts_of
-from agentgym_rl.gateway.parsers import ToolCall
+from agentgym_rl.gateway.parsers import Parser, ToolCall
 from agentgym_rl.gateway.parsers.formats import FORMATS
 from agentgym_rl.runtime.log import Repeated
 
@@ -118,10 +118,24 @@ def has_call(text: str, names: set[str]) -> bool:
 
 def _finds(family: str, text: str, names: set[str]) -> bool:
     parser = FORMATS[family](())
-    calls = [each for each in (*parser.feed(text), *parser.finish(ended=True))
-             if isinstance(each, ToolCall)]  # fmt: skip
+    calls = calls_of(parser, text)
     marked = any(tag in text for tag in parser.begins)
     return any(call.name in names or (marked and call.malformed) for call in calls)
+
+
+def has_tagged_call(text: str) -> bool:
+    """Return whether the begin of `text` has a complete call between some family's tags, whatever
+    the functions are."""
+    text = text[:_LONGEST]
+    parsers = (FORMATS[family](()) for family in FORMATS)
+    tagged = (parser for parser in parsers if any(tag in text for tag in parser.begins))
+    return any(not call.malformed for parser in tagged for call in calls_of(parser, text))
+
+
+def calls_of(parser: Parser, text: str) -> list[ToolCall]:
+    """Return the calls that a parser finds in a complete reply."""
+    events = [*parser.feed(text), *parser.finish(ended=True)]
+    return [event for event in events if isinstance(event, ToolCall)]
 
 
 class OddReplies:
