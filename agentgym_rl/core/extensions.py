@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import difflib
 import sys
+import tomllib
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from .errors import ConfigError
@@ -93,9 +96,9 @@ def _entry_points(group: str, path: tuple[str, ...]) -> tuple[dict[str, EntryPoi
     then those of packages that are earlier in the path."""
     found: dict[str, EntryPoint] = {}
     left_out: _Pairs = []
-    for point in sorted(
-        _installed(path).select(group=PREFIX + group), key=lambda it: not is_ours(it)
-    ):
+    installed: list[EntryPoint] = list(_installed(path).select(group=PREFIX + group))
+    ours = [point for point in installed if is_ours(point)] or list(_of_checkout(group))
+    for point in (*ours, *(point for point in installed if not is_ours(point))):
         if is_ours(point) and find_spec(point.module.partition(".")[0]) is None:
             continue  # a package of our own that was not installed along
         if point.name in found:
@@ -110,9 +113,19 @@ def _installed(path: tuple[str, ...]) -> Any:
     return entry_points()
 
 
+def _of_checkout(group: str) -> Iterator[EntryPoint]:
+    """Yield the entry points of a checkout that was not installed (PYTHONPATH names it), or not
+    since the group exists."""
+    file = Path(__file__).parents[2] / "pyproject.toml"
+    if file.exists():
+        project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        for name, value in project["entry-points"].get(PREFIX + group, {}).items():
+            yield EntryPoint(name, value, PREFIX + group)
+
+
 def is_ours(point: EntryPoint) -> bool:
     """Return whether an entry point is of this distribution, its extensions included."""
-    return point.dist is not None and _name(point.dist) == "agentgym-rl"
+    return point.dist is None or _name(point.dist) == "agentgym-rl"
 
 
 @lru_cache(maxsize=256)
