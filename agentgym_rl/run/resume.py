@@ -90,7 +90,7 @@ def resumed_config(
     config = resolve_paths(load_config(config, recorded))
     config = fitted(config, model_folder(config.model, config.env.id))
     check_resumable(folder, config)
-    _check_rows(folder, config)
+    _check_rows(folder, config.env.options)
     return config
 
 
@@ -98,9 +98,9 @@ _OF_ROWS = ("data", "eval_data", "path", "eval_path", "dataset")
 """The options of environments that name files of rows; see `gym.data.rows.Rows`."""
 
 
-def _check_rows(folder: Path, config: Config) -> None:
+def _check_rows(folder: Path, options: Mapping[str, Any]) -> None:
     """Refuse a run whose files of tasks are not where they were."""
-    for key, path in flat({"env": {"options": config.env.options}}).items():
+    for key, path in flat(options, "env.options.").items():
         if key.rpartition(".")[2] not in _OF_ROWS or not isinstance(path, str):
             continue
         if not os.path.isabs(path) or os.path.exists(path) or glob.glob(path, recursive=True):
