@@ -13,7 +13,7 @@ import pytest
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.request.body import check_values, num_values
 from agentgym_rl.gateway.request.request_cache import Responses
-from agentgym_rl.gateway.session.tree import Walk, Walks
+from agentgym_rl.gateway.session.tree import Place, Walk, Walks
 from agentgym_rl.gateway.template.chat_format import TooLong
 from tests.kit.cases import cases
 
@@ -151,6 +151,29 @@ def test_log_probs_of_a_long_reply_are_written_beside_the_loop(stage, spell, wor
     assert choice["message"]["content"] == "x" * 8_000
     assert len(choice["logprobs"]["content"]) == 8_000
     assert ticks.longest_s < 0.05
+
+
+def test_a_refused_request_waits_for_no_garbage_collector(stage):
+    """What the collector has to look at keeps all others waiting."""
+    scene = stage([], max_model_len=CONTEXT)
+    gc.collect()
+    gc.disable()
+    try:
+        before = _num_places()
+        answer = asyncio.run(scene.post(scene.open(), messages=[ASKS] * 3_000))
+        assert answer.error["code"] == OVERFLOW
+        for _ in range(200):  # its thread may still be about to let it go
+            if _num_places() == before:
+                break
+            time.sleep(0.01)
+        assert _num_places() == before
+    finally:
+        gc.enable()
+
+
+def _num_places():
+    """Count the conversations that are looked up; each has all the messages and their keys."""
+    return sum(isinstance(one, Place) for one in gc.get_objects())
 
 
 ITEMS = [ASKS] * 3_000
