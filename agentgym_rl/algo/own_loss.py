@@ -5,14 +5,17 @@
 The function gets the trained tokens of one micro-batch and log u, [N]. The result is the objective
 of each token, [N]: larger is better, before multiplication by behavior weight and aggregation
 weight. `options` are those of `algo.loss_options`. The input and the output of the losses of this
-package are the same classes.
+package are the same classes. A function that reads `tokens.reference` declares it:
+
+    @needs("reference")  # of agentgym_rl.algo.needs
+    def loss(tokens, log_ratio): ...
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -20,7 +23,10 @@ from torch import Tensor
 
 from agentgym_rl.config import AlgoConfig
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.runtime.imports import import_object
+from agentgym_rl.core.extensions import is_function_path
+from agentgym_rl.runtime.imports import import_function
+
+from .needs import needs_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +46,11 @@ class LossTokens:
     """The weights from `aggregation_weights`."""
     rows: Tensor
     """The index of each token's row, int64."""
+    turns: Tensor
+    """The number of each token's turn in its episode, int64."""
+    reference: Tensor | None = None
+    """The log-probs under the reference model (`algo.kl.reference`), if a part of the objective
+    needs them."""
     held: Tensor | None = None
     """The tokens that `algo.covariance` holds to the anchor, bool; None: none."""
 
@@ -71,7 +82,7 @@ def own_objective(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> To
         ConfigError: there is no such function, it raised, or it returned something else; the
             message says what, and what is allowed.
     """
-    function = _function(algo.loss)
+    function = _function(algo.loss, tuple(algo.loss_options))
     try:
         found = function(tokens, log_ratio, **algo.loss_options)
     except Exception as error:
@@ -93,9 +104,11 @@ def check_loss(algo: AlgoConfig) -> None:
     Raises:
         ConfigError: see `own_objective`; or value or gradient is not finite, or the gradient is 0.
     """
-    if ":" not in algo.loss:
+    if not is_function_path(algo.loss):
         return
     tokens = _made_up()
+    if "reference" not in loss_needs(algo):
+        tokens = replace(tokens, reference=None)
     found = own_objective(tokens, tokens.log_ratio, algo)
     gained = found.value[tokens.live]
     if not bool(torch.isfinite(gained).all()):
@@ -107,15 +120,22 @@ def check_loss(algo: AlgoConfig) -> None:
         raise _returned(algo, f"an objective with the gradient {list(map(float, gradient))}")
 
 
+def loss_needs(algo: AlgoConfig) -> frozenset[str]:
+    """Return what a user's own function needs of a batch; nothing, for another loss.
+
+    Raises:
+        ConfigError: see `own_objective`.
+    """
+    if not is_function_path(algo.loss):
+        return frozenset()
+    return needs_of(_function(algo.loss, tuple(algo.loss_options)))
+
+
 @functools.cache
-def _function(path: str) -> Callable[..., object]:
-    function = import_object(path)
-    if not callable(function):
-        raise ConfigError(
-            f"algo.loss={path!r} is a {type(function).__name__}; expected a function of "
-            "(tokens, log_ratio, **options)"
-        )
-    return function
+def _function(path: str, options: tuple[str, ...]) -> Callable[..., object]:
+    return import_function(
+        "algo.loss", path, gets="tokens, log_ratio", options=dict.fromkeys(options)
+    )
 
 
 def _returned(algo: AlgoConfig, what: str) -> ConfigError:
@@ -137,4 +157,6 @@ def _made_up() -> LossTokens:
         advantages=torch.tensor([1.0, 1.0, 1.0, -0.5, -0.5, -0.5]),
         weights=torch.full((6,), 1 / 6),
         rows=torch.tensor([0, 0, 0, 1, 1, 1]),
+        turns=torch.tensor([0, 0, 1, 0, 1, 1]),
+        reference=anchor - 0.1,
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from agentgym_rl.core.chat import is_mapping
+from agentgym_rl.core.extensions import is_function_path
 
 from .algo_terms import (
     Correction,
@@ -22,7 +23,7 @@ from .algo_terms import (
     VespoConfig,
     WhitenConfig,
 )
-from .section import Fitted, Needs, Section, none_of, one_of
+from .section import Fitted, Needs, Section, default, named_or_function, none_of, one_of
 
 LOSSES = ("ppo", "gspo", "cispo", "sapo", "gmpo", "vespo", "reinforce", "dro", "dppo")
 WITH_RATIO = ("ppo", "gspo", "cispo", "sapo")
@@ -34,6 +35,11 @@ _STD = one_of("group_std", "batch_std", "leave_one_out_std")
 def _of_loss(key: str, *losses: str) -> Needs:
     """Return the rule of a key that some losses alone have."""
     return Needs(key, "loss", " or ".join(map(repr, losses)), one_of(*losses))
+
+
+def _has_own_part(values: Mapping[str, Any]) -> bool:
+    """Return whether a part of the objective is not ours, and may need the reference model."""
+    return is_function_path(str(values.get("loss", ""))) or bool(values.get("advantage"))
 
 
 class AlgoConfig(Section):
@@ -56,7 +62,12 @@ class AlgoConfig(Section):
         Needs("std", "scale", "a standard deviation of rewards", _STD),
         Needs("std", "baseline", "no critic", none_of("critic")),
         Needs("whiten", "whiten.over", "episodes or tokens", none_of("none")),
-        Needs("kl", "kl.coef", "above 0"),
+        Needs("kl", "kl.coef", "above 0", unless=_has_own_part),
+        Needs("advantage_options", "advantage", "a function (module:function)"),
+        *(
+            Needs(key, "advantage", "unset (a function has its own)", one_of(None))
+            for key in ("baseline", "scale", "std", "shuffle_advantages")
+        ),
         *(
             Needs(key, "teacher.reward_coef", "above 0")
             for key in ("reward", "std", "whiten", "turn_discount", "shuffle_advantages")
@@ -115,6 +126,11 @@ class AlgoConfig(Section):
     of the group's other episodes (1 where they are equal); batch_std: the batch's, with a critic
     the whitening of the batch's token advantages; nonzero_share: the share of rewards other than 0
     (GPG); none: 1."""
+    advantage: str | None = None
+    """The function `module:function` that computes the advantages of tokens, in place of `baseline`
+    and `scale` (algo/own_advantage.py); None: there is none."""
+    advantage_options: dict[str, Any] = Field(default_factory=dict)
+    """The keyword arguments of that function."""
     leave_out: list[str] = Field(default_factory=list)
     """The episodes whose tokens do not train, although their rewards count for others: "truncated",
     or names of episode metrics that are not 0 for them."""
@@ -147,15 +163,19 @@ class AlgoConfig(Section):
     @field_validator("loss")
     @classmethod
     def _known_loss(cls, loss: str) -> str:
-        module, colon, function = loss.partition(":")
-        own = colon and function.isidentifier() and all(map(str.isidentifier, module.split(".")))
-        if loss not in LOSSES and not own:
-            raise ValueError(f"expected {', '.join(LOSSES)}, or a function as module:function")
-        return loss
+        return named_or_function(loss, LOSSES)
+
+    @field_validator("advantage")
+    @classmethod
+    def _named_advantage(cls, advantage: str | None) -> str | None:
+        if advantage is not None and not is_function_path(advantage):
+            raise ValueError("expected a function as module:function")
+        return advantage
 
     @model_validator(mode="after")
     def _consistent(self) -> AlgoConfig:
         self._consistent_loss()
+        self._consistent_advantage()
         self._consistent_scale()
         self._consistent_critic()
         limit = self.reward.overlong_limit or self.max_tokens
@@ -176,6 +196,8 @@ class AlgoConfig(Section):
     @property
     def in_group(self) -> bool:
         """Return whether an episode alone in its group has advantage 0."""
+        if self.advantage is not None:
+            return False
         return self.baseline in ("mean", "leave_one_out", "length_weighted") or self.scale in (
             "group_std",
             "leave_one_out_std",
@@ -202,6 +224,31 @@ class AlgoConfig(Section):
     def _consistent_loss(self) -> None:
         if self.loss == "gspo" and self.ratio == "token":
             raise ValueError('loss gspo has a ratio per row; with ratio "token" it is ppo')
+
+    def _consistent_advantage(self) -> None:
+        if self.advantage is not None and self.reward.parts:
+            raise ValueError(
+                f"reward.parts has an advantage for each part, and advantage {self.advantage!r} "
+                "computes them by itself: leave one out"
+            )
+        if self.advantage is not None and self.whiten.over == "episodes":
+            raise ValueError(
+                f"whiten.over 'episodes' whitens advantages of episodes, and advantage "
+                f"{self.advantage!r} returns those of tokens: use tokens, or none"
+            )
+        if self.kl.coef:
+            return
+        used = {"reference", "refresh_every", "ema"}
+        idle = [
+            f"kl.{key}"
+            for key, value in self.kl
+            if key not in used and value != default(self.kl, key)
+        ]
+        if idle:
+            raise ValueError(
+                f"{', '.join(idle)} does nothing unless kl.coef is above 0, and it is 0.0: leave "
+                "it out, or change kl.coef"
+            )
 
     def _consistent_scale(self) -> None:
         if self.baseline in ("none", "batch_mean") and self.scale == "leave_one_out_std":

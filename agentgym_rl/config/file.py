@@ -169,7 +169,8 @@ def _drop_moot(
     """Drop the values of a preset that do nothing beside those that the user has `chosen`: the
     user's own would be refused."""
     for rule in model.needs if issubclass(model, Section) else ():
-        if rule.key in preset and not rule.fits(reached(model, values, rule.other)):
+        fits = rule.fits(reached(model, values, rule.other)) or rule.unless(values)
+        if rule.key in preset and not fits:
             said = flat({rule.key: preset[rule.key]})
             without(values, [name for name in said if f"{prefix}{name}" not in chosen])
     for name, field in model.model_fields.items():

@@ -7,6 +7,7 @@ what is played and learned.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, mod
 from pydantic.fields import FieldInfo
 
 from agentgym_rl.core.chat import is_list, is_mapping, is_tuple
+from agentgym_rl.core.extensions import is_function_path
 
 SECRET = "secret"
 """The type of errors whose input is not shown, since it may be a key."""
@@ -60,6 +62,8 @@ class Needs(NamedTuple):
     said: str
     """The values of the other key that fit, in words."""
     fits: Callable[[Any], bool] = bool
+    unless: Callable[[Mapping[str, Any]], bool] = lambda values: False
+    """Whether the values of the section give the key another use."""
 
     def found(self, section: Section) -> Any:
         """Return the value of the other key."""
@@ -92,7 +96,7 @@ class Section(BaseModel):
         for rule in self.needs:
             value, usual = getattr(self, rule.key), default(self, rule.key)
             other = rule.found(self)
-            if value == usual or rule.fits(other):
+            if value == usual or rule.fits(other) or rule.unless(dict(self)):
                 continue
             said = f"{rule.key} {value!r}"
             if isinstance(value, Section):
@@ -125,6 +129,23 @@ class Section(BaseModel):
         if str(info.field_name).endswith("_s") and isinstance(value, float) and value > LONGEST_S:
             raise ValueError(f"too long; allowed: at most {LONGEST_S:,.0f} seconds")
         return value
+
+
+def named_or_function(name: str, known: Sequence[str]) -> str:
+    """Return a value that names one of some `known` parts, or a function as `module:function`.
+
+    Raises:
+        ValueError: it is neither; the message has the nearest match.
+    """
+    if name in known or is_function_path(name):
+        return name
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"expected {', '.join(known)}, or a function as module:function{hint}")
+
+
+class NoKeys(Section):
+    """A section without keys."""
 
 
 def default(section: Section, name: str) -> Any:

@@ -72,6 +72,12 @@ def entry_points_of(group: str) -> dict[str, EntryPoint]:
     return _entry_points(group, tuple(sys.path))
 
 
+def is_function_path(path: str) -> bool:
+    """Return whether a text has the form `module:function`."""
+    module, colon, function = path.partition(":")
+    return bool(colon) and function.isidentifier() and all(map(str.isidentifier, module.split(".")))
+
+
 def forget_entry_points() -> None:
     """Look at the installed packages again at the next use."""
     _entry_points.cache_clear()

@@ -29,6 +29,7 @@ from agentgym_rl.algo.kl import (
     top_loss,
 )
 from agentgym_rl.algo.losses import BehaviorWeights, LossTokens, behavior_weights
+from agentgym_rl.algo.own_advantage import TokenBatch, own_advantages
 from agentgym_rl.config import AlgoConfig
 from agentgym_rl.core.batch import BatchShard
 from agentgym_rl.core.errors import TrainerError
@@ -49,7 +50,7 @@ class Objective:
     weights: Tensor
     """The aggregation weights, times the number of minibatches."""
     reference: Tensor | None
-    """The log-probs of the reference model, if the loss has a KL term."""
+    """The log-probs of the reference model, if there is one."""
     taught: Taught | None
     """The teaching of the tokens, if the loss has a term of teachers."""
     proximal: Tensor
@@ -133,7 +134,7 @@ class Objective:
         teaching of the micro-batch (`taught_of`), `others` are the log-probs of the teachers'
         likeliest tokens."""
         algo, logprobs = self.algo, tokens.logprobs
-        if self.reference is not None:
+        if self.reference is not None and algo.kl.coef and not algo.kl_in_reward:
             reference = self.reference[batch.index].to(logprobs.device)
             behavior = tokens.behavior_logprobs
             loss = loss + kl_loss(logprobs, reference, behavior, tokens.weights, algo.kl)
@@ -162,7 +163,10 @@ class Objective:
             "advantages": self.advantages[index],
             "weights": self.weights[index],
             "rows": self.tokens.row_index[index],
+            "turns": self.tokens.turns[index],
         }
+        if self.reference is not None:
+            fixed["reference"] = self.reference[index]
         if self.held is not None:
             fixed["held"] = self.held[index]
         return LossTokens(logprobs, **{n: part.to(logprobs.device) for n, part in fixed.items()})
@@ -186,6 +190,16 @@ def _lots(episodes: Tensor, *, seed: int, step: int) -> Tensor:
         drawn = np.random.default_rng([seed, step, episode]).random(int(own.sum()))
         found[own] = torch.from_numpy(drawn)
     return found
+
+
+def base_advantages(
+    algo: AlgoConfig, shard: BatchShard, tokens: ShardTokens, batch: TokenBatch, *, seed: int
+) -> Tensor:
+    """Return the advantages of this rank's tokens, [N], before anything is added to them: by the
+    user's own function, or those of their episodes."""
+    if algo.advantage is not None:
+        return own_advantages(batch, algo)
+    return relative_advantages(shard, algo, seed=seed)[tokens.episodes]
 
 
 def relative_advantages(shard: BatchShard, algo: AlgoConfig, *, seed: int) -> Tensor:
@@ -224,8 +238,9 @@ def token_advantages(
     added: Tensor | None = None,
 ) -> Tensor:
     """Return the advantages of this rank's trained tokens, [N] (collective): their `own`, and
-    what is `added` to them, whitened; plus the return of the token's own turn; times the weight
-    of their episode's task. What is added has no weight, unless it is whitened.
+    what is `added` to them, whitened; plus the return of the token's own turn, unless they are
+    those of a user's function; times the weight of their episode's task. What is added has no
+    weight, unless it is whitened.
 
     With turn t of episode e, A_{e,t} = A_e + L_{e,lineage(t)} + Σ_s γ^{d(t,s)} r_{e,s} over t
     and the turns s that follow from it, d steps later: a turn's reward reaches that turn and
@@ -240,12 +255,53 @@ def token_advantages(
     if algo.whitening.over == "tokens":
         own, added = own if added is None else own + added, None
         own = whitened(own, world.moments(own), algo.whitening)
-    if not algo.shuffle_advantages:
+    if not algo.shuffle_advantages and algo.advantage is None:
         own = own + tokens.turn_returns
     weights = shard.weights or [1.0] * len(shard.rewards)
     own = own * torch.tensor(weights, dtype=torch.float64)[tokens.episodes]
     own = own * algo.teacher.reward_coef
     return own if added is None else own + added
+
+
+def token_batch(
+    algo: AlgoConfig,
+    shard: BatchShard,
+    tokens: ShardTokens,
+    *,
+    world: World,
+    proximal: Tensor | None,
+    reference: Tensor | None,
+) -> TokenBatch:
+    """Return the batch that parts of the objective get; log-probs that are not complete are
+    None."""
+    number = {group: i for i, group in enumerate(dict.fromkeys(shard.compared))}
+    return TokenBatch(
+        step=shard.step,
+        rewards=shaped_rewards(shard.rewards, shard.lengths, algo, truncated=shard.truncated),
+        groups=torch.tensor([number[group] for group in shard.compared], dtype=torch.int64),
+        lengths=torch.tensor(shard.lengths, dtype=torch.int64),
+        truncated=torch.tensor(shard.truncated, dtype=torch.bool),
+        credits=shard.credits,
+        episodes=tokens.episodes,
+        rows=tokens.row_index,
+        turns=tokens.turns,
+        positions=tokens.positions,
+        turn_rewards=_turn_rewards(shard, tokens),
+        turn_returns=tokens.turn_returns,
+        behavior_logprobs=tokens.behavior_logprobs,
+        staleness=tokens.staleness,
+        ranks=world,
+        proximal=proximal,
+        reference=reference,
+    )
+
+
+def _turn_rewards(shard: BatchShard, tokens: ShardTokens) -> Tensor:
+    """Return the reward of each token's own turn, [N] float64."""
+    pairs = zip(tokens.episodes.tolist(), tokens.turns.tolist(), strict=True)
+    paid = [credit.turn_rewards for credit in shard.credits]
+    found = [paid[e][t] if paid and paid[e] else 0.0 for e, t in pairs]
+    return torch.tensor(found, dtype=torch.float64)
 
 
 def make_objective(
@@ -278,7 +334,7 @@ def make_objective(
         tokens,
         advantages,
         weights=weights * len(shard.minibatches),
-        reference=None if algo.kl_in_reward else reference,
+        reference=reference,
         taught=taught if algo.teacher.placement == "loss" else None,
         proximal=proximal,
         positive=positive,

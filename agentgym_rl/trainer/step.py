@@ -29,7 +29,7 @@ from agentgym_rl.algo.kl import (
     tally_taught,
 )
 from agentgym_rl.algo.losses import policy_loss
-from agentgym_rl.algo.own_loss import check_loss
+from agentgym_rl.algo.own_parts import check_own_parts
 from agentgym_rl.config import AlgoConfig, Config, TrainerConfig
 from agentgym_rl.core.batch import BatchShard
 from agentgym_rl.core.errors import TrainerError
@@ -40,11 +40,12 @@ from .checkpoint import load_checkpoint
 from .critic import Critic, Judged
 from .objective import (
     Objective,
+    base_advantages,
     largest_advantage,
     make_objective,
-    relative_advantages,
     teachers_say,
     token_advantages,
+    token_batch,
 )
 from .optim import (
     GradientError,
@@ -90,7 +91,7 @@ class Stepper:
         are those of `algo.teacher.models` (None: served elsewhere), `critic` is the baseline.
 
         Raises:
-            ConfigError: `algo.loss` is a function that does not keep its contract.
+            ConfigError: a user's own part of the objective does not keep its contract.
             TrainerError: `algo` needs a reference, a teacher or a critic and there is none, or
                 the reference's vocabulary is not the policy's.
         """
@@ -99,7 +100,7 @@ class Stepper:
                 f"algo.baseline is {algo.baseline!r}, and "
                 f"{'a' if critic else 'no'} critic was given"
             )
-        check_loss(algo)
+        self._needs = check_own_parts(algo)
         if algo.kl.coef and reference is None:
             raise TrainerError(f"algo.kl.coef is {algo.kl.coef}, and no reference model was given")
         if reference is not None and reference.vocab_size != policy.vocab_size:
@@ -154,7 +155,7 @@ class Stepper:
         algo, world = self._algo, self.policy.world
         # A reward that depends on the policy needs its log-probs first, and so does a comparison of
         # all tokens of the batch; nothing else does.
-        early = algo.needs_batch
+        early = algo.needs_batch or "proximal" in self._needs
         proximal = self._proximal(tokens, range(len(tokens.rows)) if early else (), phases)
         reference = self._reference_logprobs(tokens, phases)
         taught = self._taught(tokens, phases)
@@ -163,7 +164,13 @@ class Stepper:
             added = None
             if reference is not None and algo.kl_in_reward:
                 added = kl_to_come(proximal, reference, tokens.row_index, algo.kl)
-            own = relative_advantages(shard, algo, seed=self._seed)[tokens.episodes]
+            batch = token_batch(
+                *(algo, shard, tokens),
+                world=world,
+                proximal=proximal if early else None,
+                reference=reference,
+            )
+            own = base_advantages(algo, shard, tokens, batch, seed=self._seed)
             advantages = token_advantages(algo, shard, tokens, own, world=world, added=added)
         else:
             own = judged.advantages
@@ -305,7 +312,7 @@ class Stepper:
         )
         tally_weights(tally, objective.behavior(used))
         tally.mean("policy/computed_share", len(used), len(tokens.episodes))
-        if reference is not None:
+        if reference is not None and self._algo.kl.coef:
             estimates = kl_estimates(proximal, reference[used], self._algo.kl)
             tally.mean("policy/kl_reference", float(estimates.sum()), len(estimates))
         if taught is not None:
@@ -314,7 +321,7 @@ class Stepper:
     def _used_rows(self, objective: Objective) -> list[list[int]]:
         """Return, for each minibatch, the rows that a term of the loss uses."""
         starts, advantages = objective.tokens.starts, objective.advantages
-        everywhere = self._algo.uses_every_row
+        everywhere = self._algo.uses_every_row or "every_row" in self._needs
         if objective.taught is not None:
             advantages = advantages.abs() + objective.taught.weight
         return [
@@ -404,9 +411,9 @@ def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
     def frozen(folder: Path) -> Policy:
         return Policy.load(folder, world, compute_dtype=dtype, frozen=True, trainer=trainer)
 
-    if algo.kl.coef and algo.kl.reference == "initial" and policy.adapter is not None:
+    if algo.kl.reference == "initial" and policy.adapter is not None:
         reference = PolicyBase(policy)
-    elif algo.kl.coef:
+    elif algo.kl.reference:
         folder = reference_folder(algo.kl) or model_dir
         if algo.kl.refresh_every:  # one that moves is not rounded
             reference = Policy.load(folder, world, compute_dtype=dtype, trainer=trainer)

@@ -131,6 +131,7 @@ def ours(case: Case, algo: AlgoConfig, **changes: Any) -> tuple[Tensor, Tensor]:
             max_tokens=algo.max_tokens,
         ),
         rows=rows,
+        turns=rows,
         held=held,
     )
     loss = policy_loss(tokens, algo).loss

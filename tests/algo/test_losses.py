@@ -26,6 +26,7 @@ def loss_of(name: str, logprobs: Tensor, anchor: Tensor, weight: Tensor, **algo)
         advantages=ADVANTAGES[: len(logprobs)],
         weights=torch.ones_like(weight),
         rows=ROWS[: len(logprobs)],
+        turns=ROWS[: len(logprobs)],
     )
     return policy_loss(tokens, AlgoConfig(loss=name, **algo))
 
@@ -152,7 +153,8 @@ def test_held_tokens_pay_for_their_distance():
     anchor = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64)
     x = (anchor + torch.tensor([0.1, 0.1, -0.2])).requires_grad_()
     tokens = LossTokens(
-        *(x, anchor, anchor, torch.ones(3).double(), 0 * ADVANTAGES, torch.ones(3).double(), ROWS),
+        *(x, anchor, anchor, torch.ones(3).double(), 0 * ADVANTAGES, torch.ones(3).double()),
+        *(ROWS, ROWS),
         held=torch.tensor([True, False, True]),
     )
     policy_loss(tokens, AlgoConfig(covariance={"rule": "kl", "coef": 0.5})).loss.backward()
@@ -171,6 +173,7 @@ def stale_ppo(fallen: float, advantage: float, **algo) -> Tensor:
         advantages=torch.tensor([advantage], dtype=torch.float64),
         weights=torch.ones(1, dtype=torch.float64),
         rows=ROWS[:1],
+        turns=ROWS[:1],
     )
     found = policy_loss(tokens, AlgoConfig(**algo))
     found.loss.backward()
@@ -223,5 +226,6 @@ def test_no_token_without_an_advantage_counts_as_bounded(name):
         advantages=0 * one,
         weights=one,
         rows=torch.zeros(2, dtype=torch.int64),
+        turns=torch.zeros(2, dtype=torch.int64),
     )
     assert policy_loss(tokens, AlgoConfig(loss=name)).clipped.item() == 0
