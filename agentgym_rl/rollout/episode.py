@@ -42,6 +42,9 @@ HURRIED_CLOSE_S = 1.0
 RETRY_AFTER_S = 0.2
 """The pause before the first retry; doubled for each further retry."""
 
+UNPAID = "unpaid_turn_rewards"
+"""The metric of an episode that counts its turn rewards for which there was no turn."""
+
 FOREIGN = (Exception, asyncio.CancelledError, SystemExit)
 """The exceptions that env and agent code may raise without ending the run; the cancellation of
 our own task passes."""
@@ -98,6 +101,10 @@ class EpisodeEnv(Env):
 
     `reset` returns the first messages once; `step` adds up rewards. Failures of the wrapped
     environment are recorded, because they pass through the agent and are not its fault.
+
+    A turn reward (`info["turn_reward"]`) goes to the turn of the `session` that became the action,
+    and does not count for the episode's reward: the episodes of a group need not have the same
+    turns, so a baseline for it would mean nothing.
     """
 
     def __init__(
@@ -106,13 +113,17 @@ class EpisodeEnv(Env):
         task: Task,
         services: Services = NO_SERVICES,
         warnings: Repeated | None = None,
+        session: Session | None = None,
     ) -> None:
         self._env = env
         self._warnings = warnings or Repeated(log)
         self._task = task
         self._services = services
+        self._session = session
         self._first: tuple[list[Message], dict[str, Any]] | None = None
         self.reward = 0.0
+        self.turn_rewards = 0.0
+        """The sum of the turn rewards so far."""
         self.terminated = False
         self.truncated = False
         self.metrics: dict[str, float] = {}
@@ -185,6 +196,7 @@ class EpisodeEnv(Env):
             with self._at_work():
                 step = await self._env.step(action)
             self._add(step)
+            self._pay_turn(step, action)
         except FOREIGN as error:
             self._blame("env.step", error)
             raise
@@ -241,6 +253,28 @@ class EpisodeEnv(Env):
             detail = step.info.get("verifier_detail")
             self.verdict = (f"{told}: {detail}" if detail else str(told))[:MAX_VERDICT]
         self.reward = reward
+
+    def _pay_turn(self, step: Step, action: Message) -> None:
+        """Pay the turn reward of `step` to the turn that became `action`.
+
+        Raises:
+            ValueError: it is not finite.
+        """
+        value = step.info.get("turn_reward")
+        if not value:
+            return
+        what = "env.step's turn_reward"
+        self.turn_rewards = added_reward(self.turn_rewards, value, what=what)
+        session = self._session
+        if session is None or session.reward_action(float(value), action):
+            return
+        self.metrics[UNPAID] = self.metrics.get(UNPAID, 0.0) + 1
+        if session.sampling.train:
+            self._warnings.warn(
+                "%s of task %s is not paid: the agent has not asked the model for any turn",
+                *(what, self._task.id),
+                why=what,
+            )
 
     def _blame(self, what: str, error: BaseException) -> None:
         """Record a failure of the wrapped environment; a cancellation of our own task is not one.
@@ -299,7 +333,9 @@ class Player:
         env: EpisodeEnv | None = None
         try:
             try:
-                env = EpisodeEnv(self.make_env(), task, self.services, self.warnings)
+                env = EpisodeEnv(
+                    self.make_env(), task, self.services, self.warnings, session=session
+                )
             except FOREIGN as error:
                 if _is_ours(error):
                     raise
