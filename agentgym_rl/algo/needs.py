@@ -36,8 +36,8 @@ def needs(*things: Need) -> Callable[[F], F]:
     return declare
 
 
-def needs_of(part: object) -> frozenset[Need]:
+def needs_of(part: object) -> frozenset[str]:
     """Return what a term or a function of the objective needs. A loss that reads the reference may
     have a gradient where the advantage is 0: it needs every row, too."""
-    found: frozenset[Need] = frozenset(getattr(part, _MARK, ()))
+    found: frozenset[str] = frozenset(getattr(part, _MARK, ()))
     return found | {"every_row"} if "reference" in found else found

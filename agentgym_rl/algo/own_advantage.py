@@ -11,9 +11,9 @@ divergence in the reward apply to its result.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,15 +27,17 @@ from .advantages import Moments, moments_of
 from .kl import Taught
 from .needs import needs_of
 
+T = TypeVar("T")
+
 
 class Ranks(Protocol):
     """The ranks that train together; each calls the same methods in the same order."""
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: T, /) -> list[T]:
         """Return the values of all ranks, in their order."""
         ...
 
-    def moments(self, values: Tensor) -> Moments:
+    def moments(self, values: Tensor, /) -> Moments:
         """Return the moments of the values of all ranks together."""
         ...
 
@@ -47,6 +49,14 @@ class TokenBatch:
 
     step: int
     """The number of the batch, from 0; also the version of the weights at its start."""
+    seed: int
+    """The seed of the run."""
+    num_tokens: int
+    """The number of trained tokens, on all ranks together."""
+    num_minibatches: int
+    """The number of updates, each on a part of the batch whose loss is multiplied by it."""
+    raw_rewards: Tensor
+    """The rewards of episodes as the environment paid them, [E] float64."""
     rewards: Tensor
     """The rewards of episodes as `algo.reward` shapes them, [E] float64."""
     groups: Tensor
@@ -84,6 +94,8 @@ class TokenBatch:
     """The log-probs under the reference model, [N], if they are needed."""
     taught: Taught | None = None
     """The teaching of the tokens, if there are teachers."""
+    token_rewards: Tensor | None = None
+    """The rewards of single tokens, [N], for a critic; None: there are none."""
     advantages: Tensor | None = None
     """The advantages of the tokens, [N] float64, once all parts have been added."""
 
@@ -126,7 +138,7 @@ def check_advantage(algo: AlgoConfig) -> None:
     """
     if algo.advantage is None:
         return
-    found = own_advantages(_made_up(advantage_needs(algo)), algo)
+    found = own_advantages(made_up_batch(advantage_needs(algo)), algo)
     if not bool(torch.isfinite(found).all()):
         raise _returned(algo, f"{list(map(float, found))}, not all finite")
 
@@ -146,22 +158,27 @@ def _returned(algo: AlgoConfig, what: str) -> ConfigError:
 class _Alone:
     """One rank, for a batch that exists for a trial."""
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: T, /) -> list[T]:
         return [value]
 
-    def moments(self, values: Tensor) -> Moments:
+    def moments(self, values: Tensor, /) -> Moments:
         return moments_of(values)
 
 
-def _made_up(needed: frozenset[str]) -> TokenBatch:
+def made_up_batch(needed: Collection[str]) -> TokenBatch:
     """Return four episodes of two turns; each turn is one trained token."""
     episodes, turns = torch.arange(4).repeat_interleave(2), torch.arange(2).repeat(4)
     logprobs = torch.linspace(-2.0, -0.1, 8)
     plain = Credit(0.0, parents=[-1, 0], lineages=[0, 0])
     paid = replace(plain, turn_rewards=[0.5, 0.0], lineage_rewards=[0.0])
+    rewards = torch.tensor([0.0, 1.0, 0.0, 0.0], dtype=torch.float64)
     return TokenBatch(
         step=0,
-        rewards=torch.tensor([0.0, 1.0, 0.0, 0.0], dtype=torch.float64),
+        seed=1,
+        num_tokens=8,
+        num_minibatches=2,
+        raw_rewards=rewards,
+        rewards=rewards,
         groups=torch.tensor([0, 0, 1, 1]),
         lengths=torch.full((4,), 2),
         truncated=torch.tensor([False, False, False, True]),

@@ -51,8 +51,22 @@ class LossTokens:
     reference: Tensor | None = None
     """The log-probs under the reference model (`algo.kl.reference`), if a part of the objective
     needs them."""
-    held: Tensor | None = None
-    """The tokens that `algo.covariance` holds to the anchor, bool; None: none."""
+    entropies: Tensor | None = None
+    """The entropies of the policy, with their gradient, if a part of the objective needs them."""
+    candidates: Tensor | None = None
+    """The log-probs of other tokens in the same places, [N, K], with their gradient, if a term
+    names such tokens."""
+    index: Tensor | None = None
+    """The index of each token among those of the batch, on the CPU."""
+    first: Tensor | None = None
+    """The index of the first token with the same prediction: tokens that share a beginning have
+    one. For numbers that two computations of one prediction would round in two ways."""
+
+    def of(self, values: Tensor) -> Tensor:
+        """Return the parts of `values` of the whole batch that belong to these tokens, on their
+        device."""
+        assert self.index is not None
+        return values[self.index].to(self.logprobs.device)
 
     @property
     def live(self) -> Tensor:
@@ -106,7 +120,7 @@ def check_loss(algo: AlgoConfig) -> None:
     """
     if not is_function_path(algo.loss):
         return
-    tokens = _made_up()
+    tokens = made_up_tokens()
     if "reference" not in loss_needs(algo):
         tokens = replace(tokens, reference=None)
     found = own_objective(tokens, tokens.log_ratio, algo)
@@ -145,7 +159,8 @@ def _returned(algo: AlgoConfig, what: str) -> ConfigError:
     )
 
 
-def _made_up() -> LossTokens:
+def made_up_tokens() -> LossTokens:
+    """Return six tokens of two rows for a trial, one of them dropped."""
     logprobs = torch.tensor([-1.0, -0.5, -2.0, -0.1, -1.5, -3.0], requires_grad=True)
     anchor = torch.tensor([-1.1, -0.5, -1.7, -0.3, -1.5, -3.0])
     kept = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 0.0])
@@ -159,4 +174,7 @@ def _made_up() -> LossTokens:
         rows=torch.tensor([0, 0, 0, 1, 1, 1]),
         turns=torch.tensor([0, 0, 1, 0, 1, 1]),
         reference=anchor - 0.1,
+        entropies=-logprobs,
+        index=torch.arange(6),
+        first=torch.arange(6),
     )

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from agentgym_rl.core.chat import is_mapping
-from agentgym_rl.core.extensions import is_function_path
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.extensions import extension_names, is_function_path, load_extension
 
 from .algo_terms import (
     Correction,
@@ -23,8 +26,20 @@ from .algo_terms import (
     VespoConfig,
     WhitenConfig,
 )
-from .section import Fitted, Needs, Section, default, named_or_function, none_of, one_of
+from .section import (
+    INNER,
+    Fitted,
+    Needs,
+    Section,
+    default,
+    field_of,
+    named_or_function,
+    none_of,
+    one_of,
+)
 
+_TERMS = "objectives"
+"""The group of entry points of the terms that other packages add."""
 LOSSES = ("ppo", "gspo", "cispo", "sapo", "gmpo", "vespo", "reinforce", "dro", "dppo")
 WITH_RATIO = ("ppo", "gspo", "cispo", "sapo")
 """The losses that take any `algo.ratio`, as do a user's own."""
@@ -39,11 +54,15 @@ def _of_loss(key: str, *losses: str) -> Needs:
 
 def _has_own_part(values: Mapping[str, Any]) -> bool:
     """Return whether a part of the objective is not ours, and may need the reference model."""
-    return is_function_path(str(values.get("loss", ""))) or bool(values.get("advantage"))
+    own = is_function_path(str(values.get("loss", ""))) or bool(values.get("advantage"))
+    return own or bool(values.keys() - AlgoConfig.model_fields.keys())
 
 
 class AlgoConfig(Section):
-    """The objective (formulas and sources: agentgym_rl/algo)."""
+    """The objective (formulas and sources: agentgym_rl/algo). Terms of other packages have sections
+    of their own, by their names (entry points of the group agentgym_rl.objectives)."""
+
+    model_config = ConfigDict(extra="allow")
 
     needs: ClassVar[Sequence[Needs]] = (
         Needs("loss_options", "loss", "a function (module:function)", none_of(*LOSSES)),
@@ -153,6 +172,63 @@ class AlgoConfig(Section):
     teacher: TeacherConfig = TeacherConfig()
     reward: RewardConfig = RewardConfig()
     critic: CriticConfig = CriticConfig()
+
+    @classmethod
+    def added_names(cls) -> Sequence[str]:
+        """Return the names of the terms that other packages register."""
+        return [name for name in extension_names(_TERMS) if name not in cls.model_fields]
+
+    @classmethod
+    def added_field(cls, name: str) -> FieldInfo:
+        """Return the key of a registered term.
+
+        Raises:
+            ConfigError: its package cannot be imported, or it has no section.
+        """
+        kind: object = getattr(load_extension(_TERMS, name), "section", None)
+        if not (isinstance(kind, type) and issubclass(kind, Section)):
+            raise ConfigError(
+                f"{_TERMS} has {name!r}, whose section is {kind!r:.80}; expected a class with a "
+                "section, a subclass of agentgym_rl.config.Section"
+            )
+        try:
+            usual = kind()
+        except ValidationError as error:
+            raise ConfigError(f"algo.{name} has keys without a default: {error}") from error
+        return FieldInfo(annotation=kind, default=usual)
+
+    @property
+    def term_sections(self) -> Mapping[str, Section]:
+        """Return the sections of the terms of other packages that are on, by name."""
+        return dict(self.__pydantic_extra__ or {})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_added(cls, values: Any) -> Any:
+        """Read the sections of other packages' terms."""
+        if not is_mapping(values):
+            return values
+        added = {str(name): it for name, it in values.items() if name not in cls.model_fields}
+        return {**values, **{name: cls._added(name, it) for name, it in added.items()}}
+
+    @classmethod
+    def _added(cls, name: str, value: Any) -> Section:
+        try:
+            field = field_of(cls, name)
+        except ConfigError as error:
+            raise PydanticCustomError(INNER, "{said}", {"said": str(error)}) from error
+        if field is None:
+            raise ValueError(f"unknown key {name}")
+        usual: Section = field.default
+        try:
+            return type(usual).model_validate(value)
+        except ValidationError as error:
+            said = "; ".join(
+                f"algo.{'.'.join(map(str, (name, *it['loc'])))}: "
+                f"{it['msg'].removeprefix('Value error, ')} (got {it['input']!r:.80})"
+                for it in error.errors()
+            )
+            raise PydanticCustomError(INNER, "{said}", {"said": said}) from error
 
     @field_validator("behavior_correction", mode="before")
     @classmethod

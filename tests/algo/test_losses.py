@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.algo.aggregation import aggregation_weights
+from agentgym_rl.algo.built_in_terms import held_objective
 from agentgym_rl.algo.losses import LOSSES, LossTokens, PolicyLoss, policy_loss
 from agentgym_rl.config import AlgoConfig
 from tests.kit.cases import cases
@@ -155,9 +156,9 @@ def test_held_tokens_pay_for_their_distance():
     tokens = LossTokens(
         *(x, anchor, anchor, torch.ones(3).double(), 0 * ADVANTAGES, torch.ones(3).double()),
         *(ROWS, ROWS),
-        held=torch.tensor([True, False, True]),
     )
-    policy_loss(tokens, AlgoConfig(covariance={"rule": "kl", "coef": 0.5})).loss.backward()
+    held = held_objective(tokens, torch.tensor([True, False, True]), 0.5)
+    policy_loss(tokens, AlgoConfig(), [held]).loss.backward()
     assert x.grad is not None
     assert x.grad.tolist() == pytest.approx([0.5, 0, -0.5])
 
