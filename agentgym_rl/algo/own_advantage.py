@@ -25,7 +25,7 @@ from agentgym_rl.runtime.imports import import_function
 
 from .advantages import Moments, moments_of
 from .kl import Taught
-from .needs import needs_of
+from .own_loss import needs_of
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ of each token, [N]: larger is better, before multiplication by behavior weight a
 weight. `options` are those of `algo.loss_options`. The input and the output of the losses of this
 package are the same classes. A function that reads `tokens.reference` declares it:
 
-    @needs("reference")  # of agentgym_rl.algo.needs
+    @needs("reference")
     def loss(tokens, log_ratio): ...
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -26,7 +26,36 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.extensions import is_function_path
 from agentgym_rl.runtime.imports import import_function
 
-from .needs import needs_of
+Need = Literal["reference", "every_row", "proximal", "teacher", "entropy"]
+"""The things that a part of the objective may need. reference: log-probs of the reference model
+(`algo.kl.reference`); every_row: rows whose advantages are all 0 are computed too; proximal:
+log-probs of the whole batch under the weights at its start, before the first update; teacher: the
+teaching of `algo.teacher.models`; entropy: the entropy at each token."""
+
+_MARK = "needs"
+"""The attribute of a function, and of a term, with what it needs."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def needs(*things: Need) -> Callable[[F], F]:
+    """Return a decorator that declares what a function for `algo.loss` or `algo.advantage` needs
+    of a batch."""
+    if unknown := [thing for thing in things if thing not in get_args(Need)]:
+        raise ValueError(f"needs {unknown}; expected some of {', '.join(get_args(Need))}")
+
+    def declare(function: F) -> F:
+        setattr(function, _MARK, frozenset(things))
+        return function
+
+    return declare
+
+
+def needs_of(part: object) -> frozenset[str]:
+    """Return what a term or a function of the objective needs. A loss that reads the reference may
+    have a gradient where the advantage is 0: it needs every row, too."""
+    found: frozenset[str] = frozenset(getattr(part, _MARK, ()))
+    return found | {"every_row"} if "reference" in found else found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

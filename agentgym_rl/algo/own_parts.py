@@ -44,8 +44,8 @@ def check_own_parts(algo: AlgoConfig) -> frozenset[str]:
     if algo.kl.reference and "reference" not in found:
         raise ConfigError(
             f"algo.kl.reference {algo.kl.reference!r} does nothing: algo.kl.coef is 0, and no "
-            'function or term of the objective needs it (agentgym_rl.algo.needs: @needs("reference"'
-            ")); leave it out"
+            'function or term of the objective has it in its needs (@needs("reference")); leave it '
+            "out"
         )
     check_loss(algo)
     check_advantage(algo)

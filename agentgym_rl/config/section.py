@@ -217,7 +217,7 @@ def reached(model: type[BaseModel], values: Mapping[str, Any], name: str) -> Any
 
 def free_keys(section: type[BaseModel], occasion: Occasion) -> Iterator[str]:
     """Yield the dotted names of the keys and sections that may change on an occasion."""
-    for name, field in section.model_fields.items():
+    for name, field in fields_of(section).items():
         marks = [mark for mark in field.metadata if isinstance(mark, Free)]
         if any(occasion in mark.occasions for mark in marks):
             yield name

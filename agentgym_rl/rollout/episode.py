@@ -100,11 +100,8 @@ class EpisodeEnv(Env):
     """The environment that the agent gets: prepared with the task, and scored.
 
     `reset` returns the first messages once; `step` adds up rewards. Failures of the wrapped
-    environment are recorded, because they pass through the agent and are not its fault.
-
-    A turn reward (`info["turn_reward"]`) goes to the turn of the `session` that became the action,
-    and does not count for the episode's reward: the episodes of a group need not have the same
-    turns, so a baseline for it would mean nothing.
+    environment are recorded, because they pass through the agent and are not its fault. Turn
+    rewards (`info["turn_reward"]`) go to turns of the `session`, and not into the sum.
     """
 
     def __init__(
@@ -255,26 +252,19 @@ class EpisodeEnv(Env):
         self.reward = reward
 
     def _pay_turn(self, step: Step, action: Message) -> None:
-        """Pay the turn reward of `step` to the turn that became `action`.
-
-        Raises:
-            ValueError: it is not finite.
-        """
+        """Pay the turn reward of `step`, if any, to the turn that became `action`; ValueError: it
+        is not finite."""
         value = step.info.get("turn_reward")
         if not value:
             return
         what = "env.step's turn_reward"
         self.turn_rewards = added_reward(self.turn_rewards, value, what=what)
-        session = self._session
-        if session is None or session.reward_action(float(value), action):
+        if self._session is None or self._session.reward_action(float(value), action):
             return
         self.metrics[UNPAID] = self.metrics.get(UNPAID, 0.0) + 1
-        if session.sampling.train:
-            self._warnings.warn(
-                "%s of task %s is not paid: the agent has not asked the model for any turn",
-                *(what, self._task.id),
-                why=what,
-            )
+        if self._session.sampling.train:
+            said = "%s of task %s is not paid: the agent has not asked the model for any turn"
+            self._warnings.warn(said, what, self._task.id, why=what)
 
     def _blame(self, what: str, error: BaseException) -> None:
         """Record a failure of the wrapped environment; a cancellation of our own task is not one.
@@ -333,9 +323,7 @@ class Player:
         env: EpisodeEnv | None = None
         try:
             try:
-                env = EpisodeEnv(
-                    self.make_env(), task, self.services, self.warnings, session=session
-                )
+                env = EpisodeEnv(self.make_env(), task, self.services, self.warnings, session)
             except FOREIGN as error:
                 if _is_ours(error):
                     raise

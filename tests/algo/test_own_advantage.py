@@ -2,8 +2,8 @@
 
 import pytest
 
-from agentgym_rl.algo.needs import needs
 from agentgym_rl.algo.own_advantage import check_advantage
+from agentgym_rl.algo.own_loss import needs
 from agentgym_rl.algo.own_parts import check_own_parts
 from agentgym_rl.config import AlgoConfig
 from agentgym_rl.core.errors import ConfigError
