@@ -25,9 +25,9 @@ FLOORS = [
     "controller inspector report weights",
     "engines trainer",
     "export fleet rollout",
-    "audit evaluate plan workers",
+    "audit evaluate plan",
     "run",
-    "serve",
+    "serve workers",
     "cli",
 ]
 FOR_PLUGINS = {"config", "core", "gym", "runtime"}

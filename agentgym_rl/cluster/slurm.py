@@ -10,13 +10,16 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from agentgym_rl.config import ClusterConfig
+from agentgym_rl.config import ClusterConfig, Config
 from agentgym_rl.core.errors import ConfigError
 
 from .demand import Demand, Node, check
+from .processes import Cluster, Places, submitted
+from .ray_cluster import conflicts_of_nodes
 
 OWN_CPUS = 1
 """The CPUs added to each node for `arl train` on the first: gateway, agents, environments."""
@@ -123,3 +126,18 @@ def submit(job: Path) -> str:
             f"sbatch refuses {job}: {asked.stderr.strip()}. cluster.sbatch takes more options"
         )
     return asked.stdout.strip()
+
+
+class SlurmCluster(Cluster):
+    """The kind of runs that a Slurm job does, on the Ray cluster that it starts."""
+
+    submits = True
+
+    def conflicts(self, config: Config) -> Iterator[str]:
+        return conflicts_of_nodes(config)
+
+    def connected(self, config: Config) -> AbstractAsyncContextManager[Places]:
+        raise submitted(config.cluster)
+
+
+KIND = SlurmCluster()

@@ -120,7 +120,7 @@ async def check_parts(config: Config) -> EnvSpec:
     if config.rollout.seats:
         check_seats(config.rollout.seats, spec, env)
     if env.needs_sandboxes:
-        await _check_sandbox(config.sandbox, config.env.id, here=config.cluster.type != "slurm")
+        await _check_sandbox(config.sandbox, config.env.id, here=not config.cluster.kind.submits)
     registry.make_agent(config.agent.id, **config.agent.options)
     if config.eval.num_tasks:
         await _check_tasks(spec, "eval", seed=config.seed, env_id=config.env.id)

@@ -7,9 +7,11 @@ the run (curriculum.py) passes over.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, MutableMapping
+from collections.abc import AsyncGenerator, Callable, Collection, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 
 from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core.errors import ConfigError
@@ -166,7 +168,23 @@ async def play_member(
     )
 
 
-class Rollout:
+class Producer(ABC):
+    """A producer of the groups that a run trains on. Use `run` inside `started()`."""
+
+    restarts: int = 0
+    """The number of restarts of the producer's processes."""
+
+    @asynccontextmanager
+    async def started(self) -> AsyncGenerator[object]:
+        """Start what produces; no group is admitted yet. It ends with the context."""
+        yield
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Admit and finish groups until cancelled."""
+
+
+class Rollout(Producer):
     """The player of groups in this process, as fast as admission allows, until cancelled."""
 
     def __init__(

@@ -33,13 +33,14 @@ from agentgym_rl.rollout.game import check_alone
 from agentgym_rl.rollout.groups import FinishedGroups, OpenGroups
 from agentgym_rl.rollout.player import check, env_spec, serving_policy, specimen, turns_of
 from agentgym_rl.rollout.preflight import check_prompts
-from agentgym_rl.rollout.producer import Rollout, TaskCursor
+from agentgym_rl.rollout.producer import Producer, TaskCursor
 from agentgym_rl.rollout.throughput import measuring
 from agentgym_rl.storage.run_folder import record_tasks
-from agentgym_rl.workers.elastic import ElasticWorkers
-from agentgym_rl.workers.leases import Leases
 
-from .training import Played, TrainingRun, TrainResult, training
+from .opening import training
+from .parts import producer_kind
+from .result import Played, TrainResult
+from .training import TrainingRun
 
 log = logging.getLogger(__name__)
 
@@ -133,8 +134,8 @@ class _PlayedRun(TrainingRun):
             await scheduled
             counts = [finished.outcomes, *(r.outcomes for r in (before, after) if r)]
             episodes = sum(sum(count.values()) for count in counts) + evaluator.num_scheduled
-            pace = meter.read(episodes=episodes, others=self.fleet.followers.used)
-        restarts = self.workers.restarts if self.workers else 0
+            pace = meter.read(episodes=episodes, others=self.fleet.used)
+        restarts = self.producer.restarts if self.producer else 0
         return Played(finished, pace, before, after, restarts)
 
     @asynccontextmanager
@@ -227,46 +228,30 @@ class _PlayedRun(TrainingRun):
     async def _train(self, producers: asyncio.TaskGroup, player: Player) -> FinishedGroups:
         rollout, seed = self.config.rollout, self.config.seed
         draws = Draws.of(rollout, self.episodes, seed=seed, recovered=self.recovered)
-        async with self.groups(draws) as groups, self._rollout(groups, player, draws) as rollout:
-            await self.wait_trainer()
-            self.progress.phase("training")
-            playing = producers.create_task(rollout.run(), name="rollout")
-            adapting = producers.create_task(self.adapt(player.services), name="concurrency")
-            await self.wait_trained()
-            adapting.cancel()
-            playing.cancel()
+        async with self.groups(draws) as groups:
+            self.producer = await self._producer(groups, player, draws)
+            async with self.producer.started():
+                await self.wait_trainer()
+                self.progress.phase("training")
+                playing = producers.create_task(self.producer.run(), name="rollout")
+                adapting = producers.create_task(self.adapt(player.services), name="concurrency")
+                await self.wait_trained()
+                adapting.cancel()
+                playing.cancel()
         return groups.finished
 
-    @asynccontextmanager
-    async def _rollout(
-        self, groups: OpenGroups, player: Player, draws: Draws | None
-    ) -> AsyncIterator[Rollout | ElasticWorkers]:
-        """Open the player of groups: this process, with `player`, or workers."""
+    async def _producer(self, groups: OpenGroups, player: Player, draws: Draws | None) -> Producer:
+        """Return the producer of groups: this process, with `player`, or another."""
         config, tasks = self.config, await asyncio.to_thread(self.tasks)
         assert tasks is not None, "a played run has tasks"
         record_tasks(self.run_dir, tasks)
-        numbers, logged = self.controller.rollout_metrics, self.recovered.logged
         cursor = TaskCursor(
             config.rollout,
             tasks,
             seed=config.seed,
-            logged=logged,
+            logged=self.recovered.logged,
             draws=draws,
             version=lambda: groups.buffer.version,
-            numbers=numbers,
+            numbers=self.controller.rollout_metrics,
         )
-        if not config.rollout.workers:
-            yield Rollout(config.rollout, groups, cursor, player, seed=config.seed)
-            return
-        self.workers = ElasticWorkers(
-            config.rollout,
-            self.config_file,
-            self.processes,
-            Leases(config.rollout, groups, cursor, numbers=numbers),
-            self.fleet.followers,
-            engine_timeout_s=config.own_engine.start_timeout_s,
-            stop_timeout_s=config.cluster.stop_timeout_s,
-            on_error=self.controller.fail,
-        )
-        async with self.workers.started():
-            yield self.workers
+        return producer_kind(config).producer(self, groups, cursor, player)

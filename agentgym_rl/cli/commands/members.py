@@ -33,7 +33,7 @@ def workers(args: Namespace) -> int:
 
 
 def _do(args: Namespace, what: str, columns: Sequence[str], *, add: dict[str, Any]) -> int:
-    from agentgym_rl.run.admin_api import FILE
+    from agentgym_rl.workers.admin_api import FILE
 
     if add and args.remove is not None:
         raise ConfigError("--add and --remove: give one of them")

@@ -112,7 +112,7 @@ def _compare(args: Namespace) -> int:
 
 def _run(args: Namespace, train: Job) -> int:
     config = load_configuration(args)
-    if config.cluster.type == "slurm" or args.dry_run:
+    if config.cluster.kind.submits or args.dry_run:
         from .launching import show_or_submit
 
         return show_or_submit(args, config, resume=args.resume and args.resume.resolve())
