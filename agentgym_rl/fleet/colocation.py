@@ -25,7 +25,7 @@ from agentgym_rl.core.errors import EngineError
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.runtime.waiting import Changes
 
-from .parts import Interval, MakeTurns, Turns
+from .parts import Answering, GiveUp, Interval, MakeTurns, Turns
 from .servers import Server
 
 log = logging.getLogger(__name__)
@@ -71,27 +71,17 @@ def turns_of(
 
 
 class Colocation(Turns):
-    """The turns of one run on shared devices. One event loop only.
-
-    `servers` returns the servers that answer now. `give_up` ends a server that failed to sleep or
-    wake; that server is then restarted.
-    """
+    """The turns of one run on shared devices. One event loop only. A server that fails to sleep or
+    wake is given up."""
 
     shared = True
 
     def __init__(
-        self,
-        shared: SharedDevices,
-        router: Router,
-        *,
-        servers: Callable[[], Sequence[Server]],
-        give_up: Callable[[Server, str], Awaitable[None]],
+        self, shared: SharedDevices, router: Router, *, servers: Answering, give_up: GiveUp
     ) -> None:
+        super().__init__(router, servers=servers, give_up=give_up)
         self._level: SleepLevel = shared.sleep_level
         self._timeout_s = shared.timeout_s
-        self._router = router
-        self._servers = servers
-        self._give_up = give_up
         self._turn = _Turn.ENGINES
         self._starts = 1
         """The number of servers being started; the initial servers together count as one."""

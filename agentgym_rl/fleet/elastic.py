@@ -110,7 +110,7 @@ class Elastic:
             asked = [replica for replica in self.fleet.router.replicas if replica.name == name]
             self.fleet.leave(server)
             self.fleet.left.discard(name)
-            await self.fleet.all_know()
+            await self.fleet.mirrors.all_know()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_MOVE_TIMEOUT_S):
                     while any(replica.load for replica in asked):  # noqa: ASYNC110 - they leave now

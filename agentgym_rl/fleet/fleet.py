@@ -27,13 +27,12 @@ from agentgym_rl.core.errors import (
     ProcessDied,
     WeightsError,
 )
-from agentgym_rl.core.messages import Used
 from agentgym_rl.engines.client.client import EngineClient
 from agentgym_rl.runtime.tasks import together
 from agentgym_rl.runtime.waiting import Wait, watched
 from agentgym_rl.storage.weights_folder import version_name
 
-from .parts import MakeTurns, Mirror, own_devices, shortest
+from .parts import MakeTurns, Mirrors, Turns, shortest
 from .servers import (
     AttachedServer,
     EngineSetup,
@@ -74,7 +73,7 @@ class Fleet(Supervisor[Server]):
         incarnation: int = 0,
         weights_file: Path | None = None,
         first_index: int = 0,
-        turns: MakeTurns = own_devices,
+        turns: MakeTurns = Turns,
     ) -> None:
         limit = setup.engine.max_restarts
         super().__init__("engine", max_restarts=limit, key="engine.max_restarts")
@@ -107,7 +106,7 @@ class Fleet(Supervisor[Server]):
         self._publishers = incarnation
         """The incarnation of the trainer ranks; engines get it with their next publication."""
         self.router = setup.router(lambda name, error: self.suspect(name))
-        self.mirrors = list[Mirror]()
+        self.mirrors = Mirrors()
         """The mirrors of the router in other processes that send requests to the same engines."""
         self.turns = turns(self.router, servers=self._answering, give_up=self._distrust)
         """The turns of engines and trainer ranks on their devices."""
@@ -177,7 +176,7 @@ class Fleet(Supervisor[Server]):
     @property
     def silent_s(self) -> dict[str, float]:
         """Return the seconds without a token for any waiting turn, by name of the server."""
-        return shortest(self.router.silent_s, *(mirror.silent_s for mirror in self.mirrors))
+        return shortest(self.router.silent_s, self.mirrors.silent_s)
 
     def _waits(self) -> list[Wait]:
         """Return the waits of turns for the tokens of a server."""
@@ -188,14 +187,8 @@ class Fleet(Supervisor[Server]):
     def counters(self) -> dict[str, int]:
         """Return the event counts of turns from all processes (`router.COUNTERS`)."""
         found = Counter(self.router.counters)
-        for mirror in self.mirrors:
-            found.update(mirror.counters)
+        found.update(self.mirrors.counters)
         return dict(found)
-
-    @property
-    def used(self) -> list[Used]:
-        """Return the resources that environments in other processes used."""
-        return [used for mirror in self.mirrors for used in mirror.used]
 
     def in_service(self) -> dict[str, EngineClient]:
         """Return the engines that get requests, by name."""
@@ -263,7 +256,7 @@ class Fleet(Supervisor[Server]):
         targets = [name for name in self.servers if name in present]
         if targets:
             self.router.begin_update(version)
-            await self.all_know()
+            await self.mirrors.all_know()
             if asked_by != self._publishers:  # given up meanwhile
                 return {}
             await self.turns.begin_publication([self.servers[name] for name in targets])
@@ -278,11 +271,6 @@ class Fleet(Supervisor[Server]):
             self._release()
         servers = [self.servers[name] for name in targets]
         return {server.life: server.url for server in servers}
-
-    async def all_know(self) -> None:
-        """Wait until every mirror uses the router's present state, or is cut off."""
-        for mirror in self.mirrors:
-            await mirror.all_know()
 
     async def end_publication(
         self, version: int, *, served: Iterable[str], failed: Mapping[str, str]

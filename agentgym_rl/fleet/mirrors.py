@@ -75,7 +75,7 @@ class Followers(Mirror):
             kind_of=lambda name: fleet.servers[name].engine.kind,
             on_failure=fleet.suspect,
         )
-        fleet.mirrors.append(followers)
+        fleet.mirrors.add(followers)
         return followers
 
     @property

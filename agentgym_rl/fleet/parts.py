@@ -10,6 +10,7 @@ starts processes that send requests to the same engines adds a mirror (mirrors.p
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import ClassVar, Protocol
@@ -24,6 +25,8 @@ from .servers import Server
 
 Interval = tuple[str, float, float]
 """The phase, start and end of an interval, in CLOCK_MONOTONIC seconds."""
+Answering = Callable[[], Sequence[Server]]
+GiveUp = Callable[[Server, str], Awaitable[None]]
 GROUP = "turns"
 
 
@@ -33,6 +36,11 @@ class Turns:
 
     shared: ClassVar[bool] = False
     """True if ranks start, and get batches, in their turn alone."""
+
+    def __init__(self, router: Router, *, servers: Answering, give_up: GiveUp) -> None:
+        """Set up the turns of a fleet. `servers` returns the servers that answer now; `give_up`
+        ends a server that failed, which is then restarted."""
+        self._router, self._servers, self._give_up = router, servers, give_up
 
     # ------------------------------------------------------------------ the ranks' turn
     async def starting_ranks(self) -> None:
@@ -85,31 +93,14 @@ class Turns:
 
 
 class MakeTurns(Protocol):
-    """The maker of the turns of one fleet. `servers` returns the servers that answer now;
-    `give_up` ends a server that failed, which is then restarted."""
+    """The maker of the turns of one fleet; see `Turns`."""
 
-    def __call__(
-        self,
-        router: Router,
-        *,
-        servers: Callable[[], Sequence[Server]],
-        give_up: Callable[[Server, str], Awaitable[None]],
-    ) -> Turns: ...
+    def __call__(self, router: Router, *, servers: Answering, give_up: GiveUp) -> Turns: ...
 
 
 TurnsOf = Callable[[ClusterConfig, TrainerConfig, OwnEngineConfig], MakeTurns | None]
 """A member of the group `agentgym_rl.turns`: returns the maker of the turns of a run; None if it
 has nothing to do with a run of this configuration."""
-
-
-def own_devices(
-    router: Router,
-    *,
-    servers: Callable[[], Sequence[Server]],
-    give_up: Callable[[Server, str], Awaitable[None]],
-) -> Turns:
-    """Return the turns of a run whose engines and ranks each have their own devices."""
-    return Turns()
 
 
 def turns_of(cluster: ClusterConfig, trainer: TrainerConfig, engine: OwnEngineConfig) -> MakeTurns:
@@ -128,7 +119,7 @@ def turns_of(cluster: ClusterConfig, trainer: TrainerConfig, engine: OwnEngineCo
             f"{' and '.join(found)} (agentgym_rl.{GROUP}) both decide on the turns of this run's "
             "devices, and one alone can: leave out the keys of the others"
         )
-    return next(iter(found.values()), own_devices)
+    return next(iter(found.values()), Turns)
 
 
 class Mirror(ABC):
@@ -153,6 +144,40 @@ class Mirror(ABC):
     @abstractmethod
     def used(self) -> Sequence[Used]:
         """Return the resources that the environments beside the mirrors used."""
+
+
+class Mirrors:
+    """The mirrors of one fleet, together."""
+
+    def __init__(self) -> None:
+        self._all = list[Mirror]()
+
+    def add(self, mirror: Mirror) -> None:
+        """Add mirrors that publications wait for from now on."""
+        self._all.append(mirror)
+
+    async def all_know(self) -> None:
+        """Wait until every mirror uses the router's present state, or is cut off."""
+        for mirror in self._all:
+            await mirror.all_know()
+
+    @property
+    def counters(self) -> Counter[str]:
+        """Return the sums of all mirrors' router counters."""
+        found = Counter[str]()
+        for mirror in self._all:
+            found.update(mirror.counters)
+        return found
+
+    @property
+    def silent_s(self) -> dict[str, float]:
+        """Return the shortest time without a token at any mirror, by name of the server."""
+        return shortest(*(mirror.silent_s for mirror in self._all))
+
+    @property
+    def used(self) -> list[Used]:
+        """Return the resources that environments in other processes used."""
+        return [used for mirror in self._all for used in mirror.used]
 
 
 def shortest(*silent_s: Mapping[str, float]) -> dict[str, float]:

@@ -19,7 +19,7 @@ from agentgym_rl.cluster.forking import ForkServer
 from agentgym_rl.cluster.health import LOOK_EVERY_S
 from agentgym_rl.config import Config, EndpointConfig, ModelConfig, OpenAIEngineConfig
 from agentgym_rl.core.errors import EngineError, WeightsError
-from agentgym_rl.evaluate.command import serving_endpoint, serving_model
+from agentgym_rl.evaluate.command import serving_model
 from agentgym_rl.evaluate.during_training import Evaluator
 from agentgym_rl.evaluate.evaluate import EvalResult
 from agentgym_rl.evaluate.folder import Asked
@@ -29,9 +29,9 @@ from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.report.progress import Progress
 from agentgym_rl.rollout.curriculum import Draws
 from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.game import check_alone
 from agentgym_rl.rollout.groups import FinishedGroups, OpenGroups
 from agentgym_rl.rollout.player import check, env_spec, serving_policy, specimen, turns_of
+from agentgym_rl.rollout.players import check_alone, endpoint_kind
 from agentgym_rl.rollout.preflight import check_prompts
 from agentgym_rl.rollout.producer import Producer, TaskCursor
 from agentgym_rl.rollout.throughput import measuring
@@ -134,7 +134,7 @@ class _PlayedRun(TrainingRun):
             await scheduled
             counts = [finished.outcomes, *(r.outcomes for r in (before, after) if r)]
             episodes = sum(sum(count.values()) for count in counts) + evaluator.num_scheduled
-            pace = meter.read(episodes=episodes, others=self.fleet.used)
+            pace = meter.read(episodes=episodes, others=self.fleet.mirrors.used)
         restarts = self.producer.restarts if self.producer else 0
         return Played(finished, pace, before, after, restarts)
 
@@ -147,7 +147,8 @@ class _PlayedRun(TrainingRun):
             for who in self.config.rollout.other_models:
                 config = self._config_of(who)
                 if isinstance(config.engine, EndpointConfig):
-                    serving = serving_endpoint(config, config.engine, advice=_advice(who))
+                    endpoint = endpoint_kind(config.engine)
+                    serving = endpoint.serving(config, config.engine, advice=_advice(who))
                     found[who] = await stack.enter_async_context(serving)
                     continue
                 serving = serving_model(

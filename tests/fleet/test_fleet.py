@@ -273,7 +273,7 @@ def test_publishers_lost_as_they_begin_wake_nobody(tmp_path, monkeypatch):
                 await run.fleet.replace_publishers(1)
                 await run.fleet.turns.starting_ranks()
 
-            monkeypatch.setattr(run.fleet, "all_know", lost)
+            monkeypatch.setattr(run.fleet.mirrors, "all_know", lost)
             assert await run.fleet.begin_publication(1) == {}
             assert all(server.engine.asleep for server in run.fleet.servers.values())
             await _handed_out(run)  # nothing is left in the way
