@@ -9,16 +9,20 @@ imports what is slow only when it is used.
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from agentgym_rl.config import ClusterConfig, Config
+from agentgym_rl.config import ClusterConfig, Config, may_use_gpu
 from agentgym_rl.core.errors import ConfigError, ProcessDied
 from agentgym_rl.core.extensions import extension_names, load_extension
 
+from .resources import demands
 from .spec import ProcessSpec
 
 if TYPE_CHECKING:  # imports that take a while
@@ -94,7 +98,7 @@ class Places(ABC):
     """The places of a run's processes, while the connection to its cluster is open."""
 
     def lines(self) -> list[str]:
-        """Return the places in words, for `arl train --dry-run`; none for this machine."""
+        """Return the places and what the run needs of them in words, for `arl train --dry-run`."""
         return []
 
     @abstractmethod
@@ -124,6 +128,15 @@ class Cluster(ABC):
         """Yield what of a configuration does not work there: the configuration is then refused."""
         yield from ()
 
+    def job(self, config: Config, run_dir: Path, command: Callable[[Path], Sequence[str]]) -> Job:
+        """Return the job that does the run in `run_dir`, where `submits`; `command` returns the
+        command line that does it with a configuration file.
+
+        Raises:
+            ConfigError: the nodes are too small for the run.
+        """
+        raise NotImplementedError(f"cluster.type {config.cluster.type!r} submits no jobs")
+
     @abstractmethod
     def connected(self, config: Config) -> AbstractAsyncContextManager[Places]:
         """Return a context that holds the connection, after a check of the resources.
@@ -131,6 +144,35 @@ class Cluster(ABC):
         Raises:
             ConfigError: on entry: there is no such cluster, or it is too small; the message has
                 the table.
+        """
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """The outcome of a submission."""
+
+    job: Path
+    """The file of the job."""
+    said: str
+    """The scheduler's answer; empty: it is not installed here, and the user submits the file."""
+    text: str
+    """The outcome in words."""
+
+
+class Job(ABC):
+    """A job that does a run on other machines."""
+
+    @property
+    @abstractmethod
+    def script(self) -> str:
+        """Return the script of the job."""
+
+    @abstractmethod
+    def submit(self) -> Submitted:
+        """Write the job's files to the run's folder, and submit it.
+
+        Raises:
+            ConfigError: the scheduler refuses it.
         """
 
 
@@ -142,12 +184,20 @@ class LocalCluster(Cluster):
 
     @contextlib.asynccontextmanager
     async def connected(self, config: Config) -> AsyncIterator[Places]:
-        yield _Here(config.cluster)
+        yield _Here(config)
 
 
 class _Here(Places):
-    def __init__(self, cluster: ClusterConfig) -> None:
-        self._cluster = cluster
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def lines(self) -> list[str]:
+        asked = demands(self._config, gpus=may_use_gpu("auto"))
+        cpus = len(os.sched_getaffinity(0))
+        return [
+            f"on this machine, {socket.gethostname()}, with {cpus} CPUs",
+            *(f"  {it.count} x {it.name} of {it.cpus} CPU threads, {it.gpus} GPUs" for it in asked),
+        ]
 
     @contextlib.asynccontextmanager
     async def processes(
@@ -155,7 +205,7 @@ class _Here(Places):
     ) -> AsyncIterator[Processes]:
         from .local import LocalProcesses
 
-        limit_s = self._cluster.stop_timeout_s
+        limit_s = self._config.cluster.stop_timeout_s
         async with LocalProcesses(run_dir / "logs", stop_timeout_s=limit_s, forks=forks) as local:
             yield local
 

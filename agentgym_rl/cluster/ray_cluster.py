@@ -11,9 +11,10 @@ from pathlib import Path
 from agentgym_rl.config import ClusterConfig, Config, EmbeddedEngineConfig, ServerEngineConfig
 from agentgym_rl.core.errors import ConfigError
 
-from .demand import Demand, Node, check, demands, table
+from .demand import Node, check, table
 from .forking import Forks
 from .processes import Cluster, Places, Processes
+from .resources import Demand, demands
 
 log = logging.getLogger(__name__)
 

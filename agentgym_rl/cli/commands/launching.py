@@ -3,18 +3,14 @@ runs that start as a Slurm job."""
 
 from __future__ import annotations
 
-import os
 import shlex
-import socket
 import sys
 from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
-from agentgym_rl.cluster import slurm
-from agentgym_rl.cluster.demand import Node, demands
-from agentgym_rl.cluster.processes import cluster_of
-from agentgym_rl.config import Config, ServerEngineConfig, dump_record, may_use_gpu
+from agentgym_rl.cluster.processes import cluster_kind, cluster_of
+from agentgym_rl.config import Config, ServerEngineConfig
 from agentgym_rl.core.engine import version_label
 from agentgym_rl.engines.launch import engine_process
 from agentgym_rl.models.fitted import fitted
@@ -42,16 +38,7 @@ async def dry_run(config: Config, run_dir: Path, *, resumes: bool = False) -> st
     """
     engine, config_file = config.own_engine, run_dir / MARK
     async with cluster_of(config) as places:
-        lines = [f"run folder  {run_dir}", ""]
-        if there := places.lines():
-            lines += there
-        else:
-            here = Node(socket.gethostname(), len(os.sched_getaffinity(0)))
-            asked = demands(config, gpus=may_use_gpu("auto"))
-            lines += [f"on this machine, {here.name}, with {here.cpus} CPUs"]
-            lines += [
-                f"  {it.count} x {it.name} of {it.cpus} CPU threads, {it.gpus} GPUs" for it in asked
-            ]
+        lines = [f"run folder  {run_dir}", "", *places.lines()]
         if config.cluster.colocated:
             level = config.cluster.sleep_level
             lines += [f"on the same devices: engines sleep (level {level}) while ranks train"]
@@ -97,27 +84,19 @@ def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> i
         print_json({"text": text}) if args.json else print(text)
         return 0
     config = config.model_copy(update={"run": "" if resume else str(run_dir)})
-    asked = demands(config, gpus=config.cluster.gpus_per_node > 0)
-    text = slurm.script(config.cluster, asked, run_dir, _command(args, run_dir, resume))
+    job = cluster_kind(config.cluster).job(config, run_dir, partial(_command, args, resume))
     if args.dry_run:
-        print_json({"script": text}) if args.json else print(text)
+        print_json({"script": job.script}) if args.json else print(job.script)
         return 0
-    job = slurm.write_job(run_dir, text, config=dump_record(config))
-    said = slurm.submit(job)
-    if args.json:
-        print_json({"job": str(job), "submitted": said})
-    elif said:
-        print(f"{said}: {job}\nits output is in {run_dir / 'slurm.log'}")
-    else:
-        how = f"sbatch {shlex.quote(str(job))}"
-        print(f"wrote {job}; sbatch is not installed here: submit it with `{how}`")
+    done = job.submit()
+    print_json({"job": str(done.job), "submitted": done.said}) if args.json else print(done.text)
     return 0
 
 
-def _command(args: Namespace, run_dir: Path, resume: Path | None) -> list[str]:
-    """Return the command line that starts the run on the nodes of the job."""
+def _command(args: Namespace, resume: Path | None, config_file: Path) -> list[str]:
+    """Return the command line that does the run on the nodes of the job."""
     return [
         *(sys.executable, "-m", "agentgym_rl", args.command),
-        *("--config", str(run_dir / "slurm.toml")),
+        *("--config", str(config_file)),
         *(("--resume", str(resume)) if resume else ()),
     ]
