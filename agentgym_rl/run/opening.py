@@ -244,7 +244,7 @@ def _connected(
         incarnation=recovered.incarnation,
         turns=turns_of(config.cluster, config.trainer, config.own_engine),
     )
-    controller = _controller(config, log, fleet, evaluations, shown)
+    controller = _controller(opened, log, fleet, evaluations, shown)
     shown.version = lambda: controller.version
     evaluations.recover()
     trainer = TrainerGroup(
@@ -278,10 +278,10 @@ def _connected(
 
 
 def _controller(
-    config: Config, log: _Log, fleet: Fleet, evaluations: EvalQueue, shown: _Shown
+    opened: Opened, log: _Log, fleet: Fleet, evaluations: EvalQueue, shown: _Shown
 ) -> Controller:
     """Return the controller with its buffer, in the state that the run goes on from."""
-    recovered = log.recovered
+    config, recovered = opened.config, log.recovered
     buffer = Buffer(config.rollout, total_groups=config.steps * config.rollout.groups_per_batch)
     buffer.restore(
         recovered.step,
