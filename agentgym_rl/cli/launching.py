@@ -23,7 +23,7 @@ from agentgym_rl.runtime.signals import run_interruptible
 from agentgym_rl.storage.run_folder import MARK, kind_of, next_run_dir
 from agentgym_rl.trainer.launch import trainer_processes
 
-from .showing import print_json
+from .output import print_json
 
 _TOKEN = "ARL_TOKEN"
 
