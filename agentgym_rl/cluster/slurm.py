@@ -10,17 +10,14 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
 from pathlib import Path
 
-from agentgym_rl.config import ClusterConfig, Config, dump_record
+from agentgym_rl.config import ClusterConfig
 from agentgym_rl.core.errors import ConfigError
 
 from .demand import Node, check
-from .processes import Cluster, Job, Places, Submitted, submitted
-from .ray_cluster import conflicts_of_nodes
-from .resources import Demand, demands
+from .resources import Demand
 
 CONFIG = "slurm.toml"
 """The configuration of the run that the job does, in the run's folder."""
@@ -129,42 +126,3 @@ def submit(job: Path) -> str:
             f"sbatch refuses {job}: {asked.stderr.strip()}. cluster.sbatch takes more options"
         )
     return asked.stdout.strip()
-
-
-class SlurmCluster(Cluster):
-    """The kind of runs that a Slurm job does, on the Ray cluster that it starts."""
-
-    submits = True
-
-    def conflicts(self, config: Config) -> Iterator[str]:
-        return conflicts_of_nodes(config)
-
-    def job(self, config: Config, run_dir: Path, command: Callable[[Path], Sequence[str]]) -> Job:
-        asked = demands(config, gpus=config.cluster.gpus_per_node > 0)
-        words = command(run_dir / CONFIG)
-        text = script(config.cluster, asked, run_dir, words)
-        return _SlurmJob(run_dir, text, dump_record(config))
-
-    def connected(self, config: Config) -> AbstractAsyncContextManager[Places]:
-        raise submitted(config.cluster)
-
-
-class _SlurmJob(Job):
-    def __init__(self, run_dir: Path, text: str, config: str) -> None:
-        self._run_dir, self._text, self._config = run_dir, text, config
-
-    @property
-    def script(self) -> str:
-        return self._text
-
-    def submit(self) -> Submitted:
-        job = write_job(self._run_dir, self._text, config=self._config)
-        said = submit(job)
-        text = f"{said}: {job}\nits output is in {self._run_dir / 'slurm.log'}"
-        if not said:
-            how = f"sbatch {shlex.quote(str(job))}"
-            text = f"wrote {job}; sbatch is not installed here: submit it with `{how}`"
-        return Submitted(job, said, text)
-
-
-KIND = SlurmCluster()

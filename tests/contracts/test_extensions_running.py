@@ -193,9 +193,12 @@ def test_turns_on_devices_come_from_whoever_shares_them(registered):
     sections = (config.cluster, config.trainer, config.own_engine)
     assert turns_of(*sections) is Turns
     registered("turns", "mine", lambda cluster, trainer, engine: OneAtATime)
-    turns = turns_of(*sections)(
-        Router(interrupt="keep", wait_s=1.0), servers=list, give_up=lambda server, why: None
-    )
+
+    async def give_up(server, why):
+        raise AssertionError(why)
+
+    router = Router(interrupt="keep", wait_s=1.0)
+    turns = turns_of(*sections)(router, servers=list, give_up=give_up)
     assert not asyncio.run(turns.to_ranks(lead=True, wanted=lambda: True))
     config = load_config(overrides={"cluster.colocated": True})
     with pytest.raises(ConfigError, match="colocated and mine"):

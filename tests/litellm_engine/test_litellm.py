@@ -14,12 +14,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from arl_endpoints.endpoint import LITELLM
 from someones_claude import SomeonesClaude
 from someones_model import KEY, gold
 
 from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.evaluate.endpoint import LITELLM
 from agentgym_rl.runtime.http_server import serving
 from tests.exhaustive import REQUIRED
 from tests.kit.cases import cases

@@ -1,20 +1,39 @@
-"""The kind of clusters of Ray, as a run finds it: its conflicts, and the check of its resources."""
+"""The kinds of clusters of several machines, as a run finds them: Ray, and Slurm, whose job starts
+Ray. They refuse what conflicts with them, check resources, and write jobs."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+import shlex
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from agentgym_rl.config import ClusterConfig, Config, EmbeddedEngineConfig, ServerEngineConfig
+from agentgym_rl.cluster import slurm
+from agentgym_rl.cluster.demand import Node, check, table
+from agentgym_rl.cluster.processes import (
+    Cluster,
+    Job,
+    Places,
+    Processes,
+    Submitted,
+    submitted,
+)
+from agentgym_rl.cluster.resources import Demand, demands
+from agentgym_rl.config import (
+    ClusterConfig,
+    Config,
+    EmbeddedEngineConfig,
+    ServerEngineConfig,
+    dump_record,
+)
 from agentgym_rl.core.errors import ConfigError
 
-from .demand import Node, check, table
-from .forking import Forks
-from .processes import Cluster, Places, Processes
-from .resources import Demand, demands
+if TYPE_CHECKING:  # imports that take a while
+    from agentgym_rl.cluster.forking import Forks
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +63,10 @@ class RayCluster(Cluster):
         return conflicts_of_nodes(config)
 
     @contextlib.asynccontextmanager
-    async def connected(self, config: Config) -> AsyncIterator[Places]:
+    async def connected(self, config: Config) -> AsyncGenerator[Places]:
         if importlib.util.find_spec("ray") is None:
             raise ConfigError("cluster.type 'ray' needs Ray: pip install 'agentgym-rl[ray]'")
-        from .ray_nodes import connected
+        from agentgym_rl.cluster.ray_nodes import connected
 
         async with connected(config.cluster) as nodes:
             gpus = any(node.gpus for node in nodes)
@@ -87,8 +106,8 @@ class _Nodes(Places):
     @contextlib.asynccontextmanager
     async def processes(
         self, run_dir: Path, weights_dir: Path, *, forks: Forks | None
-    ) -> AsyncIterator[Processes]:
-        from .ray_processes import RayProcesses
+    ) -> AsyncGenerator[Processes]:
+        from agentgym_rl.cluster.ray_processes import RayProcesses
 
         async with RayProcesses(
             run_dir / "logs",
@@ -99,4 +118,40 @@ class _Nodes(Places):
             yield processes
 
 
-KIND = RayCluster()
+class SlurmCluster(Cluster):
+    """The kind of runs that a Slurm job does, on the Ray cluster that it starts."""
+
+    submits = True
+
+    def conflicts(self, config: Config) -> Iterator[str]:
+        return conflicts_of_nodes(config)
+
+    def job(self, config: Config, run_dir: Path, command: Callable[[Path], Sequence[str]]) -> Job:
+        asked = demands(config, gpus=config.cluster.gpus_per_node > 0)
+        words = command(run_dir / slurm.CONFIG)
+        text = slurm.script(config.cluster, asked, run_dir, words)
+        return _SlurmJob(run_dir, text, dump_record(config))
+
+    def connected(self, config: Config) -> AbstractAsyncContextManager[Places]:
+        raise submitted(config.cluster)
+
+
+class _SlurmJob(Job):
+    def __init__(self, run_dir: Path, text: str, config: str) -> None:
+        self._run_dir, self._text, self._config = run_dir, text, config
+
+    @property
+    def script(self) -> str:
+        return self._text
+
+    def submit(self) -> Submitted:
+        job = slurm.write_job(self._run_dir, self._text, config=self._config)
+        said = slurm.submit(job)
+        text = f"{said}: {job}\nits output is in {self._run_dir / 'slurm.log'}"
+        if not said:
+            how = f"sbatch {shlex.quote(str(job))}"
+            text = f"wrote {job}; sbatch is not installed here: submit it with `{how}`"
+        return Submitted(job, said, text)
+
+
+RAY, SLURM = RayCluster(), SlurmCluster()
