@@ -25,9 +25,9 @@ FLOORS = [
     "controller inspector report weights",
     "engines trainer",
     "export fleet rollout",
-    "audit evaluate plan",
+    "audit evaluate plan workers",
     "run",
-    "serve workers",
+    "serve",
     "cli",
 ]
 FOR_PLUGINS = {"config", "core", "gym", "runtime"}

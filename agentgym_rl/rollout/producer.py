@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core.errors import ConfigError
@@ -39,7 +40,16 @@ async def drawn(tasks: TaskSource, index: int) -> Task:
     return await loop.run_in_executor(_DRAWING, tasks.__getitem__, index)
 
 
-class TaskCursor:
+class Cursor(Protocol):
+    """An order of tasks."""
+
+    async def next(self) -> tuple[int, Task]:
+        """Return the next task, and its index, which no other task of the run has. One call at a
+        time."""
+        ...
+
+
+class TaskCursor(Cursor):
     """A cursor over tasks in the order of their index; a finite source starts over.
 
     `logged` has the indices whose groups are complete already, which are left out; `draws` passes
@@ -191,7 +201,7 @@ class Rollout(Producer):
         self,
         config: RolloutConfig,
         groups: OpenGroups,
-        cursor: TaskCursor,
+        cursor: Cursor,
         player: Player,
         *,
         seed: int,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # slow imports, during which the fork server does its own
     from agentgym_rl.report.progress import Progress
     from agentgym_rl.rollout.episode import Player
     from agentgym_rl.rollout.groups import OpenGroups
-    from agentgym_rl.rollout.producer import Producer, TaskCursor
+    from agentgym_rl.rollout.producer import Cursor, Producer
 
     from .training import TrainingRun
 
@@ -60,7 +60,7 @@ class ProducerKind(ABC):
 
     @abstractmethod
     def producer(
-        self, run: TrainingRun, groups: OpenGroups, cursor: TaskCursor, player: Player
+        self, run: TrainingRun, groups: OpenGroups, cursor: Cursor, player: Player
     ) -> Producer:
         """Return the producer of `run`, which admits the tasks of `cursor`, or others, as `groups`.
         `player` plays episodes in this process."""
@@ -73,7 +73,7 @@ class _InThisProcess(ProducerKind):
         return True
 
     def producer(
-        self, run: TrainingRun, groups: OpenGroups, cursor: TaskCursor, player: Player
+        self, run: TrainingRun, groups: OpenGroups, cursor: Cursor, player: Player
     ) -> Producer:
         from agentgym_rl.rollout.producer import Rollout
 

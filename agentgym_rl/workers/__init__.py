@@ -1,7 +1,6 @@
 """The rollout workers: processes that play the groups of a run (`rollout.workers`).
 
-producer.py   what a run finds: the kind of producers with workers
-workers.py    their lives; elastic.py: workers that join and leave; admin_api.py: on request
+workers.py    their lives; elastic.py: workers that join and leave
 leases.py     the groups that they play; api.py: over HTTP
 process.py    the worker itself; client.py: its connection
 """

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from arl_scale.admin_api import FILE, ElasticApi, told
 from safetensors.torch import load_file
 
 from agentgym_rl.config import load_config
@@ -20,7 +21,6 @@ from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.storage.weights_folder import INDEX
 from agentgym_rl.weights.parts import write_version
-from agentgym_rl.workers.admin_api import FILE, ElasticApi, told
 
 from .fleets import NAMES, Running, running, somebody_elses_engine
 

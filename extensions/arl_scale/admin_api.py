@@ -44,8 +44,7 @@ from agentgym_rl.runtime.http_server import (
     json_response,
     read_body,
 )
-
-from .elastic import ElasticWorkers
+from agentgym_rl.workers.elastic import ElasticWorkers
 
 log = logging.getLogger(__name__)
 

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 from agentgym_rl.cluster.spec import ProcessSpec
 from agentgym_rl.config import Config
 from agentgym_rl.run.parts import Forked, ProducerKind
-
-from . import IMPORTS
+from agentgym_rl.workers import IMPORTS
 
 if TYPE_CHECKING:  # slow imports, made when a run begins
     from agentgym_rl.rollout.episode import Player
     from agentgym_rl.rollout.groups import OpenGroups
-    from agentgym_rl.rollout.producer import TaskCursor
+    from agentgym_rl.rollout.producer import Cursor
     from agentgym_rl.run.training import TrainingRun
-
-    from .elastic import ElasticWorkers
+    from agentgym_rl.workers.elastic import ElasticWorkers
 
 
 class WorkersKind(ProducerKind):
@@ -32,7 +30,7 @@ class WorkersKind(ProducerKind):
     def processes(
         self, config: Config, config_file: Path, *, controller_url: str
     ) -> list[ProcessSpec]:
-        from .workers import worker_process
+        from agentgym_rl.workers.workers import worker_process
 
         url, cpus = controller_url, config.rollout.worker_cpus
         return [
@@ -41,12 +39,11 @@ class WorkersKind(ProducerKind):
         ]
 
     def producer(
-        self, run: TrainingRun, groups: OpenGroups, cursor: TaskCursor, player: Player
+        self, run: TrainingRun, groups: OpenGroups, cursor: Cursor, player: Player
     ) -> ElasticWorkers:
         from agentgym_rl.fleet.mirrors import Followers
-
-        from .elastic import ElasticWorkers
-        from .leases import Leases
+        from agentgym_rl.workers.elastic import ElasticWorkers
+        from agentgym_rl.workers.leases import Leases
 
         config = run.config
         return ElasticWorkers(
