@@ -38,6 +38,7 @@ from agentgym_rl.run.parts import ProducerKind
 from agentgym_rl.run.training import LivePart
 
 class LabCluster(LocalCluster):
+    """The laboratory's own machines."""
     def conflicts(self, config):
         if config.cluster.colocated:
             yield "cluster.type 'lab' has devices for everybody; leave out cluster.colocated"
@@ -123,12 +124,15 @@ def test_a_run_of_another_package(arl, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_does_not_fit_another_package_is_refused_before_the_run(arl, tmp_path):
+def test_what_another_package_refuses_is_refused_before_the_run(arl, tmp_path):
     folder = tmp_path / "run"
     done = arl("train", "--cluster=lab", "--cluster.colocated=true", f"--run={folder}", *TINY)
     assert done.returncode == 2
     assert "'lab' has devices for everybody" in done.stderr
     assert not folder.exists()
+    rows = json.loads(arl("list", "--json").stdout)["rows"]
+    cluster = {"kind": "cluster", "id": "lab", "description": "The laboratory's own machines."}
+    assert cluster | {"error": ""} in rows
     done = arl("train", "--cluster=labb", *TINY)
     assert "'lab', 'local', 'ray' or 'slurm'; did you mean 'lab'?" in done.stderr
 
