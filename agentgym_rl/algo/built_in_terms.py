@@ -202,9 +202,9 @@ def _first(numbers: Tensor, count: int, ranks: Ranks) -> Tensor:
 
 def _lots(episodes: Tensor, *, seed: int, step: int) -> Tensor:
     """Return [N] numbers in [0, 1), drawn for each episode's tokens from a generator of its own."""
-    found = torch.zeros(len(episodes), dtype=torch.float64)
-    for episode in episodes.unique().tolist():
-        own = episodes == episode
-        drawn = np.random.default_rng([seed, step, episode]).random(int(own.sum()))
-        found[own] = torch.from_numpy(drawn)
-    return found
+    numbers = np.asarray(episodes)
+    found = np.zeros(len(numbers), np.float64)
+    for episode in np.unique(numbers).tolist():
+        own = numbers == episode
+        found[own] = np.random.default_rng([seed, step, episode]).random(int(own.sum()))
+    return torch.tensor(found, dtype=torch.float64)
