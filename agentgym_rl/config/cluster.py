@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import Field, field_validator
 
-from agentgym_rl.core.extensions import extension_names
-
 from agentgym_rl.core.extensions import extension_names, load_extension
 
 from .engine import EndpointConfig, OwnEngineConfig, ServerEngineConfig
