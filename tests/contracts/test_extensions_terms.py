@@ -168,6 +168,15 @@ def test_its_keys_are_in_help(theirs, capsys):
         assert said in capsys.readouterr().out
 
 
+def test_they_are_listed(theirs, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["list", "--json"])
+    rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert (rows["bare"]["kind"], rows["bare"]["description"]) == ("term", "A term without keys.")
+    assert (rows["notes"]["kind"], rows["notes"]["error"]) == ("tracker", "")
+    assert "ZeroDivisionError" in rows["broken"]["error"]
+
+
 def test_a_term_is_on_where_its_section_is(theirs):
     assert not AlgoConfig().term_sections
     algo = load_config(None, {"algo.price.name": "5"}).algo
