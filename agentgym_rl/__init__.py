@@ -10,12 +10,8 @@ Each word is a file or folder of this package (docs/map.md has all of them). The
 are the public ones; they load on first use, so `import agentgym_rl` stays fast and torch-free.
 """
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from agentgym_rl.runtime.moved import MOVED as _MOVED
-from agentgym_rl.runtime.moved import install as _install
 
 if TYPE_CHECKING:
     from agentgym_rl.config import Config as Config
@@ -141,13 +137,8 @@ def __getattr__(name: str) -> Any:
         return import_module(f".{module}", __name__)
     if home := _HOMES.get(name):
         return getattr(import_module(f".{home}", __name__), name)
-    if name in _MOVED:
-        return sys.modules[f"{__name__}.{name}"]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return __all__
-
-
-_install()
