@@ -7,7 +7,8 @@
     probes.py     what the daemon offers                   sdk.py      the docker SDK
 
 The SDK is installed by `pip install "agentgym-rl[docker]"`. What a sandbox asks of its runner is
-the same in a container and in a machine: ../runner_sandbox.py, _session.py and _client.py.
+the same in a container and in a machine: ../runner_sandbox.py, ../runner_session.py and
+../runner_client.py.
 
 Without the SDK imports work, but no backend can be created. The image needs Python 3.8 or newer.
 """
