@@ -15,16 +15,11 @@ from aiohttp import web
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-from agentgym_rl.config import (
-    Config,
-    LiteLLMEngineConfig,
-    OpenAIEngineConfig,
-    SglangEngineConfig,
-    VllmEngineConfig,
-    dump_toml,
-    load_config,
-)
+from agentgym_rl.config import Config, dump_toml, load_config
 from agentgym_rl.core.task import Task
+from agentgym_rl.engines.sglang.section import SglangEngineConfig
+from agentgym_rl.engines.vllm.section import VllmEngineConfig
+from agentgym_rl.gateway.relay.sections import LiteLLMEngineConfig, OpenAIEngineConfig
 from agentgym_rl.gym.env import Env
 from agentgym_rl.gym.registry import make, make_agent, spec
 from agentgym_rl.models.resolve import resolve_paths

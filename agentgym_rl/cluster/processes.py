@@ -105,8 +105,7 @@ async def cluster_of(config: Config) -> AsyncIterator[tuple[list[Node], list[Dem
         gpus = any(node.gpus for node in nodes)
         asked = demands(config, gpus=gpus)
         check(asked, nodes)
-        engine = config.own_engine
-        if config.eval.scheduled and gpus and (engine.type != "embedded" or engine.device != "cpu"):
+        if config.eval.scheduled and gpus and config.own_engine.runs_on != "cpu":
             # Ray does not know of the engine of evaluations, which runs beside `arl train`.
             raise ConfigError(
                 "cluster.type 'ray': evaluations on schedule (eval.every, eval.every_minutes) "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -22,7 +22,8 @@ from .algo_terms import (
     VespoConfig,
     WhitenConfig,
 )
-from .section import Fitted, Needs, Section, none_of, one_of
+from .section import Fitted, Needs, Section, Sections, none_of, one_of
+from .trainer import TrainerConfig
 
 LOSSES = ("ppo", "gspo", "cispo", "sapo", "gmpo", "vespo", "reinforce", "dro", "dppo")
 WITH_RATIO = ("ppo", "gspo", "cispo", "sapo")
@@ -180,6 +181,14 @@ class AlgoConfig(Section):
             "group_std",
             "leave_one_out_std",
         )
+
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        rate = config.of(TrainerConfig).critic_learning_rate
+        if rate is not None and self.baseline != "critic":
+            yield (
+                f"trainer.critic_learning_rate {rate} without a "
+                f"critic: algo.baseline is {self.baseline!r}; leave it out, or use baseline critic"
+            )
 
     @property
     def uses_every_row(self) -> bool:

@@ -1,5 +1,4 @@
-"""The sections `cluster` and `logging`: the processes of a run, and their output. A check tells
-whether engines and trainer ranks of a run may share devices (`cluster.colocated`)."""
+"""The sections `cluster` and `logging`: the processes of a run, and their output."""
 
 from __future__ import annotations
 
@@ -8,9 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from .engine import EndpointConfig, OwnEngineConfig, ServerEngineConfig
-from .rollout import EvalConfig
-from .section import Section
+from .model import InitConfig
+from .section import Section, Sections
 from .trainer import TrainerConfig, WeightsConfig
 
 
@@ -48,6 +46,31 @@ class ClusterConfig(Section):
     stop_timeout_s: float = Field(default=5.0, gt=0)
     """The time that a child has to end by itself before it is killed."""
 
+    @property
+    def gives_out_gpus(self) -> str:
+        """Return why no section names GPUs on a cluster."""
+        return (
+            f"cluster.type {self.type!r}: GPUs are given out there; leave out trainer.gpus and "
+            "engine.gpus"
+        )
+
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        if self.type == "local":
+            return
+        init = config.of(InitConfig).method
+        if init != "none":
+            yield (
+                f"cluster.type {self.type!r} has no warm-up (init.method {init!r}): make it on one "
+                "machine, and train its RUN/init/model (--model)"
+            )
+        if config.of(TrainerConfig).gpus:
+            yield self.gives_out_gpus
+        if config.of(WeightsConfig).transport == "ipc":
+            yield (
+                "weights.transport 'ipc' needs engines on the trainer's own devices, and "
+                f"cluster.type {self.type!r} keeps them apart; use nccl or gloo"
+            )
+
 
 class LoggingConfig(Section):
     """The output for the user."""
@@ -65,75 +88,3 @@ class LoggingConfig(Section):
     """The experiment trackers that also get the metrics; each is an extra of the package."""
     project: str = Field(default="agentgym-rl", min_length=1)
     """The project of the trackers that have projects; the run is named after its folder."""
-
-
-def check_colocated(
-    engine: OwnEngineConfig | EndpointConfig,
-    trainer: TrainerConfig,
-    *,
-    weights: WeightsConfig,
-    evaluations: EvalConfig,
-    cluster: ClusterConfig,
-) -> None:
-    """Raise ValueError with all obstacles, if engines and ranks may not share devices."""
-    problems = [
-        *_problems(engine, trainer, cluster),
-        *_problems_of_others(weights, evaluations),
-    ]
-    if problems:
-        raise ValueError(f"cluster.colocated: {'; '.join(problems)}")
-
-
-def _problems(
-    engine: OwnEngineConfig | EndpointConfig, trainer: TrainerConfig, cluster: ClusterConfig
-) -> Iterator[str]:
-    if not isinstance(engine, OwnEngineConfig):
-        yield f"engine.type {engine.type!r} is not started here, and cannot sleep"
-        return
-    if engine.type == "sglang":
-        yield (
-            "SGLang gives memory back only while it has no request, and with one its server ends "
-            "(/release_memory_occupation); requests in flight have to outlive a sleep here. Use "
-            "vLLM, the embedded engine, or separate devices"
-        )
-    if isinstance(engine, ServerEngineConfig):
-        yield from _problems_of_servers(engine, trainer.gpus)
-    each = engine.tensor_parallel_size if isinstance(engine, ServerEngineConfig) else 1
-    devices = engine.num_servers * each
-    if devices != trainer.num_ranks:
-        yield (
-            f"engines and ranks on the same devices need as many: engine.num_servers "
-            f"{engine.num_servers} x {each} = {devices}, trainer.num_ranks {trainer.num_ranks}"
-        )
-    if cluster.type != "local" and each > 1:
-        yield (
-            f"cluster.type {cluster.type!r} gives out parts of a GPU, not of several: "
-            f"engine.tensor_parallel_size has to be 1, got {each}"
-        )
-
-
-def _problems_of_servers(engine: ServerEngineConfig, gpus: tuple[int, ...]) -> Iterator[str]:
-    if engine.urls:
-        yield (
-            "engine.urls names servers that the run does not start, which it can neither "
-            "place nor start again on the trainer's devices; leave it out"
-        )
-    if set(engine.gpus) != set(gpus):
-        yield (
-            f"engine.gpus {list(engine.gpus)} and trainer.gpus {list(gpus)} have to be the same, "
-            "or both left out"
-        )
-
-
-def _problems_of_others(weights: WeightsConfig, evaluations: EvalConfig) -> Iterator[str]:
-    if weights.transport not in ("shm", "gloo"):
-        yield (
-            f"weights.transport {weights.transport!r} writes into weights that are served, "
-            "and a sleeper's are not there; use shm or gloo"
-        )
-    if evaluations.scheduled:
-        yield (
-            "eval.every and eval.every_minutes start one engine more, beside training, where the "
-            "devices are the trainer's. Evaluate checkpoints instead: trainer.checkpoint_every, "
-            "and arl eval --checkpoint"
-        )

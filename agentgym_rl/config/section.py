@@ -18,6 +18,8 @@ from pydantic.fields import FieldInfo
 
 from agentgym_rl.core.chat import is_list, is_mapping, is_tuple
 
+from .registered import Kinds
+
 SECRET = "secret"
 """The type of errors whose input is not shown, since it may be a key."""
 
@@ -45,6 +47,7 @@ class Fits:
 
 
 T = TypeVar("T")
+S = TypeVar("S", bound="Section")
 Fitted = Annotated[T, Fits()]
 OnResume = Annotated[T, Free("resume")]
 InEval = Annotated[T, Free("eval")]
@@ -77,6 +80,8 @@ def none_of(*values: Any) -> Callable[[Any], bool]:
 
 
 class Section(BaseModel):
+    """A table of keys, which may be declared by any package."""
+
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
     )
@@ -85,6 +90,10 @@ class Section(BaseModel):
     """The reasons for the absence of keys that users may look for, by name."""
     needs: ClassVar[Sequence[Needs]] = ()
     """The rules of keys that do something only beside some values of another key."""
+
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        """Yield what this section refuses beside the other sections of `config`, and what to do."""
+        return iter(())
 
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> Self:
@@ -127,6 +136,27 @@ class Section(BaseModel):
         return value
 
 
+class Sections(Section):
+    """A configuration of several sections, which are found by their classes."""
+
+    def of(self, kind: type[S]) -> S:
+        """Return the section of a class, or of a class derived from it."""
+        return next(it for it in self.sections if isinstance(it, kind))
+
+    @property
+    def sections(self) -> Iterator[Section]:
+        """Yield the sections, in the order of their names in the class."""
+        values = (getattr(self, name) for name in type(self).model_fields)
+        return (value for value in values if isinstance(value, Section))
+
+    @model_validator(mode="after")
+    def _no_conflict(self) -> Self:
+        for section in self.sections:
+            if problem := next(iter(section.conflicts(self)), ""):
+                raise ValueError(problem)
+        return self
+
+
 def default(section: Section, name: str) -> Any:
     """Return the default of a key."""
     return type(section).model_fields[name].get_default(call_default_factory=True)
@@ -134,6 +164,9 @@ def default(section: Section, name: str) -> Any:
 
 def section_types(field: FieldInfo) -> Sequence[type[BaseModel]]:
     """Return the sections a key may hold, the default one first; none if it holds a plain value."""
+    for mark in field.metadata:
+        if isinstance(mark, Kinds):
+            return mark.sections
     if not isinstance(field.default, BaseModel):
         return ()
     default = type(field.default)

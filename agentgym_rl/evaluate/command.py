@@ -21,20 +21,18 @@ from agentgym_rl.config import (
     Config,
     EndpointConfig,
     GatewayConfig,
-    LiteLLMEngineConfig,
     ModelConfig,
-    ServerEngineConfig,
     dump_record,
 )
 from agentgym_rl.core.errors import ConfigError, EpisodeError, cause_of
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import POLICY, Trajectory
+from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.relay import Relay
-from agentgym_rl.gateway.relay.litellm_upstream import LiteLLMUpstream, check_model
-from agentgym_rl.gateway.relay.upstream import OpenAIUpstream, Upstream
+from agentgym_rl.gateway.relay.app import Relay
+from agentgym_rl.gateway.relay.kinds import endpoint_kind
+from agentgym_rl.gateway.relay.upstream import Upstream
 from agentgym_rl.gym.seats import MultiSeatEnv
 from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import model_folder
@@ -248,7 +246,7 @@ async def _check(asked: Asked) -> None:
             )
         return await check_endpoint(config, config.engine)
     await check(config, trains=False)
-    if isinstance(config.engine, ServerEngineConfig) and config.engine.urls:
+    if config.own_engine.attached:
         raise ConfigError(
             "an evaluation does not use running servers (engine.urls), because the version of "
             "their weights is unknown; pass --engine.urls=[] to start a server, "
@@ -408,8 +406,7 @@ async def check_endpoint(config: Config, engine: EndpointConfig) -> None:
             f"--engine={engine.type}: the tokenizer of the model is unknown here; leave it out"
         )
     _api_key(engine)
-    if isinstance(engine, LiteLLMEngineConfig):
-        check_model(engine, config.model.path)
+    endpoint_kind(engine).check(engine, config.model.path)
     await check_parts(config)
 
 
@@ -456,9 +453,7 @@ def place(engine: EndpointConfig) -> str:
 
 def _upstream(engine: EndpointConfig, name: str, *, timeout_s: float) -> Upstream:
     key = _api_key(engine)
-    if isinstance(engine, LiteLLMEngineConfig):
-        return LiteLLMUpstream(engine, model=name, api_key=key, timeout_s=timeout_s)
-    return OpenAIUpstream(engine, model=name, api_key=key, timeout_s=timeout_s)
+    return endpoint_kind(engine).upstream(engine, model=name, api_key=key, timeout_s=timeout_s)
 
 
 def _api_key(engine: EndpointConfig) -> str:

@@ -19,7 +19,6 @@ from agentgym_rl.config import (
     AgentConfig,
     EnvConfig,
     GatewayConfig,
-    OpenAIEngineConfig,
     RolloutConfig,
     SandboxConfig,
     VerifierConfig,
@@ -31,7 +30,8 @@ from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.messages import call_id
-from agentgym_rl.gateway.relay import Relay
+from agentgym_rl.gateway.relay.app import Relay
+from agentgym_rl.gateway.relay.sections import OpenAIEngineConfig
 from agentgym_rl.gateway.relay.upstream import Upstream
 from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.gym import registry

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from agentgym_rl.cluster.forking import ForkServer
 from agentgym_rl.cluster.health import LOOK_EVERY_S
-from agentgym_rl.config import Config, EndpointConfig, ModelConfig, OpenAIEngineConfig
+from agentgym_rl.config import ENGINES, Config, EndpointConfig, ModelConfig
 from agentgym_rl.core.errors import EngineError, WeightsError
 from agentgym_rl.evaluate.command import serving_endpoint, serving_model
 from agentgym_rl.evaluate.during_training import Evaluator
@@ -84,9 +84,13 @@ async def play_and_train(
         return await run.run()
 
 
+_AT_URL = "openai"
+"""The kind of engine of a player at a URL."""
+
+
 def _key_name() -> str:
     """Return the variable with the key of models served elsewhere; "" if it is not set."""
-    name = OpenAIEngineConfig().api_key_env
+    name = str(ENGINES[_AT_URL].section.model_fields["api_key_env"].default)
     return name if os.environ.get(name, "").strip() else ""
 
 
@@ -170,7 +174,8 @@ class _PlayedRun(TrainingRun):
         kind, _, place = who.partition(":")
         if kind == "url":
             url, _, name = place.partition("#")
-            engine = OpenAIEngineConfig(base_url=url, api_key_env=_key_name())
+            keys = {"base_url": url, "api_key_env": _key_name()}
+            engine = ENGINES[_AT_URL].section.model_validate(keys)
             return config.model_copy(update={"engine": engine, "model": ModelConfig(path=name)})
         engine = config.own_engine.model_copy(update={"num_servers": 1})
         model = config.model if kind == LEAGUE else ModelConfig(path=place)

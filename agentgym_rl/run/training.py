@@ -27,12 +27,12 @@ from agentgym_rl.controller.controller import Controller
 from agentgym_rl.controller.schedule import Plan
 from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.core.task import TaskSource
+from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.evaluate.queue import EvalQueue
 from agentgym_rl.fleet.colocation import SharedDevices
 from agentgym_rl.fleet.elastic import ElasticFleet
 from agentgym_rl.fleet.loads import EngineLoads
 from agentgym_rl.fleet.members import Members
-from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.gym.services import NO_SERVICES, Services
 from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import (

@@ -16,6 +16,7 @@ from agentgym_rl.core.engine import Interrupt, version_label
 from agentgym_rl.core.errors import WeightsError
 
 from .engine_routes import Pause, RemoteEngine
+from .receivers import recognized
 from .transport import Publication, Transport
 
 _STAGING_SHARE = {"keep": 0.75, "recompute": 0.75, "abort": 0.75, "wait": 0.5}
@@ -114,6 +115,7 @@ class Publisher:
             deadline=start + timeout_s,
             may_sleep=self.may_sleep,
             known=self.known,
+            recognize=recognized,
         )
         renamed = self._renamed(publication, same_as)
         others = {name: it for name, it in publication.alive.items() if name not in renamed}

@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from agentgym_rl.config import EmbeddedEngineConfig, GatewayConfig
+from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.engine import Sampler
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Trajectory
+from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.engines.scripted import ScriptedEngine
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.server.gateway import Gateway

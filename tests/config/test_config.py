@@ -14,7 +14,6 @@ from agentgym_rl import config as config_module
 from agentgym_rl.config import (
     Config,
     MaskCorrection,
-    OpenAIEngineConfig,
     Section,
     dump_toml,
     free_keys,
@@ -23,6 +22,7 @@ from agentgym_rl.config import (
 )
 from agentgym_rl.config.section import differences
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gateway.relay.sections import OpenAIEngineConfig
 from tests.kit.cases import cases
 
 
@@ -514,7 +514,7 @@ def test_the_resolved_file_is_whole_and_gives_the_same_run(tmp_path):
 
 
 def sections() -> Iterator[type[Section]]:
-    for found in vars(config_module).values():
+    for found in [*vars(config_module).values(), *section_types(Config.model_fields["engine"])]:
         if isinstance(found, type) and issubclass(found, Section) and found is not Section:
             yield found
 

@@ -13,10 +13,11 @@ from agentgym_rl.config import load_config
 from agentgym_rl.core.engine import EngineInfo, SamplingParams
 from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.engines.checks import Checked
+from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.fleet import servers
 from agentgym_rl.fleet.elastic import ElasticFleet
 from agentgym_rl.fleet.members import Members
-from agentgym_rl.fleet.servers import EngineSetup, check_joins
+from agentgym_rl.fleet.servers import check_joins
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.run.admin_api import FILE, ElasticApi, told
 from agentgym_rl.runtime.http_server import serving

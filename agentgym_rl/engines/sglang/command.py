@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from agentgym_rl.config import LoraConfig, SglangEngineConfig
+from agentgym_rl.config import LoraConfig
 from agentgym_rl.core.engine import Interrupt, adapter_name
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.model_folder import tensor_heads
@@ -23,6 +23,7 @@ from agentgym_rl.engines.launch import (
 )
 from agentgym_rl.models.fitted import kv_bytes_per_token
 
+from .section import SglangEngineConfig
 from .server import DIE_WITH_PARENT
 
 LOWEST, BELOW = (0, 5, 16), (0, 5, 24)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from agentgym_rl.config import LoraConfig, VllmEngineConfig
+from agentgym_rl.config import LoraConfig
 from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines.launch import (
@@ -24,6 +24,7 @@ from agentgym_rl.engines.launch import (
 from agentgym_rl.engines.protocol import SERVED_ADAPTER
 
 from .plugin import DIE_WITH_PARENT, GLOO, SHM
+from .section import VllmEngineConfig
 
 LOWEST, BELOW = (0, 30), (0, 34)
 """The bounds of versions [LOWEST, BELOW) with the routes and the weight-transfer API used here:

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from agentgym_rl.config import LiteLLMEngineConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime.imports import environment_secrets, load_litellm
 
+from .sections import LiteLLMEngineConfig
 from .upstream import TRANSIENT, Upstream
 
 _log = logging.getLogger(__name__)

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import msgspec
 
-from agentgym_rl.config import EndpointConfig, OpenAIEngineConfig
+from agentgym_rl.config import EndpointConfig
 from agentgym_rl.core.errors import ConfigError, EngineError
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.runtime.http_client import bound_response
+
+from .sections import OpenAIEngineConfig
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

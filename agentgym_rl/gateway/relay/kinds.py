@@ -1,0 +1,77 @@
+"""The kinds of engines that are models served elsewhere, for `arl eval`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from agentgym_rl.config import EndpointConfig, EngineKind
+from agentgym_rl.core.extensions import load_extension
+
+from .sections import LiteLLMEngineConfig, OpenAIEngineConfig
+
+if TYPE_CHECKING:
+    from .upstream import Upstream
+
+
+class EndpointKind(EngineKind):
+    """A kind of endpoint that answers chat completions, in its own name for a model."""
+
+    def check(self, engine: EndpointConfig, model: str) -> None:
+        """Refuse a model that cannot be reached, without any request.
+
+        Raises:
+            ConfigError: something that it needs is missing; the message says what to do.
+        """
+        return None
+
+    @abstractmethod
+    def upstream(
+        self, engine: EndpointConfig, *, model: str, api_key: str, timeout_s: float
+    ) -> Upstream:
+        """Return the client of a model; its parameters are those of `Upstream`."""
+
+
+class OpenAIKind(EndpointKind):
+    """A model behind an OpenAI-compatible URL."""
+
+    section = OpenAIEngineConfig
+    place: ClassVar[int] = 3
+
+    def upstream(
+        self, engine: EndpointConfig, *, model: str, api_key: str, timeout_s: float
+    ) -> Upstream:
+        from .upstream import OpenAIUpstream
+
+        assert isinstance(engine, OpenAIEngineConfig)
+        return OpenAIUpstream(engine, model=model, api_key=api_key, timeout_s=timeout_s)
+
+
+class LiteLLMKind(EndpointKind):
+    """A model that LiteLLM reaches."""
+
+    section = LiteLLMEngineConfig
+    place: ClassVar[int] = 4
+
+    def check(self, engine: EndpointConfig, model: str) -> None:
+        from .litellm_upstream import check_model
+
+        assert isinstance(engine, LiteLLMEngineConfig)
+        check_model(engine, model)
+
+    def upstream(
+        self, engine: EndpointConfig, *, model: str, api_key: str, timeout_s: float
+    ) -> Upstream:
+        from .litellm_upstream import LiteLLMUpstream
+
+        assert isinstance(engine, LiteLLMEngineConfig)
+        return LiteLLMUpstream(engine, model=model, api_key=api_key, timeout_s=timeout_s)
+
+
+def endpoint_kind(engine: EndpointConfig) -> EndpointKind:
+    """Return the kind of an endpoint."""
+    return load_extension("engines", engine.type, of=EndpointKind)
+
+
+OPENAI = OpenAIKind()
+LITELLM = LiteLLMKind()
