@@ -161,7 +161,7 @@ clean:
 	rm -rf $(VENV) $(VENV_VLLM) $(VENV_SGLANG) $(APART:%=$(VENV)-%) $(OVER:%=$(VENV)-%) \
 	    $(VENV)-objectives
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
-	find agentgym_rl envs agents sandboxes tests examples benchmarks \
+	find agentgym_rl envs agents sandboxes extensions tests examples benchmarks \
 	    -name __pycache__ -prune -exec rm -rf {} +
 
 # Stamps: a repeated run installs nothing unless pyproject.toml changed.

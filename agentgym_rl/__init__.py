@@ -18,6 +18,8 @@ from agentgym_rl.runtime.moved import MOVED as _MOVED
 from agentgym_rl.runtime.moved import install as _install
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from agentgym_rl.config import Config as Config
     from agentgym_rl.config import load_config as load_config
     from agentgym_rl.core.chat import Message as Message
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from agentgym_rl.gym import data as data
     from agentgym_rl.gym import wrappers as wrappers
     from agentgym_rl.gym.agent import Agent as Agent
-    from agentgym_rl.gym.check import check_env as check_env
     from agentgym_rl.gym.env import Env as Env
     from agentgym_rl.gym.env import Step as Step
     from agentgym_rl.gym.registry import make as make
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from agentgym_rl.gym.tool_env import ToolError as ToolError
     from agentgym_rl.gym.tool_env import tool as tool
     from agentgym_rl.run.launch import train as train
+
+    check_env: Callable[..., Coroutine[Any, Any, Any]]
 
 __version__ = "0.1.0"
 
@@ -81,7 +84,6 @@ _HOMES = {
     "ToolSpec": "core.chat",
     "Trajectory": "core.trajectory",
     "Verifier": "gym.services",
-    "check_env": "gym.check",
     "evaluate": "evaluate.command",
     "load_config": "config",
     "make": "gym.registry",
@@ -94,6 +96,8 @@ _HOMES = {
     "train": "run.launch",
 }
 _MODULES = {"data": "gym.data", "wrappers": "gym.wrappers"}
+_OF_EXTENSIONS = ("check_env",)
+"""The names that extensions provide, by the entry-point group `agentgym_rl.names`."""
 
 __all__ = [
     "Agent",
@@ -141,9 +145,21 @@ def __getattr__(name: str) -> Any:
         return import_module(f".{module}", __name__)
     if home := _HOMES.get(name):
         return getattr(import_module(f".{home}", __name__), name)
+    if name in _OF_EXTENSIONS:
+        return _of_extension(name)
     if name in _MOVED:
         return sys.modules[f"{__name__}.{name}"]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _of_extension(name: str) -> Any:
+    from agentgym_rl.core.errors import ConfigError
+    from agentgym_rl.core.extensions import load_extension
+
+    try:
+        return load_extension("names", name)
+    except ConfigError as error:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: {error}") from error
 
 
 def __dir__() -> list[str]:

@@ -365,7 +365,7 @@ def _confirmed_failure(copy: Path, tests: Sequence[str], limit_s: float) -> str:
 def _first_failure(
     copy: Path, tests: Sequence[str], limit_s: float, *, leave_out: Sequence[str] = ()
 ) -> str:
-    parts = [copy, copy / "envs", copy / "agents", copy / "sandboxes"]
+    parts = [copy, copy / "envs", copy / "agents", copy / "sandboxes", copy / "extensions"]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, parts))}
     options = ["-q", "-x", "-p", "no:cacheprovider", f"--timeout={TEST_TIMEOUT_S}"]
     options += [f"--deselect={test}" for test in leave_out]

@@ -30,7 +30,7 @@ from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.player import env_spec, serving_policy
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("agentgym_rl/", "envs/", "agents/", "sandboxes/")
+FOLDERS = ("agentgym_rl/", "envs/", "agents/", "sandboxes/", "extensions/")
 SAMPLES = 8
 TRIES = 200
 

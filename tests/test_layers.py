@@ -5,7 +5,7 @@ Imports are read from the syntax tree, so lazy ones and those under TYPE_CHECKIN
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from fnmatch import fnmatch
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -32,6 +32,10 @@ FLOORS = [
 ]
 FOR_PLUGINS = {"config", "core", "gym", "runtime"}
 PLUGINS = {"envs": "arl_envs", "agents": "arl_agents", "sandboxes": "arl_sandboxes"}
+EXTENSIONS = "extensions"
+"""The folder of our extensions: above all floors but for the entry of the command line."""
+CLI_FOR_EXTENSIONS = {"command", "output", "training"}
+"""The modules of `cli` that extensions may import."""
 
 ALLOWED: Mapping[str, str] = {
     "torch": (
@@ -61,7 +65,8 @@ LEVEL = {name: height for height, line in enumerate(FLOORS) for name in line.spl
 def sources(root: Path) -> dict[str, Path]:
     """Dotted module name -> file, for the package and the plugins in their plain folders."""
     plugins = [(root / folder, name) for folder, name in PLUGINS.items()]
-    folders = [(root, FACADE), (root, ISOLATION), *plugins]
+    extensions = [(folder.parent, folder.name) for folder in (root / EXTENSIONS).glob("arl_*")]
+    folders = [(root, FACADE), (root, ISOLATION), *plugins, *extensions]
     return {
         ".".join(file.relative_to(base).with_suffix("").parts).removesuffix(".__init__"): file
         for base, package in folders
@@ -135,16 +140,17 @@ def violations(root: Path) -> list[str]:
         for name in sorted({m.split(".")[1] for m in files if m.startswith(f"{FACADE}.")})
         if name not in LEVEL and name != "__main__"
     ]
+    extensions = {folder.name for folder in (root / EXTENSIONS).glob("arl_*")}
     for module, file in files.items():
         for line, target in imports(module, files):
-            if problem := _problem(module, target):
+            if problem := _problem(module, target, extensions):
                 found.append(
                     f"{file.relative_to(root)}:{line}: {module} imports {target}: {problem}"
                 )
     return found + _cycle(files)
 
 
-def _problem(module: str, target: str) -> str:
+def _problem(module: str, target: str, extensions: Set[str]) -> str:
     ours, theirs = module.split("."), target.split(".")
     if ours[0] == ISOLATION:
         return "" if theirs[0] in sys.stdlib_module_names else "standard library only"
@@ -152,12 +158,16 @@ def _problem(module: str, target: str) -> str:
     heavy = CHAT_PARSING if _under(target, (CHAT_PARSING,)) else heavy
     if heavy in ALLOWED:
         where = ".".join(ours[1:]) if ours[0] == FACADE else "a plugin"
+        where = module if ours[0] in extensions else where
         fits = any(fnmatch(where, pattern) for pattern in ALLOWED[heavy].split())
         return "" if fits else f"{heavy} only in {ALLOWED[heavy]}"
-    if theirs[0] in PLUGINS.values():
-        return "" if ours[0] == theirs[0] else "nothing imports plugins"
+    if theirs[0] in {*PLUGINS.values(), *extensions}:
+        return "" if ours[0] == theirs[0] else "nothing imports plugins and extensions"
     if theirs[0] != FACADE or len(theirs) == 1:
         return ""
+    if ours[0] in extensions:
+        hidden = theirs[1] == "cli" and (len(theirs) < 3 or theirs[2] not in CLI_FOR_EXTENSIONS)
+        return "not one of the modules of cli for extensions" if hidden else ""
     if ours[0] != FACADE:
         return "" if theirs[1] in FOR_PLUGINS else "not one of the packages for plugins"
     if len(ours) == 1:  # the facade: names others, on first use
@@ -213,6 +223,12 @@ CLEAN = {
     "envs/arl_envs/words.py": "from agentgym_rl.core.errors import EnvError",
     "agents/arl_agents/react.py": "from agentgym_rl.gym.env import Env",
     "arl_isolation/locks.py": "import ctypes",
+    "agentgym_rl/cli/command.py": "",
+    "extensions/arl_plan/__init__.py": "",
+    "extensions/arl_plan/plan.py": (
+        "from agentgym_rl.cli.command import Command\nfrom agentgym_rl.run.go import go\n"
+        "from . import plan"
+    ),
 }
 
 ENV, GO = "agentgym_rl/gym/env.py", "from agentgym_rl.run.go import go"
@@ -235,6 +251,14 @@ PLANTED = {
         "not one of",
     ),
     "plugin_by_facade": ("envs/arl_envs/math.py", "from agentgym_rl import go", "not one of"),
+    "extension_imported": ("agentgym_rl/run/go.py", "import arl_plan", "nothing imports plugins"),
+    "extension_by_extension": ("extensions/arl_x/x.py", "import arl_plan.plan", "nothing imports"),
+    "extension_reaches_in": (
+        "extensions/arl_plan/plan.py",
+        "from agentgym_rl.cli import main",
+        "not one of the modules of cli",
+    ),
+    "extension_torch": ("extensions/arl_plan/plan.py", "import torch", "torch only in"),
     "isolation": ("arl_isolation/locks.py", "import numpy", "standard library only"),
     "isolation_of_itself": ("arl_isolation/locks.py", "from . import bpf", "standard library only"),
     "torch": ("agentgym_rl/gateway/app.py", "import torch.nn as nn", "torch only in"),
@@ -275,7 +299,7 @@ def test_a_planted_violation_is_found(tmp_path, planted):
 def test_sources_are_really_read():
     files = sources(ROOT)
     ours = {"agentgym_rl", "agentgym_rl.gym.env", "arl_envs", "arl_agents", "arl_sandboxes"}
-    ours |= {"arl_isolation.bpf"}
+    ours |= {"arl_isolation.bpf", "arl_check.check"}
     assert ours <= set(files)
     found = {target for _, target in imports("agentgym_rl.controller.buffer", files)}
     assert "agentgym_rl.config" in found

@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from agentgym_rl.core.errors import ConfigError
 
-from .help_texts import KEYS
-
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
+_KEYS = """\
+any key of the configuration can be set as --section.key=value, for example
+--rollout.max_staleness=1 --trainer.learning_rate=1e-4. --help SECTION says what
+its keys do, as in --help algo.kl; examples/math.toml has them all:
+"""
 _SCREEN = 50
 """The lines that the text of a section may have."""
 _COMPARED = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
@@ -32,7 +35,7 @@ def key_table() -> str:
     """Return the keys of every section, wrapped to 80 columns."""
     from agentgym_rl.config import Config
 
-    lines = [KEYS]
+    lines = [_KEYS]
     for section, kind, keys in _sections(Config):
         name = f"{section} ({kind})" if kind else section
         text = f"{name}: {', '.join(keys)}" if section else ", ".join(keys)

@@ -19,7 +19,7 @@ from agentgym_rl.evaluate.target import (
 )
 from agentgym_rl.storage.run_folder import MARK, config_of
 
-from .parse import load_configuration, overrides_of
+from .command import load_configuration, overrides_of
 
 
 def evaluated(args: Namespace) -> list[Asked]:

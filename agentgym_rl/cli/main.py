@@ -6,18 +6,16 @@ import os
 import select
 import sys
 import traceback
-from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 
-from agentgym_rl.cli.commands.showing import print_json
 from agentgym_rl.core.errors import ArlError, ConfigError, cause_of
 from agentgym_rl.runtime.log import kept_for_json
 from agentgym_rl.runtime.memory import end_without_memory
-from agentgym_rl.runtime.signals import leave_in_time
 
-from .commands import inspecting, members, parts, processes, records, running
+from .output import print_json
 from .parse import parse
+from .registry import load_command
 
 _READER_LEFT = 141
 _EXIT_CODES: list[tuple[type[BaseException], int]] = [
@@ -27,35 +25,6 @@ _EXIT_CODES: list[tuple[type[BaseException], int]] = [
     (TimeoutError, 1),
     (OSError, 1),
 ]
-
-
-_COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
-    "train": running.train,
-    "serve": running.serve,
-    "eval": running.evaluate,
-    "audit": records.audit,
-    "ledger": records.ledger,
-    "replay": records.replay,
-    "export": records.export,
-    "reverify": records.reverify,
-    "timeline": records.timeline,
-    "runs": inspecting.runs,
-    "inspect": inspecting.inspect,
-    "plan": running.plan,
-    "list": parts.list_parts,
-    "check": parts.check,
-    "new": parts.new,
-    "doctor": parts.doctor,
-    "engines": members.engines,
-    "workers": members.workers,
-    "engine": processes.engine,
-    "rollout": processes.rollout,
-    "trainer": processes.trainer,
-    "warm-up": processes.warm_up,
-    "bench": processes.bench,
-}
-
-
 _SPINS = "10000"
 """The rounds in which a thread of OpenMP (GNU's) waits actively for the others, about 0.4 ms. With
 its default, thirty times as many, two threads beside a busy program are ten times slower."""
@@ -70,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     sys.path.insert(0, os.getcwd())  # `--env module:Class` finds modules of the current folder
     code = _main(sys.argv[1:] if argv is None else list(argv))
+    from agentgym_rl.runtime.signals import leave_in_time  # asyncio, which --help does without
+
     leave_in_time(code)
     sys.exit(code)
 
@@ -98,7 +69,7 @@ def _run(argv: list[str]) -> int:
     """
     args = parse(argv)
     try:
-        return _COMMANDS[args.command](args)
+        return load_command(args.command).run(args)
     except SystemExit as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         raise ArlError(

@@ -1,36 +1,39 @@
-"""The arguments on the command line of `arl`, and the configuration they select."""
+"""The arguments on the command line of `arl`: its parser, which imports the one command that is
+named, and all only for the list of `arl --help`."""
 
 from __future__ import annotations
 
-import json
-from argparse import Namespace
-from collections.abc import Sequence
+import argparse
+import difflib
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
+from agentgym_rl import __version__
 from agentgym_rl.core.errors import ConfigError
 
-from .config_keys import dotted_keys
-from .flags import commands_with, make_parser
+from . import registry
+from .command import Command
+from .config_keys import dotted_keys, key_help
 
-if TYPE_CHECKING:
-    from agentgym_rl.config import Config
+DESCRIPTION = """\
+Train any agent that speaks the OpenAI API, by asynchronous reinforcement
+learning.
 
-_SHORT_FORMS = {
-    "env": "env.id",
-    "agent": "agent.id",
-    "model": "model.path",
-    "preset": "preset",
-    "init": "init.method",
-    "engine": "engine.type",
-    "sandbox": "sandbox.id",
-    "data": "env.options.data",
-    "backend": "engine.type",
-    "cluster": "cluster.type",
-    "address": "cluster.address",
-    "steps": "steps",
-    "seed": "seed",
-}
+  arl train --env math --agent react         train on the CPU, in minutes
+  arl serve --model FOLDER                   train on episodes of your programs
+  arl eval  --run runs/NAME                  held-out reward of a finished run
+  arl eval  --engine openai --model NAME     the same for a model behind a URL
+  arl export --sft runs/NAME --out FILE      its episodes as supervised data
+  arl export --model runs/NAME --out FOLDER  its best checkpoint as a model
+  arl list                                   environments, agents, sandboxes
+"""
+_ONCE = frozenset({"data", "out", "preset", "resume", "run"})
+"""Flags of files and recipes: a second one reads like a further one, and none of theirs may be
+dropped in silence. A later value of another flag takes the place of an earlier one, as a later
+`--section.key=value` does, so that a script's flags can be overridden behind them."""
 
 
 def parse(argv: Sequence[str]) -> Namespace:
@@ -40,7 +43,7 @@ def parse(argv: Sequence[str]) -> Namespace:
         ConfigError: an unknown or misused argument; the message names the near match.
         SystemExit: after --help, --version, or no arguments at all.
     """
-    parser, commands = make_parser(asked=argv)
+    parser, commands = make_parser(argv)
     args, rest = parser.parse_known_args(argv)
     if args.command is None:
         if rest:
@@ -59,6 +62,126 @@ def parse(argv: Sequence[str]) -> Namespace:
     return args
 
 
+def make_parser(argv: Sequence[str]) -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
+    """Return the parser for `argv` and its commands, of which only the one that `argv` names has
+    its flags, and is imported. If it names none, all have their lines in `arl --help`.
+
+    Raises:
+        ConfigError: the command that is named cannot be loaded.
+    """
+    parser = _Parser(
+        "arl",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"arl {__version__}")
+    group = parser.add_subparsers(dest="command", metavar="COMMAND")
+    names = registry.command_names()
+    first = next((word for word in argv if not word.startswith("-")), None)
+    before = argv if first is None else argv[: argv.index(first)]
+    named = first if first in names and not {"-h", "--help"} & set(before) else None
+    _warn(named)
+    if named is None:
+        rows = registry.all_commands()
+    else:
+        rows = [registry.Listed(name, None) for name in names if name != named]
+        _add_command(group, named, registry.load_command(named))
+    for row in rows:
+        group.add_parser(row.name, help=row.summary.replace("%", "%%"), add_help=False)
+    return parser, dict(group.choices)
+
+
+def _add_command(group: Any, name: str, command: Command) -> None:
+    """Add a command with its flags."""
+    parser = group.add_parser(
+        name,
+        description=command.description or command.summary,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    shown = parser.add_argument("-h", "--help", action=_Help, nargs=0, help="show this and end")
+    command.flags(parser)
+    if parser.epilog:
+        shown.nargs, shown.metavar = "?", "SECTION"
+        shown.help = "show this; or what a section's keys do, as with --help algo.kl"
+
+
+def _warn(named: str | None) -> None:
+    for text in registry.warnings(named):
+        print(f"arl: warning: {text}", file=sys.stderr)
+
+
+def commands_with(flag: str) -> list[str]:
+    """Return the commands that have `flag`, which includes its dashes."""
+    return [name for name, flags in _flags_of_all() if flag in flags]
+
+
+def _flags_of_all() -> Iterator[tuple[str, set[str]]]:
+    for row in registry.all_commands():
+        if row.command is not None:
+            parser = ArgumentParser(add_help=False)
+            row.command.flags(parser)
+            yield row.name, set(parser._option_string_actions)
+
+
+class _Parser(ArgumentParser):
+    """A parser that raises ConfigErrors for mistakes, like the rest of the package."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.register("action", None, _Once)
+        self.register("action", "store", _Once)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; `{self.prog} --help` shows the flags")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Refuse a value that is not one of the choices; the message has the nearest choice."""
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(choice) for choice in action.choices]
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(choices)}"
+        what = "command" if action.dest == "command" else "/".join(action.option_strings)
+        self.error(f"unknown {what or action.dest} {value!r}; {hint}")
+
+
+class _Once(argparse.Action):
+    """A flag that takes one value."""
+
+    def __call__(
+        self,
+        parser: ArgumentParser,
+        namespace: Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        given = namespace.__dict__.setdefault("_given", {})
+        if self.dest in _ONCE and option_string and given.get(self.dest, values) != values:
+            parser.error(
+                f"{option_string} is given twice, as {given[self.dest]} and as {values}: leave "
+                "one of them out"
+            )
+        given[self.dest] = values
+        setattr(namespace, self.dest, values)
+
+
+class _Help(argparse.Action):
+    """The flag --help: the text of its command; or with a value that of a section or a key."""
+
+    def __call__(
+        self,
+        parser: ArgumentParser,
+        namespace: Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        print(key_help(values) if isinstance(values, str) else parser.format_help().rstrip())
+        parser.exit()
+
+
 def _layered(files: Sequence[Path]) -> Path | dict[str, Any]:
     """Return the one file of --config, or the tables of several, each on top of those before it."""
     if len(files) == 1:
@@ -67,57 +190,3 @@ def _layered(files: Sequence[Path]) -> Path | dict[str, Any]:
     from agentgym_rl.config.file import layered
 
     return layered(Config, files)
-
-
-def load_configuration(args: Namespace) -> Config:
-    """Load the configuration file of `args`, or that of the run to resume, with its flags and
-    dotted keys on top.
-
-    Raises:
-        ConfigError: see `load_config` and `resumed_config`; or a key is given twice.
-    """
-    from agentgym_rl.config import load_config
-
-    overrides = overrides_of(args)
-    if getattr(args, "resume", None) is None or args.command not in ("train", "serve"):
-        return load_config(args.config, overrides)
-    from agentgym_rl.run.resume import resumed_config
-
-    return resumed_config(args.resume, args.config, overrides)
-
-
-def overrides_of(args: Namespace) -> dict[str, Any]:
-    """Return the dotted keys of `args`, and its flags as such.
-
-    Raises:
-        ConfigError: a key is given twice.
-    """
-    short_forms = _SHORT_FORMS | ({"run": "run"} if args.command in ("train", "serve") else {})
-    overrides: dict[str, Any] = dict(args.overrides)
-    for name, key in short_forms.items():
-        value = getattr(args, name, None)
-        if value is None or isinstance(value, bool):  # a flag: `arl export --model`
-            continue
-        if name == "data":  # stored in a run's folder, where a relative path would be ambiguous
-            value = str(Path(value).absolute())
-            if _warms_up(args):  # environments also have --env.options.data
-                key = "init.data"
-        if key in overrides:
-            raise ConfigError(f"--{name}={value} and --{key}={overrides[key]}: give one of them")
-        # Encode as a TOML string, so that `--run 7` stays text.
-        overrides[key] = json.dumps(value) if isinstance(value, str) else value
-    return overrides
-
-
-def _warms_up(args: Namespace) -> bool:
-    """Return whether a flag, a key or the configuration file asks for a warm-up."""
-    if not hasattr(args, "init"):  # only `arl train` has one
-        return False
-    method = args.init or args.overrides.get("init.method")
-    if method is None and args.config is not None:
-        from agentgym_rl.config.file import read_toml
-
-        values = read_toml(args.config) if isinstance(args.config, Path) else args.config
-        section = values.get("init")
-        method = section.get("method") if isinstance(section, dict) else None
-    return isinstance(method, str) and method.strip("\"'") == "sft"

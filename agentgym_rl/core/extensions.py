@@ -9,9 +9,12 @@ from __future__ import annotations
 import difflib
 import logging
 import sys
+import tomllib
+from collections.abc import Iterator
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from .errors import ConfigError
@@ -102,23 +105,64 @@ def _found(group: str, name: str) -> Any:
 
 
 def entry_points_of(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of a group, by name."""
-    return _entry_points(group, tuple(sys.path))
+    """Return the entry points of a group, by name; a name of ours is ours, whatever other packages
+    are installed."""
+    return _entry_points(group, tuple(sys.path))[0]
+
+
+def shadowed(group: str) -> list[tuple[EntryPoint, EntryPoint]]:
+    """Return the entry points of a group that are left out, each with the one that has its name."""
+    return _entry_points(group, tuple(sys.path))[1]
 
 
 def forget_entry_points() -> None:
     """Look at the installed packages again at the next use."""
     _entry_points.cache_clear()
+    _installed.cache_clear()
+
+
+_Pairs = list[tuple[EntryPoint, EntryPoint]]
 
 
 @lru_cache(maxsize=32)
-def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Return the entry points along `path`, which is `sys.path`: slow to find."""
-    found = reversed(tuple(entry_points(group=PREFIX + group)))  # the first of a name wins
-    return {point.name: point for point in found if not _is_left_out(point)}
+def _entry_points(group: str, path: tuple[str, ...]) -> tuple[dict[str, EntryPoint], _Pairs]:
+    """Return the entry points along `path`, by name, and those whose name is taken: ours are first,
+    then those of packages that are earlier in the path."""
+    found: dict[str, EntryPoint] = {}
+    left_out: _Pairs = []
+    installed: list[EntryPoint] = list(_installed(path).select(group=PREFIX + group))
+    ours = [point for point in installed if is_ours(point)] or list(_of_checkout(group))
+    for point in (*ours, *(point for point in installed if not is_ours(point))):
+        if is_ours(point) and find_spec(point.module.partition(".")[0]) is None:
+            continue  # a package of our own that was not installed along
+        if point.name in found:
+            left_out.append((point, found[point.name]))
+        found.setdefault(point.name, point)
+    return found, left_out
 
 
-def _is_left_out(point: EntryPoint) -> bool:
-    """Return whether an entry point is of a package of our own that was not installed along."""
-    is_ours = point.dist is not None and point.dist.name == "agentgym-rl"
-    return is_ours and find_spec(point.module.partition(".")[0]) is None
+@lru_cache(maxsize=8)
+def _installed(path: tuple[str, ...]) -> Any:
+    """Return the entry points of all packages along `path`, which is `sys.path`: slow to find."""
+    return entry_points()
+
+
+def _of_checkout(group: str) -> Iterator[EntryPoint]:
+    """Yield the entry points of a checkout that was not installed (PYTHONPATH names it), or not
+    since the group exists."""
+    file = Path(__file__).parents[2] / "pyproject.toml"
+    if file.exists():
+        project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        for name, value in project["entry-points"].get(PREFIX + group, {}).items():
+            yield EntryPoint(name, value, PREFIX + group)
+
+
+def is_ours(point: EntryPoint) -> bool:
+    """Return whether an entry point is of this distribution, its extensions included."""
+    return point.dist is None or _name(point.dist) == "agentgym-rl"
+
+
+@lru_cache(maxsize=256)
+def _name(dist: Distribution) -> str:
+    """Return the name of a distribution: slow to read."""
+    return dist.name

@@ -90,10 +90,9 @@ def _commands() -> str:
 
 
 def _names() -> list[str]:
-    from agentgym_rl.cli.flags import make_parser
+    from agentgym_rl.cli.registry import all_commands
 
-    _, commands = make_parser(())
-    return list(commands)
+    return [row.name for row in all_commands()]
 
 
 def _help(*command: str) -> str:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from agentgym_rl.cli import main as cli
-from agentgym_rl.cli.commands.launching import dry_run
+from agentgym_rl.cli.launching import dry_run
 from agentgym_rl.config import load_config
 
 

@@ -16,9 +16,11 @@ from pydantic.fields import FieldInfo
 
 from agentgym_rl.cli import eval_targets as eval_arguments
 from agentgym_rl.cli import main as cli
-from agentgym_rl.cli.commands import showing
+from agentgym_rl.cli import output as showing
+from agentgym_rl.cli import registry
+from agentgym_rl.cli.command import load_configuration, overrides_of
 from agentgym_rl.cli.config_keys import key_help
-from agentgym_rl.cli.parse import load_configuration, overrides_of, parse
+from agentgym_rl.cli.parse import parse
 from agentgym_rl.config import Config, section_types
 from agentgym_rl.core.errors import ConfigError, EngineError, ProcessDied
 from tests.kit.cases import cases
@@ -86,7 +88,7 @@ def test_help_shows_the_keys_of_the_configuration(arl, command):
     assert max(map(len, out.splitlines())) <= 80
 
 
-@cases("command", ["", *cli._COMMANDS])
+@cases("command", ["", *registry.command_names()])
 def test_help_fits_into_80_columns(arl, command):
     _, out, _ = arl(*command.split(), "--help")
     assert not [line for line in out.splitlines() if len(line) > 80]
@@ -364,6 +366,8 @@ def test_the_trainer_wants_its_token(arl, monkeypatch):
 SLEEPER = """
 import asyncio
 from agentgym_rl.cli import main as cli
+from agentgym_rl.cli.command import Command
+from agentgym_rl.core.extensions import register_extension
 from agentgym_rl.runtime import log
 from agentgym_rl.runtime.signals import run_interruptible
 
@@ -377,8 +381,9 @@ async def main():
         print("closed", flush=True)
 
 log.setup()
-cli._COMMANDS = {"train": lambda args: run_interruptible(main)}
-cli.main(["train"])
+sleep = Command(summary="sleep", run=lambda args: run_interruptible(main))
+register_extension("commands", "sleep", sleep)
+cli.main(["sleep"])
 """
 
 

@@ -531,7 +531,10 @@ def attributes_read(tree: ast.AST) -> set[str]:
 def test_every_key_is_read():
     """A key nobody reads is a promise nobody keeps: remove it, or read it."""
     own = Path(config_module.__file__).parent
-    folders = [own.parent, *(own.parents[1] / name for name in ("envs", "agents", "sandboxes"))]
+    folders = [
+        own.parent,
+        *(own.parents[1] / name for name in ("envs", "agents", "sandboxes", "extensions")),
+    ]
     files = [f for folder in folders for f in folder.rglob("*.py") if f.parent != own]
     read = set().union(*(attributes_read(ast.parse(file.read_text())) for file in files))
     # While the configuration is loaded; then the values that they stand for are there.

@@ -6,7 +6,8 @@ import tomllib
 
 import pytest
 
-from agentgym_rl.cli.parse import load_configuration, parse
+from agentgym_rl.cli.parse import parse
+from agentgym_rl.cli.training import training_configuration
 from agentgym_rl.config import Config, dump_toml, load_config, preset_names
 from agentgym_rl.config.algo import LOSSES
 from agentgym_rl.config.file import PRESETS
@@ -45,7 +46,7 @@ def test_a_resolved_file_is_the_same_run(name, tmp_path):
 
 def test_a_preset_is_a_flag():
     args = parse(["train", "--preset", "dr-grpo", "--algo.clip_low=0.1"])
-    algo = load_configuration(args).algo
+    algo = training_configuration(args).algo
     assert (algo.aggregation, algo.scale, algo.clip_low) == ("constant", "none", 0.1)
 
 

@@ -163,8 +163,14 @@ def test_its_keys_are_checked(parrots, overrides, said):
 
 
 @pytest.mark.slow
-def test_its_keys_have_a_help(tmp_path):
-    shown = arl(install(tmp_path), "train", "--help", "engine.reply").stdout
+def test_it_is_listed_and_its_keys_have_a_help(tmp_path):
+    folder = install(tmp_path)
+    rows = json.loads(arl(folder, "list", "--json").stdout)["rows"]
+    listed = {row["id"]: row for row in rows if row["kind"] == "engine"}
+    assert listed.keys() == {"parrot", "broken"}
+    assert listed["parrot"]["description"] == "An engine without a model."
+    assert "missing_parrot" in listed["broken"]["error"]
+    shown = arl(folder, "train", "--help", "engine.reply").stdout
     assert "The text of every reply." in shown
 
 
@@ -179,4 +185,5 @@ def test_a_run_trains_on_its_tokens(parrots, tmp_path):
     episodes = arl(parrots, "export", "--sft", str(run), "--out", str(tmp_path / "sft.jsonl"))
     assert episodes.returncode == 0, episodes.stderr
     rows = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
-    assert rows and all(row["messages"][-1]["content"] == "forty two" for row in rows)
+    assert rows
+    assert all(row["messages"][-1]["content"] == "forty two" for row in rows)

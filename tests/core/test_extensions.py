@@ -1,6 +1,8 @@
 """Members of registries: found by entry points, imported when used, named in errors."""
 
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +50,24 @@ def test_a_package_of_ours_that_was_left_out_has_no_members(tmp_path, monkeypatc
     (folder / "agentgym_rl-1.0.dist-info" / "METADATA").write_text("Name: agentgym-rl\n")
     monkeypatch.syspath_prepend(str(folder))
     assert extension_names("stones") == []
+
+
+def test_a_name_of_ours_is_not_taken_by_another_package(tmp_path, monkeypatch):
+    members = {"commands": {"plan": "theirs:X", "sing": "theirs:Y"}}
+    theirs = install(tmp_path / "theirs", {}, members)
+    monkeypatch.syspath_prepend(str(theirs))
+    points = extensions.entry_points_of("commands")
+    assert (points["plan"].value, points["sing"].value) == ("arl_plan.plan:COMMAND", "theirs:Y")
+    ((left_out, taken),) = extensions.shadowed("commands")
+    assert (left_out.value, taken.value) == ("theirs:X", "arl_plan.plan:COMMAND")
+
+
+def test_a_checkout_that_is_not_installed_has_its_entry_points():
+    root = Path(__file__).parents[2]
+    code = f"import sys; sys.path.insert(0, {str(root)!r})\n"
+    code += "from agentgym_rl.core.extensions import extension_names as names\n"
+    code += "print(*names('commands'), *names('envs'), *names('none'))"
+    argv = [sys.executable, "-I", "-S", "-c", code]  # without the folder of installed packages
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    kernel = ["bench", "doctor", "engine", "eval", "list", "runs", "train", "trainer"]
+    assert done.stdout.split() == kernel

@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from agentgym_rl.cli.flags import make_parser
-from agentgym_rl.cli.parse import load_configuration, parse
+from agentgym_rl.cli.command import load_configuration
+from agentgym_rl.cli.parse import make_parser, parse
 from agentgym_rl.config import Config, load_config, preset_names, section_types
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gym.registry import names

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from agentgym_rl.audit.exactly_once import audit_ledger
-from agentgym_rl.cli.parse import load_configuration, parse
+from agentgym_rl.cli.parse import parse
+from agentgym_rl.cli.training import training_configuration
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.rollout.player import env_spec
 from agentgym_rl.run.resume import begin, check_kept
@@ -84,7 +85,7 @@ def died(tmp_path_factory) -> Path:
 def resumed_from(folder: Path) -> int | str:
     """The step that `arl train --resume` goes on from, or its refusal."""
     try:
-        config = load_configuration(parse(["train", "--resume", str(folder)]))
+        config = training_configuration(parse(["train", "--resume", str(folder)]))
         spec = env_spec(config.env, config.rollout)
         checkpoint = check_kept(folder, config, spec.task_source("train", seed=config.seed))
         with closing(EpisodeLog(folder / "episodes.db")) as log:

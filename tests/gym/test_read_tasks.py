@@ -69,7 +69,7 @@ def held(tree: ast.AST) -> Iterator[int]:
 
 
 def test_no_coroutine_reads_tasks_on_the_event_loop() -> None:
-    folders = ("agentgym_rl", "envs", "agents", "sandboxes")
+    folders = ("agentgym_rl", "envs", "agents", "sandboxes", "extensions")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     found = [
         f"{path}:{line}"

@@ -1,1 +1,1 @@
-"""The commands of `arl`: one function for each, which returns the exit code."""
+"""The commands of the kernel, one a file."""

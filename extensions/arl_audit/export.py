@@ -1,59 +1,118 @@
-"""The commands on a run's folder: `audit`, `ledger`, `replay`, `export`, `reverify`, `timeline`."""
+"""The command `arl export`: episodes as data to train on, a checkpoint as a model."""
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from typing import Any
 
-from agentgym_rl.cli.parse import load_configuration
+from agentgym_rl.cli.command import (
+    Command,
+    agent_flag,
+    config_flag,
+    data_flag,
+    env_flag,
+    json_flag,
+    load_configuration,
+    sandbox_flag,
+    seed_flag,
+)
+from agentgym_rl.cli.output import counting, print_json
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime import log
-from agentgym_rl.runtime.signals import run_interruptible
 
-from .showing import counting, print_json
+_HELP = """\
+Write episodes as data to train on, one JSON object per line; or, with --model,
+a checkpoint as a folder that from_pretrained loads.
+
+  arl export --sft runs/NAME --out good.jsonl --min-reward 1
+  arl export --sft kept --out data.jsonl    episodes of `arl eval --out kept`
+  arl export --sft --oracle --env math --num 200 --out demos.jsonl
+                                            an environment's own solutions
+  arl export --filtered runs/NAME --out best.jsonl --min-reward 1 --most 2
+                                            the two best of each group
+  arl export --pairs runs/NAME --out pairs.jsonl --margin 0.2
+                                            the best and the worst, for DPO
+  arl export --kto runs/NAME --out labels.jsonl --min-reward 0.5
+                                            all, labelled, for KTO
+  arl export --model runs/NAME --out best   its best checkpoint, by
+                                            trainer.best_metric
+  arl export --model runs/NAME/checkpoints/step-20 --out model
+
+Each line has messages and tools in the format of TRL's and Hugging Face's
+`messages` datasets, and reward, task_id, env, split, episode_id and
+policy_versions. Failed episodes are left out. For an episode that forked (its
+agent rewrote history, or held several conversations) the last conversation is
+written.
+
+The columns are those of TRL: `messages`; `prompt`, `chosen` and `rejected`,
+from the first reply that differs; or `prompt`, `completion` and `label`. Groups
+without a pair (rewards too close, other prompts) are counted.
+
+--format tokens writes input_ids and labels instead: the exact tokens that the
+engine got and sampled (the label of other tokens is -100), one line per
+conversation. Models behind an API leave no tokens.
+
+--oracle plays the first --num tasks of an environment, of --split (train), with
+the messages of its solve(), and writes the episodes with the full reward (or
+--min-reward). The agent, the environment and their options come from flags,
+keys and --config, as for `arl train`; messages and tools are those of a
+rollout. `arl train --init sft --data demos.jsonl` learns them, and refuses
+episodes of tasks that the run evaluates: `arl eval --eval.split=train --out
+DIR` plays training tasks. With
+--slips 0.5, half of the episodes have one wrong digit in a call or an answer,
+as a careless teacher's would; all rewards are then written.
+"""
 
 
-def audit(args: Namespace) -> int:
-    log.setup()
-    from agentgym_rl.audit.logprobs import audit
-    from agentgym_rl.report.audit import audit_text
-
-    report = audit(
-        args.run, threshold=args.threshold, untrained=args.all, on_progress=counting("audited")
+def _flags(parser: ArgumentParser) -> None:
+    json_flag(parser)
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        metavar="FOLDER",
+        help="a run, a checkpoint, or `arl eval --out`",
     )
-    if args.json:
-        print_json(report)
-    else:
-        print(audit_text(report))
-    return 0 if report["passed"] else 1
+    parser.add_argument("--sft", action="store_true", help="supervised data")
+    parser.add_argument("--filtered", action="store_true", help="the best episodes of each group")
+    parser.add_argument("--pairs", action="store_true", help="pairs of a group, for DPO")
+    parser.add_argument("--kto", action="store_true", help="episodes with a label, for KTO")
+    parser.add_argument(
+        "--model", action="store_true", help="checkpoint in Hugging Face's format; RUN: the best"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="NEW", help="a JSONL file; --model: a folder"
+    )
+    parser.add_argument("--min-reward", type=float, metavar="X", help="minimum reward")
+    parser.add_argument("--split", choices=["train", "eval"], help="only tasks of this split")
+    parser.add_argument(
+        "--format", choices=["messages", "tokens"], default="messages", help="default: messages"
+    )
+    parser.add_argument(
+        "--most", type=int, metavar="N", help="pairs, or best episodes, of each group (1)"
+    )
+    parser.add_argument("--margin", type=float, metavar="X", help="--pairs: least difference")
+    _oracle_flags(parser)
 
 
-def ledger(args: Namespace) -> int:
-    log.setup()
-    from agentgym_rl.audit.exactly_once import audit_ledger
-    from agentgym_rl.report.audit import ledger_text
-    from agentgym_rl.storage.run_folder import config_of
+def _oracle_flags(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--oracle", action="store_true", help="play an environment's own solutions (see above)"
+    )
+    parser.add_argument("--num", type=int, metavar="N", help="--oracle: the number of tasks")
+    seed_flag(parser, "--oracle: the seed of the tasks")
+    parser.add_argument(
+        "--slips", type=float, metavar="SHARE", help="--oracle: the episodes with a wrong digit"
+    )
+    env_flag(parser, "--oracle: an id or module:Class")
+    agent_flag(parser, "--oracle: an id or module:Class")
+    config_flag(parser)
+    data_flag(parser)
+    sandbox_flag(parser)
 
-    config_of(args.run, f"arl ledger {args.run}")
-    report = audit_ledger(args.run)
-    if args.json:
-        print_json(report)
-    else:
-        print(ledger_text(report))
-    return 0 if report["passed"] else 1
 
-
-def replay(args: Namespace) -> int:
-    log.setup()
-    from agentgym_rl.audit.replay_batch import replay
-    from agentgym_rl.report.audit import replay_text
-
-    report = replay(args.run, step=args.step, on_batch=counting("trained", "batches"))
-    if args.json:
-        print_json(report)
-    else:
-        print(replay_text(report))
-    return 0 if report["passed"] else 1
+_KINDS = ("sft", "filtered", "pairs", "kto")
 
 
 def export(args: Namespace) -> int:
@@ -76,9 +135,6 @@ def export(args: Namespace) -> int:
 
     print("\n".join(export_lines(report)))
     return 0
-
-
-_KINDS = ("sft", "filtered", "pairs", "kto")
 
 
 def _check_kind(args: Namespace) -> None:
@@ -138,6 +194,7 @@ def _export_oracle(args: Namespace) -> dict[str, Any]:
     """
     from agentgym_rl.export.sft import Wanted, export_solutions
     from agentgym_rl.rollout.oracle import paid_in_full, play_solutions
+    from agentgym_rl.runtime.signals import run_interruptible
 
     config = load_configuration(args)
     log.setup(config.logging.level)
@@ -180,33 +237,10 @@ def _export_model(args: Namespace) -> int:
     return 0
 
 
-def reverify(args: Namespace) -> int:
-    log.setup()
-    from agentgym_rl.audit.reverify import reverify
-    from agentgym_rl.report.audit import reverify_text
-
-    reading = counting("played again", "episodes")
-    report = run_interruptible(
-        lambda: reverify(args.run, args.overrides, write=args.write, on_progress=reading)
-    )
-    if args.json:
-        print_json(report)
-    else:
-        print(reverify_text(report))
-    return 1 if report["changed"] else 0
-
-
-def timeline(args: Namespace) -> int:
-    log.setup()
-    from agentgym_rl.inspector.timeline import write_timeline
-
-    out = args.out or args.run / "timeline.json"
-    report = write_timeline(args.run, out, on_progress=counting("read", "episodes"))
-    if args.json:
-        print_json(report)
-    else:
-        print(
-            f"{report['steps']:,} steps and {report['episodes']:,} episodes: {report['out']}\n"
-            "open it in https://ui.perfetto.dev (it stays in your browser) or chrome://tracing"
-        )
-    return 0
+COMMAND = Command(
+    summary="write episodes as supervised data, or a checkpoint as a model",
+    description=_HELP,
+    flags=_flags,
+    run=export,
+    order=70,
+)

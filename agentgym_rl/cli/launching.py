@@ -27,7 +27,7 @@ from agentgym_rl.storage.run_folder import MARK, kind_of, next_run_dir
 from agentgym_rl.trainer.launch import trainer_processes
 from agentgym_rl.workers.workers import worker_process
 
-from .showing import print_json
+from .output import print_json
 
 _TOKEN = "ARL_TOKEN"
 

@@ -1,4 +1,4 @@
-"""The commands `arl engines` and `arl workers`: list, add and remove members of a live run."""
+"""The members of a live run, engines or rollout workers: listed, added, removed."""
 
 from __future__ import annotations
 
@@ -8,31 +8,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from agentgym_rl.cli.output import print_json
 from agentgym_rl.core.errors import ConfigError, EngineError
 from agentgym_rl.core.parse import parse_json
-from agentgym_rl.runtime.http_client import call
-
-from .showing import print_json
 
 _LOOK_TIMEOUT_S = 30.0
 
 
-def engines(args: Namespace) -> int:
-    """List the engines of a run, add some, or remove one."""
-    wanted: dict[str, Any] = {}
-    if args.add is not None:
-        wanted = {"count": int(args.add)} if args.add.isdecimal() else {"url": args.add}
-    columns = ("name", "url", "state", "version", "requests", "restarts")
-    return _do(args, "engine", columns, add=wanted)
-
-
-def workers(args: Namespace) -> int:
-    """List the rollout workers of a run, add some, or remove one."""
-    columns = ("name", "state", "groups", "restarts")
-    return _do(args, "worker", columns, add={} if args.add is None else {"count": args.add})
-
-
-def _do(args: Namespace, what: str, columns: Sequence[str], *, add: dict[str, Any]) -> int:
+def change_members(
+    args: Namespace, what: str, columns: Sequence[str], *, add: dict[str, Any]
+) -> int:
+    """Add members to a run, or remove the one that `args` names; print those that it has now, and
+    return the exit code. `what`: engine or worker; `columns`: those of the table."""
     from agentgym_rl.run.admin_api import FILE
 
     if add and args.remove is not None:
@@ -77,6 +64,8 @@ class _Run:
             ConfigError: the run refuses the request.
             EngineError: the run cannot do this now, or does not answer.
         """
+        from agentgym_rl.runtime.http_client import call
+
         try:
             status, answer = call(
                 self._url,

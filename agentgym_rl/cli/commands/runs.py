@@ -1,0 +1,109 @@
+"""The command `arl runs`: list, compare and delete runs."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from agentgym_rl.cli.command import Command, json_flag, runs_argument
+from agentgym_rl.cli.output import print_json
+from agentgym_rl.core.errors import ConfigError
+
+_HELP = """\
+List runs, the newest first, with their state, progress and size on disk.
+
+  arl runs                                  the runs in the folder `runs`
+  arl runs elsewhere runs/NAME              in other folders, or single runs
+  arl runs --compare runs/NAME runs/OTHER   results, and keys that differ
+  arl runs --delete runs/NAME               asks first, unless --yes is given
+
+STATE is running, finished (all batches are trained), or stopped (`arl train
+--resume RUN` continues it). REWARD is the mean of training episodes in the last
+5 batches, HELD-OUT the rewards of the evaluations before and after. --compare
+keeps the given order. Running runs are not deleted. --json prints one object,
+with the complete configuration of each run.
+"""
+
+
+def _flags(parser: ArgumentParser) -> None:
+    json_flag(parser)
+    runs_argument(parser)
+    parser.add_argument("--compare", action="store_true", help="compare the given runs")
+    parser.add_argument("--delete", action="store_true", help="remove their folders; asks first")
+    parser.add_argument("--yes", action="store_true", help="with --delete: do not ask")
+
+
+def runs(args: Namespace) -> int:
+    """List runs, compare some, or delete some."""
+    from agentgym_rl.report.run import comparison_lines, runs_lines
+    from agentgym_rl.storage.run_list import differing, find_runs
+
+    if args.compare and args.delete:
+        raise ConfigError("--compare and --delete: give one of them")
+    if args.delete:
+        return _delete(args)
+    if not args.runs and not Path("runs").is_dir():
+        if args.compare:
+            raise ConfigError("--compare: which runs? arl runs --compare RUN RUN")
+        print_json({"runs": []}) if args.json else print(
+            "no folder `runs` here: `arl train --env math --agent react` makes the first run"
+        )
+        return 0
+    found = find_runs(args.runs or [Path("runs")], as_named=args.compare)
+    different: dict[str, Any] = {}
+    if args.compare:
+        if not 2 <= len(found) <= 26:
+            raise ConfigError(
+                f"--compare: {len(found)} runs there; between 2 and 26 can be compared"
+            )
+        different = differing(found)
+    if args.json:
+        print_json({"runs": [asdict(run) for run in found], "different": different})
+        return 0
+    lines = comparison_lines(found, different) if args.compare else runs_lines(found)
+    print("\n".join(lines))
+    return 0
+
+
+def _delete(args: Namespace) -> int:
+    from agentgym_rl.report.run import size_text
+    from agentgym_rl.storage.run_folder import shown
+    from agentgym_rl.storage.run_list import delete, summary
+
+    if not args.runs:
+        raise ConfigError("--delete: which runs? arl runs --delete RUN …")
+    found = [summary(config.parent) for config in _configs(args.runs)]
+    if living := [run.run for run in found if run.state in ("running", "frozen")]:
+        raise ConfigError(f"{', '.join(living)} is running: end it first; nothing was deleted")
+    size = size_text(sum(run.size_bytes for run in found))
+    if not args.yes:
+        if not sys.stdin.isatty():
+            raise ConfigError("--delete needs a terminal to ask, or --yes")
+        names = ", ".join(run.run for run in found)
+        if input(f"delete {names} ({size})? [y/N] ").strip().lower() not in ("y", "yes"):
+            print("nothing is deleted")
+            return 1
+    deleted = {shown(folder): delete(folder) for folder in args.runs}
+    if args.json:
+        print_json({"deleted": deleted})
+    else:
+        print(f"deleted {', '.join(deleted)} ({size})")
+    return 0
+
+
+def _configs(folders: list[Path]) -> list[Path]:
+    from agentgym_rl.storage.run_folder import config_of
+
+    return [config_of(folder, "--delete") for folder in folders]
+
+
+COMMAND = Command(
+    summary="list, compare and delete runs",
+    description=_HELP,
+    flags=_flags,
+    run=runs,
+    order=100,
+)

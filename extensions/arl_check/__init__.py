@@ -1,0 +1,1 @@
+"""The extension for authors of environments: `arl check` and `arl new`."""

@@ -1,0 +1,57 @@
+"""The command `arl new`: a package or a folder with an environment to begin from."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from agentgym_rl.cli.command import Command, json_flag
+from agentgym_rl.cli.output import print_json
+
+_HELP = """\
+Write a small package with an environment of your own (docs/environments.md), or
+with --harbor a task in Harbor's format (docs/coding-gym.md).
+
+  arl new env shop            write the folder shop/: shop.py, a test, ...
+  pip install -e shop         after this, `arl list` shows shop-v0
+  arl check shop              test the promises of an environment
+  arl train --env shop --model FOLDER
+                              train a model that knows English; the bundled one
+                              earns nothing on words that it has never seen
+  arl new env --harbor fix    write the task folder fix/
+  arl check harbor:fix        play its solution, and agents that deserve nothing
+"""
+
+
+def _flags(parser: ArgumentParser) -> None:
+    parser.add_argument("what", choices=["env"], help="the part to write")
+    parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and _")
+    parser.add_argument("--into", type=Path, metavar="DIR", help="folder to write; default: NAME")
+    parser.add_argument(
+        "--harbor", action="store_true", help="a task in Harbor's format, for --env harbor:NAME"
+    )
+    json_flag(parser)
+
+
+def new(args: Namespace) -> int:
+    from agentgym_rl.gym.scaffold import new_env, new_task
+
+    folder = args.into or Path(args.name)
+    write = new_task if args.harbor else new_env
+    files = [str(file) for file in write(args.name, folder)]
+    if args.json:
+        print_json({"files": files})
+    else:
+        print("\n".join(["wrote", *(f"  {file}" for file in files), ""]))
+        install = f"pip install -e {folder} && arl check {args.name}"
+        print(f"next: {f'arl check harbor:{folder}' if args.harbor else install}")
+    return 0
+
+
+COMMAND = Command(
+    summary="write a package with an environment of your own",
+    description=_HELP,
+    flags=_flags,
+    run=new,
+    order=150,
+)

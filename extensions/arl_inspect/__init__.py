@@ -1,0 +1,1 @@
+"""The extension of the inspector: `arl inspect` and `arl timeline`."""

@@ -1,0 +1,1 @@
+"""The extension that predicts the speed of a run: `arl plan`."""

@@ -1,0 +1,1 @@
+"""The extension for episodes that other programs play: `arl serve`."""

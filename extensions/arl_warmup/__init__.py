@@ -1,0 +1,1 @@
+"""The extension of the supervised warm-up, `arl train --init sft`: the process of a rank."""

@@ -1,0 +1,50 @@
+"""The command `arl warm-up`: one rank of a warm-up, which a run starts."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from agentgym_rl.cli.command import (
+    Command,
+    begin_process_of_run,
+    config_flags,
+    load_configuration,
+)
+from agentgym_rl.runtime import log
+
+
+def _flags(parser: ArgumentParser) -> None:
+    config_flags(parser)
+    parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run's folder")
+    parser.add_argument("--rank", type=int, default=0, metavar="N", help="default: 0")
+    parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="of ranks")
+
+
+def warm_up(args: Namespace) -> int:
+    begin_process_of_run()
+    config = load_configuration(args)
+    log.setup(config.logging.level)
+    from agentgym_rl.models.resolve import model_folder
+    from agentgym_rl.run.warmup import MODEL, ROWS, STEPS
+    from agentgym_rl.trainer.warmup import warm_up
+
+    warm_up(
+        config,
+        model_dir=model_folder(config.model, config.env.id),
+        rows=args.run / ROWS,
+        out=args.run / MODEL,
+        steps=args.run / STEPS,
+        rank=args.rank,
+        world_size=config.trainer.num_ranks,
+        rendezvous=args.rendezvous,
+    )
+    return 0
+
+
+COMMAND = Command(
+    summary="run one rank of a warm-up (started by `arl train --init sft`)",
+    flags=_flags,
+    run=warm_up,
+    order=220,
+)
