@@ -17,9 +17,9 @@ from pydantic import BaseModel
 
 from agentgym_rl.config import Config, dump_toml, load_config
 from agentgym_rl.core.task import Task
-from agentgym_rl.engines.sglang.section import SglangEngineConfig
-from agentgym_rl.engines.vllm.section import VllmEngineConfig
-from agentgym_rl.gateway.relay.sections import LiteLLMEngineConfig, OpenAIEngineConfig
+from agentgym_rl.engines.sglang.kind import SglangEngineConfig
+from agentgym_rl.engines.vllm.kind import VllmEngineConfig
+from agentgym_rl.gateway.relay.kinds import LiteLLMEngineConfig, OpenAIEngineConfig
 from agentgym_rl.gym.env import Env
 from agentgym_rl.gym.registry import make, make_agent, spec
 from agentgym_rl.models.resolve import resolve_paths

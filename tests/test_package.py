@@ -292,7 +292,7 @@ def test_no_further_docstring_begins_with_a_pronoun_or_a_preposition():
         assert len(odd) <= allowed, odd
 
 
-MOST_NAMES, MOST_FILES, MOST_SMALL, SMALL_LINES = 25, 400, 25, 60
+MOST_NAMES, MOST_FILES, MOST_SMALL, SMALL_LINES = 25, 410, 25, 60
 MOST_WHOLE_CONFIG = 40
 NOT_NAMES = ("__pycache__", "__init__.py", "__main__.py", "py.typed")
 

@@ -73,9 +73,10 @@ class EngineSetup:
         return engine.python
 
 
-class Place(NamedTuple):
-    """The address and the weights of a server that `arl engine` starts."""
+class Launch(NamedTuple):
+    """The configuration, the address and the weights of a server that `arl engine` starts."""
 
+    config: Config
     host: str
     port: int
     index: int
@@ -95,8 +96,8 @@ class OwnKind(ReceiverKind):
     """The name of the engine, or of its project, for people."""
 
     @abstractmethod
-    def serve(self, config: Config, place: Place) -> None:
-        """Serve the policy at a place until a signal ends this process, or become the server.
+    def serve(self, launch: Launch) -> None:
+        """Serve the policy at the address until a signal ends this process, or become the server.
 
         Raises:
             ConfigError: it cannot serve here.
@@ -183,15 +184,15 @@ class ServerKind(OwnKind):
         """
 
     @abstractmethod
-    def command(self, config: Config, place: Place) -> tuple[list[str], dict[str, str]]:
+    def command(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
         """Return the argv of a server, and the additions to its environment.
 
         Raises:
             ConfigError: it cannot serve such a run.
         """
 
-    def serve(self, config: Config, place: Place) -> None:
-        argv, env = self.command(config, place)
+    def serve(self, launch: Launch) -> None:
+        argv, env = self.command(launch)
         _become(argv, env)
 
 

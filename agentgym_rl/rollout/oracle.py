@@ -31,7 +31,7 @@ from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.messages import call_id
 from agentgym_rl.gateway.relay.app import Relay
-from agentgym_rl.gateway.relay.sections import OpenAIEngineConfig
+from agentgym_rl.gateway.relay.kinds import OpenAIEngineConfig
 from agentgym_rl.gateway.relay.upstream import Upstream
 from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.gym import registry

@@ -39,7 +39,7 @@ from agentgym_rl.weights.parts import (
     write_index,
 )
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
-from agentgym_rl.weights.receivers import receiver_kind
+from agentgym_rl.weights.receivers import ReceiverKind, receiver_kind, recognized
 from agentgym_rl.weights.source import Piece
 from agentgym_rl.weights.transport import SharedFiles, Transport
 
@@ -355,22 +355,37 @@ def make_publisher(
         ConfigError: the transport cannot work here.
     """
     return Publisher(
-        transport=_transport(config, folder, model_dir, incarnation),
+        transport=_transport(
+            config.weights,
+            folder,
+            receiver_kind(config.engine.type),
+            model_dir=model_dir,
+            incarnation=incarnation,
+            num_ranks=config.trainer.num_ranks,
+        ),
         interrupt=config.rollout.interrupt,
         timeout_s=config.weights.update_timeout_s,
         polls_staging=receiver_kind(config.engine.type).polls_staging,
         incarnation=incarnation,
         may_sleep=config.cluster.colocated,
+        recognize=recognized,
     )
 
 
-def _transport(config: Config, folder: Path, model_dir: Path | None, incarnation: int) -> Transport:
-    """Return the transport of `weights.transport`.
+def _transport(
+    weights: WeightsConfig,
+    folder: Path,
+    kind: ReceiverKind,
+    *,
+    model_dir: Path | None,
+    incarnation: int,
+    num_ranks: int,
+) -> Transport:
+    """Return the transport of `weights.transport` to a kind of engine.
 
     Raises:
         ConfigError: the transport cannot work here.
     """
-    weights = config.weights
     match weights.transport:
         case "shm":
             keep = weights.num_published
@@ -378,4 +393,4 @@ def _transport(config: Config, folder: Path, model_dir: Path | None, incarnation
         case "gloo":
             return Broadcasts(timeout_s=weights.update_timeout_s, model_dir=model_dir)
         case _:
-            return receiver_kind(config.engine.type).transport(config, model_dir)
+            return kind.transport(weights, num_ranks=num_ranks, model_dir=model_dir)

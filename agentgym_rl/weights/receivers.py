@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from agentgym_rl.config import ENGINES, Config, EngineKind
+from agentgym_rl.config import ENGINES, EngineKind, WeightsConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.extensions import load_extension
 
@@ -30,16 +30,17 @@ class ReceiverKind(EngineKind):
         """
         return None
 
-    def transport(self, config: Config, model_dir: Path | None) -> Transport:
+    def transport(
+        self, weights: WeightsConfig, *, num_ranks: int, model_dir: Path | None
+    ) -> Transport:
         """Return the transport of `weights.transport` if it is this kind's own: neither shm nor
-        gloo. `model_dir`: the folder of the run's model.
+        gloo. `num_ranks` of the trainer publish; `model_dir` is the folder of the run's model.
 
         Raises:
             ConfigError: it cannot work here.
         """
         raise ConfigError(
-            f"engine.type {config.engine.type!r} has no weights.transport "
-            f"{config.weights.transport!r}; use shm or gloo"
+            f"weights.transport {weights.transport!r} is not of this engine; use shm or gloo"
         )
 
 

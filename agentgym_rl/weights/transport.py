@@ -29,6 +29,15 @@ from .parts import oldest, write_version
 T = TypeVar("T")
 
 
+Recognize = Callable[[RemoteEngine, float], RemoteEngine]
+"""A function from the client of a new engine, and a deadline, to the client for its kind."""
+
+
+def as_it_is(engine: RemoteEngine, deadline: float) -> RemoteEngine:
+    """Return the client of an engine that has the routes of vLLM."""
+    return engine
+
+
 class Publication:
     """A publication of one version: the engines still in it, and the failed ones with reasons.
 
@@ -48,7 +57,7 @@ class Publication:
         deadline: float,
         may_sleep: bool = False,
         known: dict[str, RemoteEngine] | None = None,
-        recognize: Callable[[RemoteEngine, float], RemoteEngine] = lambda engine, deadline: engine,
+        recognize: Recognize = as_it_is,
     ):
         self.label = label
         self.interrupt: Interrupt = interrupt

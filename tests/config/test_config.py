@@ -22,7 +22,7 @@ from agentgym_rl.config import (
 )
 from agentgym_rl.config.section import differences
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gateway.relay.sections import OpenAIEngineConfig
+from agentgym_rl.gateway.relay.kinds import OpenAIEngineConfig
 from tests.kit.cases import cases
 
 

@@ -117,9 +117,11 @@ class Member:
             await engine.resume()
             return
         from agentgym_rl.weights.publish import Publisher
+        from agentgym_rl.weights.receivers import recognized
         from agentgym_rl.weights.transport import SharedFiles
 
         publisher = Publisher(
+            recognize=recognized,
             transport=SharedFiles(folder),
             interrupt=interrupt,
             timeout_s=120,

@@ -51,13 +51,14 @@ class Parrot(OwnKind):
     def client(self, url, setup, *, incarnation):
         return HttpEngine(url, kind="parrot", incarnation=incarnation)
 
-    def serve(self, config, place):
-        tokenizer = Tokenizer.from_file(str(place.model_dir / "tokenizer.json"))
+    def serve(self, launch):
+        config = launch.config
+        tokenizer = Tokenizer.from_file(str(launch.model_dir / "tokenizer.json"))
         ids = tokenizer.encode(config.engine.reply, add_special_tokens=False).ids
-        server = ThreadingHTTPServer((place.host, place.port), Handler)
+        server = ThreadingHTTPServer((launch.host, launch.port), Handler)
         server.daemon_threads = True
-        server.ids, server.label = ids, place.label
-        server.about = {"version": "1", "tokenizer_hash": tokenizer_hash(place.model_dir)}
+        server.ids, server.label = ids, launch.label
+        server.about = {"version": "1", "tokenizer_hash": tokenizer_hash(launch.model_dir)}
         card = {"id": "parrot", "max_model_len": config.engine.max_model_len}
         server.models = {"data": [card]}
         server.serve_forever()

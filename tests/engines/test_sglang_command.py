@@ -21,7 +21,7 @@ from agentgym_rl.engines.sglang.command import (
     find_build,
     server_command,
 )
-from agentgym_rl.engines.sglang.section import SglangEngineConfig
+from agentgym_rl.engines.sglang.kind import SglangEngineConfig
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 

@@ -22,7 +22,7 @@ from agentgym_rl.engines.vllm.command import (
     parse_release,
     server_command,
 )
-from agentgym_rl.engines.vllm.section import VllmEngineConfig
+from agentgym_rl.engines.vllm.kind import VllmEngineConfig
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 

@@ -18,8 +18,8 @@ from agentgym_rl.core.errors import ConfigError, RequestRefused
 from agentgym_rl.engines.checks import Checked, check_server
 from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.engines.sglang.client import SglangEngine
-from agentgym_rl.engines.sglang.section import SglangEngineConfig
-from agentgym_rl.engines.vllm.section import VllmEngineConfig
+from agentgym_rl.engines.sglang.kind import SglangEngineConfig
+from agentgym_rl.engines.vllm.kind import VllmEngineConfig
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases

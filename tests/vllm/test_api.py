@@ -29,7 +29,7 @@ from agentgym_rl.engines.vllm.command import (
     reports_spans,
     server_command,
 )
-from agentgym_rl.engines.vllm.section import VllmEngineConfig
+from agentgym_rl.engines.vllm.kind import VllmEngineConfig
 from agentgym_rl.weights.vllm_native import FleetClient, weight_source
 
 from .api.describe import TOKENS, TRANSFER

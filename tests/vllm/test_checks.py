@@ -15,7 +15,7 @@ from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines.checks import Checked, check_server
 from agentgym_rl.engines.kind import EngineSetup
-from agentgym_rl.engines.vllm.section import VllmEngineConfig
+from agentgym_rl.engines.vllm.kind import VllmEngineConfig
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.models.resolve import BUNDLED
 

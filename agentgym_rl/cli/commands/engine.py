@@ -63,13 +63,13 @@ def engine(args: Namespace) -> int:
     log.setup(config.logging.level)
     if args.reward_model is not None:
         return _reward_model(args, config.own_engine)
-    from agentgym_rl.engines.kind import Place, kind_of
+    from agentgym_rl.engines.kind import Launch, kind_of
     from agentgym_rl.models.fitted import fitted
     from agentgym_rl.models.resolve import model_folder
 
     model_dir = model_folder(config.model, config.env.id)
-    config = fitted(config, model_dir)
-    place = Place(
+    launch = Launch(
+        config=fitted(config, model_dir),
         host=args.host,
         port=args.port,
         index=args.index,
@@ -78,7 +78,7 @@ def engine(args: Namespace) -> int:
         run_dir=args.config.parent if isinstance(args.config, Path) else None,
         journal=args.journal,
     )
-    kind_of(config.engine).serve(config, place)
+    kind_of(config.engine).serve(launch)
     return 0
 
 

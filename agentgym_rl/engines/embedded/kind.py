@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from agentgym_rl.config import Config, EngineConfig, OwnEngineConfig, may_use_gpu
-from agentgym_rl.engines.kind import EngineSetup, OwnKind, Place
+from agentgym_rl.config import EngineConfig, OwnEngineConfig, may_use_gpu
+from agentgym_rl.engines.kind import EngineSetup, Launch, OwnKind
 
 from .section import EmbeddedEngineConfig
 
@@ -29,17 +29,18 @@ class EmbeddedKind(OwnKind):
     title: ClassVar[str] = "embedded engine"
     dimensions: ClassVar[str] = "d"
 
-    def serve(self, config: Config, place: Place) -> None:
+    def serve(self, launch: Launch) -> None:
         from .main import serve
 
+        config = launch.config
         serve(
-            model_dir=place.model_dir,
+            model_dir=launch.model_dir,
             config=_keys(config.own_engine),
-            host=place.host,
-            port=place.port,
+            host=launch.host,
+            port=launch.port,
             seed=config.seed,
-            weight_version=place.label,
-            journal=place.journal,
+            weight_version=launch.label,
+            journal=launch.journal,
             served_model_name=config.model.path,
         )
 

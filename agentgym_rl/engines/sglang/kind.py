@@ -2,20 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from agentgym_rl.config import Config, OwnEngineConfig
-from agentgym_rl.core.engine import Interrupt
-from agentgym_rl.engines.kind import Ask, Checked, EngineSetup, Fit, Place, ServerKind
+from pydantic import field_validator
+
+from agentgym_rl.config import (
+    LoraConfig,
+    OwnEngineConfig,
+    RolloutConfig,
+    Sections,
+    ServerEngineConfig,
+    WeightsConfig,
+)
+from agentgym_rl.core.engine import ADAPTER_INTERRUPTS, Interrupt
+from agentgym_rl.engines.kind import Ask, Checked, EngineSetup, Fit, Launch, ServerKind
 from agentgym_rl.weights.engine_routes import RemoteEngine
-
-from .section import SglangEngineConfig
 
 if TYPE_CHECKING:
     from agentgym_rl.engines.client.client import EngineClient
     from agentgym_rl.gym.sandbox import Probe
     from agentgym_rl.weights.transport import Transport
+
+
+class SglangEngineConfig(ServerEngineConfig):
+    """The SGLang servers, started by the run or elsewhere. Experimental on GPUs: never run
+    there."""
+
+    type: Literal["sglang"] = "sglang"
+
+    @field_validator("routing_replay")
+    @classmethod
+    def _no_experts(cls, value: str) -> str:
+        if value == "on":
+            raise ValueError(
+                "SGLang's report on experts is not read: expected 'auto' (which replays none with "
+                "it) or 'off'"
+            )
+        return value
+
+    transports: ClassVar[Sequence[str]] = ("shm", "gloo", "nccl", "ipc")
+    serves_adapters: ClassVar[bool] = True
+
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        yield from super().conflicts(config)
+        interrupt, way = config.of(RolloutConfig).interrupt, config.of(WeightsConfig).transport
+        if way != "shm" and interrupt == "wait":
+            yield (
+                "rollout.interrupt 'wait' needs weights.transport 'shm' with engine.type 'sglang', "
+                f"which has no pause that waits; {way!r} takes 'recompute', 'abort' or 'keep'"
+            )
+        if config.of(LoraConfig).serve != "adapter":
+            return
+        if interrupt not in ADAPTER_INTERRUPTS:
+            yield (
+                f"rollout.interrupt {interrupt!r} with lora.serve 'adapter' on "
+                "SGLang, which samples a request to its end with the adapter that it began with: "
+                "set rollout.interrupt to abort or wait, or lora.serve to merged"
+            )
+        if way != "shm":
+            yield (
+                f"weights.transport {way!r} with lora.serve 'adapter' on "
+                "SGLang, which gets adapters as files: set weights.transport to shm, or "
+                "lora.serve to merged"
+            )
+
+    def _cannot_share(self, config: Sections) -> Iterator[str]:
+        yield (
+            "SGLang gives memory back only while it has no request, and with one its server ends "
+            "(/release_memory_occupation); requests in flight have to outlive a sleep here. Use "
+            "vLLM, the embedded engine, or separate devices"
+        )
+        yield from super()._cannot_share(config)
 
 
 class SglangKind(ServerKind):
@@ -30,22 +89,23 @@ class SglangKind(ServerKind):
         "p": "pipeline stages of servers are not offered: use d and t"
     }
 
-    def command(self, config: Config, place: Place) -> tuple[list[str], dict[str, str]]:
+    def command(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
         from .command import server_command
 
+        config = launch.config
         assert isinstance(config.engine, SglangEngineConfig)
         return server_command(
             config.engine,
-            model_dir=place.model_dir,
+            model_dir=launch.model_dir,
             served_model_name=config.model.path,
-            host=place.host,
-            port=place.port,
-            index=place.index,
+            host=launch.host,
+            port=launch.port,
+            index=launch.index,
             interrupt=config.rollout.interrupt,
             seed=config.seed,
-            label=place.label,
+            label=launch.label,
             lora=config.lora,
-            run_dir=place.run_dir,
+            run_dir=launch.run_dir,
         )
 
     def client(self, url: str, setup: EngineSetup, *, incarnation: int) -> EngineClient:
@@ -92,12 +152,14 @@ class SglangKind(ServerKind):
 
         return recognized(engine, deadline=deadline)
 
-    def transport(self, config: Config, model_dir: Path | None) -> Transport:
+    def transport(
+        self, weights: WeightsConfig, *, num_ranks: int, model_dir: Path | None
+    ) -> Transport:
         """Return the transport by which each server gets a version in a pause of its own."""
         from agentgym_rl.weights.transport import InPauses
 
-        assert config.weights.transport in ("nccl", "ipc")
-        return InPauses(config.weights.transport, model_dir=model_dir)
+        assert weights.transport in ("nccl", "ipc")
+        return InPauses(weights.transport, model_dir=model_dir)
 
 
 KIND = SglangKind()

@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from agentgym_rl.config import Config, OwnEngineConfig
+from agentgym_rl.config import (
+    LoraConfig,
+    OwnEngineConfig,
+    Sections,
+    ServerEngineConfig,
+    WeightsConfig,
+)
 from agentgym_rl.core.engine import Interrupt
-from agentgym_rl.engines.kind import Ask, Checked, EngineSetup, Fit, Place, ServerKind
-
-from .section import VllmEngineConfig
+from agentgym_rl.engines.kind import Ask, Checked, EngineSetup, Fit, Launch, ServerKind
 
 if TYPE_CHECKING:
     from agentgym_rl.engines.client.client import EngineClient
     from agentgym_rl.gym.sandbox import Probe
     from agentgym_rl.weights.transport import Transport
+
+
+class VllmEngineConfig(ServerEngineConfig):
+    """The vLLM servers, started by the run or elsewhere. Experimental on GPUs: never run there."""
+
+    type: Literal["vllm"] = "vllm"
+
+    transports: ClassVar[Sequence[str]] = ("shm", "gloo", "nccl", "ipc")
+    serves_adapters: ClassVar[bool] = True
+
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        yield from super().conflicts(config)
+        rank, way = config.of(LoraConfig).rank, config.of(WeightsConfig).transport
+        if rank and way in ("nccl", "ipc"):
+            yield (
+                f"lora.rank {rank} publishes adapters, which weights.transport "
+                f"{way!r}, vLLM's own, has no way to merge; use shm or gloo"
+            )
 
 
 class VllmKind(ServerKind):
@@ -29,22 +52,23 @@ class VllmKind(ServerKind):
         "p": "pipeline stages of servers are not offered: use d and t"
     }
 
-    def command(self, config: Config, place: Place) -> tuple[list[str], dict[str, str]]:
+    def command(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
         from .command import server_command
 
+        config = launch.config
         assert isinstance(config.engine, VllmEngineConfig)
         return server_command(
             config.engine,
-            model_dir=place.model_dir,
+            model_dir=launch.model_dir,
             served_model_name=config.model.path,
-            host=place.host,
-            port=place.port,
-            index=place.index,
+            host=launch.host,
+            port=launch.port,
+            index=launch.index,
             transport=config.weights.transport,
             seed=config.seed,
             sleeps=config.cluster.colocated,
             lora=config.lora,
-            run_dir=place.run_dir,
+            run_dir=launch.run_dir,
         )
 
     def client(self, url: str, setup: EngineSetup, *, incarnation: int) -> EngineClient:
@@ -93,12 +117,14 @@ class VllmKind(ServerKind):
 
         return probe_server(self.title, lambda: find_build(python))
 
-    def transport(self, config: Config, model_dir: Path | None) -> Transport:
+    def transport(
+        self, weights: WeightsConfig, *, num_ranks: int, model_dir: Path | None
+    ) -> Transport:
         """Return vLLM's own transport, nccl or ipc."""
         from agentgym_rl.weights.vllm_native import NativeTransport
 
-        assert config.weights.transport in ("nccl", "ipc")
-        return NativeTransport(config.weights.transport, num_ranks=config.trainer.num_ranks)
+        assert weights.transport in ("nccl", "ipc")
+        return NativeTransport(weights.transport, num_ranks=num_ranks)
 
 
 KIND = VllmKind()

@@ -1,17 +1,40 @@
-"""The kinds of engines that are models served elsewhere, for `arl eval`."""
+"""The kinds of engines that are models served elsewhere, for `arl eval`, and their keys."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
 
 from agentgym_rl.config import EndpointConfig, EngineKind
 from agentgym_rl.core.extensions import load_extension
 
-from .sections import LiteLLMEngineConfig, OpenAIEngineConfig
-
 if TYPE_CHECKING:
     from .upstream import Upstream
+
+
+class OpenAIEngineConfig(EndpointConfig):
+    """A model behind an external OpenAI-compatible URL, only for `arl eval`. `model.path` is its
+    name there."""
+
+    type: Literal["openai"] = "openai"
+    base_url: str = Field(default="https://api.openai.com/v1", min_length=1)
+    """The URL before /chat/completions."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """The name of the environment variable with the API key; empty: the server needs none."""
+
+
+class LiteLLMEngineConfig(EndpointConfig):
+    """A model that LiteLLM reaches (extra `litellm`), only for `arl eval`. `model.path` is
+    LiteLLM's name of it, PROVIDER/NAME."""
+
+    type: Literal["litellm"] = "litellm"
+    base_url: str = ""
+    """The `api_base` of LiteLLM; empty: the provider's own."""
+    api_key_env: str = ""
+    """The name of the environment variable with the API key; empty: the names that LiteLLM knows
+    for the provider (ANTHROPIC_API_KEY, ...)."""
 
 
 class EndpointKind(EngineKind):
@@ -43,7 +66,6 @@ class OpenAIKind(EndpointKind):
     ) -> Upstream:
         from .upstream import OpenAIUpstream
 
-        assert isinstance(engine, OpenAIEngineConfig)
         return OpenAIUpstream(engine, model=model, api_key=api_key, timeout_s=timeout_s)
 
 
@@ -56,7 +78,6 @@ class LiteLLMKind(EndpointKind):
     def check(self, engine: EndpointConfig, model: str) -> None:
         from .litellm_upstream import check_model
 
-        assert isinstance(engine, LiteLLMEngineConfig)
         check_model(engine, model)
 
     def upstream(
@@ -64,7 +85,6 @@ class LiteLLMKind(EndpointKind):
     ) -> Upstream:
         from .litellm_upstream import LiteLLMUpstream
 
-        assert isinstance(engine, LiteLLMEngineConfig)
         return LiteLLMUpstream(engine, model=model, api_key=api_key, timeout_s=timeout_s)
 
 

@@ -18,8 +18,6 @@ from agentgym_rl.core.errors import ConfigError, EngineError
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.runtime.http_client import bound_response
 
-from .sections import OpenAIEngineConfig
-
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
@@ -259,7 +257,6 @@ class Upstream(ABC):
 class OpenAIUpstream(Upstream):
     """A client of the endpoint at `config.base_url`."""
 
-    config: OpenAIEngineConfig
     _client: AsyncOpenAI | None = None
 
     async def __aenter__(self) -> Self:
