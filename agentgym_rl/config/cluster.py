@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import Field
 
-from .model import InitConfig
+from agentgym_rl.core.extensions import extension_names, load_extension
+
 from .section import Section, Sections
-from .trainer import TrainerConfig, WeightsConfig
+
+PROCESSES = "processes"
+"""The group of entry points with the kinds of clusters (cluster/processes.py)."""
+if TYPE_CHECKING:
+    ClusterType = str
+else:  # pydantic names the registered kinds in its errors
+    ClusterType = Literal[tuple(sorted({"local", *extension_names(PROCESSES)}))]
+
+
+class ClusterKind(Protocol):
+    """The properties of a kind of clusters by which configurations are checked."""
+
+    here: bool
+    """True if every process runs on this machine."""
+    gives_out_devices: bool
+    """True if the cluster chooses the devices of processes, at most one for each."""
+    submits: bool
+    """True if `arl train` submits a job, and the run is done by that."""
+
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        """Yield what of a configuration does not work there."""
+        ...
 
 
 class ClusterConfig(Section):
     """The places of the processes."""
 
-    type: Literal["local", "ray", "slurm"] = "local"
+    type: ClusterType = "local"
     """The type. `local`: on this machine, as children of `arl train`. `ray`: engines and trainer
     ranks on the nodes of a Ray cluster. `slurm`: a job that starts Ray on its nodes and runs the
     same there. GPUs on `ray` and `slurm` are experimental: not measured yet."""
@@ -47,29 +69,12 @@ class ClusterConfig(Section):
     """The time that a child has to end by itself before it is killed."""
 
     @property
-    def gives_out_gpus(self) -> str:
-        """Return why no section names GPUs on a cluster."""
-        return (
-            f"cluster.type {self.type!r}: GPUs are given out there; leave out trainer.gpus and "
-            "engine.gpus"
-        )
+    def kind(self) -> ClusterKind:
+        """Return the registered kind of clusters."""
+        return load_extension(PROCESSES, self.type)
 
     def conflicts(self, config: Sections) -> Iterator[str]:
-        if self.type == "local":
-            return
-        init = config.of(InitConfig).method
-        if init != "none":
-            yield (
-                f"cluster.type {self.type!r} has no warm-up (init.method {init!r}): make it on one "
-                "machine, and train its RUN/init/model (--model)"
-            )
-        if config.of(TrainerConfig).gpus:
-            yield self.gives_out_gpus
-        if config.of(WeightsConfig).transport == "ipc":
-            yield (
-                "weights.transport 'ipc' needs engines on the trainer's own devices, and "
-                f"cluster.type {self.type!r} keeps them apart; use nccl or gloo"
-            )
+        return self.kind.conflicts(config)
 
 
 class LoggingConfig(Section):

@@ -177,7 +177,7 @@ class OwnEngineConfig(EngineConfig):
         return (config.of(TrainerConfig).dtype or self.dtype) == "bfloat16"
 
     def _cannot_share(self, config: Sections) -> Iterator[str]:
-        ranks, cluster = config.of(TrainerConfig).num_ranks, config.of(ClusterConfig).type
+        ranks, cluster = config.of(TrainerConfig).num_ranks, config.of(ClusterConfig)
         each = self.gpus_per_server
         devices = self.num_servers * each
         if devices != ranks:
@@ -185,9 +185,9 @@ class OwnEngineConfig(EngineConfig):
                 f"engines and ranks on the same devices need as many: engine.num_servers "
                 f"{self.num_servers} x {each} = {devices}, trainer.num_ranks {ranks}"
             )
-        if cluster != "local" and each > 1:
+        if cluster.kind.gives_out_devices and each > 1:
             yield (
-                f"cluster.type {cluster!r} gives out parts of a GPU, not of several: "
+                f"cluster.type {cluster.type!r} gives out parts of a GPU, not of several: "
                 f"engine.tensor_parallel_size has to be 1, got {each}"
             )
 
@@ -256,9 +256,6 @@ class ServerEngineConfig(OwnEngineConfig):
         yield from super().conflicts(config)
         yield from self._beside_evaluations(config)
         yield from self._beside_other_engines(config)
-        cluster = config.of(ClusterConfig)
-        if cluster.type != "local" and self.gpus:
-            yield cluster.gives_out_gpus
 
     def _beside_evaluations(self, config: Sections) -> Iterator[str]:
         """Yield why scheduled evaluations cannot have a server of their own."""
@@ -375,7 +372,7 @@ class EngineKind(WithKeys):
 
     Derive it from one of the contracts above this one: `engines.kind.OwnKind` for engines that take
     weights, `engines.kind.ServerKind` for servers of other projects,
-    `gateway.relay.kinds.EndpointKind` for models that are served elsewhere.
+    `rollout.endpoints.EndpointKind` for models that are served elsewhere.
     """
 
     section: ClassVar[type[EngineConfig]]  # type: ignore[override]  # nobody sets it

@@ -19,8 +19,8 @@ class WithKeys(ABC):
 
     section: ClassVar[type[BaseModel]]
     """The class of its keys; the default of `type` is its name."""
-    place: ClassVar[int] = 100
-    """Its place in lists; members of one place are sorted by name."""
+    order: ClassVar[int] = 1000
+    """Its place in lists; those with the same are sorted by name."""
 
 
 class Kinds(ABC):
@@ -51,10 +51,10 @@ class Registered(Kinds, Generic[M]):
 
     @property
     def members(self) -> Mapping[str, M]:
-        """Return all members that can be imported, by name: the usual one, then by their places."""
+        """Return all members that can be imported, by name: the usual one, then in their order."""
         found = load_extensions(self.group, of=self.member)
-        order = sorted(found, key=lambda name: (name != self.usual, found[name].place, name))
-        return {name: found[name] for name in order}
+        names = sorted(found, key=lambda name: (name != self.usual, found[name].order, name))
+        return {name: found[name] for name in names}
 
     @property
     def sections(self) -> Sequence[type[BaseModel]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from arl_endpoints.endpoint import OpenAIEngineConfig
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -22,7 +23,6 @@ from agentgym_rl.config import (
 )
 from agentgym_rl.config.section import differences
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gateway.relay.kinds import OpenAIEngineConfig
 from tests.kit.cases import cases
 
 

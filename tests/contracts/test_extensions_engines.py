@@ -45,6 +45,8 @@ class ParrotConfig(OwnEngineConfig):
 
 
 class Parrot(OwnKind):
+    """An engine without a model."""
+
     section = ParrotConfig
     title = "Parrot"
 

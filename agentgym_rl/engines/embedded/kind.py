@@ -25,7 +25,7 @@ class EmbeddedKind(OwnKind):
     """The engine that comes with the package, and needs torch alone."""
 
     section = EmbeddedEngineConfig
-    place: ClassVar[int] = 0
+    order: ClassVar[int] = 0
     title: ClassVar[str] = "embedded engine"
     dimensions: ClassVar[str] = "d"
 

@@ -81,7 +81,7 @@ class SglangKind(ServerKind):
     """SGLang servers."""
 
     section = SglangEngineConfig
-    place: ClassVar[int] = 2
+    order: ClassVar[int] = 2
     title: ClassVar[str] = "SGLang"
     identity: ClassVar[str] = "/server_info"
     dimensions: ClassVar[str] = "dt"

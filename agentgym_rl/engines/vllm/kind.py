@@ -44,7 +44,7 @@ class VllmKind(ServerKind):
     """vLLM servers, with this package's plugin."""
 
     section = VllmEngineConfig
-    place: ClassVar[int] = 1
+    order: ClassVar[int] = 1
     title: ClassVar[str] = "vLLM"
     identity: ClassVar[str] = "/version"
     dimensions: ClassVar[str] = "dt"

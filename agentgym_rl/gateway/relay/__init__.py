@@ -2,5 +2,4 @@
 
 app → session                agents' requests, answered in the model's name and counted
 upstream, litellm_upstream   the connections to the model, and the attribution of failures
-kinds                        the kinds of engines that such models are, and their keys
 """
