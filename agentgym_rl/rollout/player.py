@@ -20,15 +20,15 @@ from agentgym_rl.config import (
     OwnEngineConfig,
     RolloutConfig,
     SandboxConfig,
-    ServerEngineConfig,
     VerifierConfig,
 )
 from agentgym_rl.core.chat import Message, ToolSpec
 from agentgym_rl.core.engine import EngineInfo
 from agentgym_rl.core.errors import ConfigError, SandboxUnavailable
+from agentgym_rl.core.extensions import is_function_path
 from agentgym_rl.core.model_folder import tensor_heads
 from agentgym_rl.core.task import Split, Task
-from agentgym_rl.engines import checks
+from agentgym_rl.engines.kind import kind_of
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.gateway.client import ASLEEP_S, AgentClients
 from agentgym_rl.gateway.server.gateway import Gateway, SessionServer
@@ -43,8 +43,8 @@ from agentgym_rl.runtime.imports import check_eight_bits, check_findable
 
 from .curriculum import strategy
 from .episode import CLOSE_TIMEOUT_S, Deadlines, InputLimit, Player, at_once
-from .game import check_seats, seated
 from .groups import GroupRewarder, accept_filter
+from .players import player_kind
 
 log = logging.getLogger(__name__)
 
@@ -91,18 +91,23 @@ def check_policy(config: Config, engine: OwnEngineConfig) -> ChatFormat:
     accept_filter(config.rollout.should_accept)
     strategy(config.rollout)
     GroupRewarder(config.rollout)
-    if ":" in config.algo.loss:  # trainer ranks, which have torch, import it
-        check_findable(config.algo.loss, "algo.loss")
+    own = {
+        "algo.loss": config.algo.loss,
+        "algo.advantage": config.algo.advantage or "",
+        "trainer.optimizer": config.trainer.optimizer,
+    }
+    for key, path in own.items():
+        if is_function_path(path):  # trainer ranks, which have torch, import it
+            check_findable(path, key)
     if config.trainer.optimizer == "adamw8bit":
         check_eight_bits()
     folder = model_folder(config.model, config.env.id)
     chat = ChatFormat.load(folder, config.gateway)
-    if not (isinstance(engine, ServerEngineConfig) and engine.urls):
+    if not engine.attached:
         tensor_heads(folder)
         # attached servers are checked when they answer
-        checks.check_build(
-            engine, interrupt=config.rollout.interrupt, sleeps=config.cluster.colocated
-        )
+        interrupt, sleeps = config.rollout.interrupt, config.cluster.colocated
+        kind_of(engine).check_build(engine, interrupt=interrupt, sleeps=sleeps)
     return chat
 
 
@@ -117,10 +122,9 @@ async def check_parts(config: Config) -> EnvSpec:
         registry.spec(config.sandbox.id, kind="sandbox")
     spec = env_spec(config.env, config.rollout)
     env = await specimen(spec)
-    if config.rollout.seats:
-        check_seats(config.rollout.seats, spec, env)
+    player_kind(config.rollout, spec).check(config.rollout, spec, env)
     if env.needs_sandboxes:
-        await _check_sandbox(config.sandbox, config.env.id, here=config.cluster.type != "slurm")
+        await _check_sandbox(config.sandbox, config.env.id, here=not config.cluster.kind.submits)
     registry.make_agent(config.agent.id, **config.agent.options)
     if config.eval.num_tasks:
         await _check_tasks(spec, "eval", seed=config.seed, env_id=config.env.id)
@@ -261,7 +265,8 @@ async def serving_policy(
     opponents: Mapping[str, Player] = MappingProxyType({}),
 ) -> AsyncGenerator[Player]:
     """Serve a gateway on these engines, and yield a player of the configured episodes. The services
-    are those `given`, or else started here. `opponents`: see `GamePlayer`."""
+    are those `given`, or else started here. `opponents`: the players of models beside the
+    policy."""
     model_dir = model_folder(config.model, config.env.id)
     max_model_len = config.own_engine.max_model_len
     spec = env_spec(config.env, config.rollout)
@@ -321,6 +326,4 @@ def make_player(
         wait_ready=wait_ready,
         input_limit=InputLimit(longest, count_prompt) if longest and count_prompt else None,
     )
-    if not rollout.seats:
-        return player
-    return seated(player, rollout.seats, rotates=rollout.rotate_seats, opponents=opponents)
+    return player_kind(rollout, spec).player(player, rollout, opponents)

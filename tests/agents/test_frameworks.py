@@ -18,8 +18,7 @@ from agentgym_rl.gym.registry import make_agent
 from agentgym_rl.gym.specs import EnvSpec, wrapped
 from agentgym_rl.models.resolve import resolve_model
 from tests.kit.cases import cases
-
-from .conftest import Scripted
+from tests.kit.scripted import Scripted
 
 pytestmark = [
     pytest.mark.slow,  # they take seconds to import

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import msgspec
 
-from agentgym_rl.config import EndpointConfig, OpenAIEngineConfig
+from agentgym_rl.config import EndpointConfig
 from agentgym_rl.core.errors import ConfigError, EngineError
 from agentgym_rl.gateway.errors import ApiError, Withheld
+from agentgym_rl.gateway.odd_replies import withholds
 from agentgym_rl.runtime.http_client import bound_response
-
-from .odd_replies import withholds
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -269,7 +268,6 @@ class Upstream(ABC):
 class OpenAIUpstream(Upstream):
     """A client of the endpoint at `config.base_url`."""
 
-    config: OpenAIEngineConfig
     _client: AsyncOpenAI | None = None
 
     async def __aenter__(self) -> Self:
