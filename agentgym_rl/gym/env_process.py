@@ -233,7 +233,7 @@ class _Life:
             self._socket.close()
 
     def _send(self, message: bytes) -> None:
-        with contextlib.suppress(OSError):  # it has ended: the wait for its answer says so
+        with contextlib.suppress(OSError):  # it has ended: the wait for its answer fails
             self._line.send_bytes(message)
 
     def _has_ended(self) -> bool:

@@ -85,7 +85,7 @@ class MultiSeatEnv(Env):
         """Return what one of the game's own `players` does at a seat whose turn it is."""
 
     def ending(self, seat: str) -> dict[str, Any]:
-        """Return what the `info` of a seat's last step tells, such as metrics."""
+        """Return the contents of the `info` of a seat's last step, such as metrics."""
         return {}
 
     async def reset(
@@ -195,7 +195,7 @@ class Table:
         """Return the messages since the seat observed last.
 
         Raises:
-            EnvError: the game changes the turn at a look, of which no other seat would hear.
+            EnvError: the game changes the turn in `observe`, unnoticed by the other seats.
         """
         turn = self.game.turn
         with self._whole(f"it failed when seat {seat} looked"):

@@ -71,7 +71,7 @@ _EMPTY: Message = {"role": "assistant", "content": ""}
 
 
 class _Over(Exception):
-    """The signal that the episode has ended and the model must not be asked again."""
+    """The signal that the episode has ended and the model must not be called again."""
 
 
 def _tool(sdk: Any, spec: ToolSpec, tools: EnvTools) -> Any:

@@ -26,7 +26,7 @@ HARMLESS = frozenset(
 """The instructions that do not change the files, variables or folder of a program."""
 SHELL = ("/bin/sh", "-c")
 _PLATFORM = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}.get(os.uname().machine, "linux")
-"""The platform of images here; a Dockerfile that asks for another is refused."""
+"""The platform of images here; a Dockerfile that requires another platform is refused."""
 _READ = "ADD ARG COPY ENV FROM RUN SHELL USER WORKDIR"
 _CONTINUED = re.compile(r"(?:^|[^\\])\\[ \t]*$")
 _ESCAPE = re.compile(r"#\s*escape\s*=\s*(\S)", re.IGNORECASE)

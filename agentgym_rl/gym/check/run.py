@@ -155,8 +155,8 @@ async def check_env(
     `env` is an id, a spec or a class; `options` are the environment's own. `episodes` is the number
     of tasks that are played. `only` has the ids of the criteria to judge, besides those they need.
     If `tasks` is not 0, scripted agents then play that many tasks. `sandbox` and
-    `verifier` configure the services, which are started if the environment asks for them.
-    `on_result` is called after each criterion, `on_progress` after each of those `tasks`.
+    `verifier` configure the services, which are started if the environment needs them. `on_result`
+    is called after each criterion, `on_progress` after each of those `tasks`.
 
     Raises:
         ConfigError: there is no such environment or criterion, or it cannot be made.

@@ -156,7 +156,7 @@ class Subject:
         self.cls = spec.load()
         self.episodes = episodes
         self.given = given
-        """The options of `reset` besides the task: the services that the environment asks for."""
+        """The options of `reset` besides the task: the services that the environment needs."""
         self.closing = closing
         self._wanted = wanted
         self._plays: list[Play] = []

@@ -319,7 +319,7 @@ def _aider(told: Told) -> Launch:
 def launch_of(
     preset: Preset, told: Mapping[str, str], *, home: str, own_tools: bool, confined: bool = False
 ) -> Launch:
-    """Return the launch of a preset's program for an episode; `told`: its variables."""
+    """Return the launch of a preset's program for an episode, with its variables `told`."""
     return preset.launch(
         Told(
             base_url=told["OPENAI_BASE_URL"],
@@ -355,7 +355,8 @@ def preset_start(
 ) -> tuple[Start, Launch]:
     """Return the way to start a preset's program on this machine; write its files into `folder`.
 
-    `argv`: the program, and further arguments. `told`: the variables of the episode.
+    `argv` is the program, with further arguments; `told` has the environment variables of the
+    episode.
     """
     home, work, asked = folder / "home", folder / "work", folder / "prompt.txt"
     launch = launch_of(preset, told, home=str(home), own_tools=own_tools)

@@ -28,7 +28,7 @@ class Link(Protocol):
 
 
 class Client:
-    """A client that matches replies with requests. The link calls `heard` and `ended`."""
+    """A client that matches replies with requests. The connection calls `heard` and `ended`."""
 
     def __init__(self, link: Link) -> None:
         self.link = link

@@ -1,4 +1,4 @@
-"""The start of a process: the runner asks the zygote for it, and gives the newborn its order."""
+"""The start of a process: the runner sends a request to the zygote, and an order to the process."""
 
 from __future__ import annotations
 

@@ -156,7 +156,8 @@ class Session:
         self.timer = self.loop.later(INTERRUPT_GRACE_S, lambda: self.signal(signal.SIGKILL))
 
     def result(self, said: bytes) -> dict:
-        """Return the result of the cell that ended; `said` is empty if the session ended, too."""
+        """Return the result of the cell that ended; `said` is the session's message, empty if the
+        session ended, too."""
         self.loop.cancel(self.timer)
         if self.feed:
             self.feed.close()
