@@ -100,7 +100,7 @@ class Replayer:
             await env.close()
         return Replay(
             recorded,
-            # A judge of the group is not asked again: its part is the recorded one.
+            # A judge of the group is not called again: its part is the recorded one.
             reward=env.reward + recorded.credit.episode_reward + (recorded.group_reward or 0.0),
             verifier=str(told.get("verifier", "")),
             verifier_detail=str(told.get("verifier_detail", "")),
@@ -249,7 +249,7 @@ async def reverify(
 ) -> dict[str, Any]:
     """Play every recorded episode of a run again in the environment as it is now.
 
-    The actions are the recorded ones: no model is asked. The run is only read; it need not have
+    The actions are the recorded ones: no model is called. The run is only read; it need not have
     finished. The report is the JSON object of `arl reverify --json`.
 
     Args:

@@ -164,8 +164,8 @@ class Sampler(ABC):
         """
 
     def no_support(self, sampling: SamplingParams) -> str:
-        """Return why the sampler cannot tell, of each token, which ones it was drawn from, under
-        `sampling`, which is `truncated_by` a parameter; "" if it can."""
+        """Return the reason why the sampler cannot report the set that each token was drawn from,
+        under `sampling`, which is `truncated_by` a parameter; "" if it can."""
         return ""
 
     def heard_s(self, session_id: str) -> tuple[float, float]:
@@ -245,8 +245,8 @@ def parse_version(label: str) -> int:
     """Return the policy version inside a label; the inverse of `version_label`.
 
     Raises:
-        ValueError: the label does not end in an integer (vLLM says "default" before the
-            first update).
+        ValueError: the label does not end in an integer (vLLM's label is "default" before the first
+            update).
     """
     try:
         return int(label.rpartition(".")[2])

@@ -315,7 +315,7 @@ def _most_shared(row: Row, earlier: Sequence[Row]) -> tuple[int, int]:
     best = (0, 0)
     for index, other in enumerate(earlier):
         count = min(len(row), len(other))
-        for name in _SHARED:  # the tokens come first: mostly they tell already
+        for name in _SHARED:  # the tokens come first: most rows differ there already
             differ = getattr(row, name)[:count] != getattr(other, name)[:count]
             count = int(differ.argmax()) if differ.any() else count
             if count <= best[1]:
@@ -385,7 +385,7 @@ class Trajectory:
     verdict: str = ""
     """The verifier's report, for people to read; empty also in logs of earlier versions."""
     group_reward: float | None = None
-    """The part of `reward` that `rollout.group_reward` gave; None: it was not asked."""
+    """The part of `reward` that `rollout.group_reward` gave; None: it was not called."""
     seat: str = ""
     """The seat whose share of a game this is; empty: a whole episode."""
     player: str = ""

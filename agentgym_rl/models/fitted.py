@@ -58,7 +58,7 @@ def fitted(
     left unset and depends on it; `say` gets a table of them, if the model is not a small one.
 
     Args:
-        folder: The model's folder; None: somebody else serves it.
+        folder: The model's folder; None: the engine is an external endpoint.
         turns: The most replies of an episode, if known.
 
     Raises:

@@ -74,7 +74,7 @@ def model_folder(model: ModelConfig, env_id: str) -> Path:
 
 
 def local_folder(model: ModelConfig, env_id: str) -> Path | None:
-    """Return the folder of the model like `model_folder`, but None instead of asking the hub.
+    """Return the folder of the model like `model_folder`, but None instead of using the hub.
 
     Raises:
         ConfigError: what is there is no model folder.
@@ -119,7 +119,7 @@ def check_tokenizer(folder: Path, model_dir: Path, *, who: str) -> None:
     or other ends of a reply: it has seldom seen such prompts, or would end replies otherwise.
 
     Raises:
-        ConfigError: it does not; `who` says what the model in `folder` is.
+        ConfigError: it does not; the message calls the model in `folder` by `who`.
     """
     theirs, ours = _tokenizer(folder), _tokenizer(model_dir)
     known = theirs.get_vocab()
@@ -185,7 +185,7 @@ def _template(folder: Path) -> str:
 
 
 def _ends(folder: Path, tokenizer: Tokenizer) -> set[int]:
-    """Return the ids that end a reply, as a model folder says."""
+    """Return the ids that end a reply, from the files of a model folder."""
     ids = set(end_ids(folder, "generation_config.json", "config.json"))
     token = read_json(folder / "tokenizer_config.json").get("eos_token")
     text = token.get("content") if is_dict(token) else token
@@ -216,7 +216,7 @@ def resolve_model(path: str, *, revision: str | None = None) -> Path:
     `bundled` alone is refused, since it depends on the environment: see `model_folder`.
 
     Raises:
-        ConfigError: no such folder, or the hub cannot be reached; the message says what to do.
+        ConfigError: no such folder, or the hub cannot be reached; the message has the remedy.
     """
     if path in BUNDLED_MODELS:
         return BUNDLED_MODELS[path]

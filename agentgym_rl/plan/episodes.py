@@ -32,7 +32,8 @@ class SimulatedRow(Row):
 
     trained: int = 0
     group: int = -1
-    """The number of its task; -1 for a recorded row, whose tokens tell what it shares."""
+    """The number of the row's task; -1 for a recorded row, whose shared beginning follows from its
+    tokens."""
     prompt: int = 0
     """The number of first tokens that it has in common with rows of its group."""
 

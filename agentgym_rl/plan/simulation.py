@@ -206,7 +206,7 @@ class _Run:
         )
         rollout = Rollout(
             config.rollout,
-            # No judge is asked about groups that nobody plays.
+            # Groups that nobody plays need no judge.
             OpenGroups(config.rollout.model_copy(update={"group_reward": None}), buffer, _NoLog()),
             TaskCursor(
                 config.rollout.model_copy(update={"curriculum": ""}),  # all tasks are alike here

@@ -1,13 +1,14 @@
 """The kernel's view of whether a process of this machine runs.
 
-No sign of life that a process gives by itself can tell a stopped process from a slow one: an event
-loop lags, and the interpreter's lock keeps every thread waiting. The kernel knows, without asking
-the process, under any load of the machine. Without /proc no process ever counts as stopped.
+No sign of life that a process gives by itself distinguishes a stopped process from a slow one: an
+event loop lags, and the interpreter's lock keeps every thread waiting. The kernel knows the state
+of a process without its help, under any load of the machine. Without /proc no process ever counts
+as stopped.
 
 The watch of a child process over its parent: a frozen parent is reported in the child's log.
 
 `arl train` watches its processes, and no process watches `arl train`: if it was stopped (SIGSTOP,
-Ctrl-Z) and forgotten, the run seems to hang. The kernel can tell the difference.
+Ctrl-Z) and forgotten, the run seems to hang. The kernel's view shows that it was stopped.
 """
 
 from __future__ import annotations

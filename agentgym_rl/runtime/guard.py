@@ -203,7 +203,7 @@ class _Watch:
         self._interrupted = False
         self._named: set[str] = set()
         self._ended = False
-        """The flag that this guard has ended the process, or has reported its end."""
+        """Whether this guard has ended the process, or has reported its end."""
 
     def run(self) -> None:
         """Watch until the process has ended."""

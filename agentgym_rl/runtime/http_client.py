@@ -128,9 +128,9 @@ def read_json(data: bytes | str) -> Any:
 async def bound_response(
     response: Any, *, failed: Callable[[OSError], None] = lambda error: None
 ) -> None:
-    """Bound what is read of a response of httpx, or of httpx2: an event hook for their clients, and
-    so for SDKs that take such a client. It raises as `Body`, from the read, and tells `failed`
-    before: some SDKs lose the reason. Each event of a stream has the bound of an answer."""
+    """Bound the size of a response of httpx, or of httpx2: an event hook for their clients, and so
+    for SDKs that take such a client. It raises as `Body`, from the read, and calls `failed` before,
+    since some SDKs lose the reason. Each event of a stream has the bound of an answer."""
     is_stream = response.headers.get("Content-Type", "").startswith("text/event-stream")
     longest = MAX_STREAM_BYTES if is_stream else MAX_ANSWER_BYTES
     try:

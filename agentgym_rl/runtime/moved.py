@@ -68,7 +68,7 @@ class _Moved(ModuleType):
     """A module under its old name."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # programs that look through sys.modules ask for these
+        if name.startswith("__"):  # programs that look through sys.modules read these
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         import warnings
 

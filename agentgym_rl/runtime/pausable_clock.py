@@ -129,7 +129,7 @@ class Patience:
     itself (`own`) or of those that it waits behind (`others`), and at the latest `LONGEST_ALONE`
     times `seconds` after its own. Both functions return times of `clock`.
 
-    The functions are asked only when a deadline might have passed, so progress costs nothing.
+    The functions are called only when a deadline might have passed, so progress costs nothing.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class MetricsFile:
         """Append a step; non-finite numbers are written as null (JSON has none).
 
         Raises:
-            StorageError: the disk is full, say.
+            StorageError: the write failed, for example because the disk is full.
         """
         try:
             self._file.write(_line(step, finite(metrics)))
@@ -239,7 +239,7 @@ class PhasesFile:
         """Append the phases of a step.
 
         Raises:
-            StorageError: the disk is full, say.
+            StorageError: the write failed, for example because the disk is full.
         """
         line = {"step": found.step, "phases": found.trainer, "others": found.others}
         try:

@@ -1,7 +1,7 @@
 """The recovery of a run that ended: its log (episode_log.py) and newest checkpoint, read together.
 
-The checkpoint says which batches its weights have. The log has the groups that were leased to the
-batches after those, and the same groups are trained on again. So each group that was handed to the
+The checkpoint records the batches that its weights have. The log has the groups that were leased to
+later batches, and the same groups are trained on again. So each group that was handed to the
 trainer is in the surviving weights exactly once, and all others wait, or are played again:
 
     groups of leased steps ≥ the checkpoint's   trained again, at the same steps
