@@ -298,7 +298,7 @@ def read_config(raw: Mapping[str, Any], *, name: str, offline: bool = False) -> 
 
     Args:
         raw: The parsed task.toml.
-        offline: Play a task that asks for a network although sandboxes have none.
+        offline: Play a task that requires a network although sandboxes have none.
 
     Raises:
         ConfigError: a key is unknown or refused, or a value is out of range; the message names the

@@ -1,4 +1,4 @@
-"""The files of a work folder that programs execute without being asked for by name.
+"""The files of a work folder that programs execute although no command names them.
 
 An agent that adds or changes such a file changes how the tests run, not what they test. So the
 verification keeps the image's version, or none. There are two sorts:

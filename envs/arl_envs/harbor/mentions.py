@@ -1,4 +1,4 @@
-"""The names in the texts of a task's tests, which say what they may do in the work folder.
+"""The names in the texts of a task's tests, which show what the tests may use in the work folder.
 
 The tests are read and not run, so names that they compute are not found.
 """
@@ -38,7 +38,7 @@ _SOURCED = re.compile(r"(?:\bsource|(?:^|[;&|(]|\bthen|\bdo)\s*\.)\s+[\"']?([\w.
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
-    """The names in the texts of the tests, which say what they may do in the work folder."""
+    """The names in the texts of the tests, which show what the tests may use in the work folder."""
 
     words: frozenset[str] = frozenset()
     """All of them, without folders before them; and without suffixes."""

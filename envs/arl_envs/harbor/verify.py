@@ -137,7 +137,7 @@ class Verifier:
             return Verdict("too_large", detail=f"the work folder has {error}")
 
     def _may_be_ours(self, verdict: Verdict) -> bool:
-        """Return whether a verdict says nothing before the solution is paid."""
+        """Return whether a verdict proves nothing until the solution has got its reward."""
         if not verdict.has_reward:
             return True
         strict = verdict.is_isolated or any(why.is_doubtful for why in verdict.dropped.values())
@@ -147,7 +147,8 @@ class Verifier:
 
     @property
     def _can_be_solved(self) -> bool:
-        """Return whether a reward of 0 says nothing yet: generated tasks are known to be sound."""
+        """Return whether a reward of 0 proves nothing yet: generated tasks are known to be
+        sound."""
         return bool(self._task.solution) and not self._config.is_generated
 
     def _is_unpaid(self, verdict: Verdict) -> bool:

@@ -16,7 +16,7 @@ from .question import Question, defused
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """A criterion of a rubric: what the judge is asked, and the scale of its answer.
+    """A criterion of a rubric: the question to the judge, and the scale of its answer.
 
     Raises:
         ConfigError: a weight that is not above 0, or a scale without two whole numbers.
@@ -103,9 +103,9 @@ class Asking(ABC):
     async def compare(
         self, question: str, first: str, second: str, criterion: str, *, reference: str = ""
     ) -> Verdict:
-        """Return how far the first answer is the better one by a criterion, from 0 to 1; 0.5: they
-        are equally good. The judge is asked in both orders, so that it cannot prefer a place. Equal
-        answers are not compared.
+        """Return the degree to which the first answer is the better one by a criterion, from 0 to
+        1; 0.5: both are equally good. The judge is asked in both orders, so that it cannot prefer a
+        place. Equal answers are not compared.
 
         Raises:
             InfraError, EnvError: as `answer`.
@@ -186,7 +186,7 @@ class Asking(ABC):
 
 
 def check_rubric(rubric: Sequence[Criterion]) -> None:
-    """Refuse a rubric whose scores could not be told apart.
+    """Refuse a rubric whose scores could not be distinguished.
 
     Raises:
         ConfigError: no criteria, or two of one name.

@@ -42,7 +42,7 @@ _TOKEN = re.compile(
 `<eoh>`; `[INST]`, `[gMASK]`, `[unused7]`, `[|user|]`; `]~b]`, `]~!b[` and `]<]image[>[`; `[e~[`;
 `|NEWLINE|`."""
 NEUTRAL = "I do not know the answer."
-"""A text that no server refuses for what it says, or for its length."""
+"""A text that no server refuses for its content or its length."""
 
 
 def defused(text: str, *, max_text_bytes: int) -> str:
@@ -124,8 +124,8 @@ class Question:
         return "\n\n".join(quotes)
 
     def verdict(self, content: Any) -> int | None:
-        """Return the number in a judge's reply; None if the reply is anything else than the one
-        object that was asked for."""
+        """Return the number in a judge's reply; None if the reply is anything else than the
+        requested object."""
         try:
             pairs = (
                 json.loads(content, object_pairs_hook=list) if isinstance(content, str) else None

@@ -110,7 +110,7 @@ class ReasoningGymEnv(Env):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """Ask the question of `options["task"]`, or a training question of `seed`.
+        """Start with the question of `options["task"]`, or a training question of `seed`.
 
         Raises:
             EnvError: unknown options, a task of another dataset, or no question of the split.

@@ -1,4 +1,4 @@
-"""The decision whether an answer says the same as the right one, without algebra."""
+"""The decision whether an answer means the same as the right one, without algebra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Right answers that are none: the words by which a data set says that it has no answer.
+"""Right answers that are missing: the words with which a data set marks a row without an answer.
 
 NuminaMath-1.5 has "proof" for every problem that asks for a proof, and "notfound" where its authors
 found no answer: 143,300 of its 896,215 rows. A reply with these words would be paid.
@@ -58,7 +58,7 @@ _NOTE = re.compile(r"\([^()]*\)[\s.]*$")
 
 
 def says_nothing(answer: str, question: str = "") -> bool:
-    r"""Return whether `answer` says that there is no answer: "proof", "N/A", "see solution".
+    r"""Return whether `answer` means that there is no answer: "proof", "N/A", "see solution".
 
     `\text{none}` is the empty set, and so is "none" if the question offers it; a bare "none" is an
     empty field. "n/a" is a quotient if the question has these variables.

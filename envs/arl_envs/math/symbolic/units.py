@@ -192,7 +192,7 @@ def _is_price(match: re.Match[str]) -> bool:
 def marked(text: str, question: str = "", gold: str = "") -> str:
     r"""Return `text`, which is in the one spelling, with \text{} around its bare units.
 
-    `question` and `gold`, the right answer, tell units from variables.
+    `question` and `gold`, the right answer, serve to distinguish units from variables.
     """
     if not re.search(r"[A-Za-z]", text):
         return text
