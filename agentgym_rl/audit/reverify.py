@@ -109,7 +109,7 @@ class Replayer:
 
 
 def not_replayable(recorded: Trajectory) -> str | None:
-    """Return why an episode cannot be verified; None if it can."""
+    """Return the reason why an episode cannot be verified; None if it can."""
     if not recorded.outcome.trains:
         return f"it has no reward, being {recorded.outcome.value}"
     if recorded.seats:

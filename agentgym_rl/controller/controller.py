@@ -130,7 +130,8 @@ class Controller:
         """The groups of the batch that ranks have, by its step."""
         self._said_nothing_taught = False
         self._idle = [one for one in algo.teacher.models if one.only]
-        """The teachers of some tasks that none of the batches so far has had, until a warning."""
+        """The teachers of certain tasks of which no batch so far has had a task; empty after the
+        warning."""
         self._handed_out = 0
         self._turn = asyncio.Lock()
         """The lock held while a batch is leased, a report recorded, or the ranks are replaced."""

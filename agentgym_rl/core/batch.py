@@ -47,8 +47,8 @@ class BatchShard:
     weights: Sequence[float] = ()
     """The weight of the task per episode of the batch, a factor of its advantage. Empty: all 1."""
     teachers: Sequence[Sequence[float]] = ()
-    """The weights of the teachers (`algo.teacher.models`) per episode of the batch, 0 for one that
-    does not teach its task. Empty: there are no teachers."""
+    """The weights of the teachers (`algo.teacher.models`) per episode of the batch, 0 for a teacher
+    of other tasks. Empty: there are no teachers."""
     turn_returns: Sequence[Sequence[float]] = ()
     """The returns per episode of the batch, per turn, from `Credit.turn_returns`; an episode
     without turn rewards has none. Empty: no episode has any."""
@@ -68,7 +68,8 @@ class BatchShard:
 
     @property
     def compared(self) -> Sequence[object]:
-        """Return per episode of the batch what it is compared within: its group and its seat."""
+        """Return for each episode of the batch the key of the episodes that it is compared with:
+        its group and its seat."""
         return [*zip(self.group_ids, self.seats, strict=True)] if self.seats else self.group_ids
 
     def pack(self) -> bytes:

@@ -77,7 +77,7 @@ def local_folder(model: ModelConfig, env_id: str) -> Path | None:
     """Return the folder of the model like `model_folder`, but None instead of using the hub.
 
     Raises:
-        ConfigError: what is there is no model folder.
+        ConfigError: the folder is not a model folder.
     """
     path = model_name(model, env_id)
     here = path in BUNDLED_MODELS or Path(os.path.expanduser(path)).exists()
@@ -149,7 +149,7 @@ def check_tokenizer(folder: Path, model_dir: Path, *, who: str) -> None:
 def _other_prompts(
     folder: Path, model_dir: Path, theirs: Tokenizer, ours: Tokenizer
 ) -> Iterator[str]:
-    """Yield how the prompts and the ends of replies of two models differ."""
+    """Yield the differences between the prompts, and the ends of replies, of two models."""
     their_lines, our_lines = (_template(one).splitlines() for one in (folder, model_dir))
     if their_lines != our_lines:
         pairs = enumerate(zip_longest(their_lines, our_lines, fillvalue=""), 1)
@@ -197,7 +197,7 @@ def _tokenizer(folder: Path) -> Tokenizer:
     """Return the tokenizer of a model folder.
 
     Raises:
-        ConfigError: its file is none.
+        ConfigError: the file is not a tokenizer.
     """
     from tokenizers import Tokenizer  # many processes import this module, and few need it
 
@@ -290,7 +290,8 @@ def resolve_paths(config: Config) -> Config:
 
 
 def _absolute_player(who: str, env_id: str) -> str:
-    """Return the player of a seat (`rollout.seats`), whose model is named like that of a run."""
+    """Return the player of a seat (`rollout.seats`), with its model resolved as the model of a run
+    is."""
     kind, _, path = who.partition(":")
     if kind != "frozen":
         return who

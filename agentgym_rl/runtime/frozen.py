@@ -24,9 +24,9 @@ from pathlib import Path
 PROC = Path("/proc")
 LOOK_EVERY_S = 0.25
 STOPPED_LOOKS = 6
-"""The number of looks in a row that must find a process stopped, and not run in between, before it
-counts as frozen. Looks are counted, not seconds: a watcher that was stopped itself has not looked
-meanwhile."""
+"""The number of consecutive looks that must find a process stopped, without a run in between,
+before it counts as frozen. Looks are counted, not seconds: a watcher that was stopped itself has
+not looked meanwhile."""
 
 ALL_BELOW = 32
 

@@ -75,9 +75,10 @@ class Recovered:
     """The indices of tasks whose groups are complete, with any status. All others are still to be
     played, those in flight at the crash first: the task cursor passes over these indices alone."""
     drawn: Mapping[int, str] = field(default_factory=dict[int, str])
-    """The tasks that a curriculum took: their keys, by index. It passed over those between."""
+    """The tasks that a curriculum took: their keys, by index. It passed over the tasks between
+    them."""
     results: Sequence[Result] = ()
-    """The results of the groups of these tasks that are complete."""
+    """The results of the complete groups of the tasks in `drawn`."""
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
     history: Sequence[Mapping[str, float]] = ()
     """The metrics of the first `step` batches."""
