@@ -1,5 +1,5 @@
 """A reward model, served by `arl engine --reward-model FOLDER`: a sequence classifier behind the
-route /classify, with vLLM's fields, so that a judge may ask either.
+route /classify, with vLLM's fields, so that a judge may use either server.
 
     request ─► token ids ─► queue ─► batches of alike lengths ─► logits ─► reply
 

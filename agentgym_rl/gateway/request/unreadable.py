@@ -39,7 +39,7 @@ _NESTED = ("source", "image_url", "input_audio", "audio_url", "video_url", "file
 """The fields that hold the source of a part, as an object or as a URL."""
 _DATA = ("data", "file_data", "image_data")
 _PLACES = ("url", "image_url", "file_url", "file_id", "audio_url", "video_url", "id")
-"""The fields that say where a part is to be found, if its data is not in the request."""
+"""The fields with the place of a part whose data is not in the request."""
 _NAMES = ("title", "filename", "name")
 _DATA_URL = re.compile(r"data:[^,]{0,200},")
 _HEAD = 65_536
