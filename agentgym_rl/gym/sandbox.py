@@ -53,7 +53,7 @@ class Image:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """The variables that every program gets (ENV)."""
     place: str = ""
-    """The backend's own name of it: a folder, or the id of an image of a daemon."""
+    """The backend's own name of the image: a folder, or the id of an image of a daemon."""
 
 
 @dataclass(frozen=True, slots=True)

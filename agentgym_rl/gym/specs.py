@@ -32,7 +32,7 @@ from .sync_env import SyncEnv, to_async
 from .wrappers import Attempts, OrderEnforcing, PassiveChecker, Timeout, TurnLimit
 
 SAY_AFTER_S = 2.0
-"""The seconds of a reading of tasks after which the log has it."""
+"""The seconds after which the log reports that tasks are still being read."""
 _log = logging.getLogger(__name__)
 _MAPS = (dict,)
 _SERIES = (list, tuple, set)

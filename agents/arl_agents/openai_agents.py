@@ -96,7 +96,7 @@ _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 def _hooks(sdk: Any, tools: EnvTools) -> Any:
     class Hooks(sdk.RunHooks):
         is_waiting = False
-        """A flag: a reply of the model is pending."""
+        """Whether a reply of the model is pending."""
 
         async def on_llm_start(self, *_: Any) -> None:
             if tools.ended:

@@ -1,5 +1,5 @@
 """The function `check_env`: every criterion, in order, on one environment; then scripted agents
-over many tasks, of which the oracle must be paid in full, the others nothing.
+over many tasks: the oracle must get the highest reward, the others the lowest.
 
 No gateway and no model are involved, so the environment decides the speed.
 """
@@ -43,7 +43,7 @@ class _Counts:
     errors: int = 0
     first_error: str = ""
     is_judged: bool = True
-    """A flag: the environment has a reward range, so the rewards can be judged."""
+    """Whether the environment has a reward range, so that the rewards can be judged."""
 
 
 async def play_baselines(

@@ -74,7 +74,7 @@ class RowIndex:
     num_tasks_refused: int = 0
     """The number of refused tasks in rows that have other tasks left."""
     num_unread: Counter[str] = field(default_factory=Counter[str])
-    """The number of rows with each of the fields that could mean something, and do not here."""
+    """The number of rows with each of the fields that may have a meaning, and have none here."""
     num_left_out: int = 0
     """The number of rows that the maker left out."""
     _reasons: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])

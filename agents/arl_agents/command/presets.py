@@ -38,9 +38,9 @@ class Told:
     answer_file: str
     """The path where the program may write its final message."""
     own_tools: bool
-    """A flag to let the program use its own tools."""
+    """Whether the program may use its own tools."""
     confined: bool = False
-    """A flag: the program is in a sandbox already, and needs none of its own."""
+    """Whether the program is in a sandbox already, and needs none of its own."""
 
     @property
     def origin(self) -> str:
@@ -60,7 +60,8 @@ class Launch:
     """The option whose value is the prompt, for a program that reads no standard input; `--`: the
     prompt is the last argument."""
     answer: Callable[[str], str] | None = None
-    """A function from the standard output to the final message; None: it is the whole output."""
+    """A function from the standard output to the final message; None: the message is the complete
+    output."""
     answer_file: str = ""
     """The path of a file that `answer` reads instead of the standard output."""
 
@@ -74,7 +75,7 @@ class Preset:
     """The command that installs the program."""
     launch: Callable[[Told], Launch]
     takes_mcp: bool = True
-    """A flag: the program can use the environment's tools. Else it has only its own."""
+    """Whether the program can use the environment's tools; otherwise it has only its own tools."""
 
 
 def _claude_code(told: Told) -> Launch:
