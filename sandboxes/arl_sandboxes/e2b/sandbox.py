@@ -57,7 +57,7 @@ class E2BSandbox(Sandbox):
         self._busy = asyncio.Lock()
 
     def _connect(self) -> None:
-        """Begin to talk to the machine's runner."""
+        """Connect to the machine's runner."""
         self._client = Client(self._machine)
         self._machine.on_line, self._machine.on_end = self._client.heard, self._client.ended
         self._ports = Ports(self._client)
@@ -140,7 +140,7 @@ class E2BSandbox(Sandbox):
                 raise SandboxLost(f"{self.id}: {self._machine.dead}") from None
 
     async def _renew(self) -> None:
-        """Go on with another runner in the same machine, whose files are the image's own."""
+        """Continue with another runner in the same machine; its files are those of the image."""
         config = self._machine.config
         assert config is not None
         self._client.ended("its sandbox was reset")

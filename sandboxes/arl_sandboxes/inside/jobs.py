@@ -60,7 +60,7 @@ class Job:
                 os.kill(self.pid, signal.SIGKILL)
 
     def grievance(self) -> str:
-        """Return the reason the program did not start; "" if it did."""
+        """Return the reason why the program did not start; "" if it did."""
         try:
             return self.birth.conn.recv(4096)[1:].decode("utf-8", "replace")
         except OSError:

@@ -22,7 +22,7 @@ class Ports:
         self._loop, self._tell = loop, tell
         self._servers: dict = {}
         self._open: dict = {}
-        """(port, socket) of each connection by its number."""
+        """The (port, socket) of each connection, by its number."""
         self._count = 0
 
     def op_listen(self, request: dict) -> dict:
