@@ -212,7 +212,7 @@ class _Grading:
         and to reject nonsense, and no output. A checker that fails because of an output rejects it.
 
         Raises:
-            EnvError: the checker does not do so.
+            EnvError: the checker fails this test.
         """
         right = test.expected.encode("utf-8", "surrogatepass")
         accepted = await self._accepts(sandbox, test, said)

@@ -1,5 +1,5 @@
-"""The typed reading of task.toml: what is honoured here, what is refused by name, and what has no
-effect.
+"""The typed reading of task.toml: the keys that are honoured here, those that are refused by name,
+and those without an effect.
 
 A key that is in none of the three groups is refused as unknown, so nothing is silently ignored.
 `tests/envs/harbor/schema.json` lists the fields of Harbor's own schema; a test compares it with
@@ -244,7 +244,7 @@ class TaskConfig(_Section):
 
     @property
     def needs_nonce(self) -> bool:
-        """Return whether only a reward file with the verification's nonce is paid."""
+        """Return whether only a reward file with the verification's nonce counts."""
         return bool(self.metadata.get("arl_nonce", False))
 
     @property

@@ -56,7 +56,7 @@ class Unfit(Exception):
 
 
 class Tampered(Exception):
-    """Processes of the agent that outlive their case: nothing is paid."""
+    """The error for processes of the agent that outlive their case: there is no reward."""
 
 
 # ------------------------------------------------------------------ values
@@ -149,7 +149,7 @@ def receive(link: socket.socket, size: int, end: float) -> bytes:
 
 # ------------------------------------------------------------------ the player
 def play(steps: list[dict[str, Any]], app: str, out: int) -> None:
-    """Play a case in this process and write what came of each step to `out`; never return."""
+    """Play a case in this process and write the outcome of each step to `out`; never return."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
@@ -193,7 +193,7 @@ def lower(kind: int, soft: int, hard: int) -> None:
 
 
 def named(target: str) -> Any:
-    """Return what "package.module:name" names."""
+    """Return the object that "package.module:name" names."""
     module, _, name = target.partition(":")
     value = __import__(module, fromlist=["_"])
     for part in name.split("."):

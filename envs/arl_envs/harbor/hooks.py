@@ -55,7 +55,7 @@ class Why:
 
     text: str
     is_doubtful: bool = False
-    """The file is taken over if the task's solution needs it."""
+    """Whether the file is taken over if the task's solution needs it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The rules of one task's verification: what it takes over from the agent."""
+"""The rules of one task's verification: the files that it takes over from the agent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PUBLISHED = "/logs/artifacts"
 
 
 class Rules:
-    """The judgement of the agent's files by what the task, its image and its tests are.
+    """The rules for the agent's files, from the task, its image and its tests.
 
     Args:
         image: The task's image.

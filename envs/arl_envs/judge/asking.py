@@ -53,7 +53,7 @@ class Verdict:
 
 
 class Asking(ABC):
-    """A judge, or several: whoever answers questions with numbers."""
+    """A judge, or several, that answer questions with numbers."""
 
     max_text_bytes: int
     """The longest quoted text, in bytes of UTF-8; a longer one loses its middle."""
@@ -65,9 +65,9 @@ class Asking(ABC):
 
     @abstractmethod
     async def answer(self, question: Question) -> Verdict:
-        """Return the verdict on a question. A judged text that prevents one has the lowest score:
-        the judge refuses it, or gives no verdict on it, again and again, and judges a neutral text
-        in its place. Else whoever writes texts could choose not to be judged.
+        """Return the verdict on a question. A judged text that prevents a verdict has the lowest
+        score: the judge refuses it, or gives no verdict on it, repeatedly, and judges a neutral
+        text in its place. Otherwise a policy could choose not to be judged.
 
         Raises:
             InfraError: the judge cannot be reached, or gives no verdict on any text.

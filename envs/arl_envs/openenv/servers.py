@@ -47,7 +47,7 @@ class _Server:
     active: int | None = None
     """The number of sessions that it held, whoever opened them, when it last had no room."""
     again_s: float = 0.0
-    """The time of the event loop from which it may be tried."""
+    """The time of the event loop from which the server may be tried."""
     retry_s: float = RETRY_S
     offer: object = None
     """The form of the actions, when a session was last opened; None: not known yet."""

@@ -45,7 +45,7 @@ def bugs_of(data: Any) -> tuple[Program, tuple[Mutation, ...]]:
     """Return the program of a task, and its bugs.
 
     Raises:
-        EnvError: the data does not come from here.
+        EnvError: the data does not come from this generator.
     """
     try:
         program = program_of(data["library"], data["variant"])
