@@ -10,12 +10,8 @@ Each word is a file or folder of this package (docs/map.md has all of them). The
 are the public ones; they load on first use, so `import agentgym_rl` stays fast and torch-free.
 """
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from agentgym_rl.runtime.moved import MOVED as _MOVED
-from agentgym_rl.runtime.moved import install as _install
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -147,8 +143,6 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(f".{home}", __name__), name)
     if name in _OF_EXTENSIONS:
         return _of_extension(name)
-    if name in _MOVED:
-        return sys.modules[f"{__name__}.{name}"]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -164,6 +158,3 @@ def _of_extension(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-_install()

@@ -83,8 +83,6 @@ TABLES: Mapping[str, Sequence[Grid | Pivot]] = {
             | {"no verdict": "no_verdict", "ms, median": "ms_median", "p99": "ms_p99"}
         )
     ],
-    "verifier": [Grid({"system": "system", "64 at once": "us_at_64", "µs, one at a time": "us"})],
-    "inspector": [Grid({"page": "page", "SQL on the log, s": "sql_s", "inspector, s": "seconds"})],
     "gateway": [
         Grid(
             {"system": "system", "turns/s": "turns_per_s", "CPU ms a turn": "cpu_ms_per_turn"}
@@ -190,25 +188,6 @@ TABLES: Mapping[str, Sequence[Grid | Pivot]] = {
             | {"trained again": "batches_trained_again", "bit for bit": "of_these_bit_for_bit"}
             | {"faults": "faults", "p of lengths": "lengths_p", "mean tokens": "mean_tokens"}
             | {"resumed after, s": "resume_s", "last weights": "parameters"}
-        )
-    ],
-    "controller": [
-        Grid(
-            {"live episodes": "live", "episodes": "system"}
-            | {"trajectories per core second": "per_core_s", "per second": "per_s"}
-            | {"resident MB": "rss_end_mb", "growth over the last two thirds": "growth"}
-        )
-    ],
-    "plan": [
-        Grid(
-            {"part": "part", "run": "run", "predicted, episodes/s": "predicted_episodes_per_s"}
-            | {"measured": "episodes_per_s", "off": "error"}
-        )
-    ],
-    "adaptive": [
-        Grid(
-            {"setting": "setting", "groups at once": "groups_at_once", "adapted to": "groups"}
-            | {"staleness": "staleness", "runs": "runs", "episodes/s": "episodes_per_s"}
         )
     ],
     "distill": [

@@ -34,8 +34,6 @@ _PUBLICATION = {"ARL_BENCH_PARTS": "publication"}
 JOBS = (
     Job("env", "env"),
     Job("math", "math"),
-    Job("verifier", "verifier"),
-    Job("inspector", "inspector"),
     Job("gateway", "gateway"),
     Job("clients", "clients"),
     Job("sandbox", "sandbox"),
@@ -51,9 +49,6 @@ JOBS = (
     Job("gpu", "gpu"),
     Job("train", "train"),
     Job("exactness", "exactness"),
-    Job("controller", "controller"),
-    Job("plan", "plan"),
-    Job("adaptive", "adaptive"),
     Job("distill", "distill"),
     Job("curriculum", "curriculum"),
     Job("crash", "crash"),

@@ -6,32 +6,23 @@ import asyncio
 import contextlib
 from base64 import b64decode
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from agentgym_rl import SandboxError
 
 from .forward import relayed
+from .runner_client import Client
 from .runner_words import Refused, b64
 
 LISTEN_S = 15.0
 """The longest time a runner may take to open a port."""
 
 
-class Link(Protocol):
-    """A connection to one runner, whose `on_event` is called for each event."""
-
-    on_event: Callable[[Mapping[str, Any]], None]
-    on_close: Callable[[], None]
-
-    async def request(self, op: str, *, deadline_s: float, **fields: Any) -> dict[str, Any]: ...
-    def post(self, op: str, **fields: Any) -> None: ...
-
-
 class _RunnerStream:
     """The end of a connection in the sandbox; the runner and this process wait for each other."""
 
-    def __init__(self, link: Link, number: int, forget: Callable[[int], object]) -> None:
-        self._link, self._number, self._forget = link, number, forget
+    def __init__(self, client: Client, number: int, forget: Callable[[int], object]) -> None:
+        self._client, self._number, self._forget = client, number, forget
         self._pieces: asyncio.Queue[bytes] = asyncio.Queue()
         self._sent = asyncio.Event()
         self._over = False
@@ -51,33 +42,33 @@ class _RunnerStream:
 
     async def receive(self) -> bytes:
         if not self._over:
-            self._link.post("more", conn=self._number)
+            self._client.post("more", conn=self._number)
         return await self._pieces.get()
 
     async def send(self, data: bytes) -> None:
         self._sent.clear()
-        self._link.post("send", conn=self._number, data=b64(data))
+        self._client.post("send", conn=self._number, data=b64(data))
         if not self._over:
             await self._sent.wait()
         if self._over:
             raise OSError("the sandbox has gone")
 
     def end(self) -> None:
-        self._link.post("shut", conn=self._number)
+        self._client.post("shut", conn=self._number)
 
     def close(self) -> None:
         self._forget(self._number)
-        self._link.post("drop", conn=self._number)
+        self._client.post("drop", conn=self._number)
 
 
 class Ports:
     """The open ports of one runner."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._incoming: dict[int, asyncio.Queue[_RunnerStream]] = {}
         self._streams: dict[int, _RunnerStream] = {}
-        link.on_event, link.on_close = self._told, self._lost
+        client.on_event, client.on_close = self._told, self._lost
 
     @contextlib.asynccontextmanager
     async def forwarded(self, port: int, address: tuple[str, int]) -> AsyncIterator[None]:
@@ -87,7 +78,7 @@ class Ports:
             SandboxError: the port cannot be opened.
         """
         try:
-            await self._link.request("listen", port=port, deadline_s=LISTEN_S)
+            await self._client.request("listen", port=port, deadline_s=LISTEN_S)
         except Refused as error:
             raise SandboxError(f"port {port} cannot be opened: {error}") from None
         incoming = self._incoming[port] = asyncio.Queue()
@@ -96,12 +87,12 @@ class Ports:
                 yield
         finally:
             del self._incoming[port]
-            self._link.post("unlisten", port=port)
+            self._client.post("unlisten", port=port)
 
     def _told(self, event: Mapping[str, Any]) -> None:
         if "open" in event:
             stream = _RunnerStream(
-                self._link, event["open"], lambda number: self._streams.pop(number, None)
+                self._client, event["open"], lambda number: self._streams.pop(number, None)
             )
             if event["port"] in self._incoming:
                 self._streams[event["open"]] = stream

@@ -216,7 +216,7 @@ def test_no_command_shows_the_help(arl):
         ("train --env math --env.id=math", "give one of them"),
         ("engine --json", "unknown argument '--json'"),
         ("engine --backend=vlm", "did you mean 'vllm'?"),
-        ("bench nothing", "known: adaptive, all, clients, code, coding, controller"),
+        ("bench nothing", "known: all, clients, code, coding, crash, curriculum"),
         ("train --env=mth", "arl list"),
         ("train --engine=openai", "works with `arl eval` alone"),
         ("engine --backend=openai", "works with `arl eval` alone"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from agentgym_rl.gateway.dialects import responses_request as requests
-from agentgym_rl.gateway.dialects import responses_wire as wire
+from tests.gateway import responses_wire as wire
 
 PATH = "/v1/responses"
 PLAIN_REFUSALS = (

@@ -233,8 +233,8 @@ def test_a_container_that_does_not_answer_is_lost(client):
     async def scenario(backend):
         async with await backend.create() as sandbox:
             await asyncio.to_thread(client.api.pause, client.only()["Id"])
-            with pytest.raises(SandboxLost, match="no answer to 'list_files' within"):
-                await sandbox.link.request("list_files", deadline_s=0.5)
+            with pytest.raises(SandboxLost, match="did not answer 'list_files' within"):
+                await sandbox.client.request("list_files", deadline_s=0.5)
             return await _error_of(sandbox.run_python("1"))
 
     assert isinstance(play(scenario), SandboxLost)

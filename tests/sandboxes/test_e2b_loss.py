@@ -66,7 +66,7 @@ def test_input_that_does_not_arrive_is_lost(server, fault):
 
 def test_an_answer_that_never_comes_is_lost_and_the_runner_killed(server, monkeypatch):
     """On Python 3.11 the SDK's own deadline of a command does not fire."""
-    monkeypatch.setattr("arl_sandboxes.e2b.sandbox.ANSWER_S", 0.5)
+    monkeypatch.setattr("arl_sandboxes.e2b.sandbox.E2BSandbox.answer_s", 0.5)
 
     async def scenario(sandbox):
         (box,) = server.boxes.values()

@@ -21,11 +21,9 @@ Run a benchmark. The benchmarks are files of benchmarks/ in the source checkout;
 the head of each describes its method, duration and environment variables.
 
   all          every benchmark, one after the other, and one report; hours
-  adaptive     the number of groups at once: fixed or adapted
   clients      the training rows that real clients make through the gateway
   code         grading of programs: exploits, speed, the cost of isolation
   coding       the coding gym: exploits, speed, remains after kills
-  controller   the load that one controller bears
   crash        exactly-once training after kills at random moments
   curriculum   episodes that a curriculum saves
   distill      on-policy distillation beside rewards alone
@@ -35,16 +33,13 @@ the head of each describes its method, duration and environment variables.
   faults       each part of a run broken in each way: detection and cost
   gateway      the gateway beside LiteLLM's proxy
   gpu          a first look at a GPU, eight minutes (--model, --out)
-  inspector    `arl inspect` on 100,000 episodes
   math         the judgement of math answers beside math-verify's
-  plan         the predictions of `arl plan` beside real runs
   real         a real language model: time and memory by part (--model)
   sandbox      sandboxes beside programs without isolation
   selfplay     the results of self-play at tic-tac-toe
   staleness    the effect of old episodes, and of corrections for it
   train        the main job: three seeds and the negative controls
   trainer      packed micro-batches beside padded ones, and TRL
-  verifier     a call in a killable process
   weights      pauses and cost of weight updates (--model)
 """
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -33,8 +33,8 @@ from agentgym_rl.gateway.session.session import Session
 
 from .responses_items import item_id
 from .responses_request import ResponsesRequest, read_request
-from .responses_wire import Status
 
+Status = Literal["completed", "incomplete"]
 OutputEvent = tuple[str, dict[str, Any]]
 """The type of an event, and its fields."""
 

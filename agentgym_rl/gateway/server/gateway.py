@@ -6,7 +6,7 @@ our own engines:
     POST the path of a dialect    streamed or not; the API key names the session
     POST the path of a question   answered at once
     GET, POST, DELETE the paths of resources
-    GET  /v1/models, /v1/models/NAME, /health, /openapi.json; HEAD, too
+    GET  /v1/models, /v1/models/NAME, /health; HEAD, too
 
 Clients that cannot set a key put it into the path: /s/KEY/v1/chat/completions.
 
@@ -67,11 +67,9 @@ from agentgym_rl.runtime.pausable_clock import ENGINES
 from agentgym_rl.runtime.tasks import together
 
 from .blame import blamed
-from .openapi import document
 
 _log = logging.getLogger(__name__)
 
-_DESCRIPTION = "/openapi.json"
 _MODELS = "/v1/models"
 _ANTHROPIC = "/v1/messages"
 """The API whose clients send `anthropic-version` on every path, and read only its errors."""
@@ -224,7 +222,7 @@ class SessionServer(ABC):
                 param="model",
                 code="model_not_found",
             )
-        if path != _DESCRIPTION and path not in routes:
+        if path not in routes:
             there_are = [f"POST {path}" for path in self._routes] + [f"GET {p}" for p in routes]
             raise ApiError(
                 404,
@@ -233,8 +231,6 @@ class SessionServer(ABC):
             )
         if method not in ("GET", "HEAD"):
             raise wrong_method(method, path, allowed="GET, HEAD")
-        if path == _DESCRIPTION:
-            return msgspec.json.encode(document(self._routes, model=self.model_name))
         return msgspec.json.encode(routes[path])
 
     async def _post(

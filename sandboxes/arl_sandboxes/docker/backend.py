@@ -313,7 +313,7 @@ class DockerBackend(SandboxBackend):
 
     async def _answers(self, container: Container) -> bool:
         try:
-            await container.link.request("interrupt", session=0, deadline_s=ALIVE_TIMEOUT_S)
+            await container.client.request("interrupt", session=0, deadline_s=ALIVE_TIMEOUT_S)
         except (SandboxError, Refused) as error:
             log.warning("a warm container was dead: %s", error)
             await self._dispose(container)
@@ -328,7 +328,7 @@ class DockerBackend(SandboxBackend):
     async def _give_back(self, container: Container) -> None:
         """Remove the container; the removal goes on even if the caller is cancelled."""
         self._stats.in_use -= 1
-        if container.link.dead:
+        if container.client.dead:
             self._stats.lost += 1
         if self._stack is None:
             return  # already removed with the backend
@@ -340,7 +340,7 @@ class DockerBackend(SandboxBackend):
         if container not in self._alive:
             return
         self._alive.discard(container)
-        container.link.close()
+        container.client.link.drop("closed")
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await remove(self._daemon, container.id)

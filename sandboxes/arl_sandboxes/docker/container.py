@@ -19,9 +19,10 @@ from arl_sandboxes import runner
 from arl_sandboxes.arguments import PYTHON_OPTIONS
 from arl_sandboxes.images import Prepared
 from arl_sandboxes.ports import Ports
+from arl_sandboxes.runner_client import Client
 
 from . import owner, sdk
-from .link import Link, connect
+from .link import connect
 
 T = TypeVar("T")
 
@@ -136,12 +137,12 @@ def _try_socket(address: str) -> None:
 
 
 class Container:
-    """A running container made by `start`; `link` is the connection to its runner."""
+    """A running container made by `start`; `client` talks to its runner."""
 
-    def __init__(self, id: str, link: Link, limits: Limits, *, counts_processes: bool) -> None:
+    def __init__(self, id: str, client: Client, limits: Limits, *, counts_processes: bool) -> None:
         self.id = id
-        self.link = link
-        self.ports = Ports(link)
+        self.client = client
+        self.ports = Ports(client)
         self.limits = limits
         self.counts_processes = counts_processes
         """True if the kernel can count the processes of its user."""
@@ -156,17 +157,17 @@ async def start(daemon: Daemon, config: ContainerConfig, limits: Limits) -> Cont
     name = f"agentgym-rl-{uuid.uuid4().hex[:16]}"
     try:
         sock = await daemon.call(_create_and_attach, daemon.api, name, config, limits)
-        link = await connect(sock, name)
+        client = await connect(sock, name)
         try:
-            await link.hello(START_TIMEOUT_S)
+            await client.hello(START_TIMEOUT_S)
         except BaseException:
-            link.close()
+            client.link.drop("it did not start")
             raise
     except BaseException:
         await asyncio.shield(remove(daemon, name))
         raise
     counts = not config.user and config.world is None  # the kernel does not count root's
-    return Container(name, link, limits, counts_processes=counts)
+    return Container(name, client, limits, counts_processes=counts)
 
 
 async def remove(daemon: Daemon, name: str) -> None:

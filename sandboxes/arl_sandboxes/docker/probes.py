@@ -137,14 +137,14 @@ async def _trial(daemon: Daemon, config: ContainerConfig) -> tuple[Probe, bool]:
     try:
         container = await start(daemon, config, _LIMITS)
         try:
-            said = await container.link.request(
+            said = await container.client.request(
                 "run_python", code=code, limits=limits, deadline_s=30
             )
-            shell = await container.link.request(
+            shell = await container.client.request(
                 "exec", argv=["bash", "-c", "exit 7"], limits=limits, deadline_s=30
             )
         finally:
-            container.link.close()
+            container.client.link.drop("closed")
             await remove(daemon, container.id)
     except (SandboxError, Refused) as error:
         return Probe("container", False, str(error), fix), False

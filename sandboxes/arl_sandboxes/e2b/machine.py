@@ -14,10 +14,10 @@ from e2b import AsyncCommandHandle, AsyncSandbox, CommandExitException
 from agentgym_rl import SandboxError, SandboxLost
 from agentgym_rl.core.errors import ImageError
 from arl_sandboxes.runner import source
+from arl_sandboxes.runner_client import PROTOCOL
 
 from . import inside
 from .calls import FAILURES, deadline
-from .client import PROTOCOL
 from .inside import RunnerConfig
 
 log = logging.getLogger(__name__)

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
-import linecache
 import os
-import random
 import resource
 import signal
-import sys
-import threading
-import traceback
-import types
 
 from arl_isolation import locks
 
@@ -85,74 +78,6 @@ def _set(kind: int, soft: int, hard: int) -> None:
     if most != resource.RLIM_INFINITY:
         soft, hard = min(soft, most), min(hard, most)
     resource.setrlimit(kind, (soft, hard))
-
-
-def reseed() -> None:
-    """Seed the random generators: programs are copies of one process and must not share numbers."""
-    random.seed()
-    numpy = sys.modules.get("numpy")
-    if numpy:
-        numpy.random.seed()
-
-
-def run_main(code: bytes, work: str) -> None:
-    """Run `code` as `__main__`, and end as an interpreter does."""
-    reseed()
-    sys.path.append(work)  # last: a program's file must not stand in for a library
-    module = types.ModuleType("__main__")
-    module.__file__ = "main.py"
-    module.__dict__["__builtins__"] = builtins
-    sys.modules["__main__"] = module
-    status = 0
-    try:
-        exec(compile(_remembered(code), "main.py", "exec", dont_inherit=True), module.__dict__)
-    except SystemExit as leave:
-        status = _exit_code(leave)
-    except BaseException as error:
-        status = 1
-        report(error)
-    try:
-        threading._shutdown()  # type: ignore[attr-defined]
-        __import__("atexit")._run_exitfuncs()
-    except BaseException:
-        status = status or 1
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except Exception:
-            status = status or 120  # as CPython does
-    os._exit(status & 255)
-
-
-def _remembered(code: bytes):
-    """Decode the source, and keep it for tracebacks and `inspect`."""
-    try:
-        text = code.decode("utf-8")
-    except UnicodeDecodeError:
-        return code  # compile raises the error
-    linecache.cache["main.py"] = (len(text), None, text.splitlines(keepends=True), "main.py")
-    return text
-
-
-def _exit_code(leave: SystemExit) -> int:
-    if leave.code is None or isinstance(leave.code, int):
-        return leave.code or 0
-    print(leave.code, file=sys.stderr)
-    return 1
-
-
-def report(error: BaseException) -> None:
-    """Print the traceback, without the frames of the runner."""
-    try:
-        shown = error.__traceback__
-        while shown and shown.tb_frame.f_code.co_filename.startswith("<runner "):
-            shown = shown.tb_next
-        if sys.excepthook is sys.__excepthook__:
-            traceback.print_exception(type(error), error, shown)
-        else:
-            sys.excepthook(type(error), error, shown)
-    except BaseException:
-        os.write(2, type(error).__name__.encode() + b"\n")
 
 
 def run_program(argv: list, cwd: str, env: dict) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import array
-import ast
 import contextlib
 import errno
-import linecache
 import os
 import signal
 import socket
@@ -15,7 +13,7 @@ import sys
 import time
 import types
 
-from . import program
+from arl_isolation.programs import exactly, reseed, run_cell
 
 READY, GAVE_UP = b"+", b"!"
 HEADER = struct.Struct("<cI")
@@ -83,7 +81,7 @@ def _is_known(pid: int) -> bool:
 
 def serve(conn: socket.socket, work: str) -> None:
     """Run cells until the runner closes the connection."""
-    program.reseed()
+    reseed()
     sys.path.append(work)
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
@@ -96,18 +94,8 @@ def serve(conn: socket.socket, work: str) -> None:
             conn = _fork(conn)
             continue
         cells += 1
-        done = _run(exactly(conn, length), f"<cell {cells}>", module.__dict__)
+        done = run_cell(exactly(conn, length), f"<cell {cells}>", module.__dict__)
         conn.sendall(bytes([done]))
-
-
-def exactly(conn: socket.socket, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        part = conn.recv(count - len(found))
-        if not part:
-            os._exit(0)
-        found += part
-    return found
 
 
 def _fork(conn: socket.socket) -> socket.socket:
@@ -134,50 +122,6 @@ def _fork(conn: socket.socket) -> socket.socket:
     conn.sendall(READY)
     exactly(conn, 1)  # the runner knows this process now
     os.setsid()
-    program.reseed()
+    reseed()
     conn.sendall(READY)
     return conn
-
-
-def _run(cell: bytes, name: str, names: dict) -> int:
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            _execute(cell, name, names)
-            return 0
-        finally:
-            _ignore_interrupts()
-    except SystemExit as leave:
-        return 1 if leave.code else 0
-    except BaseException as error:
-        program.report(error)
-        return 2 if isinstance(error, MemoryError) else 1
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-
-
-def _ignore_interrupts() -> None:
-    """Ignore interrupts; retry, as one that arrives during the change prevents it."""
-    while True:
-        try:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            return
-        except KeyboardInterrupt:
-            continue
-
-
-def _execute(cell: bytes, name: str, names: dict) -> None:
-    text = cell.decode("utf-8")
-    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-    tree = ast.parse(text, name)
-    last = tree.body[-1] if tree.body else None
-    if not isinstance(last, ast.Expr):
-        exec(compile(tree, name, "exec"), names)
-        return
-    del tree.body[-1]
-    if tree.body:
-        exec(compile(tree, name, "exec"), names)
-    shown = ast.Interactive([last])
-    exec(compile(shown, name, "single"), names)

@@ -17,6 +17,9 @@ import os
 import signal
 import socket
 import struct
+import sys
+
+from arl_isolation import programs
 
 from . import program, repl
 
@@ -61,8 +64,8 @@ def _live(handles: array.array, work: str) -> None:
         program.take_handles(handles)
         conn = socket.socket(fileno=CONN)
         conn.sendall(repl.READY)
-        (length,) = LENGTH.unpack(repl.exactly(conn, LENGTH.size))
-        order = json.loads(repl.exactly(conn, length))
+        (length,) = LENGTH.unpack(programs.exactly(conn, LENGTH.size))
+        order = json.loads(programs.exactly(conn, length))
         try:
             program.begin(work, order["limits"])
             _become(order, conn, work)
@@ -76,7 +79,9 @@ def _become(order: dict, conn: socket.socket, work: str) -> None:
     kind = order["become"]
     if kind == "main":
         conn.close()
-        program.run_main(base64.b64decode(order["code"]), work)
+        programs.reseed()
+        sys.path.append(work)  # last: a program's file must not stand in for a library
+        programs.run_main(base64.b64decode(order["code"]))
     elif kind == "program":
         program.run_program(order["argv"], order["cwd"], order["env"])
     elif kind == "python":

@@ -147,10 +147,6 @@ def _text(*args: Any) -> str:
     return str(*args)
 
 
-def _isinstance(value: Any, kinds: Any) -> bool:
-    return isinstance(value, kinds)
-
-
 def _counter(*args: Any, **named: Any) -> collections.Counter[Any]:
     return collections.Counter(*(a if isinstance(a, dict) else fair(a) for a in args), **named)
 

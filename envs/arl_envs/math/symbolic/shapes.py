@@ -8,8 +8,6 @@ from typing import Literal
 
 from .expression import Node
 
-Bracket = Literal["(", "["]
-
 
 @dataclass(frozen=True, slots=True)
 class Scalar:

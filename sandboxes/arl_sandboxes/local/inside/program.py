@@ -1,31 +1,27 @@
 """A child of a slot: it locks itself in, waits for its program, and becomes the program."""
 
-import atexit
 import builtins
 import contextlib
 import gc
 import json
 import linecache
 import os
-import random
 import resource
 import signal
 import socket
 import sys
-import threading
-import traceback
-import types
 
 import session
 import wire
 
 from arl_isolation import locks
+from arl_isolation.programs import exactly, execute, flush, reseed, run_main
 
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/box", "LANG": "C.UTF-8"}
 _OWN_MODULES = (
-    "alone", "arl_isolation", "arl_isolation.bpf", "arl_isolation.locks", "boxes", "kernel",
-    "landlock", "lone", "outer", "program", "root", "seccomp", "session", "syscalls", "wire",
-    "zygote",
+    "alone", "arl_isolation", "arl_isolation.bpf", "arl_isolation.locks", "arl_isolation.programs",
+    "boxes", "kernel", "landlock", "lone", "outer", "program", "root", "seccomp", "session",
+    "syscalls", "wire", "zygote",
 )  # fmt: skip
 _MANY = 1 << 20
 _ALWAYS = (
@@ -93,7 +89,7 @@ def rehearse() -> None:
         os.close(handle)
     os.closerange(_MANY, _MANY + 1)
     limit(order["limits"])
-    _reseed()
+    reseed()
     before = sys.modules["__main__"]
     if flush(execute(code)):
         raise RuntimeError("the rehearsal failed")
@@ -115,7 +111,7 @@ def main(conn: socket.socket, filter: locks.Filter, domain: int | None, box: str
     os.setpgid(0, 0)  # not setsid: a new session would lose the nice value
     locks.enter_folder(box)
     lock_in(filter, domain)
-    _reseed()
+    reseed()
     order, payload, handles = receive(conn)
     is_there = locks.enter_folder(box)  # again: the last program may have removed it meanwhile
     for number, handle in enumerate(handles):
@@ -169,28 +165,10 @@ def receive(conn: socket.socket) -> tuple[dict, bytes, list[int]]:
     header, handles, _, _ = socket.recv_fds(conn, wire.HEADER.size, 3)
     if not header:
         os._exit(0)  # the host has no order for it
-    header += _exactly(conn, wire.HEADER.size - len(header))
+    header += exactly(conn, wire.HEADER.size - len(header), status=126)
     num_json, num_bytes = wire.HEADER.unpack(header)
-    return json.loads(_exactly(conn, num_json)), _exactly(conn, num_bytes), handles
-
-
-def _exactly(conn: socket.socket, count: int) -> bytes:
-    parts = []
-    while count:
-        part = conn.recv(min(count, 1 << 20))
-        if not part:
-            os._exit(126)
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
-
-
-def _reseed() -> None:
-    """Seed the random generators: children are copies of one process and must not share numbers."""
-    random.seed()
-    numpy = sys.modules.get("numpy")
-    if numpy:
-        numpy.random.seed()
+    text = exactly(conn, num_json, status=126)
+    return json.loads(text), exactly(conn, num_bytes, status=126), handles
 
 
 def _forget_own_modules(box: str) -> None:
@@ -219,76 +197,6 @@ def limit(limits: dict[str, int]) -> None:
     for name, value in limits.items():
         soft, hard = value, value + 1 if name == "RLIMIT_CPU" else value
         resource.setrlimit(getattr(resource, name), (soft, hard))
-
-
-def run_main(code: bytes) -> None:
-    """Run `code` as `__main__`, and end as an interpreter does."""
-    status = execute(code)
-    try:
-        if threading.active_count() > 1:
-            threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
-        if atexit._ncallbacks():
-            atexit._run_exitfuncs()
-    except BaseException:
-        status = status or 1
-    os._exit(flush(status) & 255)
-
-
-def execute(code: bytes) -> int:
-    """Run a module `__main__`; return its exit code. Errors are printed on standard error."""
-    module = types.ModuleType("__main__")
-    module.__file__ = "main.py"
-    module.__builtins__ = builtins  # pyright: ignore[reportAttributeAccessIssue]
-    sys.modules["__main__"] = module
-    try:
-        exec(compile(_remembered(code), "main.py", "exec", dont_inherit=True), module.__dict__)
-    except SystemExit as leave:
-        return _exit_code(leave)
-    except BaseException as error:
-        _report(error)
-        return 1
-    return 0
-
-
-def flush(status: int) -> int:
-    """Flush the output of a program; return its exit code, which was `status` before."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except Exception:
-            status = status or 120  # as CPython does
-    return status
-
-
-def _remembered(code: bytes) -> str | bytes:
-    """Decode the source, and keep it for tracebacks and `inspect`."""
-    try:
-        text = code.decode("utf-8")
-    except UnicodeDecodeError:
-        return code  # compile raises the error
-    linecache.cache["main.py"] = (len(text), None, text.splitlines(keepends=True), "main.py")
-    return text
-
-
-def _exit_code(leave: SystemExit) -> int:
-    if leave.code is None or isinstance(leave.code, int):
-        return leave.code or 0
-    print(leave.code, file=sys.stderr)
-    return 1
-
-
-def _report(error: BaseException) -> None:
-    """Print the traceback, without the frames of this file."""
-    try:
-        shown = error.__traceback__
-        while shown and shown.tb_frame.f_code.co_filename == __file__:
-            shown = shown.tb_next
-        if sys.excepthook is sys.__excepthook__:
-            traceback.print_exception(type(error), error, shown)
-        else:
-            sys.excepthook(type(error), error, shown)
-    except BaseException:
-        os.write(2, type(error).__name__.encode() + b"\n")
 
 
 def run_program(argv: list[str], cwd: str, env: dict[str, str]) -> None:

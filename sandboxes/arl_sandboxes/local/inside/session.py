@@ -1,16 +1,14 @@
 """The processes that keep state between cells: a Python REPL, and a bash loop that acts as one."""
 
-import ast
-import contextlib
-import linecache
 import os
 import signal
 import socket
 import sys
-import traceback
 import types
 
 import wire
+
+from arl_isolation.programs import exactly, run_cell
 
 SHELL = [
     "bash",
@@ -34,23 +32,13 @@ def serve(conn: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     cells = 0
     while True:
-        kind, length = wire.CELL.unpack(_exactly(conn, wire.CELL.size))
+        kind, length = wire.CELL.unpack(exactly(conn, wire.CELL.size))
         if kind == wire.FORK:
             conn = _fork(conn)
             continue
         cells += 1
-        done = _run(_exactly(conn, length), f"<cell {cells}>", module.__dict__)
+        done = run_cell(exactly(conn, length), f"<cell {cells}>", module.__dict__)
         conn.sendall(wire.CELL_DONE.pack(done))
-
-
-def _exactly(conn: socket.socket, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        part = conn.recv(count - len(found))
-        if not part:
-            os._exit(0)
-        found += part
-    return found
 
 
 def _runs(child: int) -> bool:
@@ -87,50 +75,3 @@ def _fork(conn: socket.socket) -> socket.socket:
     conn = socket.socket(fileno=3)
     conn.send(wire.HELLO)
     return conn
-
-
-def _run(cell: bytes, name: str, names: dict) -> int:
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            _execute(cell, name, names)
-            return 0
-        finally:
-            _ignore_interrupts()
-    except SystemExit as leave:
-        return 1 if leave.code else 0
-    except BaseException as error:
-        shown = error.__traceback__
-        while shown and shown.tb_frame.f_code.co_filename == __file__:
-            shown = shown.tb_next
-        traceback.print_exception(type(error), error, shown)
-        return 2 if isinstance(error, MemoryError) else 1
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-
-
-def _ignore_interrupts() -> None:
-    """Ignore interrupts; retry, as one that arrives during the change prevents it."""
-    while True:
-        try:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            return
-        except KeyboardInterrupt:
-            continue
-
-
-def _execute(cell: bytes, name: str, names: dict) -> None:
-    text = cell.decode("utf-8")
-    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-    tree = ast.parse(text, name)
-    last = tree.body[-1] if tree.body else None
-    if not isinstance(last, ast.Expr):
-        exec(compile(tree, name, "exec"), names)
-        return
-    del tree.body[-1]
-    if tree.body:
-        exec(compile(tree, name, "exec"), names)
-    shown = ast.Interactive([last])
-    exec(compile(shown, name, "single"), names)

@@ -1,5 +1,5 @@
-"""The types of requests and replies of chat completions and completions, for a published
-description: the requests that the readers accept, and the replies of the writers."""
+"""The types of requests and replies of chat completions and completions, from which requests are
+made up: those that the readers accept, and the replies of the writers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from agentgym_rl.gateway.dialects.completions import SamplingFields, Text, Zero
 from agentgym_rl.gateway.request.body import StreamOptions
-
-from .completions import SamplingFields, Text, Zero
-from .responses_wire import AnyText, Count, JsonObject, JsonObjectFormat, PlainText, WebSearch
+from tests.gateway.responses_wire import (
+    AnyText,
+    Count,
+    JsonObject,
+    JsonObjectFormat,
+    PlainText,
+    WebSearch,
+)
 
 
 class TextPart(Struct, tag_field="type", tag="text"):

@@ -1,5 +1,5 @@
-"""The types of requests and replies of the Responses API, for a published description: the input
-the reader accepts (messages may also omit their `type`) and the output of the writer."""
+"""The types of requests and replies of the Responses API, from which requests are made up: what
+the reader accepts (messages may also omit their `type`), and what the writer sends."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from agentgym_rl.gateway.dialects.responses import Status
+
 Count = Annotated[int, Meta(ge=0)]
 Name = Annotated[str, Meta(min_length=1)]
 JsonObject = dict[str, Any]
 Never = Annotated[bool, Meta(extra_json_schema={"const": False})]
-Status = Literal["completed", "incomplete"]
 
 
 class InputText(Struct, tag_field="type", tag="input_text"):
@@ -345,15 +346,6 @@ class Response(Struct, tag_field="object", tag="response"):
     prompt_cache_key: str | None
 
 
-class ItemList(Struct, tag_field="object", tag="list"):
-    """A page of items."""
-
-    data: list[JsonObject]
-    first_id: str
-    last_id: str
-    has_more: bool
-
-
 class ConversationObject(Struct, tag_field="object", tag="conversation"):
     id: str
     created_at: Count
@@ -363,17 +355,3 @@ class ConversationObject(Struct, tag_field="object", tag="conversation"):
 class CreateConversation(Struct, forbid_unknown_fields=True):
     items: Annotated[list[Item], Meta(max_length=20)] | None = None
     metadata: dict[str, str] | None = None
-
-
-class UpdateConversation(Struct, forbid_unknown_fields=True):
-    metadata: dict[str, str] | None = None
-
-
-class CreateItems(Struct, forbid_unknown_fields=True):
-    items: Annotated[list[Item], Meta(max_length=20)]
-
-
-class Deleted(Struct):
-    id: str
-    object: Literal["response", "conversation.deleted"]
-    deleted: bool
