@@ -28,9 +28,9 @@ class BatchRow:
 class BatchShard:
     """The share of one rank of a training batch.
 
-    `rewards`, `group_ids` and the counts describe the WHOLE batch (every rank gets the same),
-    `minibatches` only this rank's rows. Every rank has the same number of minibatches; one of
-    them may be empty.
+    `rewards`, `group_ids` and the counts describe the COMPLETE batch (every rank gets the same),
+    `minibatches` only this rank's rows. Every rank has the same number of minibatches; one of them
+    may be empty.
     """
 
     step: int
@@ -40,9 +40,9 @@ class BatchShard:
     group_ids: Sequence[str]
     """The group ID per episode of the batch."""
     num_trained_tokens: int
-    """The number of tokens with loss_mask True in the whole batch."""
+    """The number of tokens with loss_mask True in the complete batch."""
     num_episodes: int
-    """The number of episodes with at least one trained token in the whole batch."""
+    """The number of episodes with at least one trained token in the complete batch."""
     minibatches: Sequence[Sequence[BatchRow]]
     weights: Sequence[float] = ()
     """The weight of the task per episode of the batch, a factor of its advantage. Empty: all 1."""

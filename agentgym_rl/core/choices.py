@@ -158,7 +158,7 @@ class Told:
         """Return the log-probs in the blocks of `pack`, of a row of `length` tokens.
 
         Raises:
-            ValueError, KeyError, TypeError: the blocks are none of such a row.
+            ValueError, KeyError, TypeError: the blocks are not those of such a row.
         """
         try:
             data = zlib.decompress(blocks["logprobs"])

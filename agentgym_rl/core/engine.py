@@ -60,9 +60,9 @@ class SamplingParams:
     """The sampling parameters of a request. `temperature` 0: greedy; `top_k` 0, `top_p` 1 and
     `min_p` 0: off.
 
-    `grammar`, in Lark as llguidance reads it, must match the whole reply, including its end token:
-    tokens outside the grammar are never drawn, and log-probs are of the masked distribution. A
-    request with a grammar cannot continue from partial tokens on another engine.
+    `grammar`, in Lark as llguidance reads it, must match the complete reply, including its end
+    token: tokens outside the grammar are never drawn, and log-probs are of the masked distribution.
+    A request with a grammar cannot continue from partial tokens on another engine.
     """
 
     max_tokens: int

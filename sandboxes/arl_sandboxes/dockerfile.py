@@ -335,7 +335,8 @@ def _flags(rest: str) -> tuple[dict[str, str], str]:
 
 
 def _json_words(text: str) -> list[str] | None:
-    """Return the words of a JSON list; None if the text is none, and so has the shell's form."""
+    """Return the words of a JSON list; None if the text is not a list, and so has the shell's
+    form."""
     if not text.startswith("["):
         return None
     try:

@@ -114,8 +114,8 @@ def live(
 
 
 class Life:
-    """What one process of a run holds in memory, from opening its folder on; close it with
-    `stack`. Make it within a running event loop."""
+    """The objects in the memory of one process of a run, from the opening of its folder on; close
+    it with `stack`. Make it within a running event loop."""
 
     def __init__(self, settings: Config, run: Path, log: EpisodeLog, stack: ExitStack) -> None:
         at = newest_checkpoint(run / "checkpoints")

@@ -74,7 +74,7 @@ class Classifier:
         """Load the model in `folder`.
 
         Raises:
-            ConfigError: there is none, or tensors of it are missing, which would be random.
+            ConfigError: there is no model, or tensors of it are missing, which would be random.
         """
         device = pick_device(config.device)
         self._model = _loaded(folder, getattr(torch, config.dtype)).to(device).eval()

@@ -61,7 +61,7 @@ _HINT = 'set gateway.sampling = "session" to ignore it. Here '
 
 
 def is_neutral(name: str, value: Any) -> bool:
-    """Return whether this value of a parameter is as good as none."""
+    """Return whether this value of a parameter has the same effect as its absence."""
     if value is None or value in ([], {}):
         return True
     if isinstance(value, dict) and is_off(name, value):

@@ -34,7 +34,7 @@ _KINDS: Mapping[str, str] = {
     **dict.fromkeys(("video", "video_url", "input_video"), "video"),
     **dict.fromkeys(("document", "file", "input_file", "container_upload"), "document"),
 }
-"""What a part of a type shows."""
+"""The medium that a part shows, by the part's type."""
 _NESTED = ("source", "image_url", "input_audio", "audio_url", "video_url", "file")
 """The fields that hold the source of a part, as an object or as a URL."""
 _DATA = ("data", "file_data", "image_data")
@@ -158,7 +158,7 @@ def _short(name: Any) -> str:
 
 
 def _decoded(data: str) -> bytes:
-    """Return the bytes in base64; those of the text itself if it is none."""
+    """Return the bytes in base64; those of the text itself if it is not base64."""
     try:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):

@@ -167,7 +167,7 @@ class Sampled:
     @property
     def num_routed(self) -> int:
         """Return the number of first tokens of its path whose experts are known: all but the last,
-        or none. The request of a turn that continues it asks the engine for the missing ones."""
+        or none. A turn that continues it requests the missing ones from the engine."""
         return len(self.path) - 1 if self.sample.experts else 0
 
     def note_delivery(self) -> None:

@@ -369,8 +369,8 @@ class _Merge:
                 yield path, mode
 
     def _stays_closed(self, path: str) -> bool:
-        """Return whether nobody has to be able to write there; programs of git take the modes of
-        its objects for granted."""
+        """Return whether no program has to write there; programs of git take the modes of its
+        objects for granted."""
         return self._hooks.takes(path) or "/.git/objects/" in f"/{path}"
 
     def _content(self, path: str) -> bytes:

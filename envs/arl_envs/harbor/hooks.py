@@ -65,7 +65,8 @@ class Surroundings:
     modules: frozenset[str] = frozenset()
     """The modules of Python that are installed."""
     namespaces: frozenset[str] = frozenset()
-    """Those that are folders without a file of their own, of which another part may be anywhere."""
+    """The modules that are folders without a file of their own; another part of them may be
+    anywhere."""
     wanted: frozenset[str] = frozenset()
     """The modules that are not installed, and that installed ones import if they are there."""
     libraries: frozenset[str] = frozenset()

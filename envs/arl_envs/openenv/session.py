@@ -164,7 +164,7 @@ def _error(what: str, found: Mapping[str, Any]) -> Exception:
 
 
 def _at_least(least: int, number: Any) -> int | None:
-    """Return a count of the server, None if it is none."""
+    """Return a count of the server, None if the value is not a count."""
     is_count = isinstance(number, int) and not isinstance(number, bool)
     return number if is_count and least <= number < 1 << 31 else None
 

@@ -212,7 +212,7 @@ def _tokens(text: str) -> list[str]:
 def _measure(words: list[str], at: int) -> tuple[str, int]:
     """Return the unit of measure that `words` name from `at` on, and the next index; "" if none.
 
-    A written-out unit in the singular is none: a dollar bill, the second week.
+    A written-out unit in the singular does not count: a dollar bill, the second week.
     """
     start = at
     if words[at : at + 1] and words[at] in ("square", "cubic", "sq", "cu"):

@@ -104,7 +104,7 @@ def _one(word: str) -> str:
 
 
 def known(word: str) -> str:
-    """Return the measure that `word` is a spelling of; "" if it is none."""
+    """Return the measure that `word` is a spelling of; "" if it is not a measure."""
     lower = word.lower()
     if len(lower) == 1:
         return _CANONICAL.get(lower, "") if word in ONE_LETTER else ""
