@@ -166,7 +166,7 @@ class _Fit:
         return attrgetter(key)(self._config)
 
     def table(self, model: _Model | None) -> str:
-        """Return the chosen values with their reasons; "" if there are none, or for small models."""
+        """Return the chosen values with their reasons; "" if none is worth showing."""
         if not self._reasons or (model is not None and model.small):
             return ""
         whose = model or "served elsewhere"
