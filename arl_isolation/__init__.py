@@ -4,6 +4,6 @@
 `programs.py` runs a program, or the cells of a session, in a process that was forked for it.
 
 The verifier's workers, the programs of the local sandbox and the runner in containers and machines
-are locked in by the same code, and each of them says by itself what stays allowed. It runs in their
+are locked in by the same code, and each of them lists what stays allowed. It runs in their
 interpreters too, from 3.8 on: standard library only, and no module here imports another.
 """

@@ -52,8 +52,8 @@ The option is refused for root (with `--image`: unless the runner is process 1) 
 runner is process 1, if another process of the same user exists.
 
 Programs and sessions are not forks of this process but of its *zygote*, a separate interpreter that
-receives file descriptors and nothing else: each newborn process reads its order over a socket. So
-no byte of a request, or of its output, is in the memory of the program of another request.
+receives file descriptors and nothing else: each new process reads its order over a socket. So no
+byte of a request, or of its output, is in the memory of the program of another request.
 
 Programs cannot write to the protocol: they have pipes of their own and no file descriptor of this
 process, whose /proc folder is closed to them, and so is ptrace. But programs have the same user as
