@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from agentgym_rl.cluster.processes import children
+from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.config import load_config
 from agentgym_rl.controller.batches import batch_metrics, split_batch
 from agentgym_rl.controller.buffer import Buffer
@@ -127,7 +127,7 @@ async def main(config):
     ):
         log.begin(step=0, checkpoint="", num_ranks=1)
         stepper = make_stepper(config, world, model_dir)
-        async with children(config.cluster, run_dir, weights, asked=()) as processes:
+        async with LocalProcesses(run_dir / "logs", stop_timeout_s=5) as processes:
             setup = EngineSetup.of(config)
             fleet = Fleet(setup, config_file, processes, model_dir=model_dir, weights_dir=weights)
             test = partial(evaluate, config.eval, config.rollout, seed=config.seed)

@@ -311,27 +311,43 @@ def test_the_package_stays_easy_to_survey():
     assert len(small) <= MOST_SMALL, sorted(map(str, small))
 
 
+REGISTERED = {"Cluster", "EndpointKind", "ProducerKind", "_Conflicting"}
+"""The contracts of what extensions register: which keys are theirs, only they know."""
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """The functions and methods in `tree`, without those of `REGISTERED` contracts."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
+            if {node.name, *bases} & REGISTERED:
+                continue
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node
+        yield from functions(node)
+
+
 MOST_LINES = {
     ".": 200,
     "algo": 2_000,
     "audit": 1_500,
     "cli": 2_300,
-    "cluster": 2_000,
-    "config": 3_250,
+    "cluster": 2_100,
+    "config": 3_300,
     "controller": 1_500,
     "core": 2_600,
     "engines": 9_350,
-    "evaluate": 1_900,
+    "evaluate": 1_800,
     "export": 400,
-    "fleet": 1_750,
+    "fleet": 1_900,
     "gateway": 14_250,
     "gym": 9_950,
     "inspector": 1_750,
     "models": 650,
     "plan": 3_800,
     "report": 1_000,
-    "rollout": 3_000,
-    "run": 3_050,
+    "rollout": 3_200,
+    "run": 3_100,
     "runtime": 2_550,
     "serve": 750,
     "storage": 2_900,
@@ -374,8 +390,7 @@ def test_few_functions_are_given_the_complete_configuration():
     whole = [
         f"{file.relative_to(ROOT)}: {node.name}"
         for file in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for node in functions(ast.parse(file.read_text()))
         for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         if isinstance(argument.annotation, ast.Name) and argument.annotation.id == "Config"
     ]

@@ -38,7 +38,7 @@ def training_flags(parser: ArgumentParser) -> None:
 def run_training(args: Namespace, train: Job) -> int:
     """Run `train` with the configuration of `args`, or show or submit it; return the exit code."""
     config = training_configuration(args)
-    if config.cluster.type == "slurm" or args.dry_run:
+    if config.cluster.kind.submits or args.dry_run:
         from .launching import show_or_submit
 
         return show_or_submit(args, config, resume=args.resume and args.resume.resolve())

@@ -38,11 +38,11 @@ class Supervisor(ABC, Generic[M]):
     def __init__(self, kind: str, *, max_restarts: int, key: str) -> None:
         """Restart each member up to `max_restarts` times, which the configuration calls `key`."""
         self._kind, self._max_restarts, self._key = kind, max_restarts, key
-        self._left: set[str] = set()
+        self.left: set[str] = set()
         """The names of members that have been neither given up nor retired."""
-        self._tasks: asyncio.TaskGroup | None = None
+        self.tasks: asyncio.TaskGroup | None = None
         """The task group of the supervision, while it takes further members."""
-        self._supervisors: dict[str, asyncio.Task[None]] = {}
+        self.supervisors: dict[str, asyncio.Task[None]] = {}
 
     @asynccontextmanager
     async def _supervising(self, members: Iterable[M]) -> AsyncIterator[asyncio.TaskGroup]:
@@ -54,14 +54,14 @@ class Supervisor(ABC, Generic[M]):
         try:
             async with together() as tasks:
                 for member in members:
-                    self._watch_over(member, tasks)
+                    self.watch_over(member, tasks)
                 yield tasks
         finally:
-            self._tasks = None
+            self.tasks = None
 
-    def _watch_over(self, member: M, tasks: asyncio.TaskGroup) -> None:
+    def watch_over(self, member: M, tasks: asyncio.TaskGroup) -> None:
         watch = tasks.create_task(self._supervise(member), name=f"watch {member.name}")
-        self._supervisors[member.name] = watch
+        self.supervisors[member.name] = watch
 
     async def _supervise(self, member: M) -> None:
         """Follow the lives of a member until it has ended well, was retired or is given up."""
@@ -93,9 +93,9 @@ class Supervisor(ABC, Generic[M]):
         Raises:
             ProcessDied: it was the last one.
         """
-        self._left.discard(member.name)
+        self.left.discard(member.name)
         limit = self._max_restarts
-        if not self._left:
+        if not self.left:
             raise ProcessDied(
                 f"no {self._kind} is left after {limit} restarts each ({self._key}); the last: "
                 f"{lost}"

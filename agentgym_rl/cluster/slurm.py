@@ -16,8 +16,11 @@ from pathlib import Path
 from agentgym_rl.config import ClusterConfig
 from agentgym_rl.core.errors import ConfigError
 
-from .demand import Demand, Node, check
+from .demand import Node, check
+from .resources import Demand
 
+CONFIG = "slurm.toml"
+"""The configuration of the run that the job does, in the run's folder."""
 OWN_CPUS = 1
 """The CPUs added to each node for `arl train` on the first: gateway, agents, environments."""
 SUBMIT_TIMEOUT_S = 60
@@ -99,7 +102,7 @@ def _alike(nodes: int, cpus: int, gpus: int) -> list[Node]:
 def write_job(run_dir: Path, text: str, *, config: str) -> Path:
     """Write `slurm.sh` and its configuration `slurm.toml` to `run_dir`; return the script."""
     run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / "slurm.toml").write_text(config, encoding="utf-8")
+    (run_dir / CONFIG).write_text(config, encoding="utf-8")
     (run_dir / "slurm.sh").write_text(text, encoding="utf-8")
     return run_dir / "slurm.sh"
 

@@ -6,9 +6,9 @@ same file gives the same run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import tomli_w
 from pydantic import BaseModel, Field, field_validator, model_validator
@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from agentgym_rl.core.chat import is_mapping
 from agentgym_rl.core.engine import ADAPTER_INTERRUPTS
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.extensions import load_extension
 
 from .algo import AlgoConfig
 from .algo_terms import (
@@ -38,7 +39,7 @@ from .algo_terms import (
     WhitenConfig,
 )
 from .allocation import may_use_gpu
-from .cluster import ClusterConfig, LoggingConfig, check_colocated
+from .cluster import PROCESSES, ClusterConfig, LoggingConfig, check_colocated
 from .engine import (
     EmbeddedEngineConfig,
     EndpointConfig,
@@ -134,7 +135,10 @@ __all__ = [
 ]  # fmt: skip
 
 
-_GPU_KEYS = "trainer.gpus and engine.gpus"
+class _Conflicting(Protocol):
+    """A registered kind whose conflicts with other keys refuse a configuration."""
+
+    def conflicts(self, config: Config) -> Iterable[str]: ...
 
 
 class Config(Section):
@@ -253,8 +257,9 @@ class Config(Section):
         self._check_evaluations()
         if self.rollout.other_engines:
             self._check_other_engines()
-        if self.cluster.type != "local":
-            self._check_cluster()
+        kind: _Conflicting = load_extension(PROCESSES, self.cluster.type)
+        for conflict in kind.conflicts(self):
+            raise ValueError(conflict)
         if self.cluster.colocated:
             check_colocated(
                 self.engine,
@@ -326,23 +331,6 @@ class Config(Section):
                 f"weights.transport {self.weights.transport!r} with lora.serve 'adapter' on "
                 "SGLang, which gets adapters as files: set weights.transport to shm, or "
                 "lora.serve to merged"
-            )
-
-    def _check_cluster(self) -> None:
-        """Refuse features that work only on one machine."""
-        where = f"cluster.type {self.cluster.type!r}"
-        if self.init.method != "none":
-            raise ValueError(
-                f"{where} has no warm-up (init.method {self.init.method!r}): make it on one "
-                "machine, and train its RUN/init/model (--model)"
-            )
-        server_gpus = isinstance(self.engine, ServerEngineConfig) and self.engine.gpus
-        if self.trainer.gpus or server_gpus:
-            raise ValueError(f"{where}: GPUs are given out there; leave out {_GPU_KEYS}")
-        if self.weights.transport == "ipc":
-            raise ValueError(
-                f"weights.transport 'ipc' needs engines on the trainer's own devices, and {where} "
-                "keeps them apart; use nccl or gloo"
             )
 
     def _check_other_engines(self) -> None:

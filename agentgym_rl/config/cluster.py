@@ -4,20 +4,40 @@ whether engines and trainer ranks of a run may share devices (`cluster.colocated
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import Field
+
+from agentgym_rl.core.extensions import extension_names, load_extension
 
 from .engine import EndpointConfig, OwnEngineConfig, ServerEngineConfig
 from .rollout import EvalConfig
 from .section import Section
 from .trainer import TrainerConfig, WeightsConfig
 
+PROCESSES = "processes"
+"""The group of entry points with the kinds of clusters (cluster/processes.py)."""
+if TYPE_CHECKING:
+    ClusterType = str
+else:  # pydantic names the registered kinds in its errors
+    ClusterType = Literal[tuple(sorted({"local", *extension_names(PROCESSES)}))]
+
+
+class ClusterKind(Protocol):
+    """The properties of a kind of clusters by which configurations are checked."""
+
+    here: bool
+    """True if every process runs on this machine."""
+    gives_out_devices: bool
+    """True if the cluster chooses the devices of processes, at most one for each."""
+    submits: bool
+    """True if `arl train` submits a job, and the run is done by that."""
+
 
 class ClusterConfig(Section):
     """The places of the processes."""
 
-    type: Literal["local", "ray", "slurm"] = "local"
+    type: ClusterType = "local"
     """The type. `local`: on this machine, as children of `arl train`. `ray`: engines and trainer
     ranks on the nodes of a Ray cluster. `slurm`: a job that starts Ray on its nodes and runs the
     same there. GPUs on `ray` and `slurm` are experimental: not measured yet."""
@@ -47,6 +67,11 @@ class ClusterConfig(Section):
     (see config/allocation.py)."""
     stop_timeout_s: float = Field(default=5.0, gt=0)
     """The time that a child has to end by itself before it is killed."""
+
+    @property
+    def kind(self) -> ClusterKind:
+        """Return the registered kind of clusters."""
+        return load_extension(PROCESSES, self.type)
 
 
 class LoggingConfig(Section):
@@ -105,7 +130,7 @@ def _problems(
             f"engines and ranks on the same devices need as many: engine.num_servers "
             f"{engine.num_servers} x {each} = {devices}, trainer.num_ranks {trainer.num_ranks}"
         )
-    if cluster.type != "local" and each > 1:
+    if cluster.kind.gives_out_devices and each > 1:
         yield (
             f"cluster.type {cluster.type!r} gives out parts of a GPU, not of several: "
             f"engine.tensor_parallel_size has to be 1, got {each}"

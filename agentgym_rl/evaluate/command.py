@@ -4,9 +4,7 @@ tasks, with an own engine or at a URL.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -20,37 +18,21 @@ from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.config import (
     Config,
     EndpointConfig,
-    GatewayConfig,
-    LiteLLMEngineConfig,
     ModelConfig,
     ServerEngineConfig,
     dump_record,
 )
 from agentgym_rl.core.errors import ConfigError, EpisodeError, cause_of
 from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import POLICY, Trajectory
+from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.fleet.servers import EngineSetup
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.relay import Relay
-from agentgym_rl.gateway.relay.litellm_upstream import LiteLLMUpstream, check_model
-from agentgym_rl.gateway.relay.upstream import OpenAIUpstream, Upstream
-from agentgym_rl.gym.seats import MultiSeatEnv
 from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.report.progress import Progress, reporting_to
 from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.game import check_alone, seated
-from agentgym_rl.rollout.player import (
-    check,
-    check_parts,
-    env_spec,
-    make_player,
-    services,
-    serving_policy,
-    specimen,
-    turns_of,
-)
+from agentgym_rl.rollout.player import check, env_spec, serving_policy, specimen, turns_of
+from agentgym_rl.rollout.players import check_alone, endpoint_kind, player_kinds
 from agentgym_rl.rollout.preflight import check_prompts
 from agentgym_rl.rollout.throughput import Meter, Pace, measuring
 from agentgym_rl.storage.run_folder import file_name
@@ -132,8 +114,9 @@ async def round_robin(asked: Sequence[Asked], progress: Progress) -> dict[str, A
     """
     config = asked[0].config
     spec = env_spec(config.env, config.rollout)
-    game = (await specimen(spec)).unwrapped
-    if not (isinstance(game, MultiSeatEnv) and len(game.seats) == 2):
+    game = await specimen(spec)
+    kind = next((kind for _, kind in player_kinds() if len(kind.seats(game)) == 2), None)
+    if kind is None:
         raise ConfigError(f"--round-robin: {config.env.id} is no game of two seats")
     checked = await _all_checked([(each, None) for each in asked], say=progress.phase)
     names, won = [each.model for each in checked], list[Won]()
@@ -145,8 +128,7 @@ async def round_robin(asked: Sequence[Asked], progress: Progress) -> dict[str, A
         ]
         for one, other in permutations(range(len(players)), 2):
             progress.phase(f"{names[one]} against {names[other]}")
-            seats = dict(zip(game.seats, (POLICY, _OTHER), strict=True))
-            match = seated(players[one], seats, opponents={_OTHER: players[other]})
+            match = kind.match(game, [players[one], players[other]])
             points = await _match(checked[one], match, progress)
             won += [{(one, other): value, (other, one): 1 - value} for value in points]
             results = {said: points.count(value) for value, said in _RESULTS.items()}
@@ -154,12 +136,11 @@ async def round_robin(asked: Sequence[Asked], progress: Progress) -> dict[str, A
     each = len(won) // len(pairs)
     tasks = [_sum(won[index::each]) for index in range(each)]
     rated = ratings(tasks, len(names), seed=config.seed)
-    return {"seats": list(game.seats), "tasks": len(tasks), "pairs": pairs} | {
+    return {"seats": list(kind.seats(game)), "tasks": len(tasks), "pairs": pairs} | {
         "models": [{"model": name, **asdict(it)} for name, it in zip(names, rated, strict=True)]
     }
 
 
-_OTHER = "the other model"
 _RESULTS = {1.0: "won", 0.5: "drawn", 0.0: "lost"}
 """The results of a game by the points of its first seat."""
 
@@ -240,13 +221,14 @@ async def _checked(asked: Asked, *, say: Callable[[str], None]) -> Asked:
 async def _check(asked: Asked) -> None:
     config, checkpoint = asked.config, asked.checkpoint
     if isinstance(config.engine, EndpointConfig):
+        endpoint = endpoint_kind(config.engine)
         if checkpoint:
             raise ConfigError(
                 f"--checkpoint {checkpoint} needs an engine that loads its weights: --engine="
                 f"embedded, vllm or sglang; --engine={config.engine.type} asks "
-                f"{place(config.engine)} for --model NAME"
+                f"{endpoint.place(config.engine)} for --model NAME"
             )
-        return await check_endpoint(config, config.engine)
+        return await endpoint.check(config, config.engine)
     await check(config, trains=False)
     if isinstance(config.engine, ServerEngineConfig) and config.engine.urls:
         raise ConfigError(
@@ -321,8 +303,9 @@ async def _serving(
 ) -> AsyncIterator[Player]:
     config = asked.config
     if isinstance(config.engine, EndpointConfig):
-        progress.phase(f"asking {config.model.path} at {place(config.engine)}")
-        async with serving_endpoint(config, config.engine) as player:
+        endpoint = endpoint_kind(config.engine)
+        progress.phase(f"asking {config.model.path} at {endpoint.place(config.engine)}")
+        async with endpoint.serving(config, config.engine) as player:
             yield player
         return
     async with serving_model(asked, progress, first_index=first_index) as (_, player):
@@ -368,107 +351,3 @@ async def serving_model(
             )
             async with fleet.running(), serving_policy(config, fleet) as player:
                 yield fleet, player
-
-
-_OF_OUR_ENGINES = (
-    *("tool_parser", "reasoning_parser", "thinking_history", "edited_calls"),
-    *("train_side_lineages", "canary_fraction", "chat_template", "hidden_tools", "enable_thinking"),
-    "date",
-)
-"""The keys of `gateway` that only apply to conversations rendered and recorded by our gateway."""
-
-
-async def check_endpoint(config: Config, engine: EndpointConfig) -> None:
-    """Refuse a configuration that cannot work, before anything starts; sends no request.
-
-    Raises:
-        ConfigError: no model is named, the API key is missing, LiteLLM is not installed or does
-            not know the provider, a key does not apply here, or `check_parts` fails.
-    """
-    if config.model.path == ModelConfig().path:
-        raise ConfigError(
-            f"--engine={engine.type} asks {place(engine)} for a model by name: pass --model NAME "
-            f"({config.model.path!r} is the model of this package)"
-        )
-    if config.model.revision is not None:
-        raise ConfigError(
-            f"model.revision {config.model.revision!r} has no effect with {place(engine)}: it is "
-            "for models that are loaded here; leave it out, or name the revision in --model"
-        )
-    for name in _OF_OUR_ENGINES:
-        value = getattr(config.gateway, name)
-        if value != GatewayConfig.model_fields[name].default:
-            raise ConfigError(
-                f"gateway.{name} {value!r} has no effect with --engine={engine.type}: the endpoint "
-                "itself renders conversations and reads replies; leave it out"
-            )
-    if config.rollout.max_input_tokens is not None:
-        raise ConfigError(
-            f"rollout.max_input_tokens {config.rollout.max_input_tokens} cannot be applied with "
-            f"--engine={engine.type}: the tokenizer of the model is unknown here; leave it out"
-        )
-    _api_key(engine)
-    if isinstance(engine, LiteLLMEngineConfig):
-        check_model(engine, config.model.path)
-    await check_parts(config)
-
-
-@contextlib.asynccontextmanager
-async def serving_endpoint(
-    config: Config, engine: EndpointConfig, *, advice: str = ""
-) -> AsyncIterator[Player]:
-    """Open a player of `config.model.path` at `place(engine)`; `advice`: see `Upstream`.
-
-    Raises:
-        ConfigError: the endpoint refuses all requests, with the reason; raised at once, in an
-            exception group.
-    """
-    timeout_s = engine.request_timeout_s or config.rollout.turn_timeout_s
-    upstream = _upstream(engine, config.model.path, timeout_s=timeout_s)
-    upstream.advice = advice
-    spec = env_spec(config.env, config.rollout)
-    relay = Relay(upstream, config=config.gateway)
-    async with asyncio.TaskGroup() as tasks:
-        watch = tasks.create_task(upstream.watch(), name="watch endpoint")
-        async with (
-            upstream,
-            services(spec, config.sandbox, config.verifier) as given,
-            relay.serve() as base_url,
-            AgentClients(base_url) as clients,
-        ):
-            yield make_player(
-                spec,
-                config.agent,
-                config.rollout,
-                relay,
-                clients,
-                upstream.model,
-                env_id=config.env.id,
-                services=given,
-            )
-        watch.cancel()
-
-
-def place(engine: EndpointConfig) -> str:
-    """Return the location of the model, for messages."""
-    return engine.base_url or "LiteLLM"
-
-
-def _upstream(engine: EndpointConfig, name: str, *, timeout_s: float) -> Upstream:
-    key = _api_key(engine)
-    if isinstance(engine, LiteLLMEngineConfig):
-        return LiteLLMUpstream(engine, model=name, api_key=key, timeout_s=timeout_s)
-    return OpenAIUpstream(engine, model=name, api_key=key, timeout_s=timeout_s)
-
-
-def _api_key(engine: EndpointConfig) -> str:
-    """Return the key, or "" if none is needed or LiteLLM finds it itself."""
-    if not engine.api_key_env:
-        return ""
-    key = os.environ.get(engine.api_key_env, "").strip()
-    if not key:
-        raise ConfigError(
-            f"no API key for {place(engine)}: the environment variable {engine.api_key_env} "
-            "(engine.api_key_env) is not set; `--engine.api_key_env=` is for servers without a key"
-        )
-    return key

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from agentgym_rl.config import ClusterConfig, OwnEngineConfig, TrainerConfig
 from agentgym_rl.core.engine import Memory, SleepLevel
@@ -24,12 +25,10 @@ from agentgym_rl.core.errors import EngineError
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.runtime.waiting import Changes
 
+from .parts import Answering, GiveUp, Interval, MakeTurns, Turns
 from .servers import Server
 
 log = logging.getLogger(__name__)
-
-Interval = tuple[str, float, float]
-"""The phase, start and end of an interval, in CLOCK_MONOTONIC seconds."""
 
 _CALL_TIMEOUT_S = 45.0
 """The time limit for an engine to fall asleep or to wake."""
@@ -63,27 +62,26 @@ class SharedDevices:
         return cls(cluster.sleep_level, trainer.batch_timeout_s + starts_s)
 
 
-class Colocation:
-    """The turns of one run. One event loop only. Without shared devices, it does nothing.
+def turns_of(
+    cluster: ClusterConfig, trainer: TrainerConfig, engine: OwnEngineConfig
+) -> MakeTurns | None:
+    """Return the maker of the turns of a run with shared devices; None: it has none."""
+    shared = SharedDevices.of(cluster, trainer, engine)
+    return shared and partial(Colocation, shared)
 
-    `servers` returns the servers that answer now. `give_up` ends a server that failed to sleep or
-    wake; that server is then restarted.
-    """
+
+class Colocation(Turns):
+    """The turns of one run on shared devices. One event loop only. A server that fails to sleep or
+    wake is given up."""
+
+    shared = True
 
     def __init__(
-        self,
-        shared: SharedDevices | None,
-        router: Router,
-        *,
-        servers: Callable[[], Sequence[Server]],
-        give_up: Callable[[Server, str], Awaitable[None]],
+        self, shared: SharedDevices, router: Router, *, servers: Answering, give_up: GiveUp
     ) -> None:
-        self.is_on = shared is not None
-        self._level: SleepLevel = shared.sleep_level if shared else 1
-        self._timeout_s = shared.timeout_s if shared else 0.0
-        self._router = router
-        self._servers = servers
-        self._give_up = give_up
+        super().__init__(router, servers=servers, give_up=give_up)
+        self._level: SleepLevel = shared.sleep_level
+        self._timeout_s = shared.timeout_s
         self._turn = _Turn.ENGINES
         self._starts = 1
         """The number of servers being started; the initial servers together count as one."""
@@ -109,8 +107,6 @@ class Colocation:
         Raises:
             TimeoutError: engines took too long to start or to fall asleep.
         """
-        if not self.is_on:
-            return
         deadline = time.monotonic() + self._timeout_s
         while not await self._taken(_Turn.STARTING, lambda: True):
             if time.monotonic() > deadline:
@@ -121,7 +117,7 @@ class Colocation:
 
     async def ranks_started(self) -> None:
         """Wake the engines: all ranks have loaded their model and released the devices."""
-        if self.is_on and self._turn is _Turn.STARTING:
+        if self._turn is _Turn.STARTING:
             await self._wake_all()
 
     async def to_ranks(self, *, lead: bool, wanted: Callable[[], bool]) -> bool:
@@ -129,8 +125,6 @@ class Colocation:
 
         Rank 0, the `lead`, does not publish during this call and puts them to sleep; the other
         ranks wait for that. False: call again, or the batch is not `wanted` any more."""
-        if not self.is_on:
-            return True
         if lead:
             return await self._taken(_Turn.TRAINING, wanted)
         asleep = await self._waited(lambda: self._turn is _Turn.TRAINING, "engines to fall asleep")
@@ -180,8 +174,6 @@ class Colocation:
     async def begin_publication(self, servers: Iterable[Server]) -> None:
         """Wake the weights of `servers`: ranks have released the devices and publish to them.
         Servers that do not wake are given up."""
-        if not self.is_on:
-            return
         async with self._lock:
             self._publishing = True
             asleep = [server for server in servers if server.engine.asleep]
@@ -189,14 +181,11 @@ class Colocation:
 
     def let_go(self) -> None:
         """Allow server starts again: ranks have released the devices."""
-        if self.is_on:
-            self._turn = _Turn.ENGINES
-            self._changes.notify()
+        self._turn = _Turn.ENGINES
+        self._changes.notify()
 
     async def end_publication(self, served: Iterable[Server]) -> None:
         """End a publication that gave `served` new weights, and let all engines sample again."""
-        if not self.is_on:
-            return
         self._bare -= {server.life for server in served}
         self._publishing = False
         await self._wake_all()
@@ -234,9 +223,6 @@ class Colocation:
         Raises:
             TimeoutError: the ranks kept the devices for too long.
         """
-        if not self.is_on:
-            yield
-            return
         self._rose(server.name)
         await self._changes.wait_for(
             lambda: self._turn is _Turn.ENGINES,
@@ -280,5 +266,4 @@ class Colocation:
 
     def close(self) -> None:
         """End the waiting for sleeping engines, as the run ends."""
-        if self.is_on:
-            self._router.set_asleep(False)
+        self._router.set_asleep(False)

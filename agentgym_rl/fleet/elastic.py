@@ -1,12 +1,11 @@
-"""A fleet whose servers may join and leave during a run; `members.py` has its requests."""
+"""The joining and leaving of a fleet's servers during a run; `members.py` has its requests."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Coroutine, Mapping
-from functools import cached_property
+from collections.abc import Coroutine
 from typing import Any, Literal, TypeVar
 
 from agentgym_rl.core.errors import InfraError
@@ -21,33 +20,23 @@ MemberState = Literal["serving", "waiting for weights", "starting", "leaving", "
 T = TypeVar("T")
 
 
-class ElasticFleet(Fleet):
-    """A fleet that changes while `watch` runs, but never during a publication."""
+class Elastic:
+    """The changes of a fleet while its `watch` runs, but never during a publication."""
 
-    @cached_property
-    def _lives(self) -> Counter[str]:
-        """Return the number of lives of servers that have left, by server name."""
-        return Counter()
-
-    @property
-    def members(self) -> Mapping[str, Server]:
-        """Return all servers, in any state."""
-        return self._servers
-
-    @property
-    def version(self) -> int:
-        """Return the current policy version."""
-        return self._version
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self._lives = Counter[str]()
+        """The number of lives of servers that have left, by server name."""
 
     def state(self, name: str) -> MemberState:
         """Return the reported state of a server."""
-        if name in self.router.serving:
+        if name in self.fleet.router.serving:
             return "serving"
-        if name in self._waiting:
+        if name in self.fleet.waiting:
             return "waiting for weights"
-        if name not in self._left and name not in self._supervisors:
+        if name not in self.fleet.left and name not in self.fleet.supervisors:
             return "leaving"
-        return "starting" if name in self._left else "given up"
+        return "starting" if name in self.fleet.left else "given up"
 
     async def meanwhile(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` and return its result; it ends with `watch` at the latest. Its errors are
@@ -58,8 +47,8 @@ class ElasticFleet(Fleet):
         """
         task: asyncio.Task[T | Exception] | None = None
         with contextlib.suppress(RuntimeError):  # the group is being cancelled
-            if self._tasks is not None:
-                task = self._tasks.create_task(_caught(work), name="engines come and go")
+            if self.fleet.tasks is not None:
+                task = self.fleet.tasks.create_task(_caught(work), name="engines come and go")
                 await asyncio.wait([task])
         if task is None or task.cancelled():
             work.close()
@@ -77,24 +66,24 @@ class ElasticFleet(Fleet):
             ProcessDied, EngineError, WeightsError, TimeoutError: the server did not start.
             ConfigError: the server differs from the others.
         """
-        server = self._make(index=index, url=url, incarnation=self._incarnation)
+        server = self.fleet.make_server(index=index, url=url, incarnation=self.fleet.incarnation)
         server.first_life = self._lives[server.name]
-        assert server.name not in self._servers
-        self._servers[server.name] = server
-        self._left.add(server.name)
+        assert server.name not in self.fleet.servers
+        self.fleet.servers[server.name] = server
+        self.fleet.left.add(server.name)
         try:
             await server.start()
             await server.ready()
             info = await server.engine.info()
-            if self._agreed is not None:
-                check_joins(server.name, info, self._agreed)
-            check_seeds(self._servers.values())
-            await self._join(server)
-            assert self._tasks is not None
-            self._watch_over(server, self._tasks)
+            if self.fleet.agreed is not None:
+                check_joins(server.name, info, self.fleet.agreed)
+            check_seeds(self.fleet.servers.values())
+            await self.fleet.join(server)
+            assert self.fleet.tasks is not None
+            self.fleet.watch_over(server, self.fleet.tasks)
         except BaseException:
-            self._leave(server)
-            self._left.discard(server.name)
+            self.fleet.leave(server)
+            self.fleet.left.discard(server.name)
             await self._release_server(server)
             raise
         return server
@@ -107,27 +96,27 @@ class ElasticFleet(Fleet):
             InfraError: no other server serves, or this one is being started.
             TimeoutError: a publication took too long.
         """
-        async with asyncio.timeout(2 * self.setup.weights.update_timeout_s):
-            await self._membership.acquire()
+        async with asyncio.timeout(2 * self.fleet.setup.weights.update_timeout_s):
+            await self.fleet.membership.acquire()
         try:
-            server = self._servers.get(name)
+            server = self.fleet.servers.get(name)
             if server is None:
                 raise InfraError(f"{name} has left already")
-            if not [other for other in self.router.serving if other != name]:
+            if not [other for other in self.fleet.router.serving if other != name]:
                 raise InfraError(f"{name} cannot leave: no other engine serves now")
             if self.state(name) == "starting":
                 raise InfraError(f"{name} is being started: ask again once it serves")
-            self._supervisors.pop(name).cancel()
-            asked = [replica for replica in self.router.replicas if replica.name == name]
-            self._leave(server)
-            self._left.discard(name)
-            await self.followers.all_know()
+            self.fleet.supervisors.pop(name).cancel()
+            asked = [replica for replica in self.fleet.router.replicas if replica.name == name]
+            self.fleet.leave(server)
+            self.fleet.left.discard(name)
+            await self.fleet.mirrors.all_know()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_MOVE_TIMEOUT_S):
                     while any(replica.load for replica in asked):  # noqa: ASYNC110 - they leave now
                         await asyncio.sleep(0.01)
         finally:
-            self._membership.release()
+            self.fleet.membership.release()
         await self._release_server(server)
 
     async def _release_server(self, server: Server) -> None:
@@ -136,7 +125,7 @@ class ElasticFleet(Fleet):
         try:
             await server.release()
         finally:
-            del self._servers[server.name]
+            del self.fleet.servers[server.name]
 
 
 async def _caught(work: Coroutine[Any, Any, T]) -> T | Exception:

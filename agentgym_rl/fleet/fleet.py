@@ -32,8 +32,7 @@ from agentgym_rl.runtime.tasks import together
 from agentgym_rl.runtime.waiting import Wait, watched
 from agentgym_rl.storage.weights_folder import version_name
 
-from .colocation import Colocation, SharedDevices
-from .mirrors import Followers, shortest
+from .parts import MakeTurns, Mirrors, Turns, shortest
 from .servers import (
     AttachedServer,
     EngineSetup,
@@ -58,8 +57,8 @@ class Fleet(Supervisor[Server]):
     `weights_dir`: the folder of the run's policy versions, for servers that return; None if the
     policy never changes (evaluation on separate servers). `version`: the current version. Started
     servers serve version 0; another version must be published to them, unless it is in
-    `weights_file`: see `take`. The servers are numbered from `first_index`. `shared`: the devices
-    that they share with the trainer's ranks, if they do.
+    `weights_file`: see `take`. The servers are numbered from `first_index`. `turns`: the
+    maker of their turns on devices that they share with the trainer's ranks, if they do.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class Fleet(Supervisor[Server]):
         incarnation: int = 0,
         weights_file: Path | None = None,
         first_index: int = 0,
-        shared: SharedDevices | None = None,
+        turns: MakeTurns = Turns,
     ) -> None:
         limit = setup.engine.max_restarts
         super().__init__("engine", max_restarts=limit, key="engine.max_restarts")
@@ -83,7 +82,7 @@ class Fleet(Supervisor[Server]):
         self.setup = setup
         self._weights_dir = weights_dir
         self._weights_file = weights_file
-        self._incarnation = incarnation
+        self.incarnation = incarnation
         servers = make_servers(
             setup,
             config_file,
@@ -92,45 +91,38 @@ class Fleet(Supervisor[Server]):
             incarnation=incarnation,
             first_index=first_index,
         )
-        self._make = partial(make_server, setup, config_file, processes, model_dir=model_dir)
+        self.make_server = partial(make_server, setup, config_file, processes, model_dir=model_dir)
         """The maker of servers that join later (elastic.py)."""
-        self._servers = {server.name: server for server in servers}
-        self._left.update(self._servers)
-        self._agreed: EngineInfo | None = None
+        self.servers = {server.name: server for server in servers}
+        self.left.update(self.servers)
+        self.agreed: EngineInfo | None = None
         """The common properties of the servers, once they are ready."""
-        self._version = version
-        self._waiting: set[str] = set()
+        self.version = version
+        self.waiting: set[str] = set()
         """The servers that answer, and that only the next publication can bring up to date."""
-        self._membership = asyncio.Lock()
+        self.membership = asyncio.Lock()
         """The lock held by a publication from begin to end, and by a server while it joins."""
         self._publishing = False
         self._publishers = incarnation
         """The incarnation of the trainer ranks; engines get it with their next publication."""
-        self.router = setup.router(lambda name, error: self._suspect(name))
-        self.followers = Followers(
-            self.router,
-            url_of=lambda name: self._servers[name].url,
-            kind_of=lambda name: self._servers[name].engine.kind,
-            on_failure=self._suspect,
-        )
-        """The other processes that send requests to the same engines."""
-        self.colocation = Colocation(
-            shared, self.router, servers=self._answering, give_up=self._distrust
-        )
-        """The turns of engines and trainer, if they share devices."""
+        self.router = setup.router(lambda name, error: self.suspect(name))
+        self.mirrors = Mirrors()
+        """The mirrors of the router in other processes that send requests to the same engines."""
+        self.turns = turns(self.router, servers=self._answering, give_up=self._distrust)
+        """The turns of engines and trainer ranks on their devices."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Fleet]:
         """Start the servers (they are not ready yet); close the connections at the end."""
         try:
-            for server in self._servers.values():
+            for server in self.servers.values():
                 await server.start()
             with watched(self._waits):
                 yield self
         finally:
-            self.colocation.close()
+            self.turns.close()
             await self.router.close()
-            for server in list(self._servers.values()):
+            for server in list(self.servers.values()):
                 await server.engine.close()
 
     async def ready(self) -> EngineInfo:
@@ -144,15 +136,15 @@ class Fleet(Supervisor[Server]):
 
         async def join(server: Server) -> None:
             await server.ready()
-            infos[server.name] = await self._join(server)
+            infos[server.name] = await self.join(server)
 
         async with together() as tasks:
-            for server in self._servers.values():
+            for server in self.servers.values():
                 tasks.create_task(join(server), name=f"start {server.name}")
-        check_seeds(self._servers.values())
-        self._agreed = agreed(infos)
-        self.colocation.servers_started()
-        return self._agreed
+        check_seeds(self.servers.values())
+        self.agreed = agreed(infos)
+        self.turns.servers_started()
+        return self.agreed
 
     async def watch(self) -> None:
         """Restart every server that dies or falls silent, until cancelled.
@@ -160,12 +152,12 @@ class Fleet(Supervisor[Server]):
         Raises:
             ProcessDied: the last server was retired.
         """
-        async with self._supervising(self._servers.values()) as self._tasks:
-            self._tasks.create_task(self._watch_progress(), name="watch progress")
+        async with self._supervising(self.servers.values()) as self.tasks:
+            self.tasks.create_task(self._watch_progress(), name="watch progress")
 
-    def _suspect(self, name: str) -> None:
-        if name in self._servers:  # unless it has left
-            self._servers[name].suspect()
+    def suspect(self, name: str) -> None:
+        if name in self.servers:  # unless it has left
+            self.servers[name].suspect()
 
     async def _watch_progress(self) -> None:
         """Restart servers that hang, although they may still answer their health route."""
@@ -173,7 +165,7 @@ class Fleet(Supervisor[Server]):
         while True:
             found = self.silent_s if await was_awake(min(1.0, limit_s / 4)) else {}
             for name, silent_s in found.items():
-                server = self._servers.get(name)
+                server = self.servers.get(name)
                 if silent_s > limit_s and not self._publishing and server is not None:
                     await self._distrust(
                         server,
@@ -184,7 +176,7 @@ class Fleet(Supervisor[Server]):
     @property
     def silent_s(self) -> dict[str, float]:
         """Return the seconds without a token for any waiting turn, by name of the server."""
-        return shortest(self.router.silent_s, self.followers.silent_s)
+        return shortest(self.router.silent_s, self.mirrors.silent_s)
 
     def _waits(self) -> list[Wait]:
         """Return the waits of turns for the tokens of a server."""
@@ -195,12 +187,12 @@ class Fleet(Supervisor[Server]):
     def counters(self) -> dict[str, int]:
         """Return the event counts of turns from all processes (`router.COUNTERS`)."""
         found = Counter(self.router.counters)
-        found.update(self.followers.counters)
+        found.update(self.mirrors.counters)
         return dict(found)
 
     def in_service(self) -> dict[str, EngineClient]:
         """Return the engines that get requests, by name."""
-        return {name: self._servers[name].engine for name in self.router.serving}
+        return {name: self.servers[name].engine for name in self.router.serving}
 
     async def wait_serving(self) -> None:
         """Wait until some engine serves.
@@ -218,11 +210,11 @@ class Fleet(Supervisor[Server]):
         Raises:
             EngineError, WeightsError: a server did not load the version.
         """
-        async with self._membership:
+        async with self.membership:
             self._weights_file = file
-            if version == self._version and not self._waiting:
+            if version == self.version and not self.waiting:
                 return
-            self._version = version
+            self.version = version
             present = self._answering()
             self.router.begin_update(version)
             try:
@@ -237,7 +229,7 @@ class Fleet(Supervisor[Server]):
     @property
     def wanted(self) -> bool:
         """Return whether a server needs a publication to get the current version."""
-        return bool(self._waiting) and not self._publishing
+        return bool(self.waiting) and not self._publishing
 
     async def begin_publication(self, version: int) -> dict[str, str]:
         """Begin a publication; return the URLs of the engines that get `version`, by name.
@@ -247,27 +239,27 @@ class Fleet(Supervisor[Server]):
         from here to `end_publication`. Waits up to 10 s for a server that is joining.
         """
         asked_by = self._publishers
-        self.colocation.let_go()
+        self.turns.let_go()
         if not self._publishing:
             try:
                 async with asyncio.timeout(LONG_POLL_S):
-                    await self._membership.acquire()
+                    await self.membership.acquire()
             except TimeoutError:
                 return {}
             if asked_by != self._publishers:  # the caller has been replaced
-                self._membership.release()
+                self.membership.release()
                 return {}
             self._publishing = True
-            if asked_by != self._incarnation:
+            if asked_by != self.incarnation:
                 self.router.renew_salts()
-        present = {*self.router.serving, *self._waiting}
-        targets = [name for name in self._servers if name in present]
+        present = {*self.router.serving, *self.waiting}
+        targets = [name for name in self.servers if name in present]
         if targets:
             self.router.begin_update(version)
-            await self.followers.all_know()
+            await self.mirrors.all_know()
             if asked_by != self._publishers:  # given up meanwhile
                 return {}
-            await self.colocation.begin_publication([self._servers[name] for name in targets])
+            await self.turns.begin_publication([self.servers[name] for name in targets])
             if asked_by != self._publishers:  # given up meanwhile
                 return {}
             answering = {server.name for server in self._answering()}
@@ -275,9 +267,9 @@ class Fleet(Supervisor[Server]):
             if not targets:
                 self.router.end_update(version, ())
         if not targets:
-            self.colocation.give_up_publication()
+            self.turns.give_up_publication()
             self._release()
-        servers = [self._servers[name] for name in targets]
+        servers = [self.servers[name] for name in targets]
         return {server.life: server.url for server in servers}
 
     async def end_publication(
@@ -290,7 +282,7 @@ class Fleet(Supervisor[Server]):
         Raises:
             ValueError: no publication has begun, or an engine is not known.
         """
-        lives = {life: self._servers.get(life.partition("#")[0]) for life in (*served, *failed)}
+        lives = {life: self.servers.get(life.partition("#")[0]) for life in (*served, *failed)}
         if not self._publishing or None in lives.values():
             raise ValueError(f"end of a publication: served {served}, failed {set(failed)}")
         alive = {life: server for life, server in lives.items() if server and server.life == life}
@@ -300,19 +292,19 @@ class Fleet(Supervisor[Server]):
                     "%s is out of service, it did not take policy version %d: %s",
                     *(life, version, failed[life]),
                 )
-                self._leave(alive[life])
+                self.leave(alive[life])
             reached = [alive[life] for life in served if life in alive]
             if served:
-                self._version, self._incarnation = version, self._publishers
-                for server in self._servers.values():
-                    server.engine.incarnation = self._incarnation
+                self.version, self.incarnation = version, self._publishers
+                for server in self.servers.values():
+                    server.engine.incarnation = self.incarnation
             for server in reached:
-                if server.name in self._waiting:
+                if server.name in self.waiting:
                     self._serve(server)
             self.router.end_update(version, [server.name for server in reached])
         finally:
             self._release()
-        await self.colocation.end_publication([alive[life] for life in served if life in alive])
+        await self.turns.end_publication([alive[life] for life in served if life in alive])
         for life in failed.keys() & alive.keys():
             await alive[life].retire(failed[life])
 
@@ -324,13 +316,13 @@ class Fleet(Supervisor[Server]):
         parts of both is not resumed, and leaves service.
         """
         self._publishers = incarnation
-        self.colocation.give_up_publication()
+        self.turns.give_up_publication()
         if not self._publishing:
             return
         try:
             async with asyncio.TaskGroup() as tasks:
-                for server in self._servers.values():
-                    if server.serves or server.name in self._waiting:
+                for server in self.servers.values():
+                    if server.serves or server.name in self.waiting:
                         tasks.create_task(self._resume(server), name=f"resume {server.name}")
         finally:
             self._release()
@@ -346,12 +338,12 @@ class Fleet(Supervisor[Server]):
             async with asyncio.timeout(_RESUME_TIMEOUT_S):
                 served = await engine.served_version()
                 if served == UNKNOWN_VERSION and engine.has_spans:
-                    if server.name in self._waiting:
+                    if server.name in self.waiting:
                         return
                     raise EngineError("the publication broke off while it was written to")
                 await engine.resume()
         except (EngineError, TimeoutError) as error:
-            self._leave(server)
+            self.leave(server)
             return await server.retire(
                 f"it did not resume after a publication was given up: {error!r}"
             )
@@ -362,27 +354,27 @@ class Fleet(Supervisor[Server]):
 
     def _release(self) -> None:
         self._publishing = False
-        self._membership.release()
+        self.membership.release()
 
     # ------------------------------------------------------------------ one server
     async def _lost(self, server: Server) -> Exception:
         died = await server.ended()
-        self._leave(server)
+        self.leave(server)
         log.warning("%s is out of service: %s", server.name, died)
         return died
 
     async def _start_again(self, server: Server) -> Exception | None:
         try:
-            async with self.colocation.starting_server(server):
+            async with self.turns.starting_server(server):
                 await server.restart()
                 await server.ready()
-                await self._join(server)
+                await self.join(server)
         except (ProcessDied, EngineError, WeightsError, ConfigError, TimeoutError) as error:
             log.warning("%s did not come back: %s", server.name, error)
             return error
         self.restarts += 1
         state = "serves again" if server.name in self.router.serving else "waits for weights"
-        log.info("%s %s; policy version %d is current", server.name, state, self._version)
+        log.info("%s %s; policy version %d is current", server.name, state, self.version)
         return None
 
     async def _give_up(self, server: Server, lost: Exception) -> None:
@@ -390,63 +382,63 @@ class Fleet(Supervisor[Server]):
         await server.retire(str(lost))
         await super()._give_up(server, lost)
 
-    async def _join(self, server: Server) -> EngineInfo:
+    async def join(self, server: Server) -> EngineInfo:
         """Bring a server that answers to the current version, and put it in service.
 
         If only a publication can give it that version, it waits for the next one.
         """
         async with asyncio.timeout(2 * self.setup.weights.update_timeout_s):
-            await self._membership.acquire()
+            await self.membership.acquire()
         try:
             info = await server.engine.info()
             if self._is_behind(server, info) and not await self._updated(server, info):
-                self._waiting.add(server.name)
+                self.waiting.add(server.name)
             else:
                 self._serve(server)
             return info
         finally:
-            self._membership.release()
+            self.membership.release()
 
     def _is_behind(self, server: Server, info: EngineInfo) -> bool:
         """Return whether a server needs the current version; the label of an attached server is
         not reliable."""
-        return isinstance(server, AttachedServer) or info.version != self._version
+        return isinstance(server, AttachedServer) or info.version != self.version
 
     async def _updated(self, server: Server, info: EngineInfo) -> bool:
         """Give a server the current version; False if only a publication can."""
-        if not self._version and isinstance(server, OwnServer):
+        if not self.version and isinstance(server, OwnServer):
             await server.engine.name_version(0)  # it started with the model's own weights
             return True
         path = self._weights_file
         if path is None:
             if self._weights_dir is None or self.setup.weights.transport != "shm":
                 return False
-            path = self._weights_dir / version_name(self._version, incarnation=self._incarnation)
+            path = self._weights_dir / version_name(self.version, incarnation=self.incarnation)
         if not path.exists():
             return False
         try:
-            await server.engine.update_weights(str(path), version=self._version)
+            await server.engine.update_weights(str(path), version=self.version)
         except AdapterRefused:
             return False
         return True
 
     def _serve(self, server: Server) -> None:
         server.serves = True
-        self._waiting.discard(server.name)
+        self.waiting.discard(server.name)
         self.router.add(
-            server.name, server.engine, version=self._version, has_spans=server.engine.has_spans
+            server.name, server.engine, version=self.version, has_spans=server.engine.has_spans
         )
 
     def _answering(self) -> list[Server]:
         """Return the servers that serve, or wait for a publication."""
-        return [s for s in self._servers.values() if s.serves or s.name in self._waiting]
+        return [s for s in self.servers.values() if s.serves or s.name in self.waiting]
 
     async def _distrust(self, server: Server, why: str) -> None:
         """End a server that misbehaves, so that it is restarted."""
-        self._leave(server)
+        self.leave(server)
         await server.retire(why)
 
-    def _leave(self, server: Server) -> None:
+    def leave(self, server: Server) -> None:
         server.serves = False
-        self._waiting.discard(server.name)
+        self.waiting.discard(server.name)
         self.router.remove(server.name)

@@ -11,7 +11,8 @@ from agentgym_rl.config import ServerEngineConfig
 from agentgym_rl.core.chat import is_url
 from agentgym_rl.core.errors import ArlError, ConfigError
 
-from .elastic import ElasticFleet
+from .elastic import Elastic
+from .fleet import Fleet
 from .loads import requests_of
 
 log = logging.getLogger(__name__)
@@ -51,8 +52,8 @@ class Members:
     on schedule or play seats.
     """
 
-    def __init__(self, fleet: ElasticFleet, *, reserved: int = 0) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: Fleet, *, reserved: int = 0) -> None:
+        self._fleet, self._elastic = fleet, Elastic(fleet)
         self._reserved = reserved
         self._coming: set[int] = set()
         """The numbers of engines that are joining."""
@@ -60,7 +61,7 @@ class Members:
     async def all(self) -> list[Member]:
         """Return every engine, in the order of their numbers."""
         fleet = self._fleet
-        servers = sorted(fleet.members.values(), key=lambda server: _number(server.name))
+        servers = sorted(fleet.servers.values(), key=lambda server: _number(server.name))
         async with asyncio.TaskGroup() as tasks:
             asked = [tasks.create_task(requests_of(server.engine)) for server in servers]
         versions = {replica.name: replica.version for replica in fleet.router.replicas}
@@ -68,7 +69,7 @@ class Members:
             Member(
                 server.name,
                 server.url,
-                fleet.state(server.name),
+                self._elastic.state(server.name),
                 versions.get(server.name),
                 task.result(),
                 server.restarts,
@@ -97,11 +98,11 @@ class Members:
     async def _join(self, number: int, url: str) -> Joined:
         name = f"engine-{number}"
         try:
-            server = await self._fleet.meanwhile(self._fleet.enlist(index=number, url=url))
+            server = await self._elastic.meanwhile(self._elastic.enlist(index=number, url=url))
         except (ArlError, OSError, TimeoutError) as error:
             log.warning("%s did not join: %s", name, error)
             return Joined(name, url, error=str(error) or repr(error))
-        state = self._fleet.state(name)
+        state = self._elastic.state(name)
         log.info("%s has joined (%s): %s", name, server.url, state)
         return Joined(name, server.url, state)
 
@@ -112,18 +113,18 @@ class Members:
             ConfigError: there is no engine of that name.
             InfraError, TimeoutError: the engine cannot leave, or not now.
         """
-        members = self._fleet.members
+        members = self._fleet.servers
         found = next((s for s in members.values() if engine.rstrip("/") in (s.name, s.url)), None)
         if found is None:
             raise ConfigError(f"no engine {engine!r}: there are {', '.join(members)}")
-        await self._fleet.meanwhile(self._fleet.dismiss(found.name))
+        await self._elastic.meanwhile(self._elastic.dismiss(found.name))
         log.info("%s has left (%s)", found.name, found.url)
         return found.name
 
     # ------------------------------------------------------------------ checks
     def _check(self, count: int, url: str) -> None:
         engine = self._fleet.setup.engine
-        if self._fleet.colocation.is_on:
+        if self._fleet.turns.shared:
             raise ConfigError(
                 "engines of this run share their devices with the trainer's ranks "
                 "(cluster.colocated), whose number is fixed: no engine can join"
@@ -141,7 +142,7 @@ class Members:
             )
         if url and not is_url(url):
             raise ConfigError(f"{url!r} is not a URL: expected http://HOST:PORT")
-        if url and any(server.url == url.rstrip("/") for server in self._fleet.members.values()):
+        if url and any(server.url == url.rstrip("/") for server in self._fleet.servers.values()):
             raise ConfigError(f"{url} is an engine of this run already")
         if not 1 <= count <= MOST_AT_ONCE:
             raise ConfigError(f"{count} engines: between 1 and {MOST_AT_ONCE} can join at once")
@@ -153,7 +154,7 @@ class Members:
             ConfigError: there are not enough GPUs.
         """
         engine = self._fleet.setup.engine
-        taken = {_number(name) for name in self._fleet.members} | self._coming
+        taken = {_number(name) for name in self._fleet.servers} | self._coming
         taken |= {engine.num_servers + number for number in range(self._reserved)}
         highest = len(taken) + count
         free = [number for number in range(highest + 1) if number not in taken][:count]

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from agentgym_rl.core.messages import FleetView, NumberedView, ReplicaView, Told, Used
 from agentgym_rl.engines.router.router import Router
 
+from .fleet import Fleet
+from .parts import Mirror, shortest
+
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
@@ -33,7 +36,7 @@ class _Follower:
     used: Used = field(default_factory=Used)
 
 
-class Followers:
+class Followers(Mirror):
     """The followers of one router, by name. One event loop only.
 
     `url_of`, `kind_of`: return the URL of a replica, and its kind of server. `on_failure`: gets the
@@ -62,6 +65,18 @@ class Followers:
         """The resources used by followers that have left."""
         self._is_over = False
         self._last = NumberedView(1, self._view())
+
+    @classmethod
+    def of(cls, fleet: Fleet) -> Followers:
+        """Return the followers of a fleet's router; publications of the fleet wait for them."""
+        followers = cls(
+            fleet.router,
+            url_of=lambda name: fleet.servers[name].url,
+            kind_of=lambda name: fleet.servers[name].engine.kind,
+            on_failure=fleet.suspect,
+        )
+        fleet.mirrors.add(followers)
+        return followers
 
     @property
     def now(self) -> NumberedView:
@@ -177,12 +192,3 @@ class Followers:
         """Return, by engine, the shortest time for which any follower has had no token. (A follower
         that waits behind the requests of another gets no token, and that is no fault.)"""
         return shortest(*(follower.silent_s for follower in self._followers.values()))
-
-
-def shortest(*silent_s: Mapping[str, float]) -> dict[str, float]:
-    """Return the minimum by engine, over all its users."""
-    found: dict[str, float] = {}
-    for said in silent_s:
-        for name, seconds in said.items():
-            found[name] = min(seconds, found.get(name, seconds))
-    return found

@@ -72,7 +72,7 @@ def fitted(
     if folder is not None:
         engine = config.own_engine
         gpu = may_use_gpu(device := getattr(engine, "device", "auto"))
-        if config.cluster.type == "slurm":  # other machines than this one
+        if config.cluster.kind.submits:  # other machines than this one
             gpu = device != "cpu" and config.cluster.gpus_per_node > 0
         model = _Model.read(folder, gpu=gpu, threads=engine.num_threads)
     fit = _Fit(config, keys)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from agentgym_rl.config import ModelConfig
+from agentgym_rl.config import ModelConfig, RolloutConfig
 from agentgym_rl.core.credit import Credit
 from agentgym_rl.core.errors import ConfigError, EnvError, near_match
 from agentgym_rl.core.task import Task, derived_number, derived_seed
@@ -28,6 +28,7 @@ from agentgym_rl.gym.specs import EnvSpec, wrapped
 from agentgym_rl.models.resolve import model_folder
 
 from .episode import EpisodeEnv, Player
+from .players import PlayerKind
 
 OWN = "env:"
 """The prefix of a seat that a player of the game itself takes."""
@@ -278,3 +279,34 @@ def check_alone(spec: EnvSpec, env: Env) -> None:
             "each of them a player in training (rollout.seats), and leave out evaluations, which "
             "play from one seat (--eval.num_tasks=0; `arl eval` has --round-robin)"
         )
+
+
+class Games(PlayerKind):
+    """The kind of players of runs with a player for each seat (`rollout.seats`)."""
+
+    def takes(self, rollout: RolloutConfig, spec: EnvSpec) -> bool:
+        return bool(rollout.seats)
+
+    def check(self, rollout: RolloutConfig, spec: EnvSpec, env: Env) -> None:
+        check_seats(rollout.seats, spec, env)
+
+    def check_alone(self, spec: EnvSpec, env: Env) -> None:
+        check_alone(spec, env)
+
+    def player(
+        self, alone: Player, rollout: RolloutConfig, opponents: Mapping[str, Player]
+    ) -> Player:
+        return seated(alone, rollout.seats, rotates=rollout.rotate_seats, opponents=opponents)
+
+    def seats(self, env: Env) -> Sequence[str]:
+        game = env.unwrapped
+        return game.seats if isinstance(game, MultiSeatEnv) else ()
+
+    def match(self, env: Env, players: Sequence[Player]) -> Player:
+        first, *others = players
+        opponents = {f"model {number}": each for number, each in enumerate(others, start=2)}
+        seats = dict(zip(self.seats(env), (POLICY, *opponents), strict=True))
+        return seated(first, seats, opponents=opponents)
+
+
+KIND = Games()

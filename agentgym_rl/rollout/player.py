@@ -43,8 +43,8 @@ from agentgym_rl.runtime.imports import check_eight_bits, check_findable
 
 from .curriculum import strategy
 from .episode import CLOSE_TIMEOUT_S, Deadlines, InputLimit, Player, at_once
-from .game import check_seats, seated
 from .groups import GroupRewarder, accept_filter
+from .players import player_kind
 
 log = logging.getLogger(__name__)
 
@@ -117,10 +117,9 @@ async def check_parts(config: Config) -> EnvSpec:
         registry.spec(config.sandbox.id, kind="sandbox")
     spec = env_spec(config.env, config.rollout)
     env = await specimen(spec)
-    if config.rollout.seats:
-        check_seats(config.rollout.seats, spec, env)
+    player_kind(config.rollout, spec).check(config.rollout, spec, env)
     if env.needs_sandboxes:
-        await _check_sandbox(config.sandbox, config.env.id, here=config.cluster.type != "slurm")
+        await _check_sandbox(config.sandbox, config.env.id, here=not config.cluster.kind.submits)
     registry.make_agent(config.agent.id, **config.agent.options)
     if config.eval.num_tasks:
         await _check_tasks(spec, "eval", seed=config.seed, env_id=config.env.id)
@@ -261,7 +260,8 @@ async def serving_policy(
     opponents: Mapping[str, Player] = MappingProxyType({}),
 ) -> AsyncGenerator[Player]:
     """Serve a gateway on these engines, and yield a player of the configured episodes. The services
-    are those `given`, or else started here. `opponents`: see `GamePlayer`."""
+    are those `given`, or else started here. `opponents`: the players of models beside the
+    policy."""
     model_dir = model_folder(config.model, config.env.id)
     max_model_len = config.own_engine.max_model_len
     spec = env_spec(config.env, config.rollout)
@@ -321,6 +321,4 @@ def make_player(
         wait_ready=wait_ready,
         input_limit=InputLimit(longest, count_prompt) if longest and count_prompt else None,
     )
-    if not rollout.seats:
-        return player
-    return seated(player, rollout.seats, rotates=rollout.rotate_seats, opponents=opponents)
+    return player_kind(rollout, spec).player(player, rollout, opponents)

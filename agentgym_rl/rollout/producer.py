@@ -7,9 +7,12 @@ the run (curriculum.py) passes over.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, MutableMapping
+from collections.abc import AsyncGenerator, Callable, Collection, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Protocol
 
 from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core.errors import ConfigError
@@ -37,7 +40,16 @@ async def drawn(tasks: TaskSource, index: int) -> Task:
     return await loop.run_in_executor(_DRAWING, tasks.__getitem__, index)
 
 
-class TaskCursor:
+class Cursor(Protocol):
+    """An order of tasks."""
+
+    async def next(self) -> tuple[int, Task]:
+        """Return the next task, and its index, which no other task of the run has. One call at a
+        time."""
+        ...
+
+
+class TaskCursor(Cursor):
     """A cursor over tasks in the order of their index; a finite source starts over.
 
     `logged` has the indices whose groups are complete already, which are left out; `draws` passes
@@ -166,14 +178,30 @@ async def play_member(
     )
 
 
-class Rollout:
+class Producer(ABC):
+    """A producer of the groups that a run trains on. Use `run` inside `started()`."""
+
+    restarts: int = 0
+    """The number of restarts of the producer's processes."""
+
+    @asynccontextmanager
+    async def started(self) -> AsyncGenerator[object]:
+        """Start what produces; no group is admitted yet. It ends with the context."""
+        yield
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Admit and finish groups until cancelled."""
+
+
+class Rollout(Producer):
     """The player of groups in this process, as fast as admission allows, until cancelled."""
 
     def __init__(
         self,
         config: RolloutConfig,
         groups: OpenGroups,
-        cursor: TaskCursor,
+        cursor: Cursor,
         player: Player,
         *,
         seed: int,

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.cluster.forking import ForkServer
-from agentgym_rl.config import Config, OwnEngineConfig, RolloutConfig, TrainerConfig, load_config
-from agentgym_rl.core.errors import ConfigError, cause_of
+from agentgym_rl.cluster.processes import submitted
+from agentgym_rl.config import Config, OwnEngineConfig, TrainerConfig, load_config
+from agentgym_rl.core.errors import cause_of
 from agentgym_rl.engines.launch import engine_imports
 from agentgym_rl.trainer.launch import rank_environment, rank_imports
-from agentgym_rl.workers.workers import IMPORTS as WORKER_IMPORTS
+
+from .parts import Forked, producer_kind
 
 if TYPE_CHECKING:  # slow imports, during which the fork server does its own
     from agentgym_rl.report.progress import Progress
@@ -68,13 +70,11 @@ async def launch(
     job: Callable[[], Job], config: Config, *, resume: Path | None, progress: Progress | None
 ) -> TrainResult:
     """Run the function that `job` imports; the fork server does its imports meanwhile."""
-    if config.cluster.type == "slurm":
-        raise ConfigError(
-            "cluster.type 'slurm': `arl train` submits the job, whose nodes then do the run; a "
-            "program that runs here needs local or ray"
-        )
+    if config.cluster.kind.submits:
+        raise submitted(config.cluster)
     try:
-        with fork_server(config.own_engine, config.trainer, config.rollout) as server:
+        forked = producer_kind(config).forked(config)
+        with fork_server(config.own_engine, config.trainer, forked) as server:
             run = job()
             from agentgym_rl.report.progress import reporting_to
 
@@ -86,17 +86,17 @@ async def launch(
 
 
 def fork_server(
-    engine: OwnEngineConfig, trainer: TrainerConfig, rollout: RolloutConfig
+    engine: OwnEngineConfig, trainer: TrainerConfig, producer: Forked
 ) -> AbstractContextManager[ForkServer | None]:
     """Return the fork server as a context; opened early, it imports while other parts start.
+    `producer`: the processes of the run's producer of groups.
 
     Yields None if fewer than two processes can be forked: a single one is as fast without it.
     """
     of_engine, of_rank = engine_imports(engine), rank_imports(trainer)
-    of_worker = WORKER_IMPORTS if rollout.workers else ()
     engines = engine.num_servers if of_engine else 0
     ranks = trainer.num_ranks if of_rank else 0
-    if engines + ranks + rollout.workers < 2:
+    if engines + ranks + producer.count < 2:
         return nullcontext()
-    imports = [*of_rank, *of_engine, *of_worker]
+    imports = [*of_rank, *of_engine, *producer.imports]
     return ForkServer(imports, environment=rank_environment(trainer))

@@ -19,7 +19,7 @@ from agentgym_rl.cluster.forking import ForkServer
 from agentgym_rl.cluster.health import LOOK_EVERY_S
 from agentgym_rl.config import Config, EndpointConfig, ModelConfig, OpenAIEngineConfig
 from agentgym_rl.core.errors import EngineError, WeightsError
-from agentgym_rl.evaluate.command import serving_endpoint, serving_model
+from agentgym_rl.evaluate.command import serving_model
 from agentgym_rl.evaluate.during_training import Evaluator
 from agentgym_rl.evaluate.evaluate import EvalResult
 from agentgym_rl.evaluate.folder import Asked
@@ -29,17 +29,18 @@ from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.report.progress import Progress
 from agentgym_rl.rollout.curriculum import Draws
 from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.game import check_alone
 from agentgym_rl.rollout.groups import FinishedGroups, OpenGroups
 from agentgym_rl.rollout.player import check, env_spec, serving_policy, specimen, turns_of
+from agentgym_rl.rollout.players import check_alone, endpoint_kind
 from agentgym_rl.rollout.preflight import check_prompts
-from agentgym_rl.rollout.producer import Rollout, TaskCursor
+from agentgym_rl.rollout.producer import Producer, TaskCursor
 from agentgym_rl.rollout.throughput import measuring
 from agentgym_rl.storage.run_folder import record_tasks
-from agentgym_rl.workers.elastic import ElasticWorkers
-from agentgym_rl.workers.leases import Leases
 
-from .training import Played, TrainingRun, TrainResult, training
+from .opening import training
+from .parts import producer_kind
+from .result import Played, TrainResult
+from .training import TrainingRun
 
 log = logging.getLogger(__name__)
 
@@ -133,8 +134,8 @@ class _PlayedRun(TrainingRun):
             await scheduled
             counts = [finished.outcomes, *(r.outcomes for r in (before, after) if r)]
             episodes = sum(sum(count.values()) for count in counts) + evaluator.num_scheduled
-            pace = meter.read(episodes=episodes, others=self.fleet.followers.used)
-        restarts = self.workers.restarts if self.workers else 0
+            pace = meter.read(episodes=episodes, others=self.fleet.mirrors.used)
+        restarts = self.producer.restarts if self.producer else 0
         return Played(finished, pace, before, after, restarts)
 
     @asynccontextmanager
@@ -146,7 +147,8 @@ class _PlayedRun(TrainingRun):
             for who in self.config.rollout.other_models:
                 config = self._config_of(who)
                 if isinstance(config.engine, EndpointConfig):
-                    serving = serving_endpoint(config, config.engine, advice=_advice(who))
+                    endpoint = endpoint_kind(config.engine)
+                    serving = endpoint.serving(config, config.engine, advice=_advice(who))
                     found[who] = await stack.enter_async_context(serving)
                     continue
                 serving = serving_model(
@@ -227,46 +229,30 @@ class _PlayedRun(TrainingRun):
     async def _train(self, producers: asyncio.TaskGroup, player: Player) -> FinishedGroups:
         rollout, seed = self.config.rollout, self.config.seed
         draws = Draws.of(rollout, self.episodes, seed=seed, recovered=self.recovered)
-        async with self.groups(draws) as groups, self._rollout(groups, player, draws) as rollout:
-            await self.wait_trainer()
-            self.progress.phase("training")
-            playing = producers.create_task(rollout.run(), name="rollout")
-            adapting = producers.create_task(self.adapt(player.services), name="concurrency")
-            await self.wait_trained()
-            adapting.cancel()
-            playing.cancel()
+        async with self.groups(draws) as groups:
+            self.producer = await self._producer(groups, player, draws)
+            async with self.producer.started():
+                await self.wait_trainer()
+                self.progress.phase("training")
+                playing = producers.create_task(self.producer.run(), name="rollout")
+                adapting = producers.create_task(self.adapt(player.services), name="concurrency")
+                await self.wait_trained()
+                adapting.cancel()
+                playing.cancel()
         return groups.finished
 
-    @asynccontextmanager
-    async def _rollout(
-        self, groups: OpenGroups, player: Player, draws: Draws | None
-    ) -> AsyncIterator[Rollout | ElasticWorkers]:
-        """Open the player of groups: this process, with `player`, or workers."""
+    async def _producer(self, groups: OpenGroups, player: Player, draws: Draws | None) -> Producer:
+        """Return the producer of groups: this process, with `player`, or another."""
         config, tasks = self.config, await asyncio.to_thread(self.tasks)
         assert tasks is not None, "a played run has tasks"
         record_tasks(self.run_dir, tasks)
-        numbers, logged = self.controller.rollout_metrics, self.recovered.logged
         cursor = TaskCursor(
             config.rollout,
             tasks,
             seed=config.seed,
-            logged=logged,
+            logged=self.recovered.logged,
             draws=draws,
             version=lambda: groups.buffer.version,
-            numbers=numbers,
+            numbers=self.controller.rollout_metrics,
         )
-        if not config.rollout.workers:
-            yield Rollout(config.rollout, groups, cursor, player, seed=config.seed)
-            return
-        self.workers = ElasticWorkers(
-            config.rollout,
-            self.config_file,
-            self.processes,
-            Leases(config.rollout, groups, cursor, numbers=numbers),
-            self.fleet.followers,
-            engine_timeout_s=config.own_engine.start_timeout_s,
-            stop_timeout_s=config.cluster.stop_timeout_s,
-            on_error=self.controller.fail,
-        )
-        async with self.workers.started():
-            yield self.workers
+        return producer_kind(config).producer(self, groups, cursor, player)

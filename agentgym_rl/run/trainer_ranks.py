@@ -121,7 +121,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
         """Start every rank with this URL of the controller. Ranks that share devices with engines
         are started by `watch`, once the engines have started."""
         self._url = controller_url
-        if not self.fleet.colocation.is_on:
+        if not self.fleet.turns.shared:
             await self._begin()
 
     async def _begin(self) -> None:
@@ -189,7 +189,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
     async def _start(
         self, checkpoint: Path | None, *, incarnation: int, served: int | None = None
     ) -> None:
-        await self.fleet.colocation.starting_ranks()
+        await self.fleet.turns.starting_ranks()
         host, port = await self.processes.address(self._names[0])
         for spec in trainer_processes(
             self.config,

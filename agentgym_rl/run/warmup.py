@@ -22,7 +22,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from agentgym_rl.cluster.forking import Forks
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.cluster.spec import ProcessSpec, free_port
 from agentgym_rl.config import Config, GatewayConfig, InitConfig
@@ -39,6 +38,7 @@ from agentgym_rl.trainer.launch import rank_environment, rank_imports
 
 from .demonstrations import LeftOut, Notes, check_row, conversation_of, with_text_arguments
 from .held_out import HeldOut
+from .parts import Opened
 from .written import TokenRow, rows_of
 
 _log = logging.getLogger(__name__)
@@ -193,33 +193,28 @@ _POLL_S = 0.2
 _SHOW_S = 2.0
 
 
-async def warmed_up(
-    config: Config,
-    model_dir: Path,
-    run_dir: Path,
-    config_file: Path,
-    progress: Progress,
-    *,
-    evaluates: bool,
-    forks: Forks | None = None,
-) -> Config:
-    """Warm the model up in `run_dir`/init; return the configuration of a run that begins with it.
-    `evaluates`: the run plays held-out tasks, which must not be among the data.
+async def warmed_up(opened: Opened, progress: Progress) -> Config:
+    """Warm the model up in RUN/init, if the run is to (`init.method`); return the configuration of
+    a run that begins with it.
 
     Raises:
-        ConfigError: the data cannot be read, would train something else, or fits no micro-batch.
+        ConfigError: the data cannot be read, would train something else, has tasks that the run
+            holds out, or fits no micro-batch.
         ProcessDied: a rank failed.
     """
+    config, run_dir = opened.config, opened.run_dir
+    if config.init.method != "sft":
+        return config
     init = config.init
     progress.phase(f"warming up: reading {init.data}")
     held_out = None
-    if evaluates:
+    if opened.evaluates:
         held_out = await asyncio.to_thread(HeldOut.of, config.env, config.rollout, config.eval)
     rows = await asyncio.to_thread(
         _prepare,
         Path(init.data),
         run_dir,
-        model_dir,
+        opened.model_dir,
         config.gateway,
         max_tokens=config.trainer.max_tokens_per_microbatch,
         held_out=held_out,
@@ -227,7 +222,7 @@ async def warmed_up(
     progress.phase(f"warming up: {len(rows):,} rows, {init.epochs} epochs")
     async with (
         LocalProcesses(
-            run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s, forks=forks
+            run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s, forks=opened.forks
         ) as ranks,
         asyncio.TaskGroup() as tasks,
     ):
@@ -237,7 +232,7 @@ async def warmed_up(
                 name=f"warm-up-{rank}",
                 argv=[
                     *(sys.executable, "-m", "agentgym_rl", "warm-up"),
-                    *("--config", str(config_file)),
+                    *("--config", str(opened.config_file)),
                     *("--run", str(run_dir)),
                     *("--rank", str(rank)),
                     *("--rendezvous", rendezvous),

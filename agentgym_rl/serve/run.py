@@ -20,7 +20,9 @@ from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.report.progress import Progress
 from agentgym_rl.rollout.player import check_policy, check_port, policy_gateway
 from agentgym_rl.rollout.throughput import measuring
-from agentgym_rl.run.training import Played, TrainingRun, TrainResult, training
+from agentgym_rl.run.opening import training
+from agentgym_rl.run.result import Played, TrainResult
+from agentgym_rl.run.training import TrainingRun
 from agentgym_rl.storage.run_folder import TOLD, shown
 
 from .app import PREFIX, AdminApp

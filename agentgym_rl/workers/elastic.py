@@ -149,14 +149,14 @@ class ElasticWorkers(Workers):
             raise InfraError(_ENDS)
 
     def _watching(self) -> asyncio.TaskGroup:
-        if self._tasks is None or self._leases.is_closing:
+        if self.tasks is None or self._leases.is_closing:
             raise InfraError(_ENDS)
-        return self._tasks
+        return self.tasks
 
     def _state(self, slot: WorkerSlot) -> WorkerState:
         if slot.life.is_leaving:
             return "leaving"
-        if slot.name not in self._left:
+        if slot.name not in self.left:
             return "given up"
         return "playing" if slot.life.is_ready and self._leases.is_alive(slot.life) else "starting"
 

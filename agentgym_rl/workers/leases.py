@@ -21,7 +21,7 @@ from agentgym_rl.core.messages import Lease
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.rollout.groups import OpenGroup, OpenGroups
-from agentgym_rl.rollout.producer import TaskCursor
+from agentgym_rl.rollout.producer import Cursor
 from agentgym_rl.runtime.http_server import is_secret
 
 
@@ -98,7 +98,7 @@ class Leases:
         self,
         config: RolloutConfig,
         groups: OpenGroups,
-        cursor: TaskCursor,
+        cursor: Cursor,
         *,
         numbers: MutableMapping[str, float],
     ) -> None:

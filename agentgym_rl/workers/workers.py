@@ -21,9 +21,11 @@ from agentgym_rl.cluster.spec import ProcessSpec
 from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core.errors import ProcessDied
 from agentgym_rl.fleet.mirrors import Followers
+from agentgym_rl.rollout.producer import Producer
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.runtime.tasks import first_of
 
+from . import IMPORTS
 from .api import LeasesApi
 from .leases import Leases, WorkerLife, WorkerSlot, worker_name
 
@@ -31,8 +33,6 @@ log = logging.getLogger(__name__)
 
 SILENCE_LIMIT_S = 60.0
 """The longest time that a running worker may send nothing: it sends something each second."""
-IMPORTS = ("agentgym_rl.workers.process", "agentgym_rl.gateway.client", "openai.types.chat")
-"""The modules that workers may be forked from."""
 START_TIMEOUT_S = 120.0
 """The longest time from a worker's start to its first lease, once an engine serves."""
 
@@ -63,7 +63,7 @@ def worker_process(
     )
 
 
-class Workers(Supervisor[WorkerSlot]):
+class Workers(Supervisor[WorkerSlot], Producer):
     """The rollout workers of a run. Use inside `started()`."""
 
     def __init__(
@@ -124,12 +124,12 @@ class Workers(Supervisor[WorkerSlot]):
         async with self._supervising(self._slots) as tasks:
             await self._all_ready()
             self._leases.open()
-            self._tasks = tasks
+            self.tasks = tasks
 
     async def _all_ready(self) -> None:
         """Wait until all workers are ready, to share groups evenly from the beginning."""
         await self._leases.changes.wait_for(
-            lambda: self._leases.num_ready >= len(self._left),
+            lambda: self._leases.num_ready >= len(self.left),
             who="rollout",
             what="its workers to start",
             timeout_s=self._start_timeout_s * (1 + self._config.max_restarts),
@@ -150,7 +150,7 @@ class Workers(Supervisor[WorkerSlot]):
             self._lose(slot)
             self._slots.remove(slot)
             raise
-        self._left.add(slot.name)
+        self.left.add(slot.name)
         return slot
 
     def _join(self, name: str, number: int) -> WorkerLife:
@@ -214,7 +214,7 @@ class Workers(Supervisor[WorkerSlot]):
 
     async def _let_go(self, slot: WorkerSlot, lost: Exception) -> None:
         """Forget a worker that has ended and is not restarted."""
-        self._left.discard(slot.name)
+        self.left.discard(slot.name)
         await self._processes.forget(slot.name)
         slot.runs, slot.ended_by = False, str(lost)
         self._slots.remove(slot)

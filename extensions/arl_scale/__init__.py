@@ -1,2 +1,2 @@
-"""The extension for engines and rollout workers that come and go: `arl engines`, `arl workers`, and
-`arl rollout`, the process of a worker."""
+"""The extension for runs on several machines, or with processes that come and go: the clusters
+`ray` and `slurm`; `arl engines`, `arl workers`, and `arl rollout`, the process of a worker."""

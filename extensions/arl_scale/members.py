@@ -20,7 +20,7 @@ def change_members(
 ) -> int:
     """Add members to a run, or remove the one that `args` names; print those that it has now, and
     return the exit code. `what`: engine or worker; `columns`: those of the table."""
-    from agentgym_rl.run.admin_api import FILE
+    from .admin_api import FILE  # slow imports
 
     if add and args.remove is not None:
         raise ConfigError("--add and --remove: give one of them")

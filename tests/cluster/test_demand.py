@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_rl.cluster.demand import Demand, Node, check, demands, table, totals
+from agentgym_rl.cluster.demand import Node, check, table, totals
+from agentgym_rl.cluster.resources import Demand, demands
 from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError
 

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from agentgym_rl.cluster.demand import Demand
+from agentgym_rl.cluster.resources import Demand
 from agentgym_rl.cluster.spec import ProcessSpec
 from agentgym_rl.core.errors import ConfigError, ProcessDied
 

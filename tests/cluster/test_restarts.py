@@ -25,7 +25,7 @@ class Lives(Supervisor[Life]):
     def __init__(self, *members: Life, max_restarts: int) -> None:
         super().__init__("toy", max_restarts=max_restarts, key="toys.max_restarts")
         self.members = members
-        self._left.update(member.name for member in members)
+        self.left.update(member.name for member in members)
 
     async def run(self) -> None:
         async with self._supervising(self.members):

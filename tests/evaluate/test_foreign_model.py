@@ -16,7 +16,7 @@ from agentgym_rl.core.errors import ConfigError, InfraError, TooManyErrors
 from agentgym_rl.engines.scripted import ScriptedEngine
 from agentgym_rl.evaluate.command import evaluate_all
 from agentgym_rl.evaluate.folder import Asked
-from agentgym_rl.gateway.relay.odd_replies import oddity
+from agentgym_rl.gateway.odd_replies import oddity
 from agentgym_rl.gateway.server.gateway import Gateway
 from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.gateway.template.chat_format import ChatFormat

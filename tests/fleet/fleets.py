@@ -18,8 +18,9 @@ from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.config import Config, dump_toml, load_config
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.engines.launch import engine_imports
-from agentgym_rl.fleet.colocation import SharedDevices
-from agentgym_rl.fleet.elastic import ElasticFleet
+from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.fleet.members import Members
+from agentgym_rl.fleet.parts import turns_of
 from agentgym_rl.fleet.servers import EngineSetup, OwnServer
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.trainer.launch import rank_environment
@@ -30,8 +31,9 @@ NAMES = ["engine-0", "engine-1"]
 
 
 class Running:
-    def __init__(self, fleet: ElasticFleet, processes: LocalProcesses, folder: Path) -> None:
+    def __init__(self, fleet: Fleet, processes: LocalProcesses, folder: Path) -> None:
         self.fleet, self.processes, self.folder = fleet, processes, folder
+        self.members = Members(fleet)
         self.incarnation(0)
 
     def incarnation(self, number: int) -> None:
@@ -42,7 +44,7 @@ class Running:
             timeout_s=30,
             polls_staging=False,
             incarnation=number,
-            may_sleep=self.fleet.colocation.is_on,
+            may_sleep=self.fleet.turns.shared,
         )
 
     async def publish(self, version: int) -> tuple[str, ...]:
@@ -106,13 +108,13 @@ async def running(folder: Path, **keys: object) -> AsyncIterator[Running]:
         forks() as forked,
         LocalProcesses(folder / "logs", stop_timeout_s=2, forks=forked) as processes,
     ):
-        fleet = ElasticFleet(
+        fleet = Fleet(
             EngineSetup.of(config),
             folder / "config.toml",
             processes,
             model_dir=BUNDLED,
             weights_dir=folder,
-            shared=SharedDevices.of(config.cluster, config.trainer, config.own_engine),
+            turns=turns_of(config.cluster, config.trainer, config.own_engine),
         )
         async with fleet.running():
             await fleet.ready()

@@ -9,7 +9,7 @@ from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from agentgym_rl.fleet import colocation
-from agentgym_rl.fleet.colocation import Colocation, SharedDevices
+from agentgym_rl.fleet.parts import turns_of
 from agentgym_rl.fleet.servers import Server
 from agentgym_rl.runtime.pausable_clock import ENGINES
 
@@ -40,13 +40,14 @@ class Scene:
         self.servers = [Device("engine-0"), Device("engine-1")]
         for server in self.servers:
             self.router.add(server.name, server.engine, version=0)
-        self.turns = Colocation(
-            SharedDevices.of(config.cluster, config.trainer, config.own_engine),
+        self.turns = turns_of(config.cluster, config.trainer, config.own_engine)(
             self.router,
             servers=lambda: self.servers,
             give_up=self._give_up,
         )
         self.turns.servers_started()
+        self.sampled = asyncio.Event()
+        """Set by the first token of any turn."""
 
     async def _give_up(self, server: Server, why: str) -> None:
         self.servers.remove(server)  # pyright: ignore[reportArgumentType]
@@ -71,10 +72,13 @@ class Scene:
         await self.turns.end_publication(self.servers)
 
     async def turn(self, name: str = "a") -> list[int]:
-        call = self.router.generate(
-            [5, 6], SamplingParams(max_tokens=8), request_id=name, session_id=name
-        )
-        return [version async for delta in call for version in delta.versions]
+        sampling, found = SamplingParams(max_tokens=8), list[int]()
+        async for delta in self.router.generate(
+            [5, 6], sampling, request_id=name, session_id=name, stream=True
+        ):
+            found += delta.versions
+            self.sampled.set()
+        return found
 
 
 def played(scenario, **keys):
@@ -94,7 +98,7 @@ def test_a_batch_is_handed_out_once_all_sleep_and_turns_outlast_it(level):
     async def scenario(scene):
         async with asyncio.TaskGroup() as tasks:
             early = tasks.create_task(scene.turn("early"))
-            await asyncio.sleep(0.008)
+            await scene.sampled.wait()
             other = tasks.create_task(scene.batch(rank=1))
             await asyncio.sleep(0)
             assert not other.done()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from arl_scale.admin_api import FILE, ElasticApi, told
 from safetensors.torch import load_file
 
 from agentgym_rl.config import load_config
@@ -14,11 +15,9 @@ from agentgym_rl.core.engine import EngineInfo, SamplingParams
 from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.engines.checks import Checked
 from agentgym_rl.fleet import servers
-from agentgym_rl.fleet.elastic import ElasticFleet
-from agentgym_rl.fleet.members import Members
+from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.fleet.servers import EngineSetup, check_joins
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.run.admin_api import FILE, ElasticApi, told
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.storage.weights_folder import INDEX
 from agentgym_rl.weights.parts import write_version
@@ -33,30 +32,26 @@ def is_there(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def members(run: Running) -> Members:
-    return Members(run.fleet)
-
-
 def test_one_that_joins_serves_the_current_version_and_one_that_leaves_is_gone(tmp_path):
     async def play() -> None:
         async with running(tmp_path, **ONE) as run:
             await run.publish(1)
-            (joined,) = await members(run).add()
+            (joined,) = await run.members.add()
             assert (joined.name, joined.state, joined.error) == ("engine-1", "serving", "")
             assert await run.all_serve() == {1}
-            listed = await members(run).all()
+            listed = await run.members.all()
             assert [(m.name, m.state, m.version) for m in listed] == [
                 (name, "serving", 1) for name in NAMES
             ]
             pid = run.processes.pid("engine-0")
-            assert await members(run).remove("engine-0") == "engine-0"
+            assert await run.members.remove("engine-0") == "engine-0"
             assert run.fleet.router.serving == ["engine-1"]
             assert not is_there(pid)
             assert await run.publish(2) == ("engine-1",)
             assert await run.versions(2) == {2}
-            (again,) = await members(run).add()
+            (again,) = await run.members.add()
             assert again.name == "engine-0", "its number, and so its room, is free again"
-            assert run.fleet.members["engine-0"].life == "engine-0#1", "another life"
+            assert run.fleet.servers["engine-0"].life == "engine-0#1", "another life"
             run.kill("engine-0")  # it is watched over like the others
             await run.until(lambda: run.fleet.restarts == 1)
             assert await run.all_serve() == {2}
@@ -80,7 +75,7 @@ def test_a_turn_in_flight_goes_on_elsewhere_with_its_tokens(tmp_path):
                     versions += delta.versions
                     if leaving is None:
                         (busy,) = [it.name for it in router.replicas if it.load]
-                        leaving = tasks.create_task(members(run).remove(busy))
+                        leaving = tasks.create_task(run.members.remove(busy))
             assert leaving is not None
             assert leaving.result() not in router.serving
             assert len(tokens) == len(versions) > 0
@@ -94,9 +89,9 @@ def test_the_last_one_cannot_leave_nor_one_that_is_unknown(tmp_path):
     async def play() -> None:
         async with running(tmp_path, **ONE) as run:
             with pytest.raises(InfraError, match="no other engine serves"):
-                await members(run).remove("engine-0")
+                await run.members.remove("engine-0")
             with pytest.raises(ConfigError, match="no engine 'engine-7'"):
-                await members(run).remove("engine-7")
+                await run.members.remove("engine-7")
             assert await run.versions(1) == {0}
 
     asyncio.run(play())
@@ -108,13 +103,13 @@ def test_one_that_fails_while_joining_is_told_and_leaves_nothing(tmp_path):
             write_version(tmp_path, 1, load_file(BUNDLED / "model.safetensors"))
             await run.publish(1)
             (tmp_path / "v1" / INDEX).write_bytes(b"nothing of that kind")
-            (joined,) = await members(run).add()
+            (joined,) = await run.members.add()
             assert joined.error
             assert joined.state == ""
-            assert list(run.fleet.members) == ["engine-0"]
+            assert list(run.fleet.servers) == ["engine-0"]
             assert await run.versions(1) == {1}
             await run.publish(2)
-            (joined,) = await members(run).add()
+            (joined,) = await run.members.add()
             assert joined.error == ""
 
     asyncio.run(play())
@@ -125,7 +120,7 @@ def test_nobody_joins_or_leaves_while_a_version_is_published(tmp_path):
         async with running(tmp_path) as run:
             await run.fleet.begin_publication(1)
             async with asyncio.TaskGroup() as tasks:
-                leaving = tasks.create_task(members(run).remove("engine-1"))
+                leaving = tasks.create_task(run.members.remove("engine-1"))
                 await asyncio.sleep(0.3)
                 assert sorted(run.fleet.router.serving) == NAMES
                 await run.fleet.end_publication(1, served=[], failed={})
@@ -144,7 +139,7 @@ def test_the_api_wants_its_own_token_and_says_what_is_wrong(tmp_path):
 
     async def play() -> None:
         async with running(tmp_path, **ONE) as run:
-            api = ElasticApi(members(run), no_workers, token="secret", others=others)
+            api = ElasticApi(run.members, no_workers, token="secret", others=others)
             async with (
                 serving(api, host="127.0.0.1", port=0) as url,
                 aiohttp.ClientSession() as http,
@@ -195,11 +190,11 @@ def test_one_with_another_model_or_a_shorter_context_is_refused():
 def test_nothing_can_be_asked_before_the_engines_are_there(tmp_path):
     async def play() -> None:
         async with running(tmp_path, **ONE) as run:
-            run.fleet._tasks, tasks = None, run.fleet._tasks
+            run.fleet.tasks, tasks = None, run.fleet.tasks
             try:
-                (joined,) = await members(run).add()
+                (joined,) = await run.members.add()
             finally:
-                run.fleet._tasks = tasks
+                run.fleet.tasks = tasks
             assert "still being started" in joined.error
 
     asyncio.run(play())
@@ -223,7 +218,7 @@ def test_a_server_by_url_joins_at_the_next_version_and_is_left_running(tmp_path,
             somebody_elses_engine(tmp_path / "b") as (_, second),
         ):
             config = load_config(None, {"engine.type": "vllm", "engine.urls": [url]})
-            fleet = ElasticFleet(
+            fleet = Fleet(
                 EngineSetup.of(config), tmp_path / "config.toml", processes, model_dir=BUNDLED
             )
             run = Running(fleet, processes, tmp_path)
@@ -233,7 +228,7 @@ def test_a_server_by_url_joins_at_the_next_version_and_is_left_running(tmp_path,
                 async with asyncio.TaskGroup() as tasks:
                     watch = tasks.create_task(fleet.watch())
                     await asyncio.sleep(0)
-                    asked = Members(fleet)
+                    asked = run.members
                     with pytest.raises(ConfigError, match="give the URL"):
                         await asked.add()
                     (joined,) = await asked.add(url=f"{second}/")
@@ -248,7 +243,7 @@ def test_a_server_by_url_joins_at_the_next_version_and_is_left_running(tmp_path,
                     assert is_there(processes.pid("engine-0")), "it is somebody else's"
                     (refused,) = await asked.add(url=url)
                     assert "same seed" in refused.error
-                    assert list(fleet.members) == ["engine-1"]
+                    assert list(fleet.servers) == ["engine-1"]
                     watch.cancel()
 
     asyncio.run(play())
@@ -259,6 +254,6 @@ def test_nobody_joins_engines_that_share_devices_with_the_trainer(tmp_path):
         keys = {"cluster.colocated": True, "trainer.num_ranks": 2}
         async with running(tmp_path, **keys) as run:
             with pytest.raises(ConfigError, match="share their devices"):
-                await members(run).add()
+                await run.members.add()
 
     asyncio.run(play())

@@ -41,7 +41,7 @@ def test_a_server_that_missed_a_version_does_not_serve_the_old_one(tmp_path):
             await run.publish(1)
             await run.fleet.begin_publication(2)
             write_version(run.folder, 2, load_file(BUNDLED / "model.safetensors"))
-            engine = run.fleet._servers["engine-0"].engine
+            engine = run.fleet.servers["engine-0"].engine
             await engine.update_weights(str(run.folder / "v2"), version=2)
             failed = {"engine-1": "it did not answer"}
             await run.fleet.end_publication(2, served=["engine-0"], failed=failed)
@@ -75,7 +75,7 @@ def test_a_server_that_hangs_behind_a_healthy_route_is_started_again(tmp_path):
         async with running(
             tmp_path, **{"engine.num_servers": 1, "engine.stall_timeout_s": 2.0}
         ) as run:
-            await run.fleet._servers["engine-0"].engine.pause(interrupt="keep")
+            await run.fleet.servers["engine-0"].engine.pause(interrupt="keep")
             assert await run.versions(1) == {0}  # the turn outlives the server
             assert run.fleet.restarts >= 1
 
@@ -87,7 +87,7 @@ def test_a_death_during_a_publication_costs_one_restart(tmp_path):
         async with running(tmp_path, **{"engine.max_restarts": 1}) as run:
             engines = await run.fleet.begin_publication(1)
             run.kill("engine-1")
-            restarted = run.fleet._servers["engine-1"]
+            restarted = run.fleet.servers["engine-1"]
             await run.until(lambda: restarted.restarts == 1)
             failed = {name: "gone" for name in engines if name == "engine-1"}
             await run.fleet.end_publication(1, served=[], failed=failed)
@@ -101,7 +101,7 @@ def test_a_publisher_that_dies_leaves_no_engine_paused_and_no_lock(tmp_path):
         async with running(tmp_path, **{"engine.num_servers": 1}) as run:
             await run.publish(1)
             await run.fleet.begin_publication(2)
-            engine = run.fleet._servers["engine-0"].engine
+            engine = run.fleet.servers["engine-0"].engine
             await engine.pause(interrupt="keep")
             await run.fleet.replace_publishers(1)
             assert await run.versions(2) == {1}
@@ -120,7 +120,7 @@ def test_an_engine_that_a_dead_publisher_was_writing_to_is_never_resumed(tmp_pat
         async with running(tmp_path) as run:
             await run.publish(1)
             await run.fleet.begin_publication(2)
-            torn = run.fleet._servers["engine-0"].engine
+            torn = run.fleet.servers["engine-0"].engine
             await torn.pause(interrupt="keep")
             await torn.name_version(UNKNOWN_VERSION)
             await run.fleet.replace_publishers(1)
@@ -204,7 +204,7 @@ COLOCATED = {"cluster.colocated": True, "trainer.num_ranks": 2}
 
 
 async def _handed_out(run: Running) -> None:
-    assert await run.fleet.colocation.to_ranks(lead=True, wanted=lambda: True)
+    assert await run.fleet.turns.to_ranks(lead=True, wanted=lambda: True)
 
 
 async def _long_turn(run: Running, name: str) -> list[int]:
@@ -231,7 +231,7 @@ def test_a_server_killed_in_its_sleep_is_replaced_in_the_engines_turn(tmp_path, 
             assert await run.all_serve() == {1}
             assert run.fleet.restarts == 1
             assert set(await turn) == {1}
-            slept = run.fleet.colocation.slept()
+            slept = run.fleet.turns.slept()
             assert {name: len(it) for name, it in slept.items()} == dict.fromkeys(NAMES, 1)
 
     asyncio.run(play())
@@ -243,11 +243,11 @@ def test_publishers_lost_in_the_middle_leave_nobody_resumed_and_nobody_forgotten
             await _handed_out(run)
             assert len(await run.fleet.begin_publication(1)) == 2
             await run.fleet.replace_publishers(1)
-            assert all([await s.engine.is_sleeping() for s in run.fleet._servers.values()])
+            assert all([await s.engine.is_sleeping() for s in run.fleet.servers.values()])
             run.incarnation(1)
-            await run.fleet.colocation.starting_ranks()
-            await run.fleet.colocation.ranks_started()
-            assert all([await s.engine.is_sleeping() for s in run.fleet._servers.values()])
+            await run.fleet.turns.starting_ranks()
+            await run.fleet.turns.ranks_started()
+            assert all([await s.engine.is_sleeping() for s in run.fleet.servers.values()])
             await run.publish(1)
             assert await run.all_serve() == {1}
             assert run.fleet.restarts == 0
@@ -271,11 +271,11 @@ def test_publishers_lost_as_they_begin_wake_nobody(tmp_path, monkeypatch):
 
             async def lost() -> None:
                 await run.fleet.replace_publishers(1)
-                await run.fleet.colocation.starting_ranks()
+                await run.fleet.turns.starting_ranks()
 
-            monkeypatch.setattr(run.fleet.followers, "all_know", lost)
+            monkeypatch.setattr(run.fleet.mirrors, "all_know", lost)
             assert await run.fleet.begin_publication(1) == {}
-            assert all(server.engine.asleep for server in run.fleet._servers.values())
+            assert all(server.engine.asleep for server in run.fleet.servers.values())
             await _handed_out(run)  # nothing is left in the way
 
     asyncio.run(play())

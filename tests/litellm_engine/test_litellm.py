@@ -14,12 +14,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from arl_endpoints.endpoint import LITELLM
 from someones_claude import SomeonesClaude
 from someones_model import KEY, gold
 
 from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.evaluate.command import check_endpoint
 from agentgym_rl.runtime.http_server import serving
 from tests.exhaustive import REQUIRED
 from tests.kit.cases import cases
@@ -185,4 +185,4 @@ def test_the_summary_as_typed(python):
 def test_without_litellm_it_is_said_what_to_install():
     config = load_config(overrides={"engine.type": "litellm", "model.path": "openai/x"})
     with pytest.raises(ConfigError, match=r"pip install 'agentgym-rl\[litellm\]'"):
-        asyncio.run(check_endpoint(config, config.engine))
+        asyncio.run(LITELLM.check(config, config.engine))

@@ -10,6 +10,7 @@ from agentgym_rl.config import load_config
 from agentgym_rl.config.allocation import GPU_DRIVERS, may_use_gpu
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.run.launch import fork_server, launch
+from agentgym_rl.run.parts import producer_kind
 from tests.kit.cases import cases
 
 CPU = {"engine.device": "cpu", "trainer.device": "cpu"}
@@ -19,7 +20,7 @@ WORKERS = {"rollout.workers": 2}
 def imports_of(**overrides) -> set[str] | None:
     """What the fork server of such a run imports (it is not started); None: there is none."""
     config = load_config(overrides=CPU | overrides)
-    server = fork_server(config.own_engine, config.trainer, config.rollout)
+    server = fork_server(config.own_engine, config.trainer, producer_kind(config).forked(config))
     return set(server.modules) if isinstance(server, ForkServer) else None
 
 

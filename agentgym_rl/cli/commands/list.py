@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import textwrap
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from agentgym_rl.cli import registry
 from agentgym_rl.cli.command import Command, json_flag
 from agentgym_rl.cli.output import print_json
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.extensions import entry_points_of, is_ours, load_extension
 
 if TYPE_CHECKING:
     from agentgym_rl.gym.registry import Listed
@@ -28,15 +32,16 @@ def list_parts(args: Namespace) -> int:
     from agentgym_rl.gym.registry import listing
 
     found = [*listing("env"), *listing("agent"), *listing("sandbox")]
-    rows = [*map(_row, found), *map(_command_row, registry.foreign_commands())]
+    rows = [*map(_row, found), *map(_command_row, registry.foreign_commands()), *_part_rows()]
     if args.json:
         print_json({"rows": rows})
         return 0
     width = max(len(row["id"]) for row in rows)
+    kinds = max(8, *(len(row["kind"]) for row in rows))
     for row in rows:
         broken = row["error"].strip().splitlines()[-1:]
         text = f"BROKEN: {broken[0]}" if broken else row["description"]
-        begin = f"{row['kind']:<8} {row['id']:<{width}}  "
+        begin = f"{row['kind']:<{kinds}} {row['id']:<{width}}  "
         wrap = textwrap.TextWrapper(80, begin, " " * len(begin), break_on_hyphens=False)
         print(wrap.fill(text))
     return 0
@@ -50,6 +55,35 @@ def _row(row: Listed) -> dict[str, str]:
 def _command_row(row: registry.Listed) -> dict[str, str]:
     description = row.command.summary if row.command else ""
     return {"kind": "command", "id": row.name, "description": description, "error": row.error}
+
+
+_PARTS = {
+    "processes": "cluster",
+    "producers": "producer",
+    "players": "player",
+    "endpoints": "endpoint",
+    "preparations": "preparation",
+    "turns": "turns",
+    "live_parts": "live part",
+}
+"""The groups of parts of a run, and the kind of their members."""
+
+
+def _part_rows() -> Iterator[dict[str, str]]:
+    """Yield the parts of runs that other packages add, with the first line of their docstrings."""
+    for group, kind in _PARTS.items():
+        for name, point in sorted(entry_points_of(group).items()):
+            if is_ours(point):
+                continue
+            row = {"kind": kind, "id": name, "description": "", "error": ""}
+            try:
+                member = load_extension(group, name)
+            except ConfigError as error:
+                row["error"] = str(error)
+            else:
+                shown = member if callable(member) else type(member)
+                row["description"] = (inspect.getdoc(shown) or "").partition("\n\n")[0]
+            yield row
 
 
 COMMAND = Command(

@@ -23,6 +23,7 @@ from agentgym_rl.gateway.dialects.completions import DONE, ChatDialect
 from agentgym_rl.gateway.dialects.messages import CountTokens, MessagesDialect
 from agentgym_rl.gateway.dialects.responses import CountInput, ResponsesDialect
 from agentgym_rl.gateway.errors import bad_request, unsupported
+from agentgym_rl.gateway.odd_replies import OddReplies
 from agentgym_rl.gateway.request.body import json_object
 from agentgym_rl.gateway.request.chat_request import ANY_OBJECT, ChatRequest, ReplyForm
 from agentgym_rl.gateway.request.client_sampling import Sampling, left_to_session
@@ -33,7 +34,6 @@ from agentgym_rl.gateway.server.gateway import SessionServer
 from agentgym_rl.gateway.session.session import Session, SessionSampling
 from agentgym_rl.runtime.pausable_clock import ENGINES
 
-from .odd_replies import OddReplies
 from .session import RelayedTurn, RelaySession, StreamedMessage
 from .upstream import Upstream
 

@@ -18,6 +18,7 @@ import contextlib
 import json
 import logging
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -27,8 +28,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agentgym_rl.core.errors import ArlError, ConfigError
+from agentgym_rl.core.errors import ArlError, ConfigError, InfraError
 from agentgym_rl.fleet.members import Members
+from agentgym_rl.run.training import LivePart, TrainingRun
 from agentgym_rl.runtime.atomic_file import replacing
 from agentgym_rl.runtime.http_server import (
     Api,
@@ -154,3 +156,35 @@ def told(run_dir: Path, *, url: str, token: str, timeout_s: float) -> Iterator[N
         yield
     finally:
         file.unlink(missing_ok=True)
+
+
+class Control(LivePart):
+    """The part of each run that answers `arl engines` and `arl workers`."""
+
+    def __init__(self, run: TrainingRun) -> None:
+        super().__init__(run)
+        self._token = secrets.token_hex(16)
+
+    def app(self, others: App) -> App:
+        config = self.run.config
+        reserved = config.eval.scheduled + len(config.rollout.other_engines)
+        members = Members(self.run.fleet, reserved=reserved)
+        return ElasticApi(members, self._workers, token=self._token, others=others)
+
+    @contextlib.contextmanager
+    def reachable(self, url: str) -> Iterator[None]:
+        config = self.run.config
+        longest_s = 2 * config.own_engine.start_timeout_s + 4 * config.weights.update_timeout_s
+        longest_s += config.rollout.patience_s  # a leaving worker ends its groups
+        with told(self.run.run_dir, url=url, token=self._token, timeout_s=longest_s):
+            yield
+
+    def _workers(self) -> ElasticWorkers:
+        if not self.run.config.rollout.workers:
+            raise ConfigError(
+                "this run has no rollout workers: `arl train` plays its groups itself "
+                "(rollout.workers=0)"
+            )
+        if not isinstance(self.run.producer, ElasticWorkers):
+            raise InfraError("the rollout workers are not started yet")
+        return self.run.producer

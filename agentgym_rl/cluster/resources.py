@@ -1,0 +1,70 @@
+"""The resources that the processes of a run need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentgym_rl.config import Config, ServerEngineConfig
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A demand for `count` equal processes, or for places that each share with a guest."""
+
+    role: str
+    count: int
+    cpus: int
+    gpus: int = 0
+    guest: str = ""
+    """The role of as many other processes, which alternate with these on the same GPUs."""
+    guest_cpus: int = 0
+    """The share of `cpus` that the guest gets."""
+
+    @property
+    def name(self) -> str:
+        """Return the roles of the demand, for messages."""
+        return f"{self.role} + {self.guest}" if self.guest else self.role
+
+    def share(self, role: str) -> tuple[int, float]:
+        """Return the CPUs and GPUs of one process; two processes that share a GPU get half each."""
+        cpus = self.guest_cpus if role == self.guest else self.cpus - self.guest_cpus
+        return cpus, self.gpus / 2 if self.guest else self.gpus
+
+
+def demands(config: Config, *, gpus: bool) -> list[Demand]:
+    """Return the demands of a run that starts its own engines. `gpus` states that there are GPUs,
+    which decides the meaning of device "auto"."""
+    engine, trainer = config.own_engine, config.trainer
+    found: list[Demand] = []
+    if isinstance(engine, ServerEngineConfig):
+        if not engine.urls:
+            size = engine.tensor_parallel_size if gpus else 0
+            found.append(Demand("engine", engine.num_servers, engine.num_threads, size))
+    else:
+        size = int(_on_gpu(engine.device, gpus))
+        found.append(Demand("engine", engine.num_servers, engine.num_threads, size))
+    size = int(_on_gpu(trainer.device, gpus))
+    if config.cluster.colocated:
+        found = [_shared(it, trainer.num_threads, size) for it in found]
+    else:
+        found.append(Demand("trainer", trainer.num_ranks, trainer.num_threads, size))
+    if config.rollout.workers:
+        found.append(Demand("rollout", config.rollout.workers, config.rollout.worker_cpus))
+    return found
+
+
+def _shared(engine: Demand, rank_cpus: int, rank_gpus: int) -> Demand:
+    """Return places for a server and one rank on each of its GPUs; shared GPUs count once."""
+    each = max(engine.gpus, 1)
+    return Demand(
+        "engine",
+        engine.count,
+        engine.cpus + each * rank_cpus,
+        max(engine.gpus, rank_gpus),
+        guest="trainer",
+        guest_cpus=each * rank_cpus,
+    )
+
+
+def _on_gpu(device: str, gpus: bool) -> bool:
+    return device == "cuda" or (device == "auto" and gpus)

@@ -1,0 +1,141 @@
+"""The kinds of players that installed packages register, beside the player of one agent.
+
+`agentgym_rl.players`     what is played: an episode of one agent, unless a kind takes it, such as
+                          games with an agent at each seat (game.py)
+`agentgym_rl.endpoints`   models that are served elsewhere, by the value of `engine.type`; they
+                          reply, and tell no tokens
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+
+from agentgym_rl.config import Config, EndpointConfig, RolloutConfig
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.extensions import extension_names, load_extension
+from agentgym_rl.gym.env import Env
+from agentgym_rl.gym.specs import EnvSpec
+
+from .episode import Player
+
+PLAYERS = "players"
+ENDPOINTS = "endpoints"
+
+
+class PlayerKind(ABC):
+    """A kind of players of a run's training episodes, made from the player of one agent.
+
+    Evaluations play with `Player.alone` of what it makes.
+    """
+
+    @abstractmethod
+    def takes(self, rollout: RolloutConfig, spec: EnvSpec) -> bool:
+        """Return whether this kind plays the episodes of such a run."""
+
+    @abstractmethod
+    def player(
+        self, alone: Player, rollout: RolloutConfig, opponents: Mapping[str, Player]
+    ) -> Player:
+        """Return the player of a run; `opponents` are players of models beside the policy."""
+
+    def check(self, rollout: RolloutConfig, spec: EnvSpec, env: Env) -> None:  # noqa: B027
+        """Refuse a run that cannot work with `env`, an instance of `spec`.
+
+        Raises:
+            ConfigError: the reason.
+        """
+
+    def check_alone(self, spec: EnvSpec, env: Env) -> None:  # noqa: B027
+        """Refuse to play `env`, an instance of `spec`, with one agent, if this kind knows that it
+        takes more.
+
+        Raises:
+            ConfigError: the reason.
+        """
+
+    def seats(self, env: Env) -> Sequence[str]:
+        """Return the seats of `env` that `match` gives to players; none: it is no game for it."""
+        return ()
+
+    def match(self, env: Env, players: Sequence[Player]) -> Player:
+        """Return the player of games between `players`, one for each of `seats`, in that order."""
+        raise NotImplementedError(f"{self!r} names no seats")
+
+
+class _Episodes(PlayerKind):
+    """The kernel's own kind: one agent plays."""
+
+    def takes(self, rollout: RolloutConfig, spec: EnvSpec) -> bool:
+        return True
+
+    def player(
+        self, alone: Player, rollout: RolloutConfig, opponents: Mapping[str, Player]
+    ) -> Player:
+        return alone
+
+
+def player_kinds() -> Iterator[tuple[str, PlayerKind]]:
+    """Yield the registered kinds of players, by name."""
+    for name in extension_names(PLAYERS):
+        yield name, load_extension(PLAYERS, name)
+
+
+def player_kind(rollout: RolloutConfig, spec: EnvSpec) -> PlayerKind:
+    """Return the registered kind that plays the episodes of a run, or else that of one agent.
+
+    Raises:
+        ConfigError: several kinds would.
+    """
+    kinds = {name: kind for name, kind in player_kinds() if kind.takes(rollout, spec)}
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"{' and '.join(kinds)} (agentgym_rl.{PLAYERS}) would both play the episodes of this "
+            "run, and one alone can: leave out the keys of the others"
+        )
+    return next(iter(kinds.values()), _Episodes())
+
+
+def check_alone(spec: EnvSpec, env: Env) -> None:
+    """Refuse to play `env`, an instance of `spec`, with one agent, as evaluations do, if a
+    registered kind knows that it takes more.
+
+    Raises:
+        ConfigError: the reason.
+    """
+    for _, kind in player_kinds():
+        kind.check_alone(spec, env)
+
+
+class EndpointKind(ABC):
+    """A kind of endpoints: models that are served elsewhere, and reply without their tokens."""
+
+    def place(self, engine: EndpointConfig) -> str:
+        """Return the location of the model, for messages."""
+        return engine.base_url
+
+    @abstractmethod
+    async def check(self, config: Config, engine: EndpointConfig) -> None:
+        """Refuse a configuration that cannot work, before anything starts; send no request.
+
+        Raises:
+            ConfigError: the reason.
+        """
+
+    @abstractmethod
+    def serving(
+        self, config: Config, engine: EndpointConfig, *, advice: str = ""
+    ) -> AbstractAsyncContextManager[Player]:
+        """Open a player of the model `config.model.path`. `advice`: what a user can do if the
+        endpoint refuses all requests; empty: the usual.
+
+        Raises:
+            ConfigError: the endpoint refuses all requests, with the reason; raised at once, in an
+                exception group.
+        """
+
+
+def endpoint_kind(engine: EndpointConfig) -> EndpointKind:
+    """Return the kind of a model that is served elsewhere."""
+    return load_extension(ENDPOINTS, engine.type)

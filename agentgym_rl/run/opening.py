@@ -1,0 +1,306 @@
+"""The opening of a run: its folder, its model, and the parts that `TrainingRun` connects.
+
+Nothing is started before all of it is known to fit: the resources of its cluster, the folder of a
+resumed run, the models beside the policy, a trial of the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from agentgym_rl.cluster.forking import Forks, ForkServer
+from agentgym_rl.cluster.processes import Processes, cluster_of
+from agentgym_rl.config import Config, dump_record
+from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.controller.controller import Controller
+from agentgym_rl.controller.schedule import Plan
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.extensions import extension_names, load_extension
+from agentgym_rl.core.task import TaskSource
+from agentgym_rl.evaluate.queue import EvalQueue
+from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.fleet.parts import turns_of
+from agentgym_rl.fleet.servers import EngineSetup
+from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.resolve import (
+    check_tokenizer,
+    model_folder,
+    reference_folder,
+    weights_size,
+)
+from agentgym_rl.report.progress import Progress
+from agentgym_rl.rollout.teachers import check_teachers
+from agentgym_rl.runtime.atomic_file import replace_text
+from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.storage.evaluations import EvalRecord
+from agentgym_rl.storage.metrics import MetricsFile, PhasesFile, TroubleWatch
+from agentgym_rl.storage.recovery import Recovered
+from agentgym_rl.storage.run_folder import (
+    EPISODES,
+    MARK,
+    create_run_dir,
+    file_name,
+    held,
+    release_if_unused,
+)
+from agentgym_rl.storage.trackers import Trackers, open_trackers
+from agentgym_rl.storage.weights_folder import WeightsFolder
+
+from .parts import PREPARATIONS, Opened, Preparation
+from .resume import begin, check_kept, record_model
+from .trainer_ranks import TrainerGroup, try_model
+from .training import TrainingRun
+
+_FLOAT32_OVER_BFLOAT16 = 2
+"""The ratio of sizes of a version (float32, the trainer's master weights) and of a model's files,
+which are often bfloat16."""
+
+
+@contextlib.asynccontextmanager
+async def training(
+    kind: type[TrainingRun],
+    config: Config,
+    progress: Progress,
+    *,
+    tasks: Callable[[], TaskSource | None] = lambda: None,
+    resume: Path | None = None,
+    server: ForkServer | None = None,
+) -> AsyncIterator[TrainingRun]:
+    """Open a run of this kind in a new folder, or resume the one in the folder `resume`; yield it
+    ready to be `run`. The run ends with the context. Processes are forked from `server`, if given.
+    `tasks` makes the training tasks; None: other programs bring their own.
+
+    Raises:
+        ConfigError: the folder is in use by another run, or holds no run that can be resumed.
+    """
+    if config.eval.split != "eval":
+        raise ConfigError(
+            f"eval.split {config.eval.split!r}: a run evaluates held-out tasks; training tasks are "
+            "played by `arl eval`"
+        )
+    begun_s = time.monotonic()
+    model_dir = await asyncio.to_thread(model_folder, config.model, config.env.id)
+    config = fitted(config, model_dir)
+    async with AsyncExitStack() as stack:
+        places = await stack.enter_async_context(cluster_of(config))
+        if resume is None:
+            checkpoint = None
+            run_dir, config_file = create_run_dir(config, kind=kind.folder)
+            stack.callback(release_if_unused, run_dir)
+            stack.enter_context(held(run_dir))
+        else:
+            run_dir, config_file = resume, resume / MARK
+            stack.enter_context(held(run_dir))
+            checkpoint = await asyncio.to_thread(lambda: check_kept(run_dir, config, tasks()))
+            replace_text(config_file, dump_record(config, run_dir))
+        forks = await stack.enter_async_context(Forks(server)) if server else None
+        trackers = open_trackers(config.logging, run_dir, settings=config.model_dump(mode="json"))
+        stack.callback(trackers.close)
+        opened = Opened(config, model_dir, run_dir, config_file, kind.evaluates, forks)
+        await _check_models(opened, progress, is_new=resume is None)
+        opened = await _prepared(opened, progress)
+        if resume is None:
+            record_model(run_dir, opened.model_dir)
+        weights_dir = stack.enter_context(_weights_folder(opened))
+        log = _Log(stack, opened, checkpoint)
+        processes = await stack.enter_async_context(
+            places.processes(run_dir, weights_dir, forks=forks)
+        )
+        shown = _Shown(progress, trackers)
+        yield _connected(
+            kind, opened, log, shown, weights_dir, processes, tasks=tasks, begun_s=begun_s
+        )
+
+
+async def _check_models(opened: Opened, progress: Progress, *, is_new: bool) -> None:
+    """Refuse models beside the policy that do not fit it, and try the model of a new run.
+
+    Raises:
+        ConfigError: a model is refused.
+        ProcessDied: the trial failed for another reason.
+    """
+    config, model_dir = opened.config, opened.model_dir
+    if (reference := reference_folder(config.algo.kl)) is not None:
+        check_tokenizer(reference, model_dir, who="the reference model")
+    if config.algo.teacher.models:
+        progress.phase("asking the teachers for their tokenizers")
+        await check_teachers(config.algo.teacher, model_dir, config.own_engine.max_model_len)
+    if is_new and config.cluster.kind.here:
+        progress.phase("trying the model")
+        await try_model(config, model_dir, opened.run_dir, opened.config_file, forks=opened.forks)
+
+
+async def _prepared(opened: Opened, progress: Progress) -> Opened:
+    """Return the run after the registered preparations; one that changes the configuration is on
+    record before the next begins.
+
+    Raises:
+        ConfigError: no registered preparation does what the section `init` wants.
+    """
+    for name in extension_names(PREPARATIONS):
+        prepare: Preparation = load_extension(PREPARATIONS, name)
+        config = await prepare(opened, progress)
+        if config is not opened.config:
+            replace_text(opened.config_file, dump_record(config, opened.run_dir))
+            model_dir = model_folder(config.model, config.env.id)
+            opened = replace(opened, config=config, model_dir=model_dir)
+    if (method := opened.config.init.method) != "none":
+        raise ConfigError(
+            f"init.method {method!r}: no installed package prepares a run like that (the group of "
+            f"entry points agentgym_rl.{PREPARATIONS}); install it, or leave the key out"
+        )
+    return opened
+
+
+def _weights_folder(opened: Opened) -> WeightsFolder:
+    """Return a folder with room for the versions that are kept, the one being written, and the one
+    being evaluated: the configured folder, or one that every process of the run can reach."""
+    config, run_dir = opened.config, opened.run_dir
+    # in memory, or where every node of a cluster sees it
+    root = None if config.cluster.kind.here else run_dir
+    versions = 1 + config.weights.num_published + config.eval.scheduled
+    version_bytes = weights_size(opened.model_dir) * _FLOAT32_OVER_BFLOAT16
+    return WeightsFolder(
+        f"{file_name(run_dir.name)}-{os.getpid()}",
+        need_bytes=versions * version_bytes,
+        root=Path(config.weights.folder) if config.weights.folder else root,
+    )
+
+
+class _Log:
+    """The files of a run that are written while it runs, and what it goes on from."""
+
+    def __init__(self, stack: AsyncExitStack, opened: Opened, checkpoint: Path | None) -> None:
+        run_dir, num_ranks = opened.run_dir, opened.config.trainer.num_ranks
+        self.episodes = EpisodeLog(run_dir / EPISODES)
+        stack.callback(self.episodes.close)
+        self.recovered: Recovered = begin(run_dir, self.episodes, checkpoint, num_ranks=num_ranks)
+        self.metrics = MetricsFile(run_dir / "metrics.jsonl")
+        stack.callback(self.metrics.close)
+        self.phases = PhasesFile(run_dir)
+        stack.callback(self.phases.close)
+
+
+class _Shown:
+    """The receiver of a run's events: its progress, trackers, and the watch for trouble."""
+
+    def __init__(self, progress: Progress, trackers: Trackers) -> None:
+        self.progress, self._trackers, self._trouble = progress, trackers, TroubleWatch()
+        self.version: Callable[[], int] = lambda: 0
+        """The present policy version."""
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show a trained batch."""
+        self._trouble.step(step, metrics)
+        self._trackers.log(step, metrics)
+        self.progress.step(step, metrics)
+
+    def evaluated(self, record: EvalRecord) -> None:
+        """Show an evaluation."""
+        self.progress.evaluated(record)
+        numbers = {k: v for k, v in record.metrics.items() if v is not None}
+        if numbers:
+            numbers["eval/version"] = float(record.version)
+            self._trackers.log(self.version(), numbers)
+
+
+def _connected(
+    kind: type[TrainingRun],
+    opened: Opened,
+    log: _Log,
+    shown: _Shown,
+    weights_dir: Path,
+    processes: Processes,
+    *,
+    tasks: Callable[[], TaskSource | None],
+    begun_s: float,
+) -> TrainingRun:
+    """Return the run with all its parts: engines, buffer, controller, evaluations, ranks."""
+    config, recovered = opened.config, log.recovered
+    evaluations = EvalQueue(
+        opened.run_dir,
+        weights_dir,
+        steps=config.steps,
+        scheduled=config.eval.scheduled,
+        recovered=recovered,
+        final=kind.evaluates and config.eval.num_tasks > 0,
+        on_end=shown.evaluated,
+    )
+    fleet = Fleet(
+        EngineSetup.of(config),
+        opened.config_file,
+        processes,
+        model_dir=opened.model_dir,
+        weights_dir=weights_dir,
+        version=recovered.step,
+        incarnation=recovered.incarnation,
+        turns=turns_of(config.cluster, config.trainer, config.own_engine),
+    )
+    controller = _controller(opened, log, fleet, evaluations, shown)
+    shown.version = lambda: controller.version
+    evaluations.recover()
+    trainer = TrainerGroup(
+        config.trainer,
+        config.steps,
+        opened.config_file,
+        opened.run_dir,
+        weights_dir,
+        processes,
+        controller,
+        fleet,
+        log.episodes,
+        evaluations,
+        recovered,
+    )
+    return kind(
+        config,
+        tasks,
+        opened.run_dir,
+        opened.config_file,
+        processes,
+        fleet,
+        trainer,
+        controller,
+        log.episodes,
+        shown.progress,
+        recovered,
+        evaluations,
+        begun_s,
+    )
+
+
+def _controller(
+    opened: Opened, log: _Log, fleet: Fleet, evaluations: EvalQueue, shown: _Shown
+) -> Controller:
+    """Return the controller with its buffer, in the state that the run goes on from."""
+    config, recovered = opened.config, log.recovered
+    buffer = Buffer(config.rollout, total_groups=config.steps * config.rollout.groups_per_batch)
+    buffer.restore(
+        recovered.step,
+        leased=recovered.leased,
+        waiting=recovered.waiting,
+        dropped=recovered.dropped,
+    )
+    return Controller(
+        config.trainer,
+        config.algo,
+        buffer,
+        log.episodes,
+        log.metrics,
+        log.phases,
+        plan=Plan(config.trainer, config.eval, steps=config.steps),
+        publications=fleet,
+        token=secrets.token_hex(16),
+        on_step=shown.step,
+        recovered=recovered,
+        evaluations=evaluations,
+        devices=fleet.turns if fleet.turns.shared else None,
+    )

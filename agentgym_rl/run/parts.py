@@ -1,0 +1,117 @@
+"""The contracts of what extensions bring to a run: producers of its groups, and preparations.
+
+A producer plays the groups that train: this process does, unless a registered kind
+(`agentgym_rl.producers`) takes the configuration. A preparation (`agentgym_rl.preparations`) works
+on the model before training begins. Modules of both are imported in each run, so they import what
+is slow only when they are used.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentgym_rl.cluster.forking import Forks
+from agentgym_rl.cluster.spec import ProcessSpec
+from agentgym_rl.config import Config
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.extensions import extension_names, load_extension
+
+if TYPE_CHECKING:  # slow imports, during which the fork server does its own
+    from agentgym_rl.report.progress import Progress
+    from agentgym_rl.rollout.episode import Player
+    from agentgym_rl.rollout.groups import OpenGroups
+    from agentgym_rl.rollout.producer import Cursor, Producer
+
+    from .training import TrainingRun
+
+PRODUCERS = "producers"
+PREPARATIONS = "preparations"
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """The processes of a run that the fork server may fork."""
+
+    count: int = 0
+    imports: Sequence[str] = ()
+    """The modules that they are forked from."""
+
+
+class ProducerKind(ABC):
+    """A kind of producers of groups. Its methods have no side effects before `producer`."""
+
+    @abstractmethod
+    def takes(self, config: Config) -> bool:
+        """Return whether this kind produces the groups of a run with this configuration."""
+
+    def forked(self, config: Config) -> Forked:
+        """Return what the fork server needs for the producer's processes."""
+        return Forked()
+
+    def processes(
+        self, config: Config, config_file: Path, *, controller_url: str
+    ) -> list[ProcessSpec]:
+        """Return the processes that the producer starts, for `arl train --dry-run`."""
+        return []
+
+    @abstractmethod
+    def producer(
+        self, run: TrainingRun, groups: OpenGroups, cursor: Cursor, player: Player
+    ) -> Producer:
+        """Return the producer of `run`, which admits the tasks of `cursor`, or others, as `groups`.
+        `player` plays episodes in this process."""
+
+
+class _InThisProcess(ProducerKind):
+    """The kernel's own kind: this process plays."""
+
+    def takes(self, config: Config) -> bool:
+        return True
+
+    def producer(
+        self, run: TrainingRun, groups: OpenGroups, cursor: Cursor, player: Player
+    ) -> Producer:
+        from agentgym_rl.rollout.producer import Rollout
+
+        return Rollout(run.config.rollout, groups, cursor, player, seed=run.config.seed)
+
+
+def producer_kind(config: Config) -> ProducerKind:
+    """Return the registered kind that takes this configuration, or else that of this process.
+
+    Raises:
+        ConfigError: several kinds take it.
+    """
+    kinds: dict[str, ProducerKind] = {}
+    for name in extension_names(PRODUCERS):
+        kind: ProducerKind = load_extension(PRODUCERS, name)
+        if kind.takes(config):
+            kinds[name] = kind
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"{' and '.join(kinds)} (agentgym_rl.{PRODUCERS}) would both produce the groups of "
+            "this run, and one alone can: leave out the keys of the others"
+        )
+    return next(iter(kinds.values()), _InThisProcess())
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A run whose folder is there, before anything is started in it."""
+
+    config: Config
+    model_dir: Path
+    run_dir: Path
+    config_file: Path
+    evaluates: bool
+    """True if the run plays held-out tasks."""
+    forks: Forks | None
+
+
+Preparation = Callable[[Opened, "Progress"], Awaitable[Config]]
+"""A member of the group of preparations: works on the model, and returns the configuration of a
+run that begins with what it has made; the same one if it has nothing to do."""

@@ -1,0 +1,148 @@
+"""The models that are served elsewhere, with the API of OpenAI or through LiteLLM: the check of
+their configuration, and their player behind the relay (gateway/relay/app.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncGenerator
+
+from agentgym_rl.config import (
+    Config,
+    EndpointConfig,
+    GatewayConfig,
+    LiteLLMEngineConfig,
+    ModelConfig,
+)
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gateway.client import AgentClients
+from agentgym_rl.gateway.relay import Relay
+from agentgym_rl.gateway.relay.litellm_upstream import LiteLLMUpstream, check_model
+from agentgym_rl.gateway.relay.upstream import OpenAIUpstream, Upstream
+from agentgym_rl.rollout.episode import Player
+from agentgym_rl.rollout.player import check_parts, env_spec, make_player, services
+from agentgym_rl.rollout.players import EndpointKind
+
+_OF_OUR_ENGINES = (
+    *("tool_parser", "reasoning_parser", "thinking_history", "edited_calls"),
+    *("train_side_lineages", "canary_fraction", "chat_template", "hidden_tools", "enable_thinking"),
+    "date",
+)
+"""The keys of `gateway` that only apply to conversations rendered and recorded by our gateway."""
+
+
+class OpenAIEndpoint(EndpointKind):
+    """The endpoints at `engine.base_url`."""
+
+    async def check(self, config: Config, engine: EndpointConfig) -> None:
+        """Refuse a configuration that cannot work; see `EndpointKind.check`.
+
+        Raises:
+            ConfigError: no model is named, the API key is missing, a key does not apply here, or
+                `check_parts` fails.
+        """
+        place = self.place(engine)
+        if config.model.path == ModelConfig().path:
+            raise ConfigError(
+                f"--engine={engine.type} asks {place} for a model by name: pass --model NAME "
+                f"({config.model.path!r} is the model of this package)"
+            )
+        if config.model.revision is not None:
+            raise ConfigError(
+                f"model.revision {config.model.revision!r} has no effect with {place}: it is "
+                "for models that are loaded here; leave it out, or name the revision in --model"
+            )
+        for name in _OF_OUR_ENGINES:
+            value = getattr(config.gateway, name)
+            if value != GatewayConfig.model_fields[name].default:
+                raise ConfigError(
+                    f"gateway.{name} {value!r} has no effect with --engine={engine.type}: the "
+                    "endpoint itself renders conversations and reads replies; leave it out"
+                )
+        if config.rollout.max_input_tokens is not None:
+            raise ConfigError(
+                f"rollout.max_input_tokens {config.rollout.max_input_tokens} cannot be applied "
+                f"with --engine={engine.type}: the tokenizer of the model is unknown here; leave "
+                "it out"
+            )
+        self._api_key(engine)
+        self.check_model(engine, config.model.path)
+        await check_parts(config)
+
+    def check_model(self, engine: EndpointConfig, model: str) -> None:
+        """Refuse a model that cannot be reached, without a request."""
+
+    def upstream(
+        self, engine: EndpointConfig, *, model: str, api_key: str, timeout_s: float
+    ) -> Upstream:
+        """Return the client of the model."""
+        return OpenAIUpstream(engine, model=model, api_key=api_key, timeout_s=timeout_s)
+
+    @contextlib.asynccontextmanager
+    async def serving(
+        self, config: Config, engine: EndpointConfig, *, advice: str = ""
+    ) -> AsyncGenerator[Player]:
+        timeout_s = engine.request_timeout_s or config.rollout.turn_timeout_s
+        key, model = self._api_key(engine), config.model.path
+        upstream = self.upstream(engine, model=model, api_key=key, timeout_s=timeout_s)
+        upstream.advice = advice
+        spec = env_spec(config.env, config.rollout)
+        relay = Relay(upstream, config=config.gateway)
+        async with asyncio.TaskGroup() as tasks:
+            watch = tasks.create_task(upstream.watch(), name="watch endpoint")
+            async with (
+                upstream,
+                services(spec, config.sandbox, config.verifier) as given,
+                relay.serve() as base_url,
+                AgentClients(base_url) as clients,
+            ):
+                yield make_player(
+                    spec,
+                    config.agent,
+                    config.rollout,
+                    relay,
+                    clients,
+                    upstream.model,
+                    env_id=config.env.id,
+                    services=given,
+                )
+            watch.cancel()
+
+    def _api_key(self, engine: EndpointConfig) -> str:
+        """Return the key, or "" if none is needed or LiteLLM finds it itself."""
+        if not engine.api_key_env:
+            return ""
+        key = os.environ.get(engine.api_key_env, "").strip()
+        if not key:
+            raise ConfigError(
+                f"no API key for {self.place(engine)}: the environment variable "
+                f"{engine.api_key_env} (engine.api_key_env) is not set; `--engine.api_key_env=` is "
+                "for servers without a key"
+            )
+        return key
+
+
+class LiteLLMEndpoint(OpenAIEndpoint):
+    """The endpoints that LiteLLM reaches; `check` also refuses a missing LiteLLM, and providers
+    that it does not know."""
+
+    def place(self, engine: EndpointConfig) -> str:
+        return engine.base_url or "LiteLLM"
+
+    def check_model(self, engine: EndpointConfig, model: str) -> None:
+        check_model(_of_litellm(engine), model)
+
+    def upstream(
+        self, engine: EndpointConfig, *, model: str, api_key: str, timeout_s: float
+    ) -> Upstream:
+        config = _of_litellm(engine)
+        return LiteLLMUpstream(config, model=model, api_key=api_key, timeout_s=timeout_s)
+
+
+def _of_litellm(engine: EndpointConfig) -> LiteLLMEngineConfig:
+    assert isinstance(engine, LiteLLMEngineConfig), "the kind is registered under its engine.type"
+    return engine
+
+
+OPENAI, LITELLM = OpenAIEndpoint(), LiteLLMEndpoint()

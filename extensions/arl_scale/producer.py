@@ -1,0 +1,61 @@
+"""The kind of producers with rollout workers (`rollout.workers`), as a run finds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentgym_rl.cluster.spec import ProcessSpec
+from agentgym_rl.config import Config
+from agentgym_rl.run.parts import Forked, ProducerKind
+from agentgym_rl.workers import IMPORTS
+
+if TYPE_CHECKING:  # slow imports, made when a run begins
+    from agentgym_rl.rollout.episode import Player
+    from agentgym_rl.rollout.groups import OpenGroups
+    from agentgym_rl.rollout.producer import Cursor
+    from agentgym_rl.run.training import TrainingRun
+    from agentgym_rl.workers.elastic import ElasticWorkers
+
+
+class WorkersKind(ProducerKind):
+    """The kind of runs whose groups are played by processes of their own."""
+
+    def takes(self, config: Config) -> bool:
+        return config.rollout.workers > 0
+
+    def forked(self, config: Config) -> Forked:
+        return Forked(config.rollout.workers, IMPORTS)
+
+    def processes(
+        self, config: Config, config_file: Path, *, controller_url: str
+    ) -> list[ProcessSpec]:
+        from agentgym_rl.workers.workers import worker_process
+
+        url, cpus = controller_url, config.rollout.worker_cpus
+        return [
+            worker_process(config_file, index=index, cpus=cpus, controller_url=url, token="")
+            for index in range(config.rollout.workers)
+        ]
+
+    def producer(
+        self, run: TrainingRun, groups: OpenGroups, cursor: Cursor, player: Player
+    ) -> ElasticWorkers:
+        from agentgym_rl.fleet.mirrors import Followers
+        from agentgym_rl.workers.elastic import ElasticWorkers
+        from agentgym_rl.workers.leases import Leases
+
+        config = run.config
+        return ElasticWorkers(
+            config.rollout,
+            run.config_file,
+            run.processes,
+            Leases(config.rollout, groups, cursor, numbers=run.controller.rollout_metrics),
+            Followers.of(run.fleet),
+            engine_timeout_s=config.own_engine.start_timeout_s,
+            stop_timeout_s=config.cluster.stop_timeout_s,
+            on_error=run.controller.fail,
+        )
+
+
+KIND = WorkersKind()
