@@ -19,7 +19,6 @@ from agentgym_rl.config import (
     AlgoConfig,
     ClusterConfig,
     Config,
-    EmbeddedEngineConfig,
     LoraConfig,
     ModelConfig,
     OwnEngineConfig,
@@ -33,6 +32,7 @@ from agentgym_rl.config import (
 from agentgym_rl.core.errors import ConfigError, EpisodeError
 from agentgym_rl.core.model_folder import num_parameters
 from agentgym_rl.core.task import Task
+from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.gym.services import Services, running_services
 from agentgym_rl.gym.specs import EnvSpec
 from agentgym_rl.models.fitted import fitted
@@ -194,7 +194,7 @@ class Models:
     @classmethod
     def of(cls, algo: AlgoConfig, policy: Path | None) -> Models:
         """Return the models of an objective, beside the policy's folder."""
-        named = algo.kl.reference if algo.kl.coef else ""
+        named = algo.kl.reference
         other = local_folder(ModelConfig(path=named), "") if named not in ("", "initial") else None
         models = (one.model for one in algo.teacher.models if not one.is_served)
         teachers = (local_folder(ModelConfig(path=model), "") for model in models)
@@ -229,7 +229,7 @@ class Models:
         sizes = {it: _size(it) for it in (self.reference, *self.teachers) if it}
         sizes |= {it: own for it in (self.policy, None)}
         moves, of_base = algo.kl.refresh_every, lora.rank and algo.kl.reference == "initial"
-        stays = algo.kl.coef and not moves and not of_base
+        stays = algo.kl.reference and not moves and not of_base
         loaded = [*self.teachers, *([self.reference] if stays else [])]
         frozen = [*{it for it in loaded if it}, *(it for it in loaded if not it)]  # a folder once
         return trainer_memory(

@@ -61,10 +61,12 @@ _PARTS = {
     "processes": "cluster",
     "producers": "producer",
     "players": "player",
-    "endpoints": "endpoint",
+    "engines": "engine",
     "preparations": "preparation",
     "turns": "turns",
     "live_parts": "live part",
+    "objectives": "term",
+    "trackers": "tracker",
 }
 """The groups of parts of a run, and the kind of their members."""
 
