@@ -45,6 +45,9 @@ _CONVERSATIONS_KEPT = 100
 _MOST_BYTES = 50_000_000
 _SHARING = 4
 """The number of simultaneous conversations that still share their common messages."""
+KEPT_SIZE = 10
+"""The size of a message or item that is kept: the comparison with earlier ones takes as long as
+parsing this many bytes."""
 _SAYING = ("type", "role", "name", "arguments", "input", "output", "tools", "encrypted_content")
 """The fields of items, beside their content, by which they differ."""
 _SPACE = b" \t\r\n"

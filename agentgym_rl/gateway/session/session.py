@@ -165,6 +165,9 @@ class SessionRecord:
     """The engine's failure, or "". Such an episode must not count as a reward of 0."""
     overflow: str = ""
     """The error for the first request whose prompt left no room to sample, or ""."""
+    withheld: str = ""
+    """The error with which a content filter of a foreign endpoint withheld the first reply, or
+    ""."""
     credit: Credit = NO_CREDIT
     """The rewards paid to the session, besides those of the environment."""
     tools: Sequence[Mapping[str, Any]] = ()

@@ -410,10 +410,10 @@ def _header(template: ChatTemplate) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def opening_of(template: ChatTemplate, special: re.Pattern[str] | None) -> str:
+def opening_of(template: ChatTemplate, special: re.Pattern[str]) -> str:
     """Return the text between a user's message and the assistant's; "" if it has nothing but one
     special token, which anyone may write."""
     opening = _text(template, [{**OPENING, "content": SENTINEL}]).rpartition(SENTINEL)[2]
     opening = opening.partition("<think>")[0].strip()
-    found = special.search(opening) if special else None
+    found = special.search(opening)
     return opening if found and found[0] != opening else ""
