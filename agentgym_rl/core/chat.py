@@ -64,7 +64,7 @@ RENDERED = (
     "of a user's message inside another template's. Give the messages (a list of objects with "
     "role and content), or the user's text alone"
 )
-"""What is wrong with a text for which `is_rendered` is true, and what to do."""
+"""The reason to refuse a text for which `is_rendered` is true, and the remedy."""
 _TOKEN = (
     r"(?:<[|\uff5c][^<>\n]{1,40}[|\uff5c]>|<[\w:]{1,20}_of_turn>"
     r"|<[\w:]{0,20}(?:bos|BOS)[\w:]{0,20}>|<s>)"

@@ -287,7 +287,8 @@ class Session:
         self.counters["trusted_edits"] += place.trusted
 
     def note_omissions(self, request: ChatRequest) -> None:
-        """Count what the model does not see of a request: tools, and parts that are no text."""
+        """Count the parts of a request that the model does not see: tools, and parts that are not
+        text."""
         named = {tool.name for tool in request.omitted_tools} - self._omitted
         parts = {(str(one["sha256"]), str(one["text"])) for one in left_out_of(request.messages)}
         parts -= self._left_out

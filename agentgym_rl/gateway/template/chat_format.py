@@ -204,8 +204,8 @@ class ChatFormat:
         return self.encode(self.rendering(kwargs, begun)(messages, tools), most=most)
 
     def rendering(self, kwargs: Mapping[str, Any], begun: Mapping[str, Any] | None) -> Render:
-        """Return the function that renders messages, up to the reply or to the end of what `begun`
-        says of it."""
+        """Return the function that renders messages, up to the reply or to the end of its
+        beginning, `begun`."""
         render = functools.partial(self.render, kwargs=kwargs)
         return render if begun is None else up_to(begun, render)
 
