@@ -173,7 +173,7 @@ def test_a_refused_request_waits_for_no_garbage_collector(stage):
 
 def _num_places():
     """Count the conversations that are looked up; each has all the messages and their keys."""
-    return sum(isinstance(one, Place) for one in gc.get_objects())
+    return sum(type(one) is Place for one in gc.get_objects())
 
 
 ITEMS = [ASKS] * 3_000
