@@ -63,6 +63,7 @@ class AlgoConfig(Section):
     of their own, by their names (entry points of the group agentgym_rl.objectives)."""
 
     model_config = ConfigDict(extra="allow")
+    added_by = f"an entry point of the group agentgym_rl.{_TERMS}"
 
     needs: ClassVar[Sequence[Needs]] = (
         Needs("loss_options", "loss", "a function (module:function)", none_of(*LOSSES)),
