@@ -17,7 +17,7 @@ from pathlib import Path
 
 from agentgym_rl.cluster.forking import ForkServer
 from agentgym_rl.cluster.health import LOOK_EVERY_S
-from agentgym_rl.config import Config, EndpointConfig, ModelConfig, OpenAIEngineConfig
+from agentgym_rl.config import ENGINES, Config, EndpointConfig, ModelConfig
 from agentgym_rl.core.errors import EngineError, WeightsError
 from agentgym_rl.evaluate.command import serving_model
 from agentgym_rl.evaluate.during_training import Evaluator
@@ -28,10 +28,11 @@ from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.report.progress import Progress
 from agentgym_rl.rollout.curriculum import Draws
+from agentgym_rl.rollout.endpoints import endpoint_kind
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.groups import FinishedGroups, OpenGroups
 from agentgym_rl.rollout.player import check, env_spec, serving_policy, specimen, turns_of
-from agentgym_rl.rollout.players import check_alone, endpoint_kind
+from agentgym_rl.rollout.players import check_alone
 from agentgym_rl.rollout.preflight import check_prompts
 from agentgym_rl.rollout.producer import Producer, TaskCursor
 from agentgym_rl.rollout.throughput import measuring
@@ -85,9 +86,13 @@ async def play_and_train(
         return await run.run()
 
 
+_AT_URL = "openai"
+"""The kind of engine of a player at a URL."""
+
+
 def _key_name() -> str:
     """Return the variable with the key of models served elsewhere; "" if it is not set."""
-    name = OpenAIEngineConfig().api_key_env
+    name = str(ENGINES[_AT_URL].section.model_fields["api_key_env"].default)
     return name if os.environ.get(name, "").strip() else ""
 
 
@@ -172,7 +177,8 @@ class _PlayedRun(TrainingRun):
         kind, _, place = who.partition(":")
         if kind == "url":
             url, _, name = place.partition("#")
-            engine = OpenAIEngineConfig(base_url=url, api_key_env=_key_name())
+            keys = {"base_url": url, "api_key_env": _key_name()}
+            engine = ENGINES[_AT_URL].section.model_validate(keys)
             return config.model_copy(update={"engine": engine, "model": ModelConfig(path=name)})
         engine = config.own_engine.model_copy(update={"num_servers": 1})
         model = config.model if kind == LEAGUE else ModelConfig(path=place)

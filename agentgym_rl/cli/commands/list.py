@@ -61,7 +61,7 @@ _PARTS = {
     "processes": "cluster",
     "producers": "producer",
     "players": "player",
-    "endpoints": "endpoint",
+    "engines": "engine",
     "preparations": "preparation",
     "turns": "turns",
     "live_parts": "live part",
