@@ -61,6 +61,7 @@ _PARTS = {
     "processes": "cluster",
     "producers": "producer",
     "players": "player",
+    "opponents": "opponents",
     "endpoints": "endpoint",
     "preparations": "preparation",
     "turns": "turns",
