@@ -8,7 +8,7 @@ differ in the ratio and in its bound. A name with a colon is a user's own functi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -142,8 +142,9 @@ class PolicyLoss(NamedTuple):
     """The log u of the tokens that are kept, [≤ N]."""
 
 
-def policy_loss(tokens: LossTokens, algo: AlgoConfig) -> PolicyLoss:
-    """Return the loss `algo.loss` of some tokens.
+def policy_loss(tokens: LossTokens, algo: AlgoConfig, added: Iterable[Tensor] = ()) -> PolicyLoss:
+    """Return the loss `algo.loss` of some tokens, with what terms have `added` to the objective of
+    each, [N].
 
     Tokens of behavior weight 0 contribute nothing, whatever their log-probs: not even a NaN.
     """
@@ -153,8 +154,8 @@ def policy_loss(tokens: LossTokens, algo: AlgoConfig) -> PolicyLoss:
     moved = log_ratio if kind == "token" else _row_log_ratio(tokens, kind)
     objective = LOSSES.get(algo.loss, own_objective)(tokens, moved, algo)
     gained = torch.where(live, objective.value, 0.0)
-    if tokens.held is not None:
-        gained = gained - torch.where(tokens.held, algo.covariance.coef * log_ratio.abs(), 0.0)
+    for part in added:
+        gained = gained + torch.where(live, part, 0.0)
     loss = -(tokens.weights * tokens.behavior_weight * gained).sum()
     with torch.no_grad():
         kl = (log_ratio.exp() - 1.0 - log_ratio).sum()

@@ -5,22 +5,57 @@
 The function gets the trained tokens of one micro-batch and log u, [N]. The result is the objective
 of each token, [N]: larger is better, before multiplication by behavior weight and aggregation
 weight. `options` are those of `algo.loss_options`. The input and the output of the losses of this
-package are the same classes.
+package are the same classes. A function that reads `tokens.reference` declares it:
+
+    @needs("reference")
+    def loss(tokens, log_ratio): ...
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
 from agentgym_rl.config import AlgoConfig
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.runtime.imports import import_object
+from agentgym_rl.core.extensions import is_function_path
+from agentgym_rl.runtime.imports import import_function
+
+Need = Literal["reference", "every_row", "proximal", "teacher", "entropy"]
+"""The things that a part of the objective may need. reference: log-probs of the reference model
+(`algo.kl.reference`); every_row: rows whose advantages are all 0 are computed too; proximal:
+log-probs of the whole batch under the weights at its start, before the first update; teacher: the
+teaching of `algo.teacher.models`; entropy: the entropy at each token."""
+
+_MARK = "needs"
+"""The attribute of a function, and of a term, with what it needs."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def needs(*things: Need) -> Callable[[F], F]:
+    """Return a decorator that declares what a function for `algo.loss` or `algo.advantage` needs
+    of a batch."""
+    if unknown := [thing for thing in things if thing not in get_args(Need)]:
+        raise ValueError(f"needs {unknown}; expected some of {', '.join(get_args(Need))}")
+
+    def declare(function: F) -> F:
+        setattr(function, _MARK, frozenset(things))
+        return function
+
+    return declare
+
+
+def needs_of(part: object) -> frozenset[str]:
+    """Return what a term or a function of the objective needs. A loss that reads the reference may
+    have a gradient where the advantage is 0: it needs every row, too."""
+    found: frozenset[str] = frozenset(getattr(part, _MARK, ()))
+    return found | {"every_row"} if "reference" in found else found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,8 +75,27 @@ class LossTokens:
     """The weights from `aggregation_weights`."""
     rows: Tensor
     """The index of each token's row, int64."""
-    held: Tensor | None = None
-    """The tokens that `algo.covariance` holds to the anchor, bool; None: none."""
+    turns: Tensor
+    """The number of each token's turn in its episode, int64."""
+    reference: Tensor | None = None
+    """The log-probs under the reference model (`algo.kl.reference`), if a part of the objective
+    needs them."""
+    entropies: Tensor | None = None
+    """The entropies of the policy, with their gradient, if a part of the objective needs them."""
+    candidates: Tensor | None = None
+    """The log-probs of other tokens in the same places, [N, K], with their gradient, if a term
+    names such tokens."""
+    index: Tensor | None = None
+    """The index of each token among those of the batch, on the CPU."""
+    first: Tensor | None = None
+    """The index of the first token with the same prediction: tokens that share a beginning have
+    one. For numbers that two computations of one prediction would round in two ways."""
+
+    def of(self, values: Tensor) -> Tensor:
+        """Return the parts of `values` of the whole batch that belong to these tokens, on their
+        device."""
+        assert self.index is not None
+        return values[self.index].to(self.logprobs.device)
 
     @property
     def live(self) -> Tensor:
@@ -71,7 +125,7 @@ def own_objective(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> To
         ConfigError: there is no such function, it raised, or it returned something else; the
             message says what, and what is allowed.
     """
-    function = _function(algo.loss)
+    function = _function(algo.loss, tuple(algo.loss_options))
     try:
         found = function(tokens, log_ratio, **algo.loss_options)
     except Exception as error:
@@ -93,9 +147,11 @@ def check_loss(algo: AlgoConfig) -> None:
     Raises:
         ConfigError: see `own_objective`; or value or gradient is not finite, or the gradient is 0.
     """
-    if ":" not in algo.loss:
+    if not is_function_path(algo.loss):
         return
-    tokens = _made_up()
+    tokens = made_up_tokens()
+    if "reference" not in loss_needs(algo):
+        tokens = replace(tokens, reference=None)
     found = own_objective(tokens, tokens.log_ratio, algo)
     gained = found.value[tokens.live]
     if not bool(torch.isfinite(gained).all()):
@@ -107,15 +163,22 @@ def check_loss(algo: AlgoConfig) -> None:
         raise _returned(algo, f"an objective with the gradient {list(map(float, gradient))}")
 
 
+def loss_needs(algo: AlgoConfig) -> frozenset[str]:
+    """Return what a user's own function needs of a batch; nothing, for another loss.
+
+    Raises:
+        ConfigError: see `own_objective`.
+    """
+    if not is_function_path(algo.loss):
+        return frozenset()
+    return needs_of(_function(algo.loss, tuple(algo.loss_options)))
+
+
 @functools.cache
-def _function(path: str) -> Callable[..., object]:
-    function = import_object(path)
-    if not callable(function):
-        raise ConfigError(
-            f"algo.loss={path!r} is a {type(function).__name__}; expected a function of "
-            "(tokens, log_ratio, **options)"
-        )
-    return function
+def _function(path: str, options: tuple[str, ...]) -> Callable[..., object]:
+    return import_function(
+        "algo.loss", path, gets="tokens, log_ratio", options=dict.fromkeys(options)
+    )
 
 
 def _returned(algo: AlgoConfig, what: str) -> ConfigError:
@@ -125,7 +188,8 @@ def _returned(algo: AlgoConfig, what: str) -> ConfigError:
     )
 
 
-def _made_up() -> LossTokens:
+def made_up_tokens() -> LossTokens:
+    """Return six tokens of two rows for a trial, one of them dropped."""
     logprobs = torch.tensor([-1.0, -0.5, -2.0, -0.1, -1.5, -3.0], requires_grad=True)
     anchor = torch.tensor([-1.1, -0.5, -1.7, -0.3, -1.5, -3.0])
     kept = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 0.0])
@@ -137,4 +201,9 @@ def _made_up() -> LossTokens:
         advantages=torch.tensor([1.0, 1.0, 1.0, -0.5, -0.5, -0.5]),
         weights=torch.full((6,), 1 / 6),
         rows=torch.tensor([0, 0, 0, 1, 1, 1]),
+        turns=torch.tensor([0, 0, 1, 0, 1, 1]),
+        reference=anchor - 0.1,
+        entropies=-logprobs,
+        index=torch.arange(6),
+        first=torch.arange(6),
     )

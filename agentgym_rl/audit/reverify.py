@@ -21,7 +21,7 @@ from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.services import Services
-from agentgym_rl.rollout.episode import RETRY_AFTER_S, EpisodeEnv
+from agentgym_rl.rollout.episode import RETRY_AFTER_S, UNPAID, EpisodeEnv
 from agentgym_rl.rollout.player import env_spec, services, specimen
 from agentgym_rl.runtime.atomic_file import new_file
 from agentgym_rl.storage.episode_reader import EpisodeReader
@@ -129,6 +129,9 @@ def _divergence(recorded: Trajectory, env: EpisodeEnv, seen: list[list[Message]]
     num_actions, played = len(recorded.actions_json or ()), len(env.transcript.actions)
     if played < num_actions:
         return f"ended after {played} of {num_actions} actions"
+    paid, counted = sum(recorded.credit.turn_rewards), not recorded.metrics.get(UNPAID)
+    if num_actions and counted and not math.isclose(paid, env.turn_rewards, **_SAME):
+        return f"turn rewards of {env.turn_rewards:g}, where {paid:g} were recorded"
     if recorded.outcome is Outcome.COMPLETED and not env.terminated:
         return f"did not end with its {num_actions} actions"
     if recorded.outcome is Outcome.TRUNCATED and env.terminated:

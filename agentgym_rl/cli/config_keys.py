@@ -49,14 +49,14 @@ def key_help(name: str) -> str:
     Raises:
         ConfigError: there is no such section or key.
     """
-    from agentgym_rl.config import Config, section_types
+    from agentgym_rl.config import Config, fields_of, section_types
 
     owners: Sequence[type[BaseModel]] = [Config]
     *above, last = name.split(".")
     for part in above:
-        inner = (section_types(kind.model_fields[part]) for kind in _with(owners, part))
+        inner = (section_types(fields_of(kind)[part]) for kind in _with(owners, part))
         owners = [kind for kinds in inner for kind in kinds]
-    fields = [kind.model_fields[last] for kind in _with(owners, last)]
+    fields = [fields_of(kind)[last] for kind in _with(owners, last)]
     if not fields:
         known = {
             f"{place}.{key}".lstrip(".") for place, _, keys in _sections(Config) for key in keys
@@ -71,7 +71,9 @@ def key_help(name: str) -> str:
 
 
 def _with(owners: Sequence[type[BaseModel]], key: str) -> Iterator[type[BaseModel]]:
-    return (kind for kind in owners if key in kind.model_fields)
+    from agentgym_rl.config import fields_of
+
+    return (kind for kind in owners if key in fields_of(kind))
 
 
 def _section_help(name: str, kinds: Sequence[type[BaseModel]]) -> str:
@@ -92,6 +94,8 @@ def _section_texts(
 ) -> Iterator[list[str]]:
     """Yield the lines of each type of a section and of its keys; a key that is the same in a type
     before is only named."""
+    from agentgym_rl.config import fields_of
+
     told: dict[str, list[str]] = {}
     for kind in kinds:
         its = f" (type = {kind.model_fields['type'].default})" if len(kinds) > 1 else ""
@@ -106,7 +110,7 @@ def _section_texts(
                 f"as above: {', '.join(again)}", 76, initial_indent="  ", subsequent_indent="    "
             )
         told |= texts
-        if inner := [f"{name}.{key}" for key in kind.model_fields if key not in _plain(kind, True)]:
+        if inner := [f"{name}.{key}" for key in fields_of(kind) if key not in _plain(kind, True)]:
             yield textwrap.wrap(
                 f"sections: {', '.join(inner)}", 76, initial_indent="  ", subsequent_indent="    "
             )
@@ -114,9 +118,9 @@ def _section_texts(
 
 def _plain(kind: type[BaseModel], with_type: bool) -> Mapping[str, FieldInfo]:
     """Return the keys of a section that are no sections."""
-    from agentgym_rl.config import section_types
+    from agentgym_rl.config import fields_of, section_types
 
-    fields = kind.model_fields.items()
+    fields = fields_of(kind).items()
     return {k: it for k, it in fields if not section_types(it) and (with_type or k != "type")}
 
 
@@ -221,10 +225,11 @@ def _sections(
     A section with several types is yielded once per type, its key `type` first; the type is ""
     if there is only one.
     """
-    from agentgym_rl.config import section_types
+    from agentgym_rl.config import fields_of, section_types
 
-    inner = {key: kinds for key, f in model.model_fields.items() if (kinds := section_types(f))}
-    keys = [key for key in model.model_fields if key not in inner]
+    fields = fields_of(model)
+    inner = {key: kinds for key, f in fields.items() if (kinds := section_types(f))}
+    keys = [key for key in fields if key not in inner]
     yield prefix, kind, sorted(keys, key=lambda key: key != "type")
     for key, kinds in inner.items():
         for each in kinds:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from agentgym_rl.core.chat import is_mapping
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.extensions import extension_names, is_function_path, load_extension
 
 from .algo_terms import (
     Correction,
@@ -22,8 +26,20 @@ from .algo_terms import (
     VespoConfig,
     WhitenConfig,
 )
-from .section import Fitted, Needs, Section, none_of, one_of
+from .section import (
+    INNER,
+    Fitted,
+    Needs,
+    Section,
+    default,
+    field_of,
+    named_or_function,
+    none_of,
+    one_of,
+)
 
+_TERMS = "objectives"
+"""The group of entry points of the terms that other packages add."""
 LOSSES = ("ppo", "gspo", "cispo", "sapo", "gmpo", "vespo", "reinforce", "dro", "dppo")
 WITH_RATIO = ("ppo", "gspo", "cispo", "sapo")
 """The losses that take any `algo.ratio`, as do a user's own."""
@@ -36,8 +52,17 @@ def _of_loss(key: str, *losses: str) -> Needs:
     return Needs(key, "loss", " or ".join(map(repr, losses)), one_of(*losses))
 
 
+def _has_own_part(values: Mapping[str, Any]) -> bool:
+    """Return whether a part of the objective is not ours, and may need the reference model."""
+    own = is_function_path(str(values.get("loss", ""))) or bool(values.get("advantage"))
+    return own or bool(values.keys() - AlgoConfig.model_fields.keys())
+
+
 class AlgoConfig(Section):
-    """The objective (formulas and sources: agentgym_rl/algo)."""
+    """The objective (formulas and sources: agentgym_rl/algo). Terms of other packages have sections
+    of their own, by their names (entry points of the group agentgym_rl.objectives)."""
+
+    model_config = ConfigDict(extra="allow")
 
     needs: ClassVar[Sequence[Needs]] = (
         Needs("loss_options", "loss", "a function (module:function)", none_of(*LOSSES)),
@@ -56,7 +81,12 @@ class AlgoConfig(Section):
         Needs("std", "scale", "a standard deviation of rewards", _STD),
         Needs("std", "baseline", "no critic", none_of("critic")),
         Needs("whiten", "whiten.over", "episodes or tokens", none_of("none")),
-        Needs("kl", "kl.coef", "above 0"),
+        Needs("kl", "kl.coef", "above 0", unless=_has_own_part),
+        Needs("advantage_options", "advantage", "a function (module:function)"),
+        *(
+            Needs(key, "advantage", "unset (a function has its own)", one_of(None))
+            for key in ("baseline", "scale", "std", "shuffle_advantages")
+        ),
         *(
             Needs(key, "teacher.reward_coef", "above 0")
             for key in ("reward", "std", "whiten", "turn_discount", "shuffle_advantages")
@@ -115,6 +145,11 @@ class AlgoConfig(Section):
     of the group's other episodes (1 where they are equal); batch_std: the batch's, with a critic
     the whitening of the batch's token advantages; nonzero_share: the share of rewards other than 0
     (GPG); none: 1."""
+    advantage: str | None = None
+    """The function `module:function` that computes the advantages of tokens, in place of `baseline`
+    and `scale` (algo/own_advantage.py); None: there is none."""
+    advantage_options: dict[str, Any] = Field(default_factory=dict)
+    """The keyword arguments of that function."""
     leave_out: list[str] = Field(default_factory=list)
     """The episodes whose tokens do not train, although their rewards count for others: "truncated",
     or names of episode metrics that are not 0 for them."""
@@ -138,6 +173,63 @@ class AlgoConfig(Section):
     reward: RewardConfig = RewardConfig()
     critic: CriticConfig = CriticConfig()
 
+    @classmethod
+    def added_names(cls) -> Sequence[str]:
+        """Return the names of the terms that other packages register."""
+        return [name for name in extension_names(_TERMS) if name not in cls.model_fields]
+
+    @classmethod
+    def added_field(cls, name: str) -> FieldInfo:
+        """Return the key of a registered term.
+
+        Raises:
+            ConfigError: its package cannot be imported, or it has no section.
+        """
+        kind: object = getattr(load_extension(_TERMS, name), "section", None)
+        if not (isinstance(kind, type) and issubclass(kind, Section)):
+            raise ConfigError(
+                f"{_TERMS} has {name!r}, whose section is {kind!r:.80}; expected a class with a "
+                "section, a subclass of agentgym_rl.config.Section"
+            )
+        try:
+            usual = kind()
+        except ValidationError as error:
+            raise ConfigError(f"algo.{name} has keys without a default: {error}") from error
+        return FieldInfo(annotation=kind, default=usual)
+
+    @property
+    def term_sections(self) -> Mapping[str, Section]:
+        """Return the sections of the terms of other packages that are on, by name."""
+        return dict(self.__pydantic_extra__ or {})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_added(cls, values: Any) -> Any:
+        """Read the sections of other packages' terms."""
+        if not is_mapping(values):
+            return values
+        added = {str(name): it for name, it in values.items() if name not in cls.model_fields}
+        return {**values, **{name: cls._added(name, it) for name, it in added.items()}}
+
+    @classmethod
+    def _added(cls, name: str, value: Any) -> Section:
+        try:
+            field = field_of(cls, name)
+        except ConfigError as error:
+            raise PydanticCustomError(INNER, "{said}", {"said": str(error)}) from error
+        if field is None:
+            raise ValueError(f"unknown key {name}")
+        usual: Section = field.default
+        try:
+            return type(usual).model_validate(value)
+        except ValidationError as error:
+            said = "; ".join(
+                f"algo.{'.'.join(map(str, (name, *it['loc'])))}: "
+                f"{it['msg'].removeprefix('Value error, ')} (got {it['input']!r:.80})"
+                for it in error.errors()
+            )
+            raise PydanticCustomError(INNER, "{said}", {"said": said}) from error
+
     @field_validator("behavior_correction", mode="before")
     @classmethod
     def _default_type(cls, value: Any) -> Any:
@@ -147,15 +239,19 @@ class AlgoConfig(Section):
     @field_validator("loss")
     @classmethod
     def _known_loss(cls, loss: str) -> str:
-        module, colon, function = loss.partition(":")
-        own = colon and function.isidentifier() and all(map(str.isidentifier, module.split(".")))
-        if loss not in LOSSES and not own:
-            raise ValueError(f"expected {', '.join(LOSSES)}, or a function as module:function")
-        return loss
+        return named_or_function(loss, LOSSES)
+
+    @field_validator("advantage")
+    @classmethod
+    def _named_advantage(cls, advantage: str | None) -> str | None:
+        if advantage is not None and not is_function_path(advantage):
+            raise ValueError("expected a function as module:function")
+        return advantage
 
     @model_validator(mode="after")
     def _consistent(self) -> AlgoConfig:
         self._consistent_loss()
+        self._consistent_advantage()
         self._consistent_scale()
         self._consistent_critic()
         limit = self.reward.overlong_limit or self.max_tokens
@@ -176,6 +272,8 @@ class AlgoConfig(Section):
     @property
     def in_group(self) -> bool:
         """Return whether an episode alone in its group has advantage 0."""
+        if self.advantage is not None:
+            return False
         return self.baseline in ("mean", "leave_one_out", "length_weighted") or self.scale in (
             "group_std",
             "leave_one_out_std",
@@ -202,6 +300,31 @@ class AlgoConfig(Section):
     def _consistent_loss(self) -> None:
         if self.loss == "gspo" and self.ratio == "token":
             raise ValueError('loss gspo has a ratio per row; with ratio "token" it is ppo')
+
+    def _consistent_advantage(self) -> None:
+        if self.advantage is not None and self.reward.parts:
+            raise ValueError(
+                f"reward.parts has an advantage for each part, and advantage {self.advantage!r} "
+                "computes them by itself: leave one out"
+            )
+        if self.advantage is not None and self.whiten.over == "episodes":
+            raise ValueError(
+                f"whiten.over 'episodes' whitens advantages of episodes, and advantage "
+                f"{self.advantage!r} returns those of tokens: use tokens, or none"
+            )
+        if self.kl.coef:
+            return
+        used = {"reference", "refresh_every", "ema"}
+        idle = [
+            f"kl.{key}"
+            for key, value in self.kl
+            if key not in used and value != default(self.kl, key)
+        ]
+        if idle:
+            raise ValueError(
+                f"{', '.join(idle)} does nothing unless kl.coef is above 0, and it is 0.0: leave "
+                "it out, or change kl.coef"
+            )
 
     def _consistent_scale(self) -> None:
         if self.baseline in ("none", "batch_mean") and self.scale == "leave_one_out_std":

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from agentgym_rl.core.extensions import extension_names, load_extension
 
 from .engine import EndpointConfig, OwnEngineConfig, ServerEngineConfig
 from .rollout import EvalConfig
-from .section import Section
+from .section import Section, named_or_function
 from .trainer import TrainerConfig, WeightsConfig
 
 PROCESSES = "processes"
@@ -86,10 +86,16 @@ class LoggingConfig(Section):
     tokens: bool = True
     """The switch to keep proximal log-probs and advantages of trained tokens, for `arl inspect`:
     8 bytes each."""
-    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
-    """The experiment trackers that also get the metrics; each is an extra of the package."""
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"] | str, ...] = ()
+    """The experiment trackers that also get the metrics; each is an extra of the package. Other
+    packages register more, and `module:function` names one (storage/trackers.py)."""
     project: str = Field(default="agentgym-rl", min_length=1)
     """The project of the trackers that have projects; the run is named after its folder."""
+
+    @field_validator("trackers")
+    @classmethod
+    def _known_trackers(cls, trackers: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(named_or_function(name, extension_names("trackers")) for name in trackers)
 
 
 def check_colocated(

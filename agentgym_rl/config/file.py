@@ -21,7 +21,16 @@ from agentgym_rl.core.parse import parse_toml
 
 from .allocation import expanded
 from .records import brought_up, is_record
-from .section import SECRET, Section, flat, reached, section_types, without
+from .section import (
+    INNER,
+    SECRET,
+    Section,
+    field_of,
+    flat,
+    reached,
+    section_types,
+    without,
+)
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -169,7 +178,8 @@ def _drop_moot(
     """Drop the values of a preset that do nothing beside those that the user has `chosen`: the
     user's own would be refused."""
     for rule in model.needs if issubclass(model, Section) else ():
-        if rule.key in preset and not rule.fits(reached(model, values, rule.other)):
+        fits = rule.fits(reached(model, values, rule.other)) or rule.unless(values)
+        if rule.key in preset and not fits:
             said = flat({rule.key: preset[rule.key]})
             without(values, [name for name in said if f"{prefix}{name}" not in chosen])
     for name, field in model.model_fields.items():
@@ -243,7 +253,7 @@ def _plain(text: str) -> Any:
 
 def _annotations(model: type[BaseModel], keys: Sequence[str]) -> list[Any]:
     """Return the types that the key may have, one for each type of its section."""
-    field = model.model_fields.get(keys[0])
+    field = field_of(model, keys[0])
     if field is None:
         return []
     if not keys[1:]:
@@ -269,18 +279,23 @@ def _reject_unknown(
 ) -> None:
     """Raise ConfigError at the first key that `model` lacks; `kinds` are the section's types."""
     for key, value in values.items():
-        field = model.model_fields.get(key)
+        field = field_of(model, key)
         if field is None:
             absent: Mapping[str, str] = model.absent if issubclass(model, Section) else {}
             other = next((kind for kind in kinds if key in kind.model_fields), None)
             elsewhere = (
                 f"{prefix}type {other.model_fields['type'].default!r} has it" if other else ""
             )
-            hint = absent.get(key) or elsewhere or _hint(key, model.model_fields, prefix)
+            hint = absent.get(key) or elsewhere or _hint(key, _names(model), prefix)
             raise ConfigError(f"unknown key {prefix}{key}; {hint}")
         inner = _section_of(field, value)
         if inner is not None:
             _reject_unknown(inner, value, f"{prefix}{key}.", kinds=section_types(field))
+
+
+def _names(model: type[BaseModel]) -> list[str]:
+    added = model.added_names() if issubclass(model, Section) else ()
+    return [*model.model_fields, *added]
 
 
 def _hint(name: str, known: Iterable[str], prefix: str = "") -> str:
@@ -315,6 +330,9 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
         if item["type"] in ("literal_error", "union_tag_invalid") and isinstance(got, str):
             near = difflib.get_close_matches(got, re.findall(r"'([^']*)'", said), n=1)
             said += f"; did you mean {near[0]!r}?" if near else ""
+        if item["type"] == INNER:
+            lines.append(f"  {said}")
+            continue
         if item["type"] == SECRET:
             lines.append(f"  {where}: {said}" if where else f"  {said}")
             continue
@@ -328,7 +346,7 @@ def _place(model: type[BaseModel], loc: Sequence[int | str]) -> str:
     kinds: Sequence[type[BaseModel]] = (model,)
     parts: list[str] = []
     for part in loc:
-        fields = [kind.model_fields[part] for kind in kinds if part in kind.model_fields]  # type: ignore[index]
+        fields = [it for kind in kinds if (it := field_of(kind, str(part))) is not None]
         if not fields and any(
             part == kind.model_fields["type"].default
             for kind in kinds

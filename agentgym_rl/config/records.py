@@ -32,10 +32,13 @@ FOLDER_KEY = "folder"
 """The key of the folder in which a file was written, from which paths are found again elsewhere."""
 
 THEN: Mapping[str, Any] = {
+    "algo.advantage": None,
+    "algo.advantage_options": {},
     "algo.behavior_clip": 1.0,
     "engine.prefix_cache": "off",
     "engine.routing_replay": "off",
     "gateway.date": "",
+    "trainer.optimizer_options": {},
 }
 """The values of keys in files that lack them, where they differ from today's defaults, and of every
 key that is newer than format 1. None: no value."""
@@ -158,7 +161,11 @@ def _kind(model: type[BaseModel], name: str, table: Mapping[str, Any]) -> type[B
 def _without_useless(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     rules = model.needs if issubclass(model, Section) else ()
-    useless = {it.key for it in rules if not it.fits(reached(model, values, it.other))}
+    useless = {
+        it.key
+        for it in rules
+        if not it.fits(reached(model, values, it.other)) and not it.unless(values)
+    }
     for name, value in values.items():
         if name in useless:
             continue

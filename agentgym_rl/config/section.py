@@ -7,6 +7,8 @@ what is played and learned.
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,10 +19,15 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, mod
 from pydantic.fields import FieldInfo
 
 from agentgym_rl.core.chat import is_list, is_mapping, is_tuple
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.extensions import is_function_path
 
 SECRET = "secret"
 """The type of errors whose input is not shown, since it may be a key."""
 
+
+INNER = "inner"
+"""The type of errors of a section that another package adds; their texts name the key."""
 
 LARGEST = 2**53
 """The largest integer that JSON, SQLite and a float64 all represent exactly."""
@@ -60,6 +67,8 @@ class Needs(NamedTuple):
     said: str
     """The values of the other key that fit, in words."""
     fits: Callable[[Any], bool] = bool
+    unless: Callable[[Mapping[str, Any]], bool] = lambda values: False
+    """Whether the values of the section give the key another use."""
 
     def found(self, section: Section) -> Any:
         """Return the value of the other key."""
@@ -86,13 +95,27 @@ class Section(BaseModel):
     needs: ClassVar[Sequence[Needs]] = ()
     """The rules of keys that do something only beside some values of another key."""
 
+    @classmethod
+    def added_names(cls) -> Sequence[str]:
+        """Return the names of the sections that other packages add to this one."""
+        return ()
+
+    @classmethod
+    def added_field(cls, name: str) -> FieldInfo:
+        """Return the key of a section that another package adds.
+
+        Raises:
+            ConfigError: the package cannot be imported, or has no section.
+        """
+        raise NotImplementedError
+
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> Self:
         """Refuse a key that would do nothing."""
         for rule in self.needs:
             value, usual = getattr(self, rule.key), default(self, rule.key)
             other = rule.found(self)
-            if value == usual or rule.fits(other):
+            if value == usual or rule.fits(other) or rule.unless(dict(self)):
                 continue
             said = f"{rule.key} {value!r}"
             if isinstance(value, Section):
@@ -127,9 +150,49 @@ class Section(BaseModel):
         return value
 
 
+def named_or_function(name: str, known: Sequence[str]) -> str:
+    """Return a value that names one of some `known` parts, or a function as `module:function`.
+
+    Raises:
+        ValueError: it is neither; the message has the nearest match.
+    """
+    if name in known or is_function_path(name):
+        return name
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"expected {', '.join(known)}, or a function as module:function{hint}")
+
+
+class NoKeys(Section):
+    """A section without keys."""
+
+
 def default(section: Section, name: str) -> Any:
     """Return the default of a key."""
     return type(section).model_fields[name].get_default(call_default_factory=True)
+
+
+def field_of(model: type[BaseModel], name: str) -> FieldInfo | None:
+    """Return a key of a section, also one that another package adds; None: there is none.
+
+    Raises:
+        ConfigError: see `Section.added_field`.
+    """
+    if name in model.model_fields or not issubclass(model, Section):
+        return model.model_fields.get(name)
+    return model.added_field(name) if name in model.added_names() else None
+
+
+def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return all keys of a section, those that other packages add last. A package that cannot be
+    imported is passed over: this is for lists, and using it says what is wrong."""
+    found = dict(model.model_fields)
+    if not issubclass(model, Section):
+        return found
+    for name in model.added_names():
+        with contextlib.suppress(ConfigError):
+            found[name] = model.added_field(name)
+    return found
 
 
 def section_types(field: FieldInfo) -> Sequence[type[BaseModel]]:
@@ -154,7 +217,7 @@ def reached(model: type[BaseModel], values: Mapping[str, Any], name: str) -> Any
 
 def free_keys(section: type[BaseModel], occasion: Occasion) -> Iterator[str]:
     """Yield the dotted names of the keys and sections that may change on an occasion."""
-    for name, field in section.model_fields.items():
+    for name, field in fields_of(section).items():
         marks = [mark for mark in field.metadata if isinstance(mark, Free)]
         if any(occasion in mark.occasions for mark in marks):
             yield name

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from .section import Fitted, Needs, OnResume, Section, one_of
+from .section import Fitted, Needs, OnResume, Section, named_or_function, none_of, one_of
+
+OPTIMIZERS = ("adamw", "muon", "adamw8bit")
+"""The names of `trainer.optimizer`; any other is a function."""
 
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -24,6 +27,10 @@ class TrainerConfig(Section):
 
     needs: ClassVar[Sequence[Needs]] = (
         Needs("momentum", "optimizer", "'muon' (AdamW has betas)", one_of("muon")),
+        Needs("betas", "optimizer", f"{' or '.join(OPTIMIZERS)}", one_of(*OPTIMIZERS)),
+        Needs(
+            "optimizer_options", "optimizer", "a function (module:function)", none_of(*OPTIMIZERS)
+        ),
         Needs("learning_rate_floor", "schedule", "linear or cosine", one_of("linear", "cosine")),
     )
 
@@ -42,9 +49,12 @@ class TrainerConfig(Section):
     """The number of optimizer steps per batch."""
     epochs: int = Field(default=1, ge=1)
     """The number of passes over each batch."""
-    optimizer: Literal["adamw", "muon", "adamw8bit"] = "adamw"
+    optimizer: Literal["adamw", "muon", "adamw8bit"] | str = "adamw"
     """The optimizer. muon: orthogonal updates of the matrices between embeddings and output layer,
-    and AdamW for all else; adamw8bit: AdamW whose state has 8 bits a number (needs torchao)."""
+    and AdamW for all else; adamw8bit: AdamW whose state has 8 bits a number (needs torchao); or
+    `module:function`, which gets groups of parameters and `lr`, as torch.optim:SGD does."""
+    optimizer_options: dict[str, Any] = Field(default_factory=dict)
+    """The keyword arguments of that function."""
     momentum: _Decay = 0.95
     """The decay of Muon's mean gradient."""
     learning_rate: Fitted[float | None] = Field(default=None, ge=0)
@@ -129,6 +139,11 @@ class TrainerConfig(Section):
     def keeps_best_evaluated(self) -> bool:
         """Return whether evaluations determine the checkpoints to keep."""
         return self.keep_best > 0 and self.best_metric.removeprefix("-").startswith("eval/")
+
+    @field_validator("optimizer")
+    @classmethod
+    def _known_optimizer(cls, optimizer: str) -> str:
+        return named_or_function(optimizer, OPTIMIZERS)
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainerConfig:

@@ -79,6 +79,7 @@ def split_batch(
                 weights=weights,
                 teachers=taught if teacher.models else (),
                 turn_returns=returns if any(returns) else (),
+                credits=[e.credit for e in episodes] if any(returns) else (),
                 lengths=lengths,
                 truncated=[e.outcome == "truncated" for e in episodes],
                 parts={name: [_part(e, name) for e in episodes] for name in reward_parts},

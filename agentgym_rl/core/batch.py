@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from .credit import Credit
 from .trajectory import UNPACK_ERRORS, Row, unpack_row
 
 
@@ -52,6 +53,9 @@ class BatchShard:
     turn_returns: Sequence[Sequence[float]] = ()
     """The returns per episode of the batch, per turn, from `Credit.turn_returns`; an episode
     without turn rewards has none. Empty: no episode has any."""
+    credits: Sequence[Credit] = ()
+    """The rewards of turns and lineages per episode of the batch, from which `turn_returns` are
+    computed. Empty: no episode has any."""
     lengths: Sequence[int] = ()
     """The number of trained tokens per episode of the batch, also of those that are left out."""
     truncated: Sequence[bool] = ()
@@ -89,14 +93,25 @@ class BatchShard:
                 [BatchRow(unpack_row(item["row"]), item["episode"]) for item in minibatch]
                 for minibatch in head.pop("minibatches")
             ]
-            return cls(**head, minibatches=minibatches)
+            credits = [Credit(**it) for it in head.pop("credits")]
+            return cls(**head, credits=credits, minibatches=minibatches)
         except UNPACK_ERRORS as error:
             raise ValueError(f"not a batch ({len(data)} bytes): {error}") from error
 
 
 _HEAD = (
     *("step", "rewards", "group_ids", "num_trained_tokens", "num_episodes", "weights"),
-    *("teachers", "turn_returns", "lengths", "truncated", "parts", "names", "seats", "checkpoint"),
+    *(
+        "teachers",
+        "turn_returns",
+        "credits",
+        "lengths",
+        "truncated",
+        "parts",
+        "names",
+        "seats",
+        "checkpoint",
+    ),
 )
 
 

@@ -81,6 +81,12 @@ def shadowed(group: str) -> list[tuple[EntryPoint, EntryPoint]]:
     return _entry_points(group, tuple(sys.path))[1]
 
 
+def is_function_path(path: str) -> bool:
+    """Return whether a text has the form `module:function`."""
+    module, colon, function = path.partition(":")
+    return bool(colon) and function.isidentifier() and all(map(str.isidentifier, module.split(".")))
+
+
 def forget_entry_points() -> None:
     """Look at the installed packages again at the next use."""
     _entry_points.cache_clear()

@@ -19,6 +19,7 @@ RESERVED_INFO = {
     "over": "reward of a game that ended before the seat had a turn (from reset)",
     "episode": 'on the last step: {"r": sum of rewards, "l": steps, "t": seconds} (Gymnasium\'s)',
     "metrics": "numbers to average over episodes, by name",
+    "turn_reward": "what the action's own turn earns, in units of advantage, beside the reward",
     "reward_components": "what the reward is made of, by name",
     "stop_reason": "why the episode ended: answer, max_turns, or the environment's own word",
     "invalid_action": "what was wrong with an action that could not be taken",

@@ -85,13 +85,13 @@ def local_folder(model: ModelConfig, env_id: str) -> Path | None:
 
 
 def reference_folder(kl: KlConfig) -> Path | None:
-    """Return the folder of the frozen model that `algo.kl` stays close to, if there is one and it
-    is not the model that the run begins with.
+    """Return the folder of the reference model, if there is one and it is not the model that the
+    run begins with.
 
     Raises:
         ConfigError: see `resolve_model`.
     """
-    return resolve_model(kl.reference) if kl.coef and kl.reference != "initial" else None
+    return resolve_model(kl.reference) if kl.reference not in ("", "initial") else None
 
 
 def teacher_folders(teacher: TeacherConfig) -> list[Path | None]:

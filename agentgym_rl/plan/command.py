@@ -194,7 +194,7 @@ class Models:
     @classmethod
     def of(cls, algo: AlgoConfig, policy: Path | None) -> Models:
         """Return the models of an objective, beside the policy's folder."""
-        named = algo.kl.reference if algo.kl.coef else ""
+        named = algo.kl.reference
         other = local_folder(ModelConfig(path=named), "") if named not in ("", "initial") else None
         models = (one.model for one in algo.teacher.models if not one.is_served)
         teachers = (local_folder(ModelConfig(path=model), "") for model in models)
@@ -229,7 +229,7 @@ class Models:
         sizes = {it: _size(it) for it in (self.reference, *self.teachers) if it}
         sizes |= {it: own for it in (self.policy, None)}
         moves, of_base = algo.kl.refresh_every, lora.rank and algo.kl.reference == "initial"
-        stays = algo.kl.coef and not moves and not of_base
+        stays = algo.kl.reference and not moves and not of_base
         loaded = [*self.teachers, *([self.reference] if stays else [])]
         frozen = [*{it for it in loaded if it}, *(it for it in loaded if not it)]  # a folder once
         return trainer_memory(

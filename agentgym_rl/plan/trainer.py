@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import Literal
 
 from agentgym_rl.algo.balance import fill_bins
 from agentgym_rl.algo.prefixes import Chain, chained, fill_shared
@@ -129,7 +128,7 @@ class SimulatedTrainer:
         if any(later := proximal_rows(shards, self.algo)):
             await self._compute("proximal", self._seconds(later, each_s, token_s))
         flat = [[item for part in shard.minibatches for item in part] for shard in shards]
-        if self.algo.kl.coef:
+        if self.algo.kl.reference:
             await self._compute("reference", self._seconds(flat, each_s, token_s))
         if times := rates.teacher_passes:
             await self._compute("teacher", times * self._seconds(flat, each_s, token_s))
@@ -222,8 +221,8 @@ def _learning_episodes(shard: BatchShard, algo: AlgoConfig) -> list[bool]:
     """Return for each episode of the batch whether the trainer computes gradients for it: if its
     advantage is not zero, or the loss has other terms than advantages."""
     level = algo.baseline in ("mean", "leave_one_out", "length_weighted")
-    others = algo.whitening.over != "none" or bool(algo.reward.parts)
-    if not level or others or algo.kl.coef or algo.uses_every_row or algo.teacher.models:
+    others = algo.whitening.over != "none" or bool(algo.reward.parts or algo.advantage)
+    if not level or others or algo.kl.reference or algo.uses_every_row or algo.teacher.models:
         return [True] * len(shard.rewards)
     rewards: dict[str, set[float]] = {}
     for group_id, reward in zip(shard.group_ids, shard.rewards, strict=True):
@@ -286,8 +285,9 @@ class ModelSize:
         blocks = [n for n in sizes.values() if n >= _SMALLEST and n % _BLOCK == 0]
         return cls(sum(sizes.values()), sum(sizes[name] for name in hidden), sum(blocks))
 
-    def optimizer_bytes(self, kind: Literal["adamw", "muon", "adamw8bit"]) -> float:
-        """Return the bytes of an optimizer's state (`trainer.optimizer`)."""
+    def optimizer_bytes(self, kind: str) -> float:
+        """Return the bytes of an optimizer's state (`trainer.optimizer`). A user's own is taken to
+        have as much as AdamW."""
         if kind == "muon":
             return _MOMENTUM * self.hidden + _ADAM * (self.total - self.hidden)
         if kind == "adamw8bit":

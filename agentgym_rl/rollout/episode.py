@@ -42,6 +42,9 @@ HURRIED_CLOSE_S = 1.0
 RETRY_AFTER_S = 0.2
 """The pause before the first retry; doubled for each further retry."""
 
+UNPAID = "unpaid_turn_rewards"
+"""The metric of an episode that counts its turn rewards for which there was no turn."""
+
 FOREIGN = (Exception, asyncio.CancelledError, SystemExit)
 """The exceptions that env and agent code may raise without ending the run; the cancellation of
 our own task passes."""
@@ -97,7 +100,8 @@ class EpisodeEnv(Env):
     """The environment that the agent gets: prepared with the task, and scored.
 
     `reset` returns the first messages once; `step` adds up rewards. Failures of the wrapped
-    environment are recorded, because they pass through the agent and are not its fault.
+    environment are recorded, because they pass through the agent and are not its fault. Turn
+    rewards (`info["turn_reward"]`) go to turns of the `session`, and not into the sum.
     """
 
     def __init__(
@@ -106,13 +110,17 @@ class EpisodeEnv(Env):
         task: Task,
         services: Services = NO_SERVICES,
         warnings: Repeated | None = None,
+        session: Session | None = None,
     ) -> None:
         self._env = env
         self._warnings = warnings or Repeated(log)
         self._task = task
         self._services = services
+        self._session = session
         self._first: tuple[list[Message], dict[str, Any]] | None = None
         self.reward = 0.0
+        self.turn_rewards = 0.0
+        """The sum of the turn rewards so far."""
         self.terminated = False
         self.truncated = False
         self.metrics: dict[str, float] = {}
@@ -185,6 +193,7 @@ class EpisodeEnv(Env):
             with self._at_work():
                 step = await self._env.step(action)
             self._add(step)
+            self._pay_turn(step, action)
         except FOREIGN as error:
             self._blame("env.step", error)
             raise
@@ -241,6 +250,21 @@ class EpisodeEnv(Env):
             detail = step.info.get("verifier_detail")
             self.verdict = (f"{told}: {detail}" if detail else str(told))[:MAX_VERDICT]
         self.reward = reward
+
+    def _pay_turn(self, step: Step, action: Message) -> None:
+        """Pay the turn reward of `step`, if any, to the turn that became `action`; ValueError: it
+        is not finite."""
+        value = step.info.get("turn_reward")
+        if not value:
+            return
+        what = "env.step's turn_reward"
+        self.turn_rewards = added_reward(self.turn_rewards, value, what=what)
+        if self._session is None or self._session.reward_action(float(value), action):
+            return
+        self.metrics[UNPAID] = self.metrics.get(UNPAID, 0.0) + 1
+        if self._session.sampling.train:
+            said = "%s of task %s is not paid: the agent has not asked the model for any turn"
+            self._warnings.warn(said, what, self._task.id, why=what)
 
     def _blame(self, what: str, error: BaseException) -> None:
         """Record a failure of the wrapped environment; a cancellation of our own task is not one.
@@ -299,7 +323,7 @@ class Player:
         env: EpisodeEnv | None = None
         try:
             try:
-                env = EpisodeEnv(self.make_env(), task, self.services, self.warnings)
+                env = EpisodeEnv(self.make_env(), task, self.services, self.warnings, session)
             except FOREIGN as error:
                 if _is_ours(error):
                     raise

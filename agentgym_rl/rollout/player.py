@@ -26,6 +26,7 @@ from agentgym_rl.config import (
 from agentgym_rl.core.chat import Message, ToolSpec
 from agentgym_rl.core.engine import EngineInfo
 from agentgym_rl.core.errors import ConfigError, SandboxUnavailable
+from agentgym_rl.core.extensions import is_function_path
 from agentgym_rl.core.model_folder import tensor_heads
 from agentgym_rl.core.task import Split, Task
 from agentgym_rl.engines import checks
@@ -91,8 +92,14 @@ def check_policy(config: Config, engine: OwnEngineConfig) -> ChatFormat:
     accept_filter(config.rollout.should_accept)
     strategy(config.rollout)
     GroupRewarder(config.rollout)
-    if ":" in config.algo.loss:  # trainer ranks, which have torch, import it
-        check_findable(config.algo.loss, "algo.loss")
+    own = {
+        "algo.loss": config.algo.loss,
+        "algo.advantage": config.algo.advantage or "",
+        "trainer.optimizer": config.trainer.optimizer,
+    }
+    for key, path in own.items():
+        if is_function_path(path):  # trainer ranks, which have torch, import it
+            check_findable(path, key)
     if config.trainer.optimizer == "adamw8bit":
         check_eight_bits()
     folder = model_folder(config.model, config.env.id)

@@ -6,8 +6,10 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import inspect
 import os
 import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentgym_rl.core.errors import ConfigError
@@ -29,6 +31,35 @@ def import_object(path: str) -> Any:
             f"cannot import {path!r} (module:attr): {type(error).__name__}: {error}"
         ) from error
     return target
+
+
+def import_function(
+    key: str, path: str, *, gets: str, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """Return the function (or class) `module:function` that is the value of the configuration's
+    `key`. It has to take the positional arguments `gets`, "a, b", and `options` by keyword.
+
+    Raises:
+        ConfigError: it cannot be imported, cannot be called, or does not take these arguments.
+    """
+    function = import_object(path)
+    if not callable(function):
+        raise ConfigError(
+            f"{key}={path!r} is a {type(function).__name__}; expected a function of "
+            f"({gets}, **options)"
+        )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a function of C code need not have one
+        return function
+    try:
+        signature.bind(*gets.split(", "), **(options or {}))
+    except TypeError as error:
+        raise ConfigError(
+            f"{key}={path!r} takes {signature}, and {error}; expected a function of ({gets}"
+            f"{''.join(f', {name}=…' for name in options or ())})"
+        ) from error
+    return function
 
 
 def check_eight_bits() -> None:

@@ -1,7 +1,13 @@
-"""The experiment trackers of a run's metrics: TensorBoard, Weights & Biases, trackio.
+"""The experiment trackers of a run's metrics: TensorBoard, Weights & Biases, trackio, and those of
+other packages and users.
 
 `metrics.jsonl` is the record; a tracker is a copy of it, to be viewed with the tracker's tools. A
-tracker that fails is left out from then on; the run goes on.
+tracker that fails is left out from then on; the run goes on. `logging.trackers` has names of the
+entry points `agentgym_rl.trackers`, or `module:function`. Each is a function
+
+    def open_tracker(run_dir: Path, project: str, settings: Mapping[str, Any]) -> Tracker
+
+that imports the tracker's package; a run is named like its folder.
 """
 
 from __future__ import annotations
@@ -16,6 +22,8 @@ from typing import Any, Protocol, cast
 
 from agentgym_rl.config import LoggingConfig
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.extensions import is_function_path, load_extension
+from agentgym_rl.runtime.imports import import_function
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +79,7 @@ class _Logged:
         self._run.finish()
 
 
-class _TensorBoard:
+class TensorBoard:
     """The tracker for TensorBoard: event files in the run's folder, which has config.toml, too.
     `tensorboard --logdir runs` shows all runs.
 
@@ -92,7 +100,7 @@ class _TensorBoard:
         self._writer.close()
 
 
-def _wandb(run_dir: Path, project: str, settings: Mapping[str, Any]) -> Tracker:
+def open_wandb(run_dir: Path, project: str, settings: Mapping[str, Any]) -> Tracker:
     """Open a run of Weights & Biases. wandb itself reads WANDB_API_KEY, WANDB_MODE=offline etc.
 
     https://docs.wandb.ai/ref/python
@@ -107,7 +115,7 @@ def _wandb(run_dir: Path, project: str, settings: Mapping[str, Any]) -> Tracker:
     return _Logged(run)
 
 
-def _trackio(run_dir: Path, project: str, settings: Mapping[str, Any]) -> Tracker:
+def open_trackio(run_dir: Path, project: str, settings: Mapping[str, Any]) -> Tracker:
     """Open a run of trackio: a database in the folder TRACKIO_DIR; `trackio show` displays it.
 
     https://huggingface.co/docs/trackio
@@ -126,15 +134,6 @@ def _trackio(run_dir: Path, project: str, settings: Mapping[str, Any]) -> Tracke
     )
 
 
-_KINDS: Mapping[str, Callable[[Path, str, Mapping[str, Any]], Tracker]] = {
-    "tensorboard": _TensorBoard,
-    "wandb": _wandb,
-    "trackio": _trackio,
-}
-"""The function that opens each tracker, in the run's folder, its project and with settings. It
-imports the tracker's package."""
-
-
 def open_trackers(config: LoggingConfig, run_dir: Path, *, settings: Mapping[str, Any]) -> Trackers:
     """Open the trackers of `logging.trackers`, for a run named like its folder.
 
@@ -148,8 +147,10 @@ def open_trackers(config: LoggingConfig, run_dir: Path, *, settings: Mapping[str
     for name in config.trackers:
         try:
             with _stdout_kept():
-                opened[name] = _KINDS[name](run_dir, config.project, settings)
+                opened[name] = _opener(name)(run_dir, config.project, settings)
+                _check(opened[name])
         except Exception as error:
+            opened.pop(name, None)
             Trackers(opened).close()
             if isinstance(error, ModuleNotFoundError) and error.name == name:
                 raise ConfigError(
@@ -158,6 +159,22 @@ def open_trackers(config: LoggingConfig, run_dir: Path, *, settings: Mapping[str
                 ) from error
             raise ConfigError(f"logging.trackers: {name} cannot be opened: {error}") from error
     return Trackers(opened)
+
+
+def _opener(name: str) -> Callable[[Path, str, Mapping[str, Any]], Tracker]:
+    if is_function_path(name):
+        return import_function("logging.trackers", name, gets="run_dir, project, settings")
+    return load_extension("trackers", name)
+
+
+def _check(tracker: object) -> None:
+    """Raise TypeError for what is no tracker."""
+    for method in ("log", "close"):
+        if not callable(getattr(tracker, method, None)):
+            raise TypeError(
+                f"it made a {type(tracker).__name__} without a method {method}; expected log(step, "
+                "metrics) and close()"
+            )
 
 
 @contextlib.contextmanager

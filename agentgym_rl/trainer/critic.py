@@ -11,12 +11,20 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from agentgym_rl.algo.advantages import adaptive_lambdas, generalized_advantages, value_loss
+from agentgym_rl.algo.advantages import (
+    adaptive_lambdas,
+    generalized_advantages,
+    terminal_rewards,
+    value_loss,
+)
 from agentgym_rl.algo.aggregation import Tally
+from agentgym_rl.algo.own_advantage import TokenBatch
 from agentgym_rl.algo.packing import PackedRows
+from agentgym_rl.algo.terms import Term
 from agentgym_rl.config import AlgoConfig, TrainerConfig
 from agentgym_rl.core.errors import TrainerError
 
+from .objective import RankBatch
 from .optim import (
     learning_rate,
     make_optimizer,
@@ -62,8 +70,10 @@ class Judged:
     advantages: Tensor
 
 
-class Critic:
+class Critic(Term):
     """A critic that judges each batch, then learns from it. All ranks call theirs in step."""
+
+    replaces_advantages = True
 
     def __init__(
         self,
@@ -74,6 +84,7 @@ class Critic:
         trainer: TrainerConfig,
         num_steps: int,
     ):
+        super().__init__(algo.critic)
         self.value_model = model
         self.optimizer = optimizer
         self._algo, self._trainer, self._num_steps = algo, trainer, num_steps
@@ -108,9 +119,28 @@ class Critic:
         optimizer = make_optimizer(model.model, trainer)
         return cls(model, optimizer, algo=algo, trainer=trainer, num_steps=num_steps)
 
-    def warms_up(self, step: int) -> bool:
-        """Return whether batch `step` trains only the critic."""
-        return step < self._algo.critic.warmup_steps
+    def learns(self, step: int) -> bool:
+        """Return whether batch `step` trains more than the critic."""
+        return step >= self._algo.critic.warmup_steps
+
+    def base(self, batch: TokenBatch) -> Tensor:
+        """Return the advantages of the batch by GAE, with the rewards of single tokens."""
+        assert isinstance(batch, RankBatch)
+        rewards = terminal_rewards(batch.rewards, batch.episodes, batch.rows)
+        if batch.token_rewards is not None:
+            rewards = rewards + batch.token_rewards
+        with batch.phases.phase("values"):
+            truncated = batch.shard.truncated
+            self._judged = self.judge(batch.tokens, rewards, batch.tally, truncated=truncated)
+        return self._judged.advantages
+
+    def end(self, batch: TokenBatch) -> None:
+        """Learn from the batch, after the policy has."""
+        assert isinstance(batch, RankBatch)
+        judged = self._judged
+        with batch.phases.phase("critic"):
+            weights = batch.aggregation
+            self.train(batch.tokens, judged, weights, step=batch.step, tally=batch.tally)
 
     def judge(
         self,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,17 +17,11 @@ from agentgym_rl.algo.advantages import (
     shuffled,
     whitened,
 )
-from agentgym_rl.algo.aggregation import aggregation_weights
-from agentgym_rl.algo.kl import (
-    Taught,
-    covariances,
-    distillation_loss,
-    kl_loss,
-    largest_moment,
-    taught_by,
-    top_loss,
-)
+from agentgym_rl.algo.aggregation import Tally, aggregation_weights
+from agentgym_rl.algo.kl import Taught, largest_moment, taught_by
 from agentgym_rl.algo.losses import BehaviorWeights, LossTokens, behavior_weights
+from agentgym_rl.algo.own_advantage import TokenBatch, own_advantages
+from agentgym_rl.algo.terms import Term
 from agentgym_rl.config import AlgoConfig
 from agentgym_rl.core.batch import BatchShard
 from agentgym_rl.core.errors import TrainerError
@@ -36,7 +29,20 @@ from agentgym_rl.core.trajectory import Row
 
 from .policy import Policy
 from .shard_tensors import MicroBatch, ShardTokens, frozen_pass
+from .usage import Phases
 from .world import World
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class RankBatch(TokenBatch):
+    """A batch with what only parts of the trainer see."""
+
+    shard: BatchShard
+    tokens: ShardTokens
+    phases: Phases
+    tally: Tally
+    aggregation: Tensor
+    """The aggregation weights, times the number of minibatches, [N]."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,26 +50,18 @@ class Objective:
     """The data of this rank's trained tokens that an update is computed from; all [N]."""
 
     algo: AlgoConfig
-    tokens: ShardTokens
+    batch: RankBatch
+    terms: Sequence[Term]
     advantages: Tensor
-    weights: Tensor
-    """The aggregation weights, times the number of minibatches."""
-    reference: Tensor | None
-    """The log-probs of the reference model, if the loss has a KL term."""
-    taught: Taught | None
-    """The teaching of the tokens, if the loss has a term of teachers."""
     proximal: Tensor
     """The log-probs under the weights at the start of the batch; NaN where nothing needs them, or
     until the first minibatch has computed its own."""
-
-    positive: Tensor | None
-    """The weights of −log π, if `algo.positive_nll` is set, times the number of minibatches."""
+    shares_predictions: bool = False
+    """Whether a term needs the first token of each prediction (`LossTokens.first`)."""
     largest_moment: float = math.inf
     """The largest (log w)² that a `moment_mask` keeps."""
-    dropped: Tensor | None = None
-    """The tokens without a gradient by `algo.covariance`, bool."""
-    held: Tensor | None = None
-    """The tokens that `algo.covariance` holds to the proximal policy, bool."""
+    factors: Sequence[Tensor] = ()
+    """The factors of behavior weights that terms have; 0 for a dropped token."""
 
     def note(self, index: Tensor, logprobs: Tensor) -> None:
         """Record the proximal log-probs of some tokens."""
@@ -71,121 +69,112 @@ class Objective:
         self.proximal = self.proximal.to(found.dtype)
         self.proximal[index] = found
 
-    def compare(self, world: World, *, shard: BatchShard, seed: int) -> None:
-        """Choose the tokens that stand out in the complete batch by their proximal log-probs, which
-        are known (collective). Micro-batches and ranks do not matter."""
-        correction, covariance = self.algo.behavior_correction, self.algo.covariance
-        if correction.type == "moment_mask":
-            moments = (self.proximal - self.tokens.behavior_logprobs) ** 2
-            everywhere = torch.cat(world.gather(moments[torch.isfinite(moments)]))
+    def begin(self) -> None:
+        """Choose the tokens that stand out in the complete batch (collective). Micro-batches and
+        ranks do not matter."""
+        correction, ranks = self.algo.behavior_correction, self.batch.ranks
+        if correction.type == "moment_mask" and not self.algo.naive:
+            moments = (self.proximal - self.batch.behavior_logprobs) ** 2
+            everywhere = torch.cat(ranks.gather(moments[torch.isfinite(moments)]))
             self.largest_moment = largest_moment(everywhere, correction.limit)
-        if covariance.rule == "none":
-            return
-        logprobs = torch.nan_to_num(self.proximal, neginf=torch.finfo(torch.float32).min)
-        means = world.moments(self.advantages).mean, world.moments(logprobs).mean
-        found = covariances(self.advantages, logprobs, means)
-        number = max(1, int(covariance.share * shard.num_trained_tokens))
-        if covariance.rule == "kl":
-            self.held = _first(found, number, world)
-            return
-        inside = (found > covariance.low) & (found < covariance.high)
-        lots = _lots(self.tokens.episodes, seed=seed, step=shard.step)
-        self.dropped = _first(torch.where(inside, lots, -torch.inf), number, world) & inside
+        for term in self.terms:
+            term.begin(self.batch)
+        found = [term.weights(self.batch) for term in self.terms]
+        self.factors = [factor for factor in found if factor is not None]
 
     def behavior(self, index: Tensor) -> BehaviorWeights:
         """Return the behavior weights of the tokens at `index`, which are those of whole rows."""
-        proximal, behavior = self.proximal[index], self.tokens.behavior_logprobs[index]
+        proximal, behavior = self.proximal[index], self.batch.behavior_logprobs[index]
         if self.algo.naive:
             finite = torch.isfinite(behavior)
             found = BehaviorWeights(finite.to(proximal.dtype), ~finite)
         else:
-            rows, correction = self.tokens.row_index[index], self.algo.behavior_correction
+            rows, correction = self.batch.rows[index], self.algo.behavior_correction
             found = behavior_weights(
                 proximal, behavior, rows, correction, largest_moment=self.largest_moment
             )
-        if self.dropped is None:
-            return found
-        dropped = self.dropped[index]
-        return BehaviorWeights(found.weight.masked_fill(dropped, 0.0), found.masked | dropped)
+        for factor in self.factors:
+            its = factor[index].to(found.weight.dtype)
+            dropped = its == 0
+            weight = (found.weight * its).masked_fill(dropped, 0.0)
+            found = BehaviorWeights(weight, found.masked | dropped)
+        return found
 
-    def taught_of(self, batch: MicroBatch) -> Taught | None:
-        """Return the teaching of a micro-batch, if the loss has a term of teachers. Tokens that
-        share a prediction have the same: how teachers pack rows may make theirs differ by
-        rounding, and with it their likeliest tokens."""
-        if self.taught is None:
-            return None
+    def used_rows(self, *, everywhere: bool) -> list[list[int]]:
+        """Return, for each minibatch, the rows that a part of the loss uses; all, `everywhere`."""
+        tokens = self.batch.tokens
+        used = self.advantages != 0
+        for term in self.terms:
+            if (its := term.uses(self.batch)) is not None:
+                used = used | (its != 0)
+        starts = tokens.starts
+        return [
+            [r for r in rows if everywhere or used[starts[r] : starts[r + 1]].any()]
+            for rows in tokens.minibatches
+        ]
+
+    def first_of(self, batch: MicroBatch) -> Tensor:
+        """Return the index of the first token with the same prediction, for each of a micro-batch:
+        packing in another way may make the numbers of the others differ by rounding."""
+        if not self.shares_predictions:
+            return batch.index
         shared = batch.packed.index.cpu()
         first = torch.zeros_like(shared).scatter_(0, shared, torch.arange(len(shared)))
-        return self.taught.of(batch.index[first[shared]])
+        return batch.index[first[shared]]
 
-    def with_terms(
+    def candidates(self, first: Tensor) -> Tensor | None:
+        """Return the ids of other tokens that a term needs, [n, K].
+
+        Raises:
+            TrainerError: two terms have some.
+        """
+        named = [term.candidates(self.batch, first) for term in self.terms]
+        found = [ids for ids in named if ids is not None]
+        if len(found) > 1:
+            raise TrainerError("two terms of the objective name candidates; only one can")
+        return found[0] if found else None
+
+    def of(
         self,
-        loss: Tensor,
-        batch: MicroBatch,
-        tokens: LossTokens,
+        index: Tensor,
+        first: Tensor,
+        logprobs: Tensor,
         *,
-        its: Taught | None,
-        entropies: Tensor | None,
-        others: Tensor | None,
-    ) -> Tensor:
-        """Return the policy loss of a micro-batch plus the other terms: the divergence from the
-        reference and from teachers, the imitation of good episodes, the entropy. `its` is the
-        teaching of the micro-batch (`taught_of`), `others` are the log-probs of the teachers'
-        likeliest tokens."""
-        algo, logprobs = self.algo, tokens.logprobs
-        if self.reference is not None:
-            reference = self.reference[batch.index].to(logprobs.device)
-            behavior = tokens.behavior_logprobs
-            loss = loss + kl_loss(logprobs, reference, behavior, tokens.weights, algo.kl)
-        if its is not None and others is not None:
-            loss = loss + top_loss(others, its, tokens.weights, algo.teacher.coef)
-        elif its is not None:
-            weights = (tokens.weights, tokens.behavior_weight)
-            loss = loss + distillation_loss(logprobs, its, *weights, algo.teacher.coef)
-        if self.positive is not None:
-            weights = self.positive[batch.index].to(logprobs.device)
-            finite = torch.isfinite(logprobs.detach())
-            nll = -(weights * torch.where(finite, logprobs, 0.0)).sum()
-            loss = loss + algo.positive_nll * nll
-        if algo.entropy_coef and entropies is not None:
-            loss = loss - algo.entropy_coef * (tokens.weights * entropies).sum()
-        return loss
-
-    def of(self, index: Tensor, logprobs: Tensor) -> LossTokens:
+        entropies: Tensor | None = None,
+        candidates: Tensor | None = None,
+    ) -> LossTokens:
         """Return some of the tokens with their current log-probs, on the device of those
         log-probs."""
-        behavior = self.tokens.behavior_logprobs[index]
+        behavior, batch = self.batch.behavior_logprobs[index], self.batch
         fixed = {
             "anchor": behavior if self.algo.naive else self.proximal[index],
             "behavior_logprobs": behavior,
             "behavior_weight": self.behavior(index).weight,
             "advantages": self.advantages[index],
-            "weights": self.weights[index],
-            "rows": self.tokens.row_index[index],
+            "weights": batch.aggregation[index],
+            "rows": batch.rows[index],
+            "turns": batch.turns[index],
         }
-        if self.held is not None:
-            fixed["held"] = self.held[index]
-        return LossTokens(logprobs, **{n: part.to(logprobs.device) for n, part in fixed.items()})
+        if batch.reference is not None:
+            fixed["reference"] = batch.reference[index]
+        return LossTokens(
+            logprobs,
+            **{name: part.to(logprobs.device) for name, part in fixed.items()},
+            entropies=entropies,
+            candidates=candidates,
+            index=index,
+            first=first,
+        )
 
 
-def _first(numbers: Tensor, count: int, world: World) -> Tensor:
-    """Return a mask, [N] bool, of the `count` largest numbers of all ranks, and of those equal to
-    the last of them (collective)."""
-    own = numbers.topk(min(count, len(numbers))).values
-    largest = torch.cat(world.gather(own))
-    if not len(largest):
-        return torch.zeros_like(numbers, dtype=torch.bool)
-    return numbers >= largest.topk(min(count, len(largest))).values[-1]
-
-
-def _lots(episodes: Tensor, *, seed: int, step: int) -> Tensor:
-    """Return [N] numbers in [0, 1), drawn for each episode's tokens from a generator of its own."""
-    found = torch.zeros(len(episodes), dtype=torch.float64)
-    for episode in episodes.unique().tolist():
-        own = episodes == episode
-        drawn = np.random.default_rng([seed, step, episode]).random(int(own.sum()))
-        found[own] = torch.from_numpy(drawn)
-    return found
+def base_advantages(
+    algo: AlgoConfig, shard: BatchShard, tokens: ShardTokens, batch: TokenBatch, *, seed: int
+) -> Tensor:
+    """Return the advantages of this rank's tokens, [N], before anything is added to them: by the
+    user's own function, or those of their episodes."""
+    if algo.advantage is not None:
+        return own_advantages(batch, algo)
+    return relative_advantages(shard, algo, seed=seed)[tokens.episodes]
 
 
 def relative_advantages(shard: BatchShard, algo: AlgoConfig, *, seed: int) -> Tensor:
@@ -224,8 +213,9 @@ def token_advantages(
     added: Tensor | None = None,
 ) -> Tensor:
     """Return the advantages of this rank's trained tokens, [N] (collective): their `own`, and
-    what is `added` to them, whitened; plus the return of the token's own turn; times the weight
-    of their episode's task. What is added has no weight, unless it is whitened.
+    what is `added` to them, whitened; plus the return of the token's own turn, unless they are
+    those of a user's function; times the weight of their episode's task. What is added has no
+    weight, unless it is whitened.
 
     With turn t of episode e, A_{e,t} = A_e + L_{e,lineage(t)} + Σ_s γ^{d(t,s)} r_{e,s} over t
     and the turns s that follow from it, d steps later: a turn's reward reaches that turn and
@@ -240,7 +230,7 @@ def token_advantages(
     if algo.whitening.over == "tokens":
         own, added = own if added is None else own + added, None
         own = whitened(own, world.moments(own), algo.whitening)
-    if not algo.shuffle_advantages:
+    if not algo.shuffle_advantages and algo.advantage is None:
         own = own + tokens.turn_returns
     weights = shard.weights or [1.0] * len(shard.rewards)
     own = own * torch.tensor(weights, dtype=torch.float64)[tokens.episodes]
@@ -248,19 +238,18 @@ def token_advantages(
     return own if added is None else own + added
 
 
-def make_objective(
+def rank_batch(
     algo: AlgoConfig,
     shard: BatchShard,
     tokens: ShardTokens,
-    advantages: Tensor,
     *,
     world: World,
-    proximal: Tensor,
-    reference: Tensor | None,
-    taught: Taught | None = None,
-) -> Objective:
-    """Return the objective of this rank's tokens (collective); all tensors are [N], and `proximal`
-    and `reference` are log-probs."""
+    seed: int,
+    phases: Phases,
+    tally: Tally,
+) -> RankBatch:
+    """Return the batch that parts of the objective get, still without log-probs."""
+    number = {group: i for i, group in enumerate(dict.fromkeys(shard.compared))}
     weights = aggregation_weights(
         tokens.episodes,
         tokens.tokens_per_episode,
@@ -269,20 +258,64 @@ def make_objective(
         num_episodes=shard.num_episodes,
         max_tokens=algo.max_tokens,
     )
-    positive = None
-    if algo.positive_nll:
-        good = (torch.tensor(shard.rewards, dtype=torch.float64) > 0)[tokens.episodes].double()
-        positive = good * (len(shard.minibatches) / max(1.0, sum(world.gather(float(good.sum())))))
-    return Objective(
-        algo,
-        tokens,
-        advantages,
-        weights=weights * len(shard.minibatches),
-        reference=None if algo.kl_in_reward else reference,
-        taught=taught if algo.teacher.placement == "loss" else None,
-        proximal=proximal,
-        positive=positive,
+    return RankBatch(
+        step=shard.step,
+        seed=seed,
+        num_tokens=shard.num_trained_tokens,
+        num_minibatches=len(shard.minibatches),
+        raw_rewards=torch.tensor(shard.rewards, dtype=torch.float64),
+        rewards=shaped_rewards(shard.rewards, shard.lengths, algo, truncated=shard.truncated),
+        groups=torch.tensor([number[group] for group in shard.compared], dtype=torch.int64),
+        lengths=torch.tensor(shard.lengths, dtype=torch.int64),
+        truncated=torch.tensor(shard.truncated, dtype=torch.bool),
+        credits=shard.credits,
+        episodes=tokens.episodes,
+        rows=tokens.row_index,
+        turns=tokens.turns,
+        positions=tokens.positions,
+        turn_rewards=_turn_rewards(shard, tokens),
+        turn_returns=tokens.turn_returns,
+        behavior_logprobs=tokens.behavior_logprobs,
+        staleness=tokens.staleness,
+        ranks=world,
+        shard=shard,
+        tokens=tokens,
+        phases=phases,
+        tally=tally,
+        aggregation=weights * len(shard.minibatches),
     )
+
+
+def all_advantages(
+    algo: AlgoConfig, batch: RankBatch, terms: Sequence[Term], *, world: World, seed: int
+) -> Tensor:
+    """Return the advantages of this rank's tokens with all that terms add, [N] (collective)."""
+    shard, tokens = batch.shard, batch.tokens
+    base = next((term for term in terms if term.replaces_advantages), None)
+    if base is not None:
+        batch.token_rewards = _sum(term.rewards(batch) for term in terms)
+        advantages = token_advantages(algo, shard, tokens, base.base(batch), world=world)
+    else:
+        added = _sum(term.returns(batch) for term in terms)
+        own = base_advantages(algo, shard, tokens, batch, seed=seed)
+        advantages = token_advantages(algo, shard, tokens, own, world=world, added=added)
+    for term in terms:
+        if (its := term.advantages(batch)) is not None:
+            advantages = advantages + its
+    return advantages
+
+
+def _sum(parts: Iterable[Tensor | None]) -> Tensor | None:
+    found = [part for part in parts if part is not None]
+    return reduce(torch.add, found) if found else None
+
+
+def _turn_rewards(shard: BatchShard, tokens: ShardTokens) -> Tensor:
+    """Return the reward of each token's own turn, [N] float64."""
+    pairs = zip(tokens.episodes.tolist(), tokens.turns.tolist(), strict=True)
+    paid = [credit.turn_rewards for credit in shard.credits]
+    found = [paid[e][t] if paid and paid[e] else 0.0 for e, t in pairs]
+    return torch.tensor(found, dtype=torch.float64)
 
 
 def teachers_say(

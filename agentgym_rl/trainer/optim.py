@@ -17,7 +17,8 @@ from transformers import PreTrainedModel
 from agentgym_rl.algo.aggregation import Tally
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core.errors import ConfigError, TrainerError
-from agentgym_rl.runtime.imports import check_eight_bits
+from agentgym_rl.core.extensions import is_function_path
+from agentgym_rl.runtime.imports import check_eight_bits, import_function
 
 from .sharding import local
 
@@ -109,9 +110,12 @@ def make_optimizer(model: nn.Module, config: TrainerConfig) -> torch.optim.Optim
     2022 (https://arxiv.org/abs/2110.02861).
 
     Raises:
-        ConfigError: the optimizer needs a package that is not installed.
+        ConfigError: the optimizer needs a package that is not installed, or is a user's own that
+            does not keep its contract.
     """
     groups = _groups(model, config)
+    if is_function_path(config.optimizer):
+        return _own_optimizer(groups, config)
     if config.optimizer == "adamw8bit":
         return _with_eight_bits(groups, config)
     params = _trained(model)
@@ -160,14 +164,92 @@ def _with_eight_bits(groups: list[dict[str, Any]], config: TrainerConfig) -> tor
     from torchao.optim import AdamW8bit  # pyright: ignore
 
     optimizer: torch.optim.Optimizer = AdamW8bit(groups, lr=0.0, betas=config.betas)
-    for group in groups:
+    _make_state(optimizer)
+    return optimizer
+
+
+def _make_state(optimizer: torch.optim.Optimizer) -> None:
+    """Take an empty step, for an optimizer that makes its state in the first one; it does not
+    count, and weight decay that goes through gradients leaves no trace in a mean of them."""
+    decays = [group.get("weight_decay") for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        if "weight_decay" in group:
+            group["weight_decay"] = 0.0
         for p in group["params"]:
             p.grad = torch.zeros_like(p)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+    for group, decay in zip(optimizer.param_groups, decays, strict=True):
+        if decay is not None:
+            group["weight_decay"] = decay
     for state in optimizer.state.values():
-        state["step"].zero_()
+        if isinstance(count := state.get("step"), Tensor):
+            count.zero_()
+        elif count is not None:
+            state["step"] = 0
+
+
+def _own_optimizer(groups: list[dict[str, Any]], config: TrainerConfig) -> torch.optim.Optimizer:
+    """Return what the user's function `trainer.optimizer` makes of the groups of parameters.
+
+    Raises:
+        ConfigError: it cannot be imported, raised, or made no optimizer of these parameters.
+    """
+    path, options = config.optimizer, config.optimizer_options
+    said = f"trainer.optimizer={path!r}"
+    function = import_function(
+        "trainer.optimizer", path, gets="groups", options={"lr": 0.0, **options}
+    )
+    try:
+        optimizer = function(groups, lr=0.0, **options)
+        if isinstance(optimizer, torch.optim.Optimizer):
+            _make_state(optimizer)
+    except Exception as error:
+        raise ConfigError(f"{said} raised {error!r}") from error
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError(
+            f"{said} returned a {type(optimizer).__name__}; expected a torch.optim.Optimizer"
+        )
+    given = {id(p) for group in groups for p in group["params"]}
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if given != held:
+        raise ConfigError(
+            f"{said} has {len(held)} parameters of the {len(given)} that train: return an "
+            "optimizer of all groups that it gets"
+        )
     return optimizer
+
+
+def check_optimizer(config: TrainerConfig) -> None:
+    """Try the user's own function `trainer.optimizer` on a small model: the step has to change it,
+    at the rate that is set.
+
+    Raises:
+        ConfigError: see `make_optimizer`; or the step raised, changed nothing, or changed weights
+            at a rate of 0.
+    """
+    if not is_function_path(config.optimizer):
+        return
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    optimizer = make_optimizer(model, config)
+    said = f"trainer.optimizer={config.optimizer!r}"
+    for rate, moves in ((0.0, False), (1e-2, True)):
+        before = nn.utils.parameters_to_vector(model.parameters()).clone()
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        set_learning_rate(optimizer, rate)
+        try:
+            optimizer.step()
+        except Exception as error:
+            raise ConfigError(f"{said}: its step raised {error!r}") from error
+        after = nn.utils.parameters_to_vector(model.parameters())
+        if not bool(torch.isfinite(after).all()):
+            raise ConfigError(f"{said}: its step at the rate {rate:g} left weights not finite")
+        if bool((after != before).any()) != moves:
+            raise ConfigError(
+                f"{said}: its step at the rate {rate:g} {'changed no' if moves else 'changed'} "
+                'weights; it has to use the "lr" of its param_groups, which each batch sets'
+            )
 
 
 def learning_rate(

@@ -53,6 +53,8 @@ class ShardTokens:
     spans_versions: Tensor
     """A mask, [N] bool, of tokens whose turn had a weight update between its request and its
     end."""
+    turns: Tensor
+    """The number of each token's turn in its episode, [N] int64."""
     turn_returns: Tensor
     """The return of each token's turn, [N] float64; 0 without any reward to turns or lineages."""
     teacher_weights: Tensor
@@ -61,6 +63,11 @@ class ShardTokens:
     """The log-probs that served teachers gave to each token, [N, teachers] float32; NaN: none."""
     tokens_per_episode: Tensor
     """The number of trained tokens per episode, [E] int64; 0 for episodes of other ranks."""
+
+    @property
+    def positions(self) -> Tensor:
+        """Return the position of each token in its row, [N] int64."""
+        return _joined([np.flatnonzero(row.loss_mask) for row in self.rows], np.int64)
 
     @classmethod
     def from_shard(cls, shard: BatchShard, *, vocab_size: int) -> ShardTokens:
@@ -86,6 +93,7 @@ class ShardTokens:
             behavior_logprobs=_flat(rows, "behavior_logprobs", np.float32),
             staleness=shard.step - _flat(rows, "policy_versions", np.int64),
             spans_versions=_joined([_spans(row) for row in rows], np.bool_),
+            turns=_flat(rows, "turn_ids", np.int64),
             turn_returns=_joined([_returns(item, shard) for item in flat], np.float64),
             teacher_weights=_teacher_weights(shard)[episodes],
             told=_told(rows, len(shard.teachers[0]) if shard.teachers else 0),

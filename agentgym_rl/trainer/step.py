@@ -16,35 +16,28 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from agentgym_rl.algo.advantages import (
-    shaped_rewards,
-    terminal_rewards,
-)
 from agentgym_rl.algo.aggregation import Tally, tally_mismatch, tally_weights
-from agentgym_rl.algo.kl import (
-    Taught,
-    distillation_advantages,
-    kl_estimates,
-    kl_to_come,
-    tally_taught,
-)
+from agentgym_rl.algo.built_in_terms import built_in_terms
+from agentgym_rl.algo.kl import Taught
 from agentgym_rl.algo.losses import policy_loss
-from agentgym_rl.algo.own_loss import check_loss
-from agentgym_rl.config import AlgoConfig, Config, TrainerConfig
+from agentgym_rl.algo.own_advantage import TokenBatch
+from agentgym_rl.algo.own_parts import check_own_parts
+from agentgym_rl.algo.terms import Term, registered_terms
+from agentgym_rl.config import AlgoConfig, Config, KlConfig, TrainerConfig
 from agentgym_rl.core.batch import BatchShard
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.models.resolve import reference_folder, teacher_folders
 from agentgym_rl.storage.checkpoints import Manifest
 
 from .checkpoint import load_checkpoint
-from .critic import Critic, Judged
+from .critic import Critic
 from .objective import (
     Objective,
+    RankBatch,
+    all_advantages,
     largest_advantage,
-    make_objective,
-    relative_advantages,
+    rank_batch,
     teachers_say,
-    token_advantages,
 )
 from .optim import (
     GradientError,
@@ -90,7 +83,7 @@ class Stepper:
         are those of `algo.teacher.models` (None: served elsewhere), `critic` is the baseline.
 
         Raises:
-            ConfigError: `algo.loss` is a function that does not keep its contract.
+            ConfigError: a user's own part of the objective does not keep its contract.
             TrainerError: `algo` needs a reference, a teacher or a critic and there is none, or
                 the reference's vocabulary is not the policy's.
         """
@@ -99,7 +92,10 @@ class Stepper:
                 f"algo.baseline is {algo.baseline!r}, and "
                 f"{'a' if critic else 'no'} critic was given"
             )
-        check_loss(algo)
+        self._needs = check_own_parts(algo)
+        self.terms = [*built_in_terms(algo), *registered_terms(algo).values()]
+        if critic is not None:
+            self.terms.append(critic)
         if algo.kl.coef and reference is None:
             raise TrainerError(f"algo.kl.coef is {algo.kl.coef}, and no reference model was given")
         if reference is not None and reference.vocab_size != policy.vocab_size:
@@ -124,6 +120,7 @@ class Stepper:
         if algo.kl.refresh_every and isinstance(reference, Policy):
             self.moving = reference
             reference.follow(policy, keep=1.0)  # moves nothing: refuses a model of another kind
+            self.terms.append(MovingReference(algo.kl, reference, policy))
         self._layers: LayerNorms | None = None
         if trainer.layer_metrics:
             sizes = {"num_ranks": policy.world.size, "num_replicas": trainer.num_replicas}
@@ -151,62 +148,32 @@ class Stepper:
         tally = Tally()
         usage = Usage(self._models, self._trainer.peak_tflops)
         tokens = ShardTokens.from_shard(shard, vocab_size=self.policy.vocab_size)
-        algo, world = self._algo, self.policy.world
-        # A reward that depends on the policy needs its log-probs first, and so does a comparison of
-        # all tokens of the batch; nothing else does.
-        early = algo.needs_batch
-        proximal = self._proximal(tokens, range(len(tokens.rows)) if early else (), phases)
-        reference = self._reference_logprobs(tokens, phases)
-        taught = self._taught(tokens, phases)
-        judged = self._judged(shard, tokens, proximal, reference, tally, phases)
-        if judged is None:
-            added = None
-            if reference is not None and algo.kl_in_reward:
-                added = kl_to_come(proximal, reference, tokens.row_index, algo.kl)
-            own = relative_advantages(shard, algo, seed=self._seed)[tokens.episodes]
-            advantages = token_advantages(algo, shard, tokens, own, world=world, added=added)
-        else:
-            own = judged.advantages
-            advantages = token_advantages(algo, shard, tokens, own, world=world)
-        if taught is not None and algo.teacher.placement == "reward":
-            signal = distillation_advantages(proximal, taught, tokens.row_index, algo.teacher)
-            advantages = advantages + signal
-        largest = partial(largest_advantage, shard, tokens, advantages)
-        if not bool(torch.isfinite(advantages).all()):
-            raise TrainerError(f"an advantage is not finite: {largest()}")
-        objective = make_objective(
-            *(algo, shard, tokens, advantages),
-            world=world,
-            proximal=proximal,
-            reference=reference,
-            taught=taught,
+        batch = rank_batch(
+            *(self._algo, shard, tokens),
+            world=self.policy.world,
+            seed=self._seed,
+            phases=phases,
+            tally=tally,
         )
-        if early:
-            objective.compare(world, shard=shard, seed=self._seed)
+        objective = self._objective(batch)
         rate = learning_rate(self._trainer, shard.step, num_steps=self._num_steps)
         set_learning_rate(self.optimizer, rate)
 
         def look(used: Tensor) -> None:
-            self._tally(objective, reference, taught, used, tally)
+            self._tally(objective, used, tally)
             if on_tokens is not None:
-                on_tokens(tokens, objective.proximal, advantages)
+                on_tokens(tokens, objective.proximal, objective.advantages)
 
-        learns = self.critic is None or not self.critic.warms_up(shard.step)
         try:
-            self._minibatches(objective, tally, phases, known=early, learns=learns, look=look)
-            if self.critic is not None and judged is not None:
-                with phases.phase("critic"):
-                    self.critic.train(
-                        tokens, judged, objective.weights, step=shard.step, tally=tally
-                    )
+            self._minibatches(objective, tally, phases, look=look)
+            for term in self.terms:
+                term.end(batch)
         except GradientError as error:
-            raise TrainerError(f"{error}; {largest()}") from error
+            largest = largest_advantage(shard, tokens, objective.advantages)
+            raise TrainerError(f"{error}; {largest}") from error
         usage.tally(tally, phases)
         self.policy.tally_routing(tally)
         self.policy.give_back_memory()
-        kl = self._algo.kl
-        if self.moving is not None and (shard.step + 1) % kl.refresh_every == 0:
-            self.moving.follow(self.policy, keep=kl.ema)
         metrics = root(Tally.merged(self.policy.world.gather(tally.parts())).values())
         return {**_WITHOUT_A_LOSS, **metrics, "lr": rate}
 
@@ -243,25 +210,27 @@ class Stepper:
         # A `PolicyBase` runs the policy's model, which counts those operations too.
         return [model for model in models if isinstance(model, PackedModel)]
 
-    def _judged(
-        self,
-        shard: BatchShard,
-        tokens: ShardTokens,
-        proximal: Tensor,
-        reference: Tensor | None,
-        tally: Tally,
-        phases: Phases,
-    ) -> Judged | None:
-        """Return the critic's judgment of the batch; None without a critic."""
-        if self.critic is None:
-            return None
-        shaped = shaped_rewards(shard.rewards, shard.lengths, self._algo, truncated=shard.truncated)
-        rewards = terminal_rewards(shaped, tokens.episodes, tokens.row_index)
-        kl = self._algo.kl
-        if reference is not None and self._algo.kl_in_reward:
-            rewards = rewards - kl.coef * kl_estimates(proximal, reference, kl)
-        with phases.phase("values"):
-            return self.critic.judge(tokens, rewards, tally, truncated=shard.truncated)
+    def _objective(self, batch: RankBatch) -> Objective:
+        """Return the objective of a batch, with all that its parts need (collective)."""
+        tokens, phases, world = batch.tokens, batch.phases, self.policy.world
+        # A reward that depends on the policy needs its log-probs first, and so does a comparison of
+        # all tokens of the batch; nothing else does.
+        early = "proximal" in self._needs
+        proximal = self._proximal(tokens, range(len(tokens.rows)) if early else (), phases)
+        batch.proximal = proximal if early else None
+        batch.reference = self._reference_logprobs(tokens, phases)
+        batch.taught = self._taught(tokens, phases)
+        advantages = all_advantages(self._algo, batch, self.terms, world=world, seed=self._seed)
+        if not bool(torch.isfinite(advantages).all()):
+            largest = largest_advantage(batch.shard, tokens, advantages)
+            raise TrainerError(f"an advantage is not finite: {largest}")
+        batch.advantages = advantages
+        shared = "teacher" in self._needs
+        objective = Objective(
+            self._algo, batch, self.terms, advantages, proximal, shares_predictions=shared
+        )
+        objective.begin()
+        return objective
 
     def _proximal(self, tokens: ShardTokens, rows: Sequence[int], phases: Phases) -> Tensor:
         """Return the log-probs [N] of the given rows' trained tokens, NaN for the others;
@@ -286,16 +255,9 @@ class Stepper:
             top_k, vocab_size = self._algo.teacher.top_k, self.policy.vocab_size
             return teachers_say(self._teachers, tokens, top_k=top_k, vocab_size=vocab_size)
 
-    def _tally(
-        self,
-        objective: Objective,
-        reference: Tensor | None,
-        taught: Taught | None,
-        used: Tensor,
-        tally: Tally,
-    ) -> None:
+    def _tally(self, objective: Objective, used: Tensor, tally: Tally) -> None:
         """Add what the proximal log-probs of the tokens at the indices `used` tell."""
-        tokens, proximal = objective.tokens, objective.proximal[used]
+        tokens, proximal = objective.batch.tokens, objective.proximal[used]
         tally_mismatch(
             tally,
             proximal,
@@ -305,22 +267,8 @@ class Stepper:
         )
         tally_weights(tally, objective.behavior(used))
         tally.mean("policy/computed_share", len(used), len(tokens.episodes))
-        if reference is not None:
-            estimates = kl_estimates(proximal, reference[used], self._algo.kl)
-            tally.mean("policy/kl_reference", float(estimates.sum()), len(estimates))
-        if taught is not None:
-            tally_taught(tally, taught.of(used), proximal, num_tokens=len(tokens.episodes))
-
-    def _used_rows(self, objective: Objective) -> list[list[int]]:
-        """Return, for each minibatch, the rows that a term of the loss uses."""
-        starts, advantages = objective.tokens.starts, objective.advantages
-        everywhere = self._algo.uses_every_row
-        if objective.taught is not None:
-            advantages = advantages.abs() + objective.taught.weight
-        return [
-            [r for r in rows if everywhere or advantages[starts[r] : starts[r + 1]].any()]
-            for rows in objective.tokens.minibatches
-        ]
+        for term in self.terms:
+            term.measure(objective.batch, used, proximal, tally)
 
     def _minibatches(
         self,
@@ -328,17 +276,18 @@ class Stepper:
         tally: Tally,
         phases: Phases,
         *,
-        known: bool,
-        learns: bool,
         look: Callable[[Tensor], None],
     ) -> None:
-        """Take the optimizer steps of a batch, none unless it `learns`; call `look` before the
-        first one. `known`: the proximal log-probs are complete already.
+        """Take the optimizer steps of a batch, none if it trains only a term's own model; call
+        `look` before the first one.
 
         The first minibatch is computed under the weights at the start of the batch, so its own
         log-probs are the proximal ones: only the others have a pass for them.
         """
-        tokens, used = objective.tokens, self._used_rows(objective)
+        tokens = objective.batch.tokens
+        used = objective.used_rows(everywhere="every_row" in self._needs)
+        known = objective.batch.proximal is not None
+        learns = all(term.learns(objective.batch.step) for term in self.terms)
         if not known:
             later = [r for rows in used[1 if learns else 0 :] for r in rows]
             objective.proximal = self._proximal(tokens, later, phases)
@@ -372,26 +321,30 @@ class Stepper:
         self, batch: MicroBatch, *, objective: Objective, tally: Tally, notes: bool
     ) -> Tensor:
         """Return the loss of a micro-batch; with `notes`, its log-probs are the proximal ones."""
-        algo, entropies, others = self._algo, None, None
-        its = objective.taught_of(batch)
-        if algo.entropy_coef or (its is not None and its.top is not None):
-            logprobs, entropies, others = self.policy.scores(batch.packed, its and its.top_ids)
+        first = objective.first_of(batch)
+        others = objective.candidates(first)
+        entropies = beside = None
+        if others is not None or "entropy" in self._needs:
+            logprobs, entropies, beside = self.policy.scores(batch.packed, others)
         else:
             logprobs = self.policy.logprobs(batch.packed)
         if notes:
             objective.note(batch.index, logprobs)
-        tokens = objective.of(batch.index, logprobs)
-        result = policy_loss(tokens, algo)
+        tokens = objective.of(
+            *(batch.index, first, logprobs), entropies=entropies, candidates=beside
+        )
+        added = [part for term in self.terms if (part := term.objective(tokens)) is not None]
+        result = policy_loss(tokens, self._algo, added)
         tally.mean("policy/clip_fraction", float(result.clipped), len(batch.index))
         tally.mean("policy/approx_kl", float(result.kl), len(batch.index))
         if len(result.log_ratios):
             tally.maximum("policy/ratio_max", float(result.log_ratios.max().exp()))
             tally.minimum("policy/ratio_min", float(result.log_ratios.min().exp()))
-        if algo.entropy_coef and entropies is not None:
-            tally.mean("policy/entropy", float(entropies.detach().sum()), len(batch.index))
-        return objective.with_terms(
-            result.loss, batch, tokens, its=its, entropies=entropies, others=others
-        )
+        loss = result.loss
+        for term in self.terms:
+            if (part := term.loss(tokens, tally)) is not None:
+                loss = loss + part
+        return loss
 
 
 def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
@@ -404,9 +357,9 @@ def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
     def frozen(folder: Path) -> Policy:
         return Policy.load(folder, world, compute_dtype=dtype, frozen=True, trainer=trainer)
 
-    if algo.kl.coef and algo.kl.reference == "initial" and policy.adapter is not None:
+    if algo.kl.reference == "initial" and policy.adapter is not None:
         reference = PolicyBase(policy)
-    elif algo.kl.coef:
+    elif algo.kl.reference:
         folder = reference_folder(algo.kl) or model_dir
         if algo.kl.refresh_every:  # one that moves is not rounded
             reference = Policy.load(folder, world, compute_dtype=dtype, trainer=trainer)
@@ -433,6 +386,21 @@ def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
         teachers=[folder and frozen(folder) for folder in teacher_folders(algo.teacher)],
         critic=critic,
     )
+
+
+class MovingReference(Term):
+    """A reference model that follows the policy (`algo.kl.refresh_every`)."""
+
+    keys: KlConfig
+
+    def __init__(self, keys: KlConfig, reference: Policy, policy: Policy) -> None:
+        super().__init__(keys)
+        self._reference, self._policy = reference, policy
+
+    def end(self, batch: TokenBatch) -> None:
+        """Move the reference after every so many batches."""
+        if (batch.step + 1) % self.keys.refresh_every == 0:
+            self._reference.follow(self._policy, keep=self.keys.ema)
 
 
 def _indices(plans: Sequence[Sequence[MicroBatch]]) -> Tensor:

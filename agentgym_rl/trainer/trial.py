@@ -1,4 +1,5 @@
-"""A trial of a model before a run starts anything: it finds in seconds what a rank would refuse.
+"""A trial of a model, and of the user's own parts of training, before a run starts anything: it
+finds in seconds what a rank would refuse.
 
     python -m agentgym_rl.trainer.trial CONFIG_FILE ANSWER_FILE
 
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from agentgym_rl.algo.own_parts import check_own_parts
 from agentgym_rl.config import Config, LoraConfig, load_config
 from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.core.model_folder import num_parameters
@@ -24,6 +26,7 @@ from agentgym_rl.models.resolve import frozen_folders, model_folder
 from agentgym_rl.weights.source import load_whole
 
 from .lora import Adapter
+from .optim import check_optimizer
 from .policy import Policy
 from .world import World, join_world
 
@@ -49,9 +52,11 @@ _SMALL = {
 
 
 def refusal(config: Config, model_dir: Path, world: World) -> str:
-    """Return why the configured training would refuse the model in `model_dir` or a frozen
-    one beside it; "" if no obstacle is found."""
+    """Return why the configured training would refuse a part of the user's own, the model in
+    `model_dir` or a frozen one beside it; "" if no obstacle is found."""
     try:
+        check_own_parts(config.algo)
+        check_optimizer(config.trainer)
         _try(model_dir, config, world)
         for folder in sorted(frozen_folders(config.algo)):
             _try(folder, config.model_copy(update={"lora": LoraConfig()}), world)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.algo.aggregation import aggregation_weights
+from agentgym_rl.algo.built_in_terms import held_objective
 from agentgym_rl.algo.kl import covariances, kl_loss, largest_moment
 from agentgym_rl.algo.losses import behavior_weights, policy_loss
 from agentgym_rl.algo.own_loss import LossTokens
@@ -131,9 +132,10 @@ def ours(case: Case, algo: AlgoConfig, **changes: Any) -> tuple[Tensor, Tensor]:
             max_tokens=algo.max_tokens,
         ),
         rows=rows,
-        held=held,
+        turns=rows,
     )
-    loss = policy_loss(tokens, algo).loss
+    added = [] if held is None else [held_objective(tokens, held, algo.covariance.coef)]
+    loss = policy_loss(tokens, algo, added).loss
     if algo.kl.coef:
         loss = loss + kl_loss(tokens.logprobs, case.ref[kept], b, tokens.weights, algo.kl)
     if algo.positive_nll:

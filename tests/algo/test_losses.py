@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.algo.aggregation import aggregation_weights
+from agentgym_rl.algo.built_in_terms import held_objective
 from agentgym_rl.algo.losses import LOSSES, LossTokens, PolicyLoss, policy_loss
 from agentgym_rl.config import AlgoConfig
 from tests.kit.cases import cases
@@ -26,6 +27,7 @@ def loss_of(name: str, logprobs: Tensor, anchor: Tensor, weight: Tensor, **algo)
         advantages=ADVANTAGES[: len(logprobs)],
         weights=torch.ones_like(weight),
         rows=ROWS[: len(logprobs)],
+        turns=ROWS[: len(logprobs)],
     )
     return policy_loss(tokens, AlgoConfig(loss=name, **algo))
 
@@ -152,10 +154,11 @@ def test_held_tokens_pay_for_their_distance():
     anchor = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64)
     x = (anchor + torch.tensor([0.1, 0.1, -0.2])).requires_grad_()
     tokens = LossTokens(
-        *(x, anchor, anchor, torch.ones(3).double(), 0 * ADVANTAGES, torch.ones(3).double(), ROWS),
-        held=torch.tensor([True, False, True]),
+        *(x, anchor, anchor, torch.ones(3).double(), 0 * ADVANTAGES, torch.ones(3).double()),
+        *(ROWS, ROWS),
     )
-    policy_loss(tokens, AlgoConfig(covariance={"rule": "kl", "coef": 0.5})).loss.backward()
+    held = held_objective(tokens, torch.tensor([True, False, True]), 0.5)
+    policy_loss(tokens, AlgoConfig(), [held]).loss.backward()
     assert x.grad is not None
     assert x.grad.tolist() == pytest.approx([0.5, 0, -0.5])
 
@@ -171,6 +174,7 @@ def stale_ppo(fallen: float, advantage: float, **algo) -> Tensor:
         advantages=torch.tensor([advantage], dtype=torch.float64),
         weights=torch.ones(1, dtype=torch.float64),
         rows=ROWS[:1],
+        turns=ROWS[:1],
     )
     found = policy_loss(tokens, AlgoConfig(**algo))
     found.loss.backward()
@@ -223,5 +227,6 @@ def test_no_token_without_an_advantage_counts_as_bounded(name):
         advantages=0 * one,
         weights=one,
         rows=torch.zeros(2, dtype=torch.int64),
+        turns=torch.zeros(2, dtype=torch.int64),
     )
     assert policy_loss(tokens, AlgoConfig(loss=name)).clipped.item() == 0

@@ -56,6 +56,7 @@ def loss_of(case: dict, logprobs: torch.Tensor) -> torch.Tensor:
             max_tokens=algo.max_tokens,
         ),
         rows=row_index,
+        turns=row_index,
     )
     penalty = kl_loss(
         tokens.logprobs, flat["reference_logprobs"][mask], behavior, tokens.weights, kl

@@ -60,6 +60,7 @@ def tokens() -> LossTokens:
         advantages=torch.tensor([1.0, -3.0, 1.0], dtype=torch.float64),
         weights=torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64),
         rows=torch.tensor([0, 0, 1]),
+        turns=torch.tensor([0, 1, 0]),
     )
 
 

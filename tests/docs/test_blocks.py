@@ -164,8 +164,8 @@ def test_every_key_in_the_documents_is_a_key():
                 assert name in known, f"{file}: {name}"
 
 
-# What is no key of ours: files, methods, and tables that belong to an environment or an agent.
-OPEN = re.compile(r"env\.|(agent|sandbox)\.options|.*\.(py|toml|json|safetensors)$")
+# What is no key of ours: files, methods, and tables of an environment, an agent or a term.
+OPEN = re.compile(r"env\.|algo\.price|(agent|sandbox)\.options|.*\.(py|toml|json|safetensors)$")
 
 
 def keys(model: type[BaseModel] = Config, prefix: str = "") -> set[str]:

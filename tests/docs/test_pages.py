@@ -69,7 +69,10 @@ def test_the_keys_of_the_objective_that_the_page_names_exist():
     known = {"algo", "algo.behavior_correction.floor", "algo.behavior_correction.reduce"}
     known |= {f"algo.{key}" for key in flat(AlgoConfig().model_dump())}
     known |= {key.rpartition(".")[0] for key in known}
-    known |= {f"algo.{name}" for name in ("loss_options", "leave_out", "reward.parts")}
+    known |= {
+        f"algo.{name}"
+        for name in ("loss_options", "advantage_options", "leave_out", "reward.parts")
+    }
     page = (ROOT / "docs" / "algorithms.md").read_text()
     named = {key[1:] for key in re.findall(r"[`(-]algo(?:\.[a-z_]+)+", page)}
     assert len(named) > 25

@@ -147,7 +147,11 @@ def test_rewards_of_turns_flow_back_along_the_conversation(scene, words):
 
 
 def test_the_rewards_that_the_documents_show_are_paid(scene, words):
-    (shown,) = [block.text for block in blocks("python", "docs/sessions.md")]
+    (shown,) = (
+        block.text
+        for block in blocks("python", "docs/sessions.md")
+        if "session.reward" in block.text
+    )
     session = scene.open()
     session.main_tools = ["calculator"]
     ids = _helped(scene, session, words)

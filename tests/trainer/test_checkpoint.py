@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from rank_child import ALGO, make_stepper, moving_stepper, pass_by, train
+from rank_child import ALGO, TRAINER, make_stepper, moving_stepper, pass_by, train
 from trainer_samples import make_row, plain_logprobs, save_checkpoint, save_tiny_model
 from transformers import AutoModelForCausalLM
 
@@ -45,6 +45,24 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tiny_model, world, tmp_path):
     assert torch.equal(torch.rand(3), random)
     for step in (1, 2):
         assert train(resumed, step) == train(straight, step)
+    expected = straight.policy.full_state()
+    assert all(torch.equal(t, expected[n]) for n, t in resumed.policy.full_state().items())
+
+
+@pytest.mark.parametrize("name", ["SGD", "RMSprop"])
+def test_a_resumed_run_of_an_own_optimizer_equals_an_uninterrupted_one(
+    tiny_model, world, tmp_path, name
+):
+    options = {"momentum": 0.9, "weight_decay": 0.1}
+    trainer = TRAINER.model_copy(
+        update={"optimizer": f"torch.optim:{name}", "optimizer_options": options}
+    )
+    straight = make_stepper(tiny_model, world, trainer=trainer)
+    train(straight, 0)
+    path = save(tmp_path, straight, 1)
+    resumed = make_stepper(tiny_model, world, trainer=trainer)
+    load_checkpoint(path, resumed.policy, resumed.optimizer)
+    assert train(resumed, 1) == train(straight, 1)
     expected = straight.policy.full_state()
     assert all(torch.equal(t, expected[n]) for n, t in resumed.policy.full_state().items())
 

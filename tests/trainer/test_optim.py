@@ -9,6 +9,7 @@ from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.trainer.optim import (
     LayerNorms,
     Muon,
+    check_optimizer,
     hidden_matrices,
     learning_rate,
     make_optimizer,
@@ -185,3 +186,64 @@ def test_norms_by_layer_are_those_of_gradients_and_of_updates():
     assert found["layer/1/update_norm"] == pytest.approx(0.5 * expected)
     parts = [found[f"layer/{layer}/grad_norm"] ** 2 for layer in ("0", "1", "rest")]
     assert sum(parts) ** 0.5 == pytest.approx(total)
+
+
+class Idle(torch.optim.SGD):
+    def step(self, closure=None):
+        return None
+
+
+def halved(groups, *, lr):
+    return torch.optim.SGD(groups[:1], lr=lr)
+
+
+def given_back(groups, *, lr):
+    return groups
+
+
+HERE = "tests.trainer.test_optim"
+
+
+@pytest.mark.parametrize("name", ["SGD", "RMSprop", "AdamW", "Adafactor"])
+def test_any_optimizer_of_torch_can_be_named(name):
+    config = TrainerConfig(optimizer=f"torch.optim:{name}", weight_decay=0.5)
+    check_optimizer(config)
+    net = Net()
+    optimizer = make_optimizer(net, config)
+    assert type(optimizer) is getattr(torch.optim, name)
+    assert {group["weight_decay"] for group in optimizer.param_groups} == {0.5, 0.0}
+    steps = [state["step"] for state in optimizer.state.values() if "step" in state]
+    assert not any(map(float, steps))
+
+
+def test_momentum_of_an_own_optimizer_begins_at_zero():
+    options = {"momentum": 0.9}
+    config = TrainerConfig(optimizer="torch.optim:SGD", optimizer_options=options, weight_decay=0.5)
+    states = make_optimizer(Net(), config).state.values()
+    assert states
+    assert not any(state["momentum_buffer"].any() for state in states)
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "said"),
+    [
+        (f"{HERE}:Idle", {}, "changed no weights"),
+        (f"{HERE}:halved", {}, "parameters of the"),
+        ("torch.optim:SGD", {"beta": 1}, "unexpected keyword argument 'beta'"),
+        ("torch.optim:SGD", {"momentum": -1}, "raised ValueError"),
+        ("torch.nn:Linear", {}, "takes"),
+        ("torch.optim:Nope", {}, "cannot import"),
+        (f"{HERE}:given_back", {}, "returned a list"),
+    ],
+)
+def test_an_optimizer_that_does_not_keep_its_contract_is_refused(path, options, said):
+    with pytest.raises(ConfigError, match=said) as caught:
+        check_optimizer(TrainerConfig(optimizer=path, optimizer_options=options))
+    assert path in str(caught.value)
+
+
+def test_a_name_that_is_no_optimizer_is_refused():
+    with pytest.raises(ValueError, match="did you mean 'adamw'"):
+        TrainerConfig(optimizer="adam")
+    with pytest.raises(ValueError, match=r"betas .* does nothing unless optimizer is"):
+        TrainerConfig(optimizer="torch.optim:SGD", betas=(0.5, 0.5))

@@ -66,6 +66,8 @@ _PARTS = {
     "preparations": "preparation",
     "turns": "turns",
     "live_parts": "live part",
+    "objectives": "term",
+    "trackers": "tracker",
 }
 """The groups of parts of a run, and the kind of their members."""
 

@@ -25,7 +25,7 @@ from agentgym_rl.core.engine import UNKNOWN_VERSION, SamplingParams
 from agentgym_rl.core.task import derived_seed
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.gateway.errors import session_closed, unknown_key
-from agentgym_rl.gateway.messages import MessageKey
+from agentgym_rl.gateway.messages import MessageKey, message_key
 from agentgym_rl.gateway.request.chat_request import ChatRequest, ReplyForm
 from agentgym_rl.gateway.request.request_cache import Bodies, Conversations, Item, Responses
 from agentgym_rl.gateway.request.unreadable import left_out_of
@@ -386,6 +386,25 @@ class Session:
         if isinstance(turn, str):
             turn = self._turn_of(turn)
         self._credits.pay(value, turn=turn, lineage=lineage, turns=self.tree.turns, roots=roots)
+
+    def reward_action(self, value: float, action: Mapping[str, Any]) -> bool:
+        """Pay the turn that became the agent's message `action`; return whether there is one.
+
+        It is the newest turn with this reply: an agent may have made other requests since its last
+        step (a plan, several candidates, a summary). An agent that changed the reply gets the
+        reward for its newest turn in the main lineage.
+
+        Raises:
+            ValueError: the value is not finite.
+        """
+        key, turns = message_key({**action, "role": "assistant"}), self.tree.turns
+        same = next((node for node in reversed(turns) if node.key == key), None)
+        roots = self.tree.lineages(self.main_tools) if turns else []
+        paid = same or (roots[0].turns[-1] if roots else None)
+        if paid is None:
+            return False
+        self.reward(value, turn=paid.turn)
+        return True
 
     def record(self) -> SessionRecord:
         """Return everything recorded so far."""

@@ -123,7 +123,7 @@ async def bools(subject: Subject) -> None:
 
 
 _TABLES = ("metrics", "reward_components")
-_NUMBERS = ("verifier_ms",)
+_NUMBERS = ("turn_reward", "verifier_ms")
 _LISTS = ("tool_errors",)
 
 

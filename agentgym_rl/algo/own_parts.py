@@ -1,0 +1,96 @@
+"""The parts of the objective that are the user's own, tried before they train; what all parts need
+of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+import torch
+
+from agentgym_rl.config import AlgoConfig
+from agentgym_rl.core.errors import ConfigError
+
+from .aggregation import Tally
+from .built_in_terms import built_in_terms
+from .own_advantage import advantage_needs, check_advantage, made_up_batch
+from .own_loss import check_loss, loss_needs, made_up_tokens
+from .terms import Term, registered_terms
+
+
+def check_own_parts(algo: AlgoConfig) -> frozenset[str]:
+    """Try the functions of `algo.loss` and `algo.advantage`, and the terms of other packages, on
+    made-up tokens; return what all parts of the objective need of a batch.
+
+    Raises:
+        ConfigError: one does not keep its contract, or needs models that the configuration does not
+            name; or the reference model, which nothing else uses, is named and not needed.
+    """
+    others = registered_terms(algo)
+    wanted: dict[str, Collection[str]] = {
+        f"algo.loss={algo.loss!r}": loss_needs(algo),
+        f"algo.advantage={algo.advantage!r}": advantage_needs(algo),
+        **{f"algo.{name}": term.needs for name, term in others.items()},
+    }
+    for who, its in wanted.items():
+        if "reference" in its and not algo.kl.reference:
+            raise ConfigError(
+                f'{who} needs a reference model: set algo.kl.reference to "initial" (the model the '
+                "run begins with) or to a model"
+            )
+        if "teacher" in its and not algo.teacher.models:
+            raise ConfigError(f"{who} needs a teacher: name one in algo.teacher.models")
+    found = frozenset[str]().union(*wanted.values(), *(it.needs for it in built_in_terms(algo)))
+    if algo.kl.reference and "reference" not in found:
+        raise ConfigError(
+            f"algo.kl.reference {algo.kl.reference!r} does nothing: algo.kl.coef is 0, and no "
+            'function or term of the objective has it in its needs (@needs("reference")); leave it '
+            "out"
+        )
+    check_loss(algo)
+    check_advantage(algo)
+    for name, term in others.items():
+        _check_term(f"algo.{name}", term)
+    moments = algo.behavior_correction.type == "moment_mask" and not algo.naive
+    return found | {"proximal"} if moments else found
+
+
+def _check_term(name: str, term: Term) -> None:
+    """Try a term of another package, unless it needs a teacher, whose teaching no trial has.
+
+    Raises:
+        ConfigError: a method raised, or returned something else than its contract says.
+    """
+    if "teacher" in term.needs:
+        return
+    batch, tokens = made_up_batch(term.needs), made_up_tokens()
+    tally, size = Tally(), len(batch.rows)
+    batch.advantages = torch.linspace(-1.0, 1.0, size, dtype=torch.float64)
+    tokens = replace(
+        tokens,
+        reference=tokens.reference if "reference" in term.needs else None,
+        entropies=tokens.entropies if "entropy" in term.needs else None,
+    )
+    used = torch.arange(size)
+    trials: list[tuple[str, Callable[[], object], list[int]]] = [
+        ("rewards", lambda: term.rewards(batch), [size]),
+        ("returns", lambda: term.returns(batch), [size]),
+        ("advantages", lambda: term.advantages(batch), [size]),
+        ("begin", lambda: term.begin(batch), []),
+        ("weights", lambda: term.weights(batch), [size]),
+        ("uses", lambda: term.uses(batch), [size]),
+        ("objective", lambda: term.objective(tokens), [len(tokens.logprobs)]),
+        ("loss", lambda: term.loss(tokens, tally), []),
+        ("measure", lambda: term.measure(batch, used, batch.behavior_logprobs, tally), []),
+        ("end", lambda: term.end(batch), []),
+    ]
+    for method, act, shape in trials:
+        try:
+            found = act()
+        except Exception as error:  # foreign code runs: it can raise anything
+            raise ConfigError(f"{name}: {method} raised {error!r}") from error
+        if found is None:
+            continue
+        got = list(found.shape) if isinstance(found, torch.Tensor) else f"a {type(found).__name__}"
+        if got != shape:
+            raise ConfigError(f"{name}: {method} returned {got}; expected a tensor {shape} or None")

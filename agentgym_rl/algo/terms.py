@@ -1,0 +1,120 @@
+"""The contract of a term of the objective.
+
+A term is a class that a package registers by an entry point of the group `agentgym_rl.objectives`.
+It is on in the runs whose configuration has its section, `algo.NAME`. Processes without torch
+import it for the keys of its section. Our own terms (built_in_terms.py) are such classes, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, ClassVar
+
+from agentgym_rl.config import AlgoConfig, NoKeys, Section
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.extensions import load_extension
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .aggregation import Tally
+    from .own_advantage import TokenBatch
+    from .own_loss import LossTokens
+
+
+class Term:
+    """A term of the objective. A subclass has a `section` of keys, and any of the methods, which
+    are called in this order. Those that get a batch are collective: every rank calls them."""
+
+    section: ClassVar[type[Section]] = NoKeys
+    """The keys of the term, below `algo.NAME`."""
+    needs: Collection[str] = ()
+    """The things that the term needs; an instance may set its own."""
+    replaces_advantages: ClassVar[bool] = False
+    """Whether `base` takes the place of advantages relative to a group or a batch."""
+
+    def __init__(self, keys: Section) -> None:
+        """Keep the values of the term's keys, as `self.keys`."""
+        self.keys = keys
+
+    def learns(self, step: int) -> bool:
+        """Return whether the policy is trained on batch `step`."""
+        return True
+
+    def rewards(self, batch: TokenBatch) -> Tensor | None:
+        """Return a reward of each token, [N], for a term that sums rewards itself (a critic)."""
+        return None
+
+    def returns(self, batch: TokenBatch) -> Tensor | None:
+        """Return what rewards of tokens add to the advantages of these and of earlier tokens, [N]:
+        `algo.whiten` over tokens applies to it, and with a critic `rewards` takes its place."""
+        return None
+
+    def base(self, batch: TokenBatch) -> Tensor:
+        """Return the advantages of tokens, [N], in place of others (`replaces_advantages`)."""
+        raise NotImplementedError
+
+    def advantages(self, batch: TokenBatch) -> Tensor | None:
+        """Return what is added to the advantages of the tokens, [N], as it is."""
+        return None
+
+    def begin(self, batch: TokenBatch) -> None:
+        """Prepare for the updates of a batch, whose advantages are complete."""
+
+    def weights(self, batch: TokenBatch) -> Tensor | None:
+        """Return factors of the behavior weights of the tokens, [N], after `begin`; 0 drops a
+        token. They need the proximal log-probs only if the term does."""
+        return None
+
+    def uses(self, batch: TokenBatch) -> Tensor | None:
+        """Return a number for each token, [N], other than 0 where the term has a gradient: its row
+        is computed even if the advantages are 0. (`every_row` is for terms that use all.)"""
+        return None
+
+    def candidates(self, batch: TokenBatch, index: Tensor) -> Tensor | None:
+        """Return the ids of other tokens, [n, K], whose log-probs the term needs in the places of
+        the tokens at `index`: they become `tokens.candidates`. At most one term may have any."""
+        return None
+
+    def objective(self, tokens: LossTokens) -> Tensor | None:
+        """Return what is added to the objective of each token, [n]: larger is better. The behavior
+        weight and the aggregation weight of the token apply to it."""
+        return None
+
+    def loss(self, tokens: LossTokens, tally: Tally) -> Tensor | None:
+        """Return what is added to the loss of these tokens, a scalar: smaller is better. A sum over
+        tokens, times `tokens.weights`, depends neither on packing nor on ranks."""
+        return None
+
+    def measure(self, batch: TokenBatch, used: Tensor, proximal: Tensor, tally: Tally) -> None:
+        """Add metrics of the tokens at the indices `used`, with their proximal log-probs."""
+
+    def end(self, batch: TokenBatch) -> None:
+        """Follow the updates of a batch."""
+
+
+def registered_terms(algo: AlgoConfig) -> dict[str, Term]:
+    """Return the terms of other packages that are on, by name and in that order. One with a loss
+    needs every row, unless it names the tokens that it `uses`: rows whose advantages are all 0
+    would be left out, and its loss with them.
+
+    Raises:
+        ConfigError: one is not registered, is no `Term`, or cannot be made.
+    """
+    found: dict[str, Term] = {}
+    for name, keys in sorted(algo.term_sections.items()):
+        kind: object = load_extension("objectives", name)
+        if not (isinstance(kind, type) and issubclass(kind, Term)):
+            raise ConfigError(
+                f"objectives has {name!r}, which is {kind!r:.80}; expected a subclass of "
+                "agentgym_rl.algo.terms.Term"
+            )
+        try:
+            term = kind(keys)
+        except Exception as error:  # foreign code runs: it can raise anything
+            raise ConfigError(f"algo.{name} cannot be made: {error!r}") from error
+        has_loss = kind.loss is not Term.loss or kind.objective is not Term.objective
+        if has_loss and kind.uses is Term.uses:
+            term.needs = (*term.needs, "every_row")
+        found[name] = term
+    return found
